@@ -25,7 +25,7 @@ use sinew::fabric::{Address, Poller, Step, Waker};
 use sinew::prelude::*;
 use sinew::{Endpoint, Program};
 use sinew_fabric::SeededGenerator;
-use sinew_sim::{Actor, Cluster, Doing, HostId, LinkFaults, Network, PortConfig, Topology};
+use sinew_sim::{Actor, ActorState, Cluster, HostId, LinkFaults, Network, PortConfig, Topology};
 
 fn open(address: &str) -> Rpc {
     Rpc::open_with(&Nexus::builder().config(config()).build().unwrap(), address).unwrap()
@@ -33,7 +33,7 @@ fn open(address: &str) -> Rpc {
 
 /// Observations of the thread.
 #[derive(Default)]
-struct Seen {
+struct Observed {
     sleeps: AtomicU64,
     slept_us: AtomicU64,
     done: Mutex<Done>,
@@ -48,14 +48,14 @@ struct Thread {
     poller: Poller,
     listener: TcpListener,
     streams: Vec<TcpStream>,
-    seen: Arc<Seen>,
+    seen: Arc<Observed>,
 }
 
 /// Turns after which a thread that does not sleep looks at its sockets, which takes a system call.
-const TURNS_PER_LOOK: u64 = 64;
+const TURNS_PER_CHECK: u64 = 64;
 
 impl Thread {
-    fn new(rpc: &Rpc, service: Service, seen: &Arc<Seen>) -> std::io::Result<Self> {
+    fn new(rpc: &Rpc, service: Service, seen: &Arc<Observed>) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         listener.set_nonblocking(true)?;
         let thread = Self {
@@ -106,7 +106,7 @@ impl Program for Thread {
 
     fn turn(&mut self, rpc: &mut Rpc) -> sinew::Result<Flow> {
         self.turns += 1;
-        if self.turns.is_multiple_of(TURNS_PER_LOOK) || !self.events.is_empty() {
+        if self.turns.is_multiple_of(TURNS_PER_CHECK) || !self.events.is_empty() {
             self.serve_sockets()?;
         }
         self.events.clear();
@@ -137,18 +137,18 @@ impl Program for Thread {
 
 /// Starts the service at a name of shared memory, on a thread of its own; also returns its other address and its
 /// socket's.
-fn serve(backend: [Address; 2], seen: &Arc<Seen>) -> (ServerHandle, Address, SocketAddr) {
-    let (tell, told) = mpsc::channel();
+fn serve(backend: [Address; 2], seen: &Arc<Observed>) -> (ServerHandle, Address, SocketAddr) {
+    let (sender, receiver) = mpsc::channel();
     let seen = Arc::clone(seen);
     let nexus = Nexus::builder().config(config()).build().unwrap();
     let server = nexus.server().at(format!("shm://{}", unique("composed"))).program(move |_endpoint, rpc| {
         let service = Service::new(rpc, open("udp://127.0.0.1:0"), open("udp://"), &backend)?;
         let thread = Thread::new(rpc, service, &seen)?;
-        tell.send((thread.service.side.address(), thread.listener.local_addr()?)).unwrap();
+        sender.send((thread.service.side.address(), thread.listener.local_addr()?)).unwrap();
         Ok(thread)
     });
     let server = server.start().unwrap();
-    let (side, door) = told.recv_timeout(PATIENCE).unwrap();
+    let (side, door) = receiver.recv_timeout(PATIENCE).unwrap();
     (server, side, door)
 }
 
@@ -165,7 +165,7 @@ impl Drop for Ends<'_> {
 #[test]
 fn one_thread_serves_calls_sockets_and_clients_of_its_own_and_sleeps_when_there_is_nothing_to_do() {
     let backend_is_over = AtomicBool::new(false);
-    let seen = Arc::<Seen>::default();
+    let seen = Arc::<Observed>::default();
     std::thread::scope(|threads| {
         let (tell, told) = mpsc::channel();
         let backend_is_over = &backend_is_over;
@@ -174,7 +174,7 @@ fn one_thread_serves_calls_sockets_and_clients_of_its_own_and_sleeps_when_there_
             tell.send((backend.addresses(), backend.rpc.waker())).unwrap();
             while !backend_is_over.load(Ordering::Acquire) {
                 let busy = backend.turn();
-                backend.rpc.rest_beside(busy, &mut [&mut backend.deaf], None).unwrap();
+                backend.rpc.rest_beside(busy, &mut [&mut backend.unanswering], None).unwrap();
             }
             backend.kept()
         });
@@ -215,7 +215,7 @@ fn one_thread_serves_calls_sockets_and_clients_of_its_own_and_sleeps_when_there_
         drop(visitors);
         server.stop().unwrap();
         let done = *seen.done.lock().unwrap();
-        assert!(done.values == 2 && done.given == 2 && (2..=4).contains(&done.news_heard), "{done:?}");
+        assert!(done.values == 2 && done.given == 2 && (2..=4).contains(&done.news_delivered), "{done:?}");
         drop(backend_ends);
         // Some of the requests kept had expired, and the others were cancelled.
         assert_eq!(backend.join().unwrap(), (4, 4));
@@ -227,14 +227,14 @@ struct InCluster<T> {
     program: T,
     turn: fn(&mut T) -> bool,
     sleep: fn(&mut T) -> sinew::Result<bool>,
-    looks: Box<dyn FnMut(&T)>,
+    observe: Box<dyn FnMut(&T)>,
 }
 
 impl<T> Actor for InCluster<T> {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let busy = (self.turn)(&mut self.program);
-        (self.looks)(&self.program);
-        if !busy && (self.sleep)(&mut self.program).unwrap() { Doing::Idle } else { Doing::Work }
+        (self.observe)(&self.program);
+        if !busy && (self.sleep)(&mut self.program).unwrap() { ActorState::Idle } else { ActorState::Work }
     }
 }
 
@@ -253,15 +253,15 @@ fn simulate(seed: u64) -> (Done, (usize, usize), u64) {
         (Rpc::from(endpoint), place)
     };
     let kept = Rc::new(Cell::new((0, 0)));
-    let ((rpc, place), (deaf, deaf_place)) = (open(0, "backend"), open(0, "deaf"));
-    let backend = Backend::new(rpc, deaf);
+    let ((rpc, place), (unanswering, deaf_place)) = (open(0, "backend"), open(0, "deaf"));
+    let backend = Backend::new(rpc, unanswering);
     let addresses = backend.addresses();
     let sees = Rc::clone(&kept);
     let backend = InCluster {
         program: backend,
         turn: Backend::turn,
-        sleep: |backend| Ok(backend.rpc.wait(None)? & backend.deaf.wait(None)?),
-        looks: Box::new(move |backend| sees.set(backend.kept())),
+        sleep: |backend| Ok(backend.rpc.wait(None)? & backend.unanswering.wait(None)?),
+        observe: Box::new(move |backend| sees.set(backend.kept())),
     };
     cluster.add("backend", [place, deaf_place], Box::new(backend));
 
@@ -274,19 +274,19 @@ fn simulate(seed: u64) -> (Done, (usize, usize), u64) {
         program: (rpc, service),
         turn: |(rpc, service)| service.turn(rpc).unwrap() == Flow::Busy,
         sleep: |(rpc, service)| Ok(rpc.wait(None)? & service.side.wait(None)? & service.out.wait(None)?),
-        looks: Box::new(move |(_, service)| sees.set(service.done())),
+        observe: Box::new(move |(_, service)| sees.set(service.done())),
     };
     cluster.add("service", [place, side_place, out_place], Box::new(service));
 
-    let over = Rc::new(RefCell::new(BTreeSet::new()));
+    let finished = Rc::new(RefCell::new(BTreeSet::new()));
     for (host, address) in (2..).zip(&fronts) {
         let (rpc, place) = open(host, &format!("visitor{host}"));
-        let sees = Rc::clone(&over);
+        let sees = Rc::clone(&finished);
         let visitor = InCluster {
             program: Visitor::new(rpc, address, host as u64),
             turn: Visitor::turn,
             sleep: |visitor| visitor.rpc.wait(None),
-            looks: Box::new(move |visitor| {
+            observe: Box::new(move |visitor| {
                 if visitor.is_over() {
                     sees.borrow_mut().insert(visitor.name);
                 }
@@ -295,7 +295,7 @@ fn simulate(seed: u64) -> (Done, (usize, usize), u64) {
         cluster.add("visitor", [place], Box::new(visitor));
     }
     cluster.run_until(500_000_000);
-    assert_eq!(over.borrow().len(), 2, "at {} ns", network.now_ns());
+    assert_eq!(finished.borrow().len(), 2, "at {} ns", network.now_ns());
     (done.get(), kept.get(), network.trace_hash())
 }
 
@@ -304,7 +304,7 @@ fn its_service_half_runs_in_virtual_time_the_same_each_time() {
     let first = simulate(1);
     let (done, (kept, abandoned), _) = first;
     // A request that is lost and then cancelled never arrives.
-    assert!(done.values == 2 && done.given == 2 && (2..=4).contains(&done.news_heard), "{first:?}");
+    assert!(done.values == 2 && done.given == 2 && (2..=4).contains(&done.news_delivered), "{first:?}");
     assert!((2..=4).contains(&kept) && abandoned == kept, "{first:?}");
     assert_eq!(first, simulate(1));
     assert_ne!(first.2, simulate(2).2);

@@ -202,7 +202,7 @@ fn a_worker_asks_another_server_before_it_answers() {
 
 /// Ways in which an endpoint of a server ends on request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum EndKind {
     Error,
     Panic,
     End,
@@ -225,7 +225,7 @@ impl std::error::Error for OutOfPaper {}
 const END: RequestType = RequestType::new(70);
 
 /// Starts a server with two endpoints. An endpoint that is asked to end keeps the request, and ends in this way.
-fn ending_server(way: Way) -> ServerHandle {
+fn ending_server(kind: EndKind) -> ServerHandle {
     let server = echo(config()).server().at("udp://127.0.0.1:0").at(format!("shm://{}", unique("ending")));
     let program = move |endpoint: &EndpointInfo, rpc: &mut Rpc| {
         rpc.handle_polled(END).unwrap();
@@ -233,11 +233,11 @@ fn ending_server(way: Way) -> ServerHandle {
         Ok(move |rpc: &mut Rpc| {
             let busy = rpc.turn();
             kept.extend(rpc.poll_request());
-            match way {
+            match kind {
                 _ if kept.is_empty() => Ok(busy.into()),
-                Way::Error => Err(OutOfPaper { endpoint }),
-                Way::Panic => panic!("on purpose"),
-                Way::End => Ok(Flow::End),
+                EndKind::Error => Err(OutOfPaper { endpoint }),
+                EndKind::Panic => panic!("on purpose"),
+                EndKind::End => Ok(Flow::End),
             }
         })
     };
@@ -246,9 +246,9 @@ fn ending_server(way: Way) -> ServerHandle {
 
 #[test]
 fn a_program_that_ends_ends_the_server_and_its_clients_hear_of_it() {
-    for way in [Way::Error, Way::Panic, Way::End] {
+    for kind in [EndKind::Error, EndKind::Panic, EndKind::End] {
         let well = echo(config()).server().at("udp://127.0.0.1:0").start().unwrap();
-        let server = ending_server(way);
+        let server = ending_server(kind);
         let [udp, shm] = [0, 1].map(|index| server.addresses()[index].to_string());
         let (mut over_udp, mut over_shm) = (client("udp://"), client("shm://"));
         let sessions = [over_udp.connect(&udp).unwrap(), over_shm.connect(&shm).unwrap()];
@@ -256,8 +256,8 @@ fn a_program_that_ends_ends_the_server_and_its_clients_hear_of_it() {
         assert_eq!(over_shm.call(sessions[1], ECHO, b"before").unwrap().to_string(), "before");
 
         let error = over_udp.call(sessions[0], END, b"").unwrap_err();
-        let Error::Call(error) = error else { panic!("{way:?}: {error}") };
-        assert_eq!(error.cause, Cause::PeerClosed, "{way:?}: {error}");
+        let Error::Call(error) = error else { panic!("{kind:?}: {error}") };
+        assert_eq!(error.cause, Cause::PeerClosed, "{kind:?}: {error}");
         // The other endpoint is well, but ends too.
         let mut lost = None;
         over_shm
@@ -268,22 +268,22 @@ fn a_program_that_ends_ends_the_server_and_its_clients_hear_of_it() {
             .unwrap();
         assert!(
             matches!(lost, Some(SessionEvent::Lost { session, .. }) if session == sessions[1]),
-            "{way:?}: {lost:?}"
+            "{kind:?}: {lost:?}"
         );
         // Sessions with other servers are not affected.
         assert_eq!(over_udp.call(elsewhere, ECHO, b"well").unwrap().to_string(), "well");
 
         let ended = server.run_until_interrupted(sinew::host::Interrupt::install().unwrap());
-        match (way, ended) {
-            (Way::Error, Err(Error::Program { address, source })) => {
+        match (kind, ended) {
+            (EndKind::Error, Err(Error::Program { address, source })) => {
                 assert_eq!(address, udp);
                 assert_eq!(source.downcast_ref::<OutOfPaper>().unwrap().endpoint, 0);
             }
-            (Way::Panic, Err(Error::Panicked { address, message })) => {
+            (EndKind::Panic, Err(Error::Panicked { address, message })) => {
                 assert!(address.starts_with("udp://") && message == "on purpose", "{address}: {message}");
             }
-            (Way::End, Ok(reports)) => assert_eq!(reports[0].stats.requests_handled, 1),
-            (_, other) => panic!("{way:?}: {other:?}"),
+            (EndKind::End, Ok(reports)) => assert_eq!(reports[0].stats.requests_handled, 1),
+            (_, other) => panic!("{kind:?}: {other:?}"),
         }
         // Nothing is left: both addresses are free.
         echo(config()).server().at(&udp).at(&shm).start().unwrap().stop().unwrap();
@@ -355,7 +355,7 @@ fn each_endpoint_of_a_server_has_handlers_and_a_program_with_state_of_its_own() 
 fn a_program_that_sleeps_by_itself_is_stopped() {
     let (asleep, is_asleep) = std::sync::mpsc::channel();
     let server = Nexus::builder()
-        .config(Config { poller: sinew::fabric::PollerConfig::SLEEP, ..Config::default() })
+        .config(Config { poller: sinew::fabric::PollPolicy::SLEEP, ..Config::default() })
         .build()
         .unwrap()
         .server()
@@ -377,7 +377,7 @@ fn a_program_that_sleeps_by_itself_is_stopped() {
 
 #[test]
 fn a_program_with_a_timer_does_not_oversleep() {
-    let server = echo(Config { poller: sinew::fabric::PollerConfig::SLEEP, ..config() }).server();
+    let server = echo(Config { poller: sinew::fabric::PollPolicy::SLEEP, ..config() }).server();
     let server = server.at(format!("shm://{}", unique("timer"))).program(|_endpoint, _rpc| {
         let mut ticks = 0;
         Ok(move |rpc: &mut Rpc| -> sinew::Result<Flow> {
@@ -461,9 +461,9 @@ fn a_channel_takes_many_calls_and_reaches_a_server_that_was_started_again_with_o
         }
         let mut left = CALLS;
         rpc.run_until(|rpc| {
-            while let Some(over) = rpc.poll_completion() {
-                over.result.unwrap();
-                assert_eq!(over.response[..], over.tag.to_le_bytes());
+            while let Some(completion) = rpc.poll_completion() {
+                completion.result.unwrap();
+                assert_eq!(completion.response[..], completion.tag.to_le_bytes());
                 left -= 1;
             }
             left == 0

@@ -34,23 +34,23 @@ fn begin_long_calls(rpc: &mut Rpc, session: SessionId) {
 /// Turns the loop until all calls have finished.
 fn completions(rpc: &mut Rpc) -> Vec<Completion> {
     let began = Instant::now();
-    let mut over = Vec::new();
-    while over.len() < CALLS as usize {
-        assert!(began.elapsed() < PATIENCE, "{} of {CALLS} calls are over", over.len());
+    let mut completions = Vec::new();
+    while completions.len() < CALLS as usize {
+        assert!(began.elapsed() < PATIENCE, "{} of {CALLS} calls are over", completions.len());
         rpc.turn();
-        over.extend(std::iter::from_fn(|| rpc.poll_completion()));
+        completions.extend(std::iter::from_fn(|| rpc.poll_completion()));
         rpc.wait(Some(50_000_000)).unwrap();
     }
-    over
+    completions
 }
 
 /// Checks that each call ended once, with one of `causes`, and that its error names the right peer.
-fn check(over: &[Completion], server: &Server, causes: &[Cause]) {
-    let mut tags: Vec<u64> = over.iter().map(|completion| completion.tag).collect();
+fn check(completions: &[Completion], server: &Server, causes: &[Cause]) {
+    let mut tags: Vec<u64> = completions.iter().map(|completion| completion.tag).collect();
     tags.sort_unstable();
     assert_eq!(tags, (0..CALLS).collect::<Vec<_>>(), "each call completes exactly once");
     let mut may_have_run = 0;
-    for completion in over {
+    for completion in completions {
         let error = completion.result.as_ref().unwrap_err();
         assert!(causes.contains(&error.cause), "{error}");
         assert!(error.to_string().contains(&server.address), "{error}");
@@ -134,7 +134,7 @@ fn a_call_whose_packets_a_frozen_server_finds_taken_back_is_sent_again_and_runs_
         Nexus::builder().config(Config { peer_timeout_ns: 60_000_000_000, ..common::config() }).build().unwrap();
     let takes_back = Rc::new(Cell::new(false));
     let port = ShmPort::open(&"shm://".parse().unwrap()).unwrap();
-    let port = Layered::around(port, TakesBack(Rc::clone(&takes_back))).unwrap();
+    let port = Layered::wrap(port, TakesBack(Rc::clone(&takes_back))).unwrap();
     let mut rpc = sinew::endpoint(&nexus, port).unwrap();
     let session = rpc.connect(&server.address).unwrap();
     let before = report(&mut rpc, session);
@@ -155,14 +155,14 @@ fn a_call_whose_packets_a_frozen_server_finds_taken_back_is_sent_again_and_runs_
     assert!(rpc.stats().retransmissions > 0 && rpc.poll_completion().is_none());
     server.process.signal(Signal::CONT);
 
-    let mut over = None;
+    let mut completion = None;
     eventually("the call completes", || {
         rpc.turn();
-        over = rpc.poll_completion();
-        over.is_some()
+        completion = rpc.poll_completion();
+        completion.is_some()
     });
-    let over = over.unwrap();
-    assert!(over.result.is_ok() && over.response[..] == message[..]);
+    let completion = completion.unwrap();
+    assert!(completion.result.is_ok() && completion.response[..] == message[..]);
     let after = report(&mut rpc, session);
     let handled = |report: &serde_json::Value| report["requests_handled"].as_u64().unwrap();
     assert_eq!(handled(&after) - handled(&before), 2, "the call and the report");

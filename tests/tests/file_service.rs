@@ -13,7 +13,7 @@ use sinew::rpc::SessionId;
 use sinew_remote_fs::check;
 use sinew_remote_fs::disk::HostDisk;
 use sinew_remote_fs::protocol::{
-    Access, Answer, Caller, Envelope, Error, FILES, Held, Ino, Join, Message, Reply, Request, SECRET_LEN,
+    Access, Answer, Caller, Envelope, Error, FILES, Ino, Join, Message, OpenFile, Reply, Request, SECRET_LEN,
 };
 
 fn donor() -> Server {
@@ -34,7 +34,7 @@ struct Client {
     address: String,
     session: Option<SessionId>,
     known: Option<(u64, [u8; SECRET_LEN])>,
-    opens: Vec<Held>,
+    opens: Vec<OpenFile>,
     sequence: u64,
     /// Times that it has joined, the first included.
     joins: u32,
@@ -82,7 +82,15 @@ impl Client {
             };
             let sequence = if request.changes() { self.sequence } else { 0 };
             let (settled, caller, request) = (self.sequence, Caller::default(), request.clone());
-            match self.send(&Message::Ask(Envelope { client, secret, sequence, settled, epoch: 0, caller, request })) {
+            match self.send(&Message::Request(Envelope {
+                client,
+                secret,
+                sequence,
+                settled,
+                epoch: 0,
+                caller,
+                request,
+            })) {
                 Some(Reply::Answer(answer)) => return Ok(answer),
                 Some(Reply::Refused(Error::Rejoin)) => drop(self.join()),
                 Some(Reply::Refused(error)) => return Err(error),
@@ -101,7 +109,7 @@ impl Client {
     fn names(&mut self) -> BTreeSet<String> {
         let access = Access { read: true, ..Access::default() };
         self.ask(&Request::Open { handle: 1, ino: Ino::ROOT, access }).unwrap();
-        self.opens.push(Held { handle: 1, ino: Ino::ROOT, access });
+        self.opens.push(OpenFile { handle: 1, ino: Ino::ROOT, access });
         let (mut names, mut after) = (BTreeSet::new(), 0);
         loop {
             let read = Request::ReadDirectory { handle: 1, after, count: 1000 };

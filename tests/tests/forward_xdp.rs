@@ -19,7 +19,7 @@ use sinew::forward::interface::{Interface, Network};
 use sinew::forward::router::{Router, RouterConfig};
 use sinew::forward::{Application, Counters, Fib, Forwarder};
 use sinew::host::HostClock;
-use sinew::xdp::testbed::{self, Pair, PairOptions, Path, Place, Side};
+use sinew::xdp::testbed::{self, Pair, PairOptions, Path, PathNode, Side};
 use sinew::xdp::{FrameOptions, InterfaceOptions, Memory, XdpFrames};
 use sinew_conformance::skipped;
 
@@ -143,7 +143,7 @@ impl Between {
         for (at, side) in Side::ALL.into_iter().enumerate() {
             let (own, gateway) = (format!("10.83.{at}.1/24"), format!("10.83.{at}.2"));
             for args in [["address", "add", &own, "dev", Path::HOST], ["route", "add", "default", "via", &gateway]] {
-                let done = path.at(Place::Host(side)).within(|| run(Command::new("ip").args(args))).unwrap();
+                let done = path.at(PathNode::Host(side)).within(|| run(Command::new("ip").args(args))).unwrap();
                 assert!(done.status.success(), "{}", text(&done.stderr));
             }
         }
@@ -152,7 +152,7 @@ impl Between {
         let mut command = sinew(&["forward", "run", "--json"]);
         command.args(interfaces.iter().flat_map(|interface| ["--interface", interface])).args(args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = path.at(Place::Middle).within(|| command.spawn()).unwrap().unwrap();
+        let mut child = path.at(PathNode::Middle).within(|| command.spawn()).unwrap().unwrap();
         let (said, complained) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
         let process = Process(child);
         if said.recv_timeout(PATIENCE).is_err() {
@@ -163,7 +163,7 @@ impl Between {
 
     fn socket(&self, side: Side) -> UdpSocket {
         let bind = || UdpSocket::bind((self.path.host_v4(side), 0));
-        let socket = self.path.at(Place::Host(side)).within(bind).unwrap().unwrap();
+        let socket = self.path.at(PathNode::Host(side)).within(bind).unwrap().unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         socket
     }
@@ -233,7 +233,7 @@ fn routes_are_read_again_between_interfaces_without_a_lost_packet() {
 #[test]
 fn tcp_whose_kernel_leaves_the_cutting_to_hardware_is_counted_until_it_does_that_itself() {
     let Some(between) = Between::start(&[]) else { return };
-    let [host, other] = Side::ALL.map(|side| between.path.at(Place::Host(side)));
+    let [host, other] = Side::ALL.map(|side| between.path.at(PathNode::Host(side)));
     let far = between.path.host_v4(Side::B);
     let listener = other.within(|| TcpListener::bind((far, 0))).unwrap().unwrap();
     let address = listener.local_addr().unwrap();

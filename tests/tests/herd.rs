@@ -385,7 +385,7 @@ fn a_newcomer_hears_nothing_of_its_predecessor() {
         client.flush();
         assert_eq!(world.turn(), 1);
         assert_eq!(poll(&mut client, 0, |answer| assert_eq!(answer.body, b"mine")).unwrap(), 1);
-        assert_eq!((world.worker.stats().executed, client.stats().strange), (before + 1, 0));
+        assert_eq!((world.worker.stats().executed, client.stats().unexpected), (before + 1, 0));
     }
 }
 

@@ -86,9 +86,9 @@ fn a_client_without_the_layer_gets_no_session() {
 
 /// Notes the peer that appeared last, and those that were forgotten.
 #[derive(Clone, Default)]
-struct Hears(Rc<RefCell<(Option<Peer>, Vec<Peer>)>>);
+struct RecordingLayer(Rc<RefCell<(Option<Peer>, Vec<Peer>)>>);
 
-impl Layer for Hears {
+impl Layer for RecordingLayer {
     fn meet(&mut self, peer: Peer, _: &mut dyn FnMut() -> String) {
         self.0.borrow_mut().0 = Some(peer);
     }
@@ -98,16 +98,16 @@ impl Layer for Hears {
     }
 }
 
-impl Hears {
+impl RecordingLayer {
     /// Returns the peer that appeared last, which must not have been forgotten.
-    fn living(&self) -> Peer {
+    fn last_peer(&self) -> Peer {
         let (met, forgotten) = &mut *self.0.borrow_mut();
         let peer = met.take().expect("somebody is connected");
         assert!(!forgotten.contains(&peer), "it is connected");
         peer
     }
 
-    fn forgets(&self, peer: Peer, turns: &mut [&mut Heard]) {
+    fn wait_until_forgotten(&self, peer: Peer, turns: &mut [&mut Record]) {
         let began = Instant::now();
         while !self.0.borrow().1.contains(&peer) {
             assert!(began.elapsed() < PATIENCE, "it is kept for ever");
@@ -116,16 +116,16 @@ impl Hears {
     }
 }
 
-type Heard = sinew::rpc::Rpc<Layered<ShmPort, Hears>, HostClock>;
+type Record = sinew::rpc::Rpc<Layered<ShmPort, RecordingLayer>, HostClock>;
 
 /// Opens an endpoint over shared memory, with a layer that hears of its peers.
-fn heard(address: &str) -> (Heard, Hears) {
-    let hears = Hears::default();
-    let port = Layered::around(ShmPort::open(&address.parse().unwrap()).unwrap(), hears.clone()).unwrap();
-    (sinew::endpoint(&echo(config()), port).unwrap(), hears)
+fn recorded(address: &str) -> (Record, RecordingLayer) {
+    let layer = RecordingLayer::default();
+    let port = Layered::wrap(ShmPort::open(&address.parse().unwrap()).unwrap(), layer.clone()).unwrap();
+    (sinew::endpoint(&echo(config()), port).unwrap(), layer)
 }
 
-fn connected(client: &mut Heard, server: &mut Heard) -> SessionId {
+fn connected(client: &mut Record, server: &mut Record) -> SessionId {
     let session = client.begin_connect(&server.address()).unwrap();
     let began = Instant::now();
     while !matches!(client.poll_event(), Some(SessionEvent::Connected(id)) if id == session) {
@@ -138,25 +138,25 @@ fn connected(client: &mut Heard, server: &mut Heard) -> SessionId {
 
 #[test]
 fn a_layer_over_shared_memory_hears_that_who_came_to_us_and_whom_we_went_to_is_forgotten() {
-    let (mut server, at_server) = heard(&format!("shm://{}", unique("heard")));
-    let (mut client, at_client) = heard("shm://");
+    let (mut server, at_server) = recorded(&format!("shm://{}", unique("heard")));
+    let (mut client, at_client) = recorded("shm://");
     // The client ends its session, and comes back.
     let session = connected(&mut client, &mut server);
-    let peers = [&at_client, &at_server].map(Hears::living);
+    let peers = [&at_client, &at_server].map(RecordingLayer::last_peer);
     assert!(client.disconnect(session));
-    at_client.forgets(peers[0], &mut [&mut client, &mut server]);
-    at_server.forgets(peers[1], &mut [&mut client, &mut server]);
+    at_client.wait_until_forgotten(peers[0], &mut [&mut client, &mut server]);
+    at_server.wait_until_forgotten(peers[1], &mut [&mut client, &mut server]);
     connected(&mut client, &mut server);
     // The client goes.
-    let peer = at_server.living();
+    let peer = at_server.last_peer();
     drop(client);
-    at_server.forgets(peer, &mut [&mut server]);
+    at_server.wait_until_forgotten(peer, &mut [&mut server]);
     // The server goes.
-    let (mut client, at_client) = heard("shm://");
+    let (mut client, at_client) = recorded("shm://");
     connected(&mut client, &mut server);
-    let peer = at_client.living();
+    let peer = at_client.last_peer();
     drop(server);
-    at_client.forgets(peer, &mut [&mut client]);
+    at_client.wait_until_forgotten(peer, &mut [&mut client]);
 }
 
 #[test]
@@ -204,13 +204,13 @@ fn use_endpoint(endpoint: &mut (impl Endpoint + ?Sized), address: &str) {
         endpoint.enqueue_request(session, ECHO, request, response, tag.into()).unwrap()
     });
     assert!(endpoint.cancel(calls[1]));
-    let mut over = Vec::new();
-    while over.len() < 2 {
+    let mut completions = Vec::new();
+    while completions.len() < 2 {
         endpoint.turn_or_wait().unwrap();
-        over.extend(std::iter::from_fn(|| endpoint.poll_completion()));
+        completions.extend(std::iter::from_fn(|| endpoint.poll_completion()));
     }
-    over.sort_by_key(|completion| completion.tag);
-    assert_eq!((&over[0].response[..], over[1].result.is_err()), (&b"later"[..], true));
+    completions.sort_by_key(|completion| completion.tag);
+    assert_eq!((&completions[0].response[..], completions[1].result.is_err()), (&b"later"[..], true));
     endpoint.waker().wake();
     endpoint.wait(Some(60_000_000_000)).unwrap();
     assert!(endpoint.disconnect(session) && endpoint.address().scheme() == "udp");

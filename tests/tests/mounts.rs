@@ -43,7 +43,7 @@ fn files_in_memory_are_as_posix_has_them() {
     let folder = Folder::new();
     let Some(mount) = in_memory(&folder, &Options::new("memory")) else { return };
     hold(facts::ALL, mount.point());
-    assert_eq!(mount.unmount().unwrap(), sinew_mount::Unmounted::Whole);
+    assert_eq!(mount.unmount().unwrap(), sinew_mount::Unmounted::Unused);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Requests of several classes over shared memory, which are cut into chunks and put together again.
 
 use sinew::fabric::SeededGenerator;
-use sinew::fabric::share::{ClassConfig, ClassId, Done, LaneId, Limits, Share, ShareConfig, SubmitError, Transfer};
+use sinew::fabric::share::{
+    ClassConfig, ClassId, FinishedRequest, Share, ShareConfig, ShareLimits, SharedQpId, SubmitError, Transfer,
+};
 use sinew::fabric::verbs::{
     Access, Completion, CompletionQueue, Device, Exposed, Opcode, ProtectionDomain, QpConfig, QueuePair, RemoteMemory,
     Slice, Status, ThreadDomain, Transport,
@@ -17,13 +19,13 @@ const MEMORY: usize = 1 << 20;
 /// A share with two queue pairs, and their far ends.
 struct World {
     share: Share<ShmQueuePair>,
-    lanes: [LaneId; 2],
+    lanes: [SharedQpId; 2],
     cq: ShmCompletionQueue,
     far: Vec<ShmQueuePair>,
     far_cq: ShmCompletionQueue,
     memory: ShmExposed,
     arena: Arena,
-    done: Vec<Done>,
+    done: Vec<FinishedRequest>,
     received: Vec<Completion>,
     thread: ShmThread,
 }
@@ -38,7 +40,7 @@ impl World {
         let bulk = ClassConfig { weight: 1, outstanding_max_len: 8 * 1024, reserve_len: 0 };
         let small = ClassConfig { reserve_len: 2048, ..bulk };
         let limits =
-            Limits { chunk_len: CHUNK as u64, overhead_len: 24, quantum_len: 2048, outstanding_max_len: 8 * 1024 };
+            ShareLimits { chunk_len: CHUNK as u64, overhead_len: 24, quantum_len: 2048, outstanding_max_len: 8 * 1024 };
         let config = ShareConfig { limits, classes: vec![small, bulk], requests_max: 64 };
         let mut share = Share::new(&config, arena.clone()).unwrap();
         let rc = QpConfig { send_depth: 16, receive_depth: 16, ..QpConfig::new(Transport::Rc) };
@@ -119,7 +121,7 @@ fn what_is_cut_arrives_whole_and_ends_once() {
         assert_eq!(read, source[3..], "{len}");
         assert!(done.buffers.iter().rev().skip(1).all(|buffer| buffer.len() == CHUNK));
         world.share.recycle(done.buffers);
-        let ended: Vec<_> = world.done.drain(..).map(|done| (done.id, done.lane, done.status)).collect();
+        let ended: Vec<_> = world.done.drain(..).map(|done| (done.id, done.qp, done.status)).collect();
         assert_eq!(ended, [7, 8].map(|id| (id, lane, Status::Success)));
     }
     assert_eq!(world.share.scheduler().all_outstanding_len(), 0);
@@ -243,7 +245,7 @@ fn requests_of_all_kinds_at_random_end_once_each() {
         }
         let World { share, cq, .. } = &mut world;
         let mut buffers = Vec::new();
-        let take = |done: Done| {
+        let take = |done: FinishedRequest| {
             assert_eq!(done.status, Status::Success, "seed {SEED}");
             ended[done.id as usize] += 1;
             over += 1;

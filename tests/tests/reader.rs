@@ -8,14 +8,14 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use sinew::fabric::reader::{
-    AskError, Chase, Choice, Class, GetError, Hello, Joining, Limits, Notice, Object, Outcome, Reader, ReaderConfig,
-    Refusal, Region, Server, ServerConfig, Way, Welcome,
+    AccessMethod, AskError, Choice, CompletionMode, GetClass, GetError, Hello, Joining, Object, ObjectLimits, Outcome,
+    PointerChase, Reader, ReaderConfig, Refusal, Region, Server, ServerConfig, Welcome,
 };
 use sinew::fabric::verbs::{
     Access, CompletionQueue, Device, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request,
     Source, ThreadDomain, Transport,
 };
-use sinew::fabric::{Armed, PollerConfig, Readiness, SeededGenerator, Step};
+use sinew::fabric::{Armed, PollPolicy, Readiness, SeededGenerator, Step};
 use sinew::mem::SharedMemory;
 use sinew::shm::verbs::{ShmDevice, ShmDomain, ShmExposed};
 
@@ -27,7 +27,7 @@ fn pattern(number: usize, len: usize) -> Vec<u8> {
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a hop: the place of the next access.
 const HOP_LEN: u32 = RemoteMemory::BYTES as u32;
-const LIMITS: Limits = Limits { accesses_max: 8, len_max: 4096 };
+const LIMITS: ObjectLimits = ObjectLimits { accesses_max: 8, len_max: 4096 };
 
 fn now_ns() -> u64 {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
@@ -83,7 +83,7 @@ impl Data {
         vec![Region { remote: self.exposed.remote(), memory: SharedMemory::clone(&self.exposed) }]
     }
 
-    fn server(&self, poller: PollerConfig) -> Server<ShmDevice, Next> {
+    fn server(&self, poller: PollPolicy) -> Server<ShmDevice, Next> {
         let config = ServerConfig { clients: 4, window: 8, limits: LIMITS, poller };
         Server::new(&self.device, &self.domain, &config, self.regions(), next as Next).unwrap()
     }
@@ -101,7 +101,7 @@ fn joining(device: &ShmDevice, config: &ReaderConfig) -> (Joining<ShmDevice>, He
 }
 
 /// Joins a reader to a server in the same thread.
-fn join<C: Chase>(data: &Data, server: &mut Server<ShmDevice, C>, config: &ReaderConfig) -> ShmReader {
+fn join<C: PointerChase>(data: &Data, server: &mut Server<ShmDevice, C>, config: &ReaderConfig) -> ShmReader {
     let (joining, hello) = joining(&data.device, config);
     let (_, welcome) = server.admit(&Hello::from_bytes(&hello.to_bytes()).unwrap()).unwrap();
     joining.join(&Welcome::from_bytes(&welcome.to_bytes()).unwrap(), next as Next, SeededGenerator::new(1)).unwrap()
@@ -115,7 +115,7 @@ fn ended(outcome: &Outcome<'_>) -> Ended {
 }
 
 /// Turns both until a get ends.
-fn end<C: Chase>(reader: &mut ShmReader, server: &mut Server<ShmDevice, C>) -> Ended {
+fn end<C: PointerChase>(reader: &mut ShmReader, server: &mut Server<ShmDevice, C>) -> Ended {
     let since = Instant::now();
     loop {
         let mut outcomes = Vec::new();
@@ -132,7 +132,7 @@ fn end<C: Chase>(reader: &mut ShmReader, server: &mut Server<ShmDevice, C>) -> E
 #[test]
 fn an_object_is_the_same_whichever_way_it_is_got() {
     let data = Data::new(ShmDevice::threads().unwrap());
-    let mut server = data.server(PollerConfig::SPIN);
+    let mut server = data.server(PollPolicy::SPIN);
     let mut reader = join(&data, &mut server, &config());
     for (tag, (object, bytes)) in data.objects.iter().enumerate() {
         for choice in Choice::ALL {
@@ -154,7 +154,7 @@ fn what_cannot_be_got_is_refused_alike_whichever_way() {
     let short = RemoteMemory { len: 31, ..data.exposed.remote() };
     let ends = [outside, other, short].map(|next| (data.put(&next.to_bytes()), GetError::OutOfBounds { access: 1 }));
     let nowhere = (data.put(&[0; HOP_LEN as usize]), GetError::NoNext { access: 0 });
-    let mut server = data.server(PollerConfig::SPIN);
+    let mut server = data.server(PollPolicy::SPIN);
     let mut reader = join(&data, &mut server, &config());
     for (start, error) in ends.into_iter().chain([nowhere]) {
         for choice in Choice::ALL {
@@ -189,10 +189,10 @@ fn what_cannot_be_got_is_refused_alike_whichever_way() {
 #[test]
 fn a_window_is_full_when_it_is_and_an_answer_that_comes_late_is_known() {
     let data = Data::new(ShmDevice::threads().unwrap());
-    let mut server = data.server(PollerConfig::SPIN);
+    let mut server = data.server(PollPolicy::SPIN);
     let mut reader = join(&data, &mut server, &ReaderConfig { timeout_ns: 1_000_000, ..config() });
     let (object, bytes) = &data.objects[6];
-    reader.force(Some(Choice { way: Way::TwoSided, notice: Notice::Events }));
+    reader.force(Some(Choice { method: AccessMethod::TwoSided, mode: CompletionMode::Events }));
     for tag in 0..8 {
         reader.get(tag, object, 1000 + tag).unwrap();
     }
@@ -220,7 +220,7 @@ fn a_window_is_full_when_it_is_and_an_answer_that_comes_late_is_known() {
 }
 
 /// Serves until told to stop, sleeping when the server says so.
-fn serve(mut server: Server<ShmDevice, impl Chase>, stop: &AtomicBool) -> u64 {
+fn serve(mut server: Server<ShmDevice, impl PointerChase>, stop: &AtomicBool) -> u64 {
     while !stop.load(Ordering::Relaxed) {
         let turn = server.turn(now_ns());
         if turn.step == Step::Block {
@@ -287,7 +287,7 @@ fn read(
 }
 
 /// Joins readers, in threads of their own, to one server in another thread. Returns the number of gets that it served.
-fn contend(poller: PollerConfig, readers: u64, work: impl Fn(ShmReader, &Objects, u64) + Sync) -> u64 {
+fn contend(poller: PollPolicy, readers: u64, work: impl Fn(ShmReader, &Objects, u64) + Sync) -> u64 {
     let device = ShmDevice::threads().unwrap();
     let stop = AtomicBool::new(false);
     let (tell, told) = mpsc::channel();
@@ -335,7 +335,7 @@ fn under_contention_no_get_is_lost_by_switching_at_random_moments() {
     let seed = seed();
     // Shown when the test fails.
     eprintln!("seed {seed}");
-    for poller in [PollerConfig::SLEEP, PollerConfig::ADAPTIVE] {
+    for poller in [PollPolicy::SLEEP, PollPolicy::ADAPTIVE] {
         let served = contend(poller, 2, |mut reader, objects, nth| {
             let mut chance = SeededGenerator::new(seed ^ nth);
             let slept = read(&mut reader, objects, GETS, &mut chance, |chance| {
@@ -354,24 +354,24 @@ fn under_contention_no_get_is_lost_by_switching_at_random_moments() {
 
 #[test]
 fn a_reader_that_chooses_by_itself_loses_nothing_and_measures() {
-    contend(PollerConfig::ADAPTIVE, 2, |mut reader, objects, nth| {
+    contend(PollPolicy::ADAPTIVE, 2, |mut reader, objects, nth| {
         let objects = &objects[..1];
         read(&mut reader, objects, 6000, &mut SeededGenerator::new(nth), |_| None);
-        let class = Class::of(objects[0].0.len, objects[0].0.accesses);
+        let class = GetClass::of(objects[0].0.len, objects[0].0.accesses);
         let measured = Choice::ALL.map(|choice| reader.policy().measurement(class, choice).latency_ns);
         assert!(measured.iter().any(Option::is_some), "{measured:?}");
         // Some ways may cost so much on this machine that the budget does not allow a try.
         let tried = reader.stats().begun.iter().filter(|&&begun| begun > 0).count();
         assert!(reader.stats().tries > 0 && tried > 1, "{:?}", reader.stats());
         let load = reader.load();
-        assert!(load.vain_ns + load.ready_ns + load.lost_ns + load.slept_ns > 0, "{load:?}");
+        assert!(load.wasted_ns + load.ready_ns + load.lost_ns + load.slept_ns > 0, "{load:?}");
     });
 }
 
 #[test]
 fn gets_by_events_sleep_until_the_answer_is_there() {
-    contend(PollerConfig::SLEEP, 1, |mut reader, objects, nth| {
-        let choice = Choice { way: Way::TwoSided, notice: Notice::Events };
+    contend(PollPolicy::SLEEP, 1, |mut reader, objects, nth| {
+        let choice = Choice { method: AccessMethod::TwoSided, mode: CompletionMode::Events };
         let slept = read(&mut reader, objects, 300, &mut SeededGenerator::new(nth), |_| Some(Some(choice)));
         assert!(slept > 0, "{:?}", reader.load());
         assert!(reader.load().slept_ns > 0);
@@ -381,10 +381,10 @@ fn gets_by_events_sleep_until_the_answer_is_there() {
 #[test]
 fn a_reader_with_a_get_that_polls_is_not_to_sleep() {
     let data = Data::new(ShmDevice::threads().unwrap());
-    let mut server = data.server(PollerConfig::SPIN);
+    let mut server = data.server(PollPolicy::SPIN);
     let mut reader = join(&data, &mut server, &config());
-    let two_sided = |notice| Some(Choice { way: Way::TwoSided, notice });
-    reader.force(two_sided(Notice::Events));
+    let two_sided = |notice| Some(Choice { method: AccessMethod::TwoSided, mode: notice });
+    reader.force(two_sided(CompletionMode::Events));
     reader.get(0, &data.objects[0].0, 0).unwrap();
     while reader.turn(1, |_| panic!("nobody serves")).found {}
     assert_eq!(reader.turn(1, |_| panic!("nobody serves")).step, Step::Block);
@@ -397,7 +397,7 @@ fn a_reader_with_a_get_that_polls_is_not_to_sleep() {
     });
     let asleep = armed.find(|armed| *armed != Armed::Ready);
     assert!(matches!(asleep, Some(Armed::Sleep { until_ns: Some(until_ns) }) if until_ns <= deadline_ns), "{asleep:?}");
-    reader.force(two_sided(Notice::Polling));
+    reader.force(two_sided(CompletionMode::Polling));
     reader.get(1, &data.objects[0].0, 0).unwrap();
     assert_eq!(reader.turn(1, |_| panic!("nobody serves")).step, Step::Spin);
     assert_eq!(reader.arm(0).unwrap(), Armed::Ready);
@@ -407,14 +407,14 @@ fn a_reader_with_a_get_that_polls_is_not_to_sleep() {
 fn a_server_that_goes_ends_gets_with_an_error_that_names_it() {
     for choice in Choice::ALL {
         let data = Data::new(ShmDevice::threads().unwrap());
-        let mut server = data.server(PollerConfig::SPIN);
+        let mut server = data.server(PollPolicy::SPIN);
         let mut reader = join(&data, &mut server, &config());
         reader.force(Some(choice));
         let object = data.objects[7].0;
         for tag in 0..4 {
             reader.get(tag, &object, now_ns()).unwrap();
         }
-        if choice.way == Way::TwoSided {
+        if choice.method == AccessMethod::TwoSided {
             reader.flush();
         }
         // The server dies with the requests in its queue.
@@ -451,7 +451,7 @@ fn a_server_that_goes_ends_gets_with_an_error_that_names_it() {
 #[test]
 fn hostile_requests_are_refused_and_counted_by_reason() {
     let data = Data::new(ShmDevice::threads().unwrap());
-    let mut server = data.server(PollerConfig::SPIN);
+    let mut server = data.server(PollPolicy::SPIN);
     let thread = data.domain.thread().unwrap();
     let mut cq = thread.completion_queue(64).unwrap();
     let mut qp = thread
@@ -526,7 +526,7 @@ fn hostile_requests_are_refused_and_counted_by_reason() {
     }
     assert_eq!(ask(&mut server, request(number(12, 0), 1, 0, 64, whole), true), Some(0), "and it serves on");
     assert_eq!(server.stats().served, 2);
-    assert!(server.is_here(id) && server.dismiss(id) && !server.is_here(id) && !server.dismiss(id));
+    assert!(server.is_current(id) && server.dismiss(id) && !server.is_current(id) && !server.dismiss(id));
 }
 
 const CHILD: &str = "SINEW_TEST_READER_SERVER";
@@ -538,7 +538,7 @@ fn child() {
         return;
     }
     let data = Data::new(ShmDevice::open(&"shm://".parse().unwrap()).unwrap());
-    let mut server = data.server(PollerConfig::SPIN);
+    let mut server = data.server(PollPolicy::SPIN);
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     let welcome = server.admit(&Hello::from_bytes(&from_hex(line.trim())).unwrap()).unwrap().1;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use common::{ECHO, PATIENCE, config, echo, unique};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
-use sinew::fabric::readiness::{Foreign, wait_on};
-use sinew::fabric::{Armed, Descriptor, Poller, PollerConfig, Readiness, Step, Waker};
+use sinew::fabric::readiness::{ForeignFd, wait_on};
+use sinew::fabric::{Armed, Descriptor, PollPolicy, Poller, Readiness, Step, Waker};
 use sinew::prelude::*;
 
 fn server(address: &str) -> Rpc {
@@ -70,7 +70,7 @@ fn one_thread_serves_endpoints_of_two_fabrics_and_a_socket_and_sleeps_on_all() {
     let mut servers = addresses("all").map(|address| server(&address));
     let addresses = servers.each_ref().map(|server| server.address().to_string());
     let asking = std::thread::spawn(move || ask_all(&addresses, far));
-    let mut socket = Foreign(near.try_clone().unwrap().as_fd().try_clone_to_owned().unwrap().into());
+    let mut socket = ForeignFd(near.try_clone().unwrap().as_fd().try_clone_to_owned().unwrap().into());
     while echo_socket(&mut near) {
         let busy = servers.iter_mut().fold(false, |busy, server| server.turn() | busy);
         // The poller of one endpoint decides for all.
@@ -94,7 +94,7 @@ fn the_poller_of_the_endpoint_that_rests_decides_when_all_are_armed() {
             Ok(Armed::Ready)
         }
     }
-    for (poller, armed) in [(PollerConfig::SPIN, 0), (PollerConfig::SLEEP, 1)] {
+    for (poller, armed) in [(PollPolicy::SPIN, 0), (PollPolicy::SLEEP, 1)] {
         let mut rpc = Rpc::open_with(&echo(Config { poller, ..config() }), "shm://").unwrap();
         let mut beside = [Counted(0), Counted(0)];
         for busy in [true, false] {
@@ -181,7 +181,7 @@ struct Wakes {
 /// Serves until it is told to stop, and sleeps whenever there is nothing to do.
 fn serve(mut server: Rpc, wakes: &Wakes) {
     let descriptor = server.descriptor().unwrap();
-    let mut poller = Poller::new(PollerConfig::SLEEP);
+    let mut poller = Poller::new(PollPolicy::SLEEP);
     while !wakes.stopping.load(Ordering::Acquire) {
         let busy = server.turn();
         if poller.step(server.now_ns(), busy) == Step::Spin {
@@ -200,14 +200,14 @@ fn serve(mut server: Rpc, wakes: &Wakes) {
 fn sleeping_server(address: &str, test: impl FnOnce(&mut Rpc, SessionId, &Wakes)) {
     let wakes = Wakes::default();
     std::thread::scope(|scope| {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let wakes = &wakes;
         scope.spawn(move || {
             let server = server(address);
-            tell.send((server.address(), server.waker())).unwrap();
+            sender.send((server.address(), server.waker())).unwrap();
             serve(server, wakes);
         });
-        let (to, waker) = told.recv().unwrap();
+        let (to, waker) = receiver.recv().unwrap();
         let _stop = Stop(wakes, waker);
         let mut rpc = Rpc::open(&format!("{}://", to.scheme())).unwrap();
         let session = rpc.connect(&to.to_string()).unwrap();
@@ -276,7 +276,7 @@ fn descriptors_outlive_their_endpoints_harmlessly() {
         }
         drop(rpc);
         waker.wake();
-        let mut foreign = Foreign(own.into());
+        let mut foreign = ForeignFd(own.into());
         for _ in 0..3 {
             descriptor.wait(Some(0)).unwrap();
             wait_on(&mut [&mut foreign], 0, Some(0)).unwrap();

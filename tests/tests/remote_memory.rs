@@ -9,24 +9,24 @@ use sinew::fabric::{Clock, Generator, ManualClock, SeededGenerator};
 use sinew::mem::{Arena, SharedMemory};
 use sinew::shm::verbs::{ShmDevice, ShmDomain, ShmExposed};
 use sinew::shm::{Hub, ShmPort};
-use sinew_remote_memory::engine::facts::Ground;
+use sinew_remote_memory::engine::facts::TestSetup;
 use sinew_remote_memory::engine::{
-    ACCESS, Engine, EngineConfig, FindingWindow, Finished, Lending, Mode, Op, Ranges, Request, RpcPath, RpcPathConfig,
-    Shared, SharedConfig, StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
+    ACCESS, AdaptiveWindow, DonorQueuePairs, Engine, EngineConfig, Finished, Mode, Op, Ranges, Request, RpcPath,
+    RpcPathConfig, Shared, SharedConfig, StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
 };
 use sinew_rpc::{Nexus, Rpc};
 
 const LEN: usize = 4 << 20;
 
-fn way(device: &ShmDevice, domain: &ShmDomain, arena: &Arena, memory: &ShmExposed) -> Way {
+fn open_pair(device: &ShmDevice, domain: &ShmDomain, arena: &Arena, memory: &ShmExposed) -> PathPair {
     let config = VerbsPathConfig { depth: 32, ..VerbsPathConfig::default() };
     let mut path = VerbsPath::new(device, domain, std::slice::from_ref(arena), &config).unwrap();
-    let lending = Lending::new(device, domain, &path.addresses()).unwrap();
+    let lending = DonorQueuePairs::new(device, domain, &path.addresses()).unwrap();
     path.connect(&lending.addresses(), memory.remote()).unwrap();
     (path, lending)
 }
 
-type Way = (VerbsPath<ShmDevice>, Lending<ShmDevice>);
+type PathPair = (VerbsPath<ShmDevice>, DonorQueuePairs<ShmDevice>);
 
 mod by_verbs {
     use super::*;
@@ -37,7 +37,7 @@ mod by_verbs {
         memory: Option<ShmExposed>,
         kept: SharedMemory,
         arena: Arena,
-        lending: Vec<Lending<ShmDevice>>,
+        lending: Vec<DonorQueuePairs<ShmDevice>>,
         clock: ManualClock,
     }
 
@@ -52,7 +52,7 @@ mod by_verbs {
         }
     }
 
-    impl Ground for Verbs {
+    impl TestSetup for Verbs {
         type Path = VerbsPath<ShmDevice>;
 
         fn len(&self) -> u64 {
@@ -65,7 +65,7 @@ mod by_verbs {
 
         fn path(&mut self) -> Self::Path {
             let memory = self.memory.as_ref().expect("the donor is alive");
-            let (path, lending) = way(&self.device, &self.domain, &self.arena, memory);
+            let (path, lending) = open_pair(&self.device, &self.domain, &self.arena, memory);
             self.lending.push(lending);
             path
         }
@@ -74,15 +74,15 @@ mod by_verbs {
             self.clock.now_ns()
         }
 
-        fn pass(&mut self) {
+        fn advance(&mut self) {
             self.clock.advance(1000);
         }
 
-        fn look(&self, at: u64, bytes: &mut [u8]) {
+        fn read_donor(&self, at: u64, bytes: &mut [u8]) {
             self.kept.read(at as usize, bytes).unwrap();
         }
 
-        fn kill(&mut self) {
+        fn kill_donor(&mut self) {
             self.lending.clear();
             self.memory = None;
         }
@@ -108,7 +108,7 @@ mod by_calls {
             let (hub, clock, ranges) = (Hub::new(), ManualClock::new(), Ranges::new());
             clock.advance(1_000_000);
             let memory = SharedMemory::private(LEN).unwrap();
-            let key = ranges.give(memory.clone());
+            let key = ranges.offer(memory.clone());
             let nexus = Nexus::builder().handle(ACCESS, ranges.handler()).build().unwrap();
             let port = hub.port("donor?arena=67108864").unwrap();
             let donor = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(1)));
@@ -116,7 +116,7 @@ mod by_calls {
         }
     }
 
-    impl Ground for Calls {
+    impl TestSetup for Calls {
         type Path = RpcPath<Rpc<ShmPort, ManualClock>>;
 
         fn len(&self) -> u64 {
@@ -135,7 +135,7 @@ mod by_calls {
             let session = rpc.begin_connect(&address).unwrap();
             while rpc.poll_event().is_none() {
                 rpc.turn();
-                self.pass();
+                self.advance();
             }
             RpcPath::new(rpc, session, self.key, &RpcPathConfig::default())
         }
@@ -144,16 +144,16 @@ mod by_calls {
             self.clock.now_ns()
         }
 
-        fn pass(&mut self) {
+        fn advance(&mut self) {
             self.donor.as_mut().map(Rpc::turn);
             self.clock.advance(2_000);
         }
 
-        fn look(&self, at: u64, bytes: &mut [u8]) {
+        fn read_donor(&self, at: u64, bytes: &mut [u8]) {
             self.memory.read(at as usize, bytes).unwrap();
         }
 
-        fn kill(&mut self) {
+        fn kill_donor(&mut self) {
             self.donor = None;
         }
     }
@@ -172,7 +172,7 @@ fn hammer(shared: &std::sync::Arc<Shared>, (device, domain, memory): (&ShmDevice
     let mut random = SeededGenerator::new(seed);
     let mut finished: Vec<Finished> = Vec::new();
     for life in 0..6 {
-        let (path, _lending) = way(device, domain, &arena, memory);
+        let (path, _lending) = open_pair(device, domain, &arena, memory);
         let config = EngineConfig { mode: Mode::ALL[random.below(4) as usize], ..EngineConfig::default() };
         let mut engine = Engine::new(shared, path, config);
         let (mut submitted, mut over) = (0, 0);
@@ -226,7 +226,7 @@ fn threads_see_no_torn_page_and_lose_no_request() {
         let shared = match round {
             0 => Shared::new("donor", LEN as u64, Unlimited, config),
             1 => Shared::new("donor", LEN as u64, StaticWindow { bytes: 5 * PAGE as u64 }, config),
-            _ => Shared::new("donor", LEN as u64, FindingWindow::default(), config),
+            _ => Shared::new("donor", LEN as u64, AdaptiveWindow::default(), config),
         };
         thread::scope(|scope| {
             for number in 0..3 {
@@ -234,7 +234,7 @@ fn threads_see_no_torn_page_and_lose_no_request() {
                 scope.spawn(move || hammer(shared, ground, 10 * round + number));
             }
         });
-        assert_eq!((shared.live(), shared.in_flight_bytes()), (0, 0));
+        assert_eq!((shared.unfinished(), shared.in_flight_bytes()), (0, 0));
         let stats = shared.stats();
         assert_eq!(stats.reads + stats.writes, 3 * 6 * 1500);
     }
@@ -252,7 +252,7 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
     thread::scope(|scope| {
         let (shared, device, domain, arena, memory) = (&shared, &device, &domain, &arena, &memory);
         scope.spawn(move || {
-            let (path, _lending) = way(device, domain, arena, memory);
+            let (path, _lending) = open_pair(device, domain, arena, memory);
             let mut engine = Engine::new(shared, path, EngineConfig::default());
             for () in told {
                 while engine.in_flight() == 0 {
@@ -265,7 +265,7 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
                 }
             }
         });
-        let (path, _lending) = way(device, domain, arena, memory);
+        let (path, _lending) = open_pair(device, domain, arena, memory);
         let mut engine = Engine::new(shared, path, EngineConfig::default());
         let mut finished = Vec::new();
         for number in 0..500 {

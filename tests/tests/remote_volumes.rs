@@ -14,7 +14,7 @@ use sinew::far_memory::{FarMemory, FarVec, Options, PAGE as FAR_PAGE};
 use sinew::host::{HostClock, SystemEntropy};
 use sinew::prelude::*;
 use sinew::remote_memory::donor::{Key, Service, ServiceConfig};
-use sinew::remote_memory::pool::{PoolConfig, Room, VerbsDonors, place};
+use sinew::remote_memory::pool::{DonorSpace, PoolConfig, VerbsDonors, place_volume};
 use sinew::remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store};
 use sinew::remote_memory::volume::{Check, Donors as _, Opening, Volume, VolumeConfig};
 use sinew::shm::verbs::ShmDevice;
@@ -35,7 +35,7 @@ impl Program for Donor {
 
     fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, Failed> {
         let service = &mut self.0;
-        Ok(rpc.turn_with(|call| service.take(call)).into())
+        Ok(rpc.turn_with(|call| service.handle_call(call)).into())
     }
 }
 
@@ -85,8 +85,9 @@ fn finish<T>(mut step: impl FnMut() -> Option<T>) -> T {
 /// Creates a volume with two copies, on donors with 48 MB each.
 fn create(names: &[String], config: VolumeConfig) -> Volume<Donors> {
     let donors = donors(names);
-    let rooms: Vec<Room> = donors.ids().iter().map(|donor| Room { donor: *donor, free: MEMORY as u64 }).collect();
-    let new = place(LEN, 2, 20 << 20, 1, &rooms).unwrap();
+    let rooms: Vec<DonorSpace> =
+        donors.ids().iter().map(|donor| DonorSpace { donor: *donor, free: MEMORY as u64 }).collect();
+    let new = place_volume(LEN, 2, 20 << 20, 1, &rooms).unwrap();
     open(Opening::create(donors, 5, new, config))
 }
 

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use common::{Folder, eventually, run, sinew, text};
 use members::{Members, client, name, wait};
 use sinew::prelude::*;
-use sinew::replica::client::{Answered, Client};
+use sinew::replica::client::{Client, RequestOutcome};
 use sinew::replica::client_wire::Freshness;
-use sinew::replica::kv::{Command as Change, Done, Found, Query};
+use sinew::replica::kv::{Command as Change, CommandResult, Query, QueryResult};
 use sinew::replica::wire;
 
 const PATIENCE_NS: u64 = 30_000_000_000;
@@ -22,9 +22,9 @@ fn put(client: &mut Client<Rpc>, key: &[u8], value: &[u8]) -> u64 {
     let mut bytes = Vec::new();
     wire::encode(&Change::Put { key, value }, &mut bytes);
     client.run(0, &bytes, PATIENCE_NS).unwrap();
-    let Answered::Ran(done) = wait(client).unwrap() else { panic!() };
+    let RequestOutcome::CommandAnswer(done) = wait(client).unwrap() else { panic!() };
     match wire::decode(&done).unwrap() {
-        Done::Changed { revision } => revision,
+        CommandResult::Changed { revision } => revision,
         other => panic!("{other:?}"),
     }
 }
@@ -33,9 +33,9 @@ fn get(client: &mut Client<Rpc>, key: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     wire::encode(&Query::Get { key }, &mut bytes);
     client.read(0, Freshness::Linear, &bytes, PATIENCE_NS).unwrap();
-    let Answered::Found(found) = wait(client).unwrap() else { panic!() };
+    let RequestOutcome::QueryAnswer(found) = wait(client).unwrap() else { panic!() };
     match wire::decode(&found).unwrap() {
-        Found::Item { item, .. } => item.map(|item| item.value.to_vec()),
+        QueryResult::Item { item, .. } => item.map(|item| item.value.to_vec()),
         other => panic!("{other:?}"),
     }
 }

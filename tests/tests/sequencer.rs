@@ -18,7 +18,7 @@ use sinew::fabric::verbs::{
 };
 use sinew::herd::{Client as Herd, ClientConfig, Hello, ServerConfig, Welcome, Worker, WorkerConfig};
 use sinew::mem::Arena;
-use sinew::sequencer::atomics::{AtomicsClient, Word, server_queue_pair};
+use sinew::sequencer::atomics::{AtomicsClient, SequencerWord, server_queue_pair};
 use sinew::sequencer::herd::{HerdClient, NumberService, layout};
 use sinew::sequencer::rpc::{NEXT, read_answer, request_bytes};
 use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer, SpecServerStats};
@@ -60,12 +60,12 @@ impl World {
     ) -> (R, SpecServerStats) {
         self.stop.store(false, Ordering::Relaxed);
         std::thread::scope(|threads| {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (address_sender, address_receiver) = std::sync::mpsc::channel();
             let serve = move || {
                 let thread = self.domain.thread().unwrap();
                 let mut server =
                     SpecServer::new(thread, self.device.attributes(), Arc::clone(sequence), receives).unwrap();
-                tell.send(server.address()).unwrap();
+                address_sender.send(server.address()).unwrap();
                 while !self.stop.load(Ordering::Relaxed) {
                     if server.turn().unwrap() == 0 {
                         std::thread::yield_now();
@@ -75,7 +75,7 @@ impl World {
             };
             let server = threads.spawn(serve);
             let stop = StopWhenDropped(&self.stop);
-            let result = clients(told.recv().unwrap());
+            let result = clients(address_receiver.recv().unwrap());
             drop(stop);
             (result, server.join().unwrap())
         })
@@ -294,7 +294,7 @@ fn the_end_of_the_numbers_is_told_to_those_who_guess() {
 fn clients_that_add_to_a_word_get_unique_increasing_numbers() {
     const CALLS: usize = 300_000;
     let world = World::new();
-    let word = Word::expose(&world.domain, 100).unwrap();
+    let word = SequencerWord::expose(&world.domain, 100).unwrap();
     let judge = Judge::default();
     let taken = std::thread::scope(|threads| {
         let work = || {
@@ -318,7 +318,7 @@ fn clients_that_add_to_a_word_get_unique_increasing_numbers() {
 #[test]
 fn a_word_that_is_gone_ends_all_calls() {
     let world = World::new();
-    let word = Word::expose(&world.domain, 0).unwrap();
+    let word = SequencerWord::expose(&world.domain, 0).unwrap();
     let server = world.domain.thread().unwrap();
     let cq = server.completion_queue(8).unwrap();
     let mut end = server_queue_pair(&server, &cq).unwrap();
@@ -345,7 +345,7 @@ fn a_word_that_is_gone_ends_all_calls() {
 #[test]
 fn a_word_that_went_around_hands_out_nothing_more() {
     let world = World::new();
-    let word = Word::expose(&world.domain, LAST - 4).unwrap();
+    let word = SequencerWord::expose(&world.domain, LAST - 4).unwrap();
     let server = world.domain.thread().unwrap();
     let cq = server.completion_queue(8).unwrap();
     let mut ends = Vec::new();

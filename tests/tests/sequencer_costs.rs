@@ -12,7 +12,7 @@ use sinew::fabric::verbs::{Device, ProtectionDomain, QueuePair, ThreadDomain};
 use sinew::fabric::{ManualClock, SeededGenerator};
 use sinew::herd::{Client as Herd, ClientConfig, ServerConfig, Worker, WorkerConfig};
 use sinew::rpc::{Nexus, Rpc};
-use sinew::sequencer::atomics::{AtomicsClient, Word, server_queue_pair};
+use sinew::sequencer::atomics::{AtomicsClient, SequencerWord, server_queue_pair};
 use sinew::sequencer::herd::{HerdClient, NumberService, layout};
 use sinew::sequencer::rpc::{NEXT, RpcClient, handler};
 use sinew::sequencer::spec::{SpecClient, SpecConfig, SpecServer};
@@ -97,7 +97,7 @@ fn a_warm_call_over_verbs_allocates_nothing() {
     };
     assert_free("spec-s0", &mut client, serve);
 
-    let word = Word::expose(&domain, 0).unwrap();
+    let word = SequencerWord::expose(&domain, 0).unwrap();
     let thread = domain.thread().unwrap();
     let cq = thread.completion_queue(8).unwrap();
     let mut end = server_queue_pair(&thread, &cq).unwrap();

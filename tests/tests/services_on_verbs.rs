@@ -298,7 +298,7 @@ fn a_device_carries_gets_puts_and_deletes_of_a_herd() {
                 }
             }
         }
-        let strange: u64 = clients.iter().map(|(client, _)| client.calls().stats().strange).sum();
+        let strange: u64 = clients.iter().map(|(client, _)| client.calls().stats().unexpected).sum();
         assert_eq!(strange, 0);
     }
 }

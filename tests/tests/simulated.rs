@@ -8,7 +8,8 @@ use sinew_lab::programs::{Endpoint, Server, turn};
 use sinew_mem::MessageBuffer;
 use sinew_rpc::{Call, Config, Nexus, RequestType, Rpc, SessionEvent, SessionId};
 use sinew_sim::{
-    Actor, Buffer, Cluster, Costs, Doing, HostId, LinkFaults, LinkId, Network, PortConfig, SimClock, SimPort, Topology,
+    Actor, ActorState, Buffer, Cluster, Costs, HostId, LinkFaults, LinkId, Network, PortConfig, SimClock, SimPort,
+    Topology,
 };
 
 const ECHO: RequestType = RequestType::new(1);
@@ -81,7 +82,7 @@ fn content(number: u64, at: usize) -> u8 {
 }
 
 impl Actor for Client {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         while let Some(event) = self.rpc.poll_event() {
             match event {
                 SessionEvent::Connected(_) => self.open += 1,
@@ -427,8 +428,8 @@ fn cores_that_cost_more_serve_less() {
 fn a_simulation_that_cannot_go_on_says_who_waits() {
     struct Waits(#[allow(dead_code)] SimPort);
     impl Actor for Waits {
-        fn turn(&mut self) -> Doing {
-            Doing::Idle
+        fn turn(&mut self) -> ActorState {
+            ActorState::Idle
         }
     }
     let network = Network::new(Topology::star(1, 10.0, 1, 1500), 1).unwrap();

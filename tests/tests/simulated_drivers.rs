@@ -14,7 +14,7 @@ use sinew_harness::service;
 use sinew_harness::workload::Mix;
 use sinew_lab::programs::{Endpoint, Server};
 use sinew_rpc::{BurstCalls, Call, Nexus, NexusBuilder, Rpc, SessionEvent, SessionId};
-use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, Topology};
+use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, SimClock, Topology};
 
 const SLICE_NS: u64 = 2_000_000;
 /// Time in ns after which an idle driver looks again.
@@ -34,9 +34,9 @@ struct Driven {
 }
 
 impl Actor for Driven {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let now_ns = self.clock.now_ns();
-        let later = Doing::IdleUntil(now_ns + LOOK_NS);
+        let later = ActorState::IdleUntil(now_ns + LOOK_NS);
         let Some(load) = &mut self.load else {
             self.load = (self.make)();
             if let Some(load) = &mut self.load {
@@ -45,11 +45,11 @@ impl Actor for Driven {
             return later;
         };
         match load.turn(now_ns).unwrap() {
-            State::Busy => Doing::Work,
+            State::Busy => ActorState::Work,
             State::Idle => later,
             State::Over => {
                 *self.came.borrow_mut() = Some(load.end());
-                Doing::Done
+                ActorState::Done
             }
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use sinew_fabric::{Address, Clock, SeededGenerator};
 use sinew_rpc::{Call, Cause, Config, Nexus, RequestType, Rpc, SessionEvent, SessionId};
-use sinew_sim::{Actor, ActorId, Cluster, Doing, HostId, Network, PortConfig, SimClock, SimPort, Topology};
+use sinew_sim::{Actor, ActorId, ActorState, Cluster, HostId, Network, PortConfig, SimClock, SimPort, Topology};
 
 const ECHO: RequestType = RequestType::new(1);
 const US: u64 = 1_000;
@@ -19,14 +19,14 @@ const PEER_TIMEOUT_NS: u64 = 4 * MS;
 
 /// What a node has seen of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct PeerRecord {
     connected: u64,
     answered: u64,
     failed: Vec<Cause>,
     lost: Vec<Cause>,
 }
 
-type Book = Rc<RefCell<BTreeMap<usize, Seen>>>;
+type Book = Rc<RefCell<BTreeMap<usize, PeerRecord>>>;
 
 /// Serves all others, and calls each of them periodically.
 struct Node {
@@ -80,7 +80,7 @@ impl Node {
 }
 
 impl Actor for Node {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if self.sessions.is_empty() {
             // This is the first turn, and all others have their ports by now.
             let own = self.index;
@@ -89,12 +89,12 @@ impl Actor for Node {
         while let Some(event) = self.rpc.poll_event() {
             self.note(event);
         }
-        while let Some(over) = self.rpc.poll_completion() {
+        while let Some(completion) = self.rpc.poll_completion() {
             let mut book = self.book.borrow_mut();
-            let seen = book.entry(over.tag as usize).or_default();
-            match over.result {
+            let seen = book.entry(completion.tag as usize).or_default();
+            match completion.result {
                 Ok(()) => {
-                    assert_eq!(over.response[..], over.request[..], "an answer that is not this call's");
+                    assert_eq!(completion.response[..], completion.request[..], "an answer that is not this call's");
                     seen.answered += 1;
                 }
                 Err(error) => seen.failed.push(error.cause),
@@ -106,10 +106,10 @@ impl Actor for Node {
             self.call_all();
         }
         if self.rpc.turn() {
-            return Doing::Work;
+            return ActorState::Work;
         }
         let left_ns = self.next_ns.saturating_sub(now_ns).max(1);
-        if self.rpc.wait(Some(left_ns)).unwrap() { Doing::Idle } else { Doing::Work }
+        if self.rpc.wait(Some(left_ns)).unwrap() { ActorState::Idle } else { ActorState::Work }
     }
 }
 
@@ -168,7 +168,7 @@ impl World {
         self.cluster.run_until(now_ns + ns);
     }
 
-    fn seen(&self, node: usize, other: usize) -> Seen {
+    fn seen(&self, node: usize, other: usize) -> PeerRecord {
         self.nodes[node].1.borrow()[&other].clone()
     }
 

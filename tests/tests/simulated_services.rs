@@ -11,8 +11,8 @@ use sinew_fabric::{Address, Clock, PacketPort, SeededGenerator, WakeTarget, Wake
 use sinew_mem::MessageBuffer;
 use sinew_rpc::{Call, Config, DeferredCall, Nexus, RequestType, Rpc, SessionEvent, SessionId};
 use sinew_sim::{
-    Actor, ActorId, Cluster, CoreTime, Doing, HostId, LinkFaults, Network, PortConfig, SimClock, SimPort, SimWorkers,
-    Topology, WorkersConfig,
+    Actor, ActorId, ActorState, Cluster, CoreTime, HostId, LinkFaults, Network, PortConfig, SimClock, SimPort,
+    SimWorkers, Topology, WorkersConfig,
 };
 
 /// Request type: add a number, and answer with the sum of all.
@@ -107,9 +107,9 @@ impl<P: PacketPort, C: Clock> Service<P, C> {
             self.asked.insert(self.next, call);
             self.next += 1;
         }
-        while let Some(over) = self.front.poll_completion() {
-            over.result.unwrap();
-            self.asked.remove(&over.tag).unwrap().reply(&over.response);
+        while let Some(completion) = self.front.poll_completion() {
+            completion.result.unwrap();
+            self.asked.remove(&completion.tag).unwrap().reply(&completion.response);
         }
         busy
     }
@@ -121,14 +121,14 @@ impl<P: PacketPort, C: Clock> Service<P, C> {
 }
 
 impl Actor for Service<SimPort, SimClock> {
-    fn turn(&mut self) -> Doing {
-        if !self.turn() && self.is_idle() { Doing::Idle } else { Doing::Work }
+    fn turn(&mut self) -> ActorState {
+        if !self.turn() && self.is_idle() { ActorState::Idle } else { ActorState::Work }
     }
 }
 
 /// Results of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Found {
+struct ClientResult {
     answered: u64,
     /// Greatest sum that it was told.
     sum: u64,
@@ -145,7 +145,7 @@ struct Client<P: PacketPort, C: Clock> {
     calls: u64,
     begun_ns: Vec<u64>,
     idle: Vec<(MessageBuffer, MessageBuffer)>,
-    found: Rc<RefCell<Found>>,
+    result: Rc<RefCell<ClientResult>>,
 }
 
 impl<P: PacketPort, C: Clock> Client<P, C> {
@@ -159,12 +159,12 @@ impl<P: PacketPort, C: Clock> Client<P, C> {
     ) -> Self {
         let session = rpc.begin_connect(server).unwrap();
         let idle = (0..window).map(|_| (rpc.alloc(8).unwrap(), rpc.alloc(8).unwrap())).collect();
-        let (is_open, begun_ns, found) = (false, Vec::new(), Rc::default());
-        Self { rpc, clock, session, is_open, kinds, calls, begun_ns, idle, found }
+        let (is_open, begun_ns, result) = (false, Vec::new(), Rc::default());
+        Self { rpc, clock, session, is_open, kinds, calls, begun_ns, idle, result }
     }
 
     fn is_over(&self) -> bool {
-        self.found.borrow().answered == self.calls
+        self.result.borrow().answered == self.calls
     }
 
     fn turn(&mut self) -> bool {
@@ -172,20 +172,20 @@ impl<P: PacketPort, C: Clock> Client<P, C> {
             assert!(matches!(event, SessionEvent::Connected(_)), "{event:?}");
             self.is_open = true;
         }
-        while let Some(over) = self.rpc.poll_completion() {
-            over.result.unwrap();
-            let mut found = self.found.borrow_mut();
-            let kind = self.kinds[over.tag as usize % self.kinds.len()];
-            let (asked, answer) = (number(&over.request), number(&over.response));
+        while let Some(completion) = self.rpc.poll_completion() {
+            completion.result.unwrap();
+            let mut result = self.result.borrow_mut();
+            let kind = self.kinds[completion.tag as usize % self.kinds.len()];
+            let (asked, answer) = (number(&completion.request), number(&completion.response));
             match kind {
                 TURN_AROUND => assert_eq!(answer, asked.swap_bytes()),
                 KEEP => assert_eq!(answer, asked),
-                _ => found.sum = found.sum.max(answer),
+                _ => result.sum = result.sum.max(answer),
             }
-            found.answered += 1;
-            let latency_ns = self.clock.now_ns() - self.begun_ns[over.tag as usize];
-            found.latencies_ns.entry(kind.number()).or_default().push(latency_ns);
-            self.idle.push((over.request, over.response));
+            result.answered += 1;
+            let latency_ns = self.clock.now_ns() - self.begun_ns[completion.tag as usize];
+            result.latencies_ns.entry(kind.number()).or_default().push(latency_ns);
+            self.idle.push((completion.request, completion.response));
         }
         while self.is_open && (self.begun_ns.len() as u64) < self.calls {
             let Some((mut request, response)) = self.idle.pop() else { break };
@@ -200,8 +200,8 @@ impl<P: PacketPort, C: Clock> Client<P, C> {
 }
 
 impl Actor for Client<SimPort, SimClock> {
-    fn turn(&mut self) -> Doing {
-        if !self.turn() && self.rpc.wait(None).unwrap() { Doing::Idle } else { Doing::Work }
+    fn turn(&mut self) -> ActorState {
+        if !self.turn() && self.rpc.wait(None).unwrap() { ActorState::Idle } else { ActorState::Work }
     }
 }
 
@@ -228,7 +228,7 @@ fn the_program_serves_on_threads() {
         Rpc::new(nexus, port, sinew::host::HostClock::new(), Box::new(sinew::host::SystemEntropy::new().unwrap()))
     }
     let is_over = Arc::new(AtomicBool::new(false));
-    let (tell, address) = std::sync::mpsc::channel();
+    let (address_sender, address) = std::sync::mpsc::channel();
     let over = Arc::clone(&is_over);
     // The disk's thread starts the service's, since the disk's is the one to be woken.
     let disk = std::thread::spawn(move || {
@@ -245,7 +245,7 @@ fn the_program_serves_on_threads() {
             let pool = Arc::new(sinew::host::ThreadPool::new("worker", 2, 100).unwrap());
             let nexus = nexus(&served, pool, Arc::new(|_| ()));
             let mut service = Service::new(endpoint(&nexus), endpoint(&nexus), served);
-            tell.send(service.front.address()).unwrap();
+            address_sender.send(service.front.address()).unwrap();
             while !ends.load(Ordering::Acquire) {
                 if !service.turn() {
                     std::thread::yield_now();
@@ -281,7 +281,7 @@ struct World {
     server: ActorId,
     disk: ActorId,
     workers: SimWorkers,
-    clients: Vec<Rc<RefCell<Found>>>,
+    clients: Vec<Rc<RefCell<ClientResult>>>,
 }
 
 struct Disk {
@@ -290,9 +290,9 @@ struct Disk {
 }
 
 impl Actor for Disk {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         // It sleeps until it is woken.
-        if turn_disk(&self.shared, &self.spend) { Doing::Work } else { Doing::Idle }
+        if turn_disk(&self.shared, &self.spend) { ActorState::Work } else { ActorState::Idle }
     }
 }
 
@@ -326,12 +326,12 @@ impl World {
         let place = rpc.port().place();
         let front: Address = "sim://front".parse().unwrap();
         let client = Client::new(rpc, network.clock(), &front, kinds, calls, window);
-        self.clients.push(Rc::clone(&client.found));
+        self.clients.push(Rc::clone(&client.result));
         self.cluster.add("client", [place], Box::new(client));
     }
 
     /// Runs until this many calls are answered; returns each client's results.
-    fn run(&mut self, calls: u64) -> Vec<Found> {
+    fn run(&mut self, calls: u64) -> Vec<ClientResult> {
         let clients = self.clients.clone();
         let over = |_: &Cluster| clients.iter().map(|found| found.borrow().answered).sum::<u64>() == calls;
         assert_eq!(self.cluster.run_while(1_000_000_000, over), Ok(true));
@@ -437,19 +437,19 @@ fn calls_that_no_worker_has_room_for_are_refused_busy() {
         let (request, response) = (rpc.alloc(8).unwrap(), rpc.alloc(8).unwrap());
         rpc.enqueue_request(session, KEEP, request, response, tag).ok().unwrap();
     }
-    struct Asks(Rpc<SimPort, SimClock>, Rc<RefCell<Vec<bool>>>);
-    impl Actor for Asks {
-        fn turn(&mut self) -> Doing {
-            while let Some(over) = self.0.poll_completion() {
+    struct Caller(Rpc<SimPort, SimClock>, Rc<RefCell<Vec<bool>>>);
+    impl Actor for Caller {
+        fn turn(&mut self) -> ActorState {
+            while let Some(completion) = self.0.poll_completion() {
                 let busy = |error: sinew_rpc::CallError| assert_eq!(error.cause, sinew_rpc::Cause::ServerBusy);
-                self.1.borrow_mut().push(over.result.map_err(busy).is_ok());
+                self.1.borrow_mut().push(completion.result.map_err(busy).is_ok());
             }
             sinew_lab::programs::turn(&mut self.0)
         }
     }
     let answers = Rc::<RefCell<Vec<bool>>>::default();
-    cluster.add("client", [rpc.port().place()], Box::new(Asks(rpc, Rc::clone(&answers))));
-    let over = |_: &Cluster| answers.borrow().len() == 8;
-    assert_eq!(cluster.run_while(100_000_000, over), Ok(true));
+    cluster.add("client", [rpc.port().place()], Box::new(Caller(rpc, Rc::clone(&answers))));
+    let is_over = |_: &Cluster| answers.borrow().len() == 8;
+    assert_eq!(cluster.run_while(100_000_000, is_over), Ok(true));
     assert_eq!(*answers.borrow(), [[false; 5].as_slice(), &[true; 3]].concat());
 }

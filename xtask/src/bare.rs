@@ -39,7 +39,7 @@ exec setpriv --reuid="$user" --regid="$user" --clear-groups --no-new-privs "$@"
 
 /// Programs (by the beginning of their names) whose tests ask the system for memory alone, so that a poor machine makes
 /// no difference to them, or which an ordinary user cannot run. They are left out, since many of them take long.
-const ASK_FOR_NOTHING: &[&str] = &[
+const SYSTEM_INDEPENDENT: &[&str] = &[
     "cost: ",
     "herd: ",
     // Its tests compile misuse with cargo, to see it refused.
@@ -57,12 +57,12 @@ const ASK_FOR_NOTHING: &[&str] = &[
     // Its tests run cargo, which an ordinary user may not have.
     "xtask: ",
 ];
-/// Exceptions to [`ASK_FOR_NOTHING`]: their tests also ask for file descriptors.
+/// Exceptions to [`SYSTEM_INDEPENDENT`]: their tests also ask for file descriptors.
 const ASK_FOR_DESCRIPTORS: &[&str] = &["rpc: sleeping", "rpc: handle"];
 
 fn asks_the_system(program: &str) -> bool {
     let begins = |with: &&str| program.starts_with(with);
-    ASK_FOR_DESCRIPTORS.iter().any(begins) || !ASK_FOR_NOTHING.iter().any(begins)
+    ASK_FOR_DESCRIPTORS.iter().any(begins) || !SYSTEM_INDEPENDENT.iter().any(begins)
 }
 
 /// Builds the tests, then runs each program with little.
@@ -73,8 +73,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bail!("these crates have no test programs that run here");
     }
     let home = Home::new()?;
-    let poor = can_impoverish(&programs[0].executable);
-    if !poor {
+    let is_restricted = can_restrict(&programs[0].executable);
+    if !is_restricted {
         println!(
             "bare: not root, or no right to make namespaces, or no ip or setpriv, or the build is out of an ordinary \
              user's reach: the tests run as this user, with IPv6 and /dev/shm as they are, on one CPU with \
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut passed = 0;
     for program in &programs {
         println!("bare: {}", program.name);
-        let mut command = poorly(program, &home.0, poor);
+        let mut command = restricted_command(program, &home.0, is_restricted);
         match process::tee(&mut command) {
             Ok(output) => passed += process::tests_passed(&output),
             Err(error) => failed.push(format!("{}: {error}", program.name)),
@@ -120,25 +120,25 @@ impl Drop for Home {
 }
 
 /// Whether a poor user can be set up here, and can run this program.
-fn can_impoverish(program: &Path) -> bool {
+fn can_restrict(program: &Path) -> bool {
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "sh", "-c", POOR_MACHINE, "bare"]);
     process::is_root() && process::works(command.arg(NOBODY.to_string()).args(["test", "-x"]).arg(program))
 }
 
-fn poorly(program: &TestProgram, home: &Path, poor: bool) -> Command {
+fn restricted_command(program: &TestProgram, home: &Path, is_restricted: bool) -> Command {
     let limits = format!("ulimit -l {LOCKABLE_KB}; exec taskset -c \"$0\" \"$@\"");
     let mut command = Command::new("bash");
     command.args(["-c", &limits, &first_cpu()]);
-    if poor {
+    if is_restricted {
         command.args(["unshare", "--net", "--mount", "sh", "-c", POOR_MACHINE, "bare", &NOBODY.to_string()]);
     }
     command.arg(&program.executable);
     // With one CPU, the harness would start one test thread anyway; this says so explicitly.
     command.args(["--test-threads", "1"]);
     command.current_dir(&program.folder).stdin(std::process::Stdio::null());
-    for gone in ["XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"] {
-        command.env_remove(gone);
+    for variable in ["XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"] {
+        command.env_remove(variable);
     }
     command.envs([("HOME", home), ("TMPDIR", home), ("CARGO_MANIFEST_DIR", &program.folder)]);
     command

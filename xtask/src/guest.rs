@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::process;
-use machine::{Ended, Machine};
+use machine::{GuestOutcome, Machine};
 use script::Script;
 
 /// Exit status when the command took too long, the same as `timeout` has.
@@ -76,22 +76,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let ended = boot(args, &cache).unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
-        Ended::Exited(NO_GUEST)
+        GuestOutcome::Exited(NO_GUEST)
     });
     Ok(ExitCode::from(match ended {
-        Ended::Exited(status) => status,
-        Ended::TimedOut(console) => {
+        GuestOutcome::Exited(status) => status,
+        GuestOutcome::TimedOut(console) => {
             eprintln!("error: `{}` did not end within {} s; {console}", show(&args.command), args.timeout_s);
             TIMED_OUT
         }
-        Ended::NotBooted(_) => {
+        GuestOutcome::NotBooted(_) => {
             eprintln!("error: the guest did not boot, although it was started several times");
             NO_GUEST
         }
     }))
 }
 
-fn boot(args: &Args, cache: &Path) -> anyhow::Result<Ended> {
+fn boot(args: &Args, cache: &Path) -> anyhow::Result<GuestOutcome> {
     std::fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
     // Mounts in the guest need the real paths of folders.
     let cache = &cache.canonicalize()?;

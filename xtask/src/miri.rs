@@ -114,10 +114,10 @@ fn run_package(listed: &Listed, long: bool) -> anyhow::Result<usize> {
     // Miri runs all threads of a program on one core.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut programs = test_programs(&listed.name)?;
-    let strange: Vec<_> =
+    let unknown_programs: Vec<_> =
         listed.long.iter().filter(|name| !programs.iter().any(|program| program.contains(name))).collect();
-    if !strange.is_empty() {
-        bail!("{}: {LIST} leaves {strange:?} for --long, but there are no such test programs", listed.name);
+    if !unknown_programs.is_empty() {
+        bail!("{}: {LIST} leaves {unknown_programs:?} for --long, but there are no such test programs", listed.name);
     }
     programs.retain(|program| long || !listed.long.iter().any(|name| program.contains(name)));
     let programs = Mutex::new(programs);
@@ -228,16 +228,17 @@ fn check_sources(list: &List) -> anyhow::Result<Vec<String>> {
         let manifest = manifest.with_context(|| format!("{LIST}: there is no package {}", listed.name))?;
         let folder = Path::new(manifest).parent().context("a manifest lies in a folder")?;
         let mut hiding = Vec::new();
-        let mut gone: Vec<&str> = listed.exclude.iter().map(|excluded| excluded.test.as_str()).collect();
+        let mut missing_tests: Vec<&str> = listed.exclude.iter().map(|excluded| excluded.test.as_str()).collect();
         for file in rust_files(folder)? {
             let source = std::fs::read_to_string(&file)?;
-            gone.retain(|test| !source.contains(&format!("fn {test}(")));
+            missing_tests.retain(|test| !source.contains(&format!("fn {test}(")));
             if hides_tests(&source) {
                 hiding.push(file.strip_prefix(&root)?.to_string_lossy().into_owned());
             }
         }
-        findings
-            .extend(gone.iter().map(|test| format!("{}: {test} is excluded, but there is no such test", listed.name)));
+        findings.extend(
+            missing_tests.iter().map(|test| format!("{}: {test} is excluded, but there is no such test", listed.name)),
+        );
         let listed_files: Vec<&String> = listed.hidden.iter().map(|hidden| &hidden.file).collect();
         for file in hiding.iter().filter(|file| !listed_files.contains(file)) {
             findings.push(format!("{}: {file} hides tests from miri, but is not listed", listed.name));

@@ -24,7 +24,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use crate::process;
-use contest::{Contest, Peer, Runner, Side, Unit};
+use contest::{Comparison, Peer, Runner, Side, Unit};
 use mounts::has_fuse;
 use stats::Spread;
 
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         contests.extend(paging::contests(redis.is_ok()));
         missing.extend(redis.err().map(|remedy| ("paging of redis", remedy)));
     }
-    contests.retain(|contest| args.only.is_empty() || args.only.iter().any(|text| contest.what.contains(text)));
+    contests.retain(|contest| args.only.is_empty() || args.only.iter().any(|text| contest.title.contains(text)));
     let peers: [Peer; 7] = [
         ("ucx", ucx::present),
         ("tonic", rust::build),
@@ -134,8 +134,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for mut contest in contests {
         contest.peers.retain(|peer| present.contains(&peer.system));
         if !contest.peers.is_empty() {
-            setting.say(&contest.what);
-            results.push(measure(&contest, args.repeats, &setting).with_context(|| contest.what.clone())?);
+            setting.say(&contest.title);
+            results.push(measure(&contest, args.repeats, &setting).with_context(|| contest.title.clone())?);
         }
     }
     print(&results, &missing, load, args.json);
@@ -181,19 +181,19 @@ fn busy_cores() -> f64 {
 }
 
 /// Everything that is measured. A ratio above 1 means that this system is the better one.
-fn contests() -> Vec<Contest> {
+fn contests() -> Vec<Comparison> {
     let mut contests = Vec::new();
     for batch in ["3", "8"] {
-        contests.push(Contest {
-            what: format!("shm, 32 B, rate, 60 in flight, batches of {batch}"),
+        contests.push(Comparison {
+            title: format!("shm, 32 B, rate, 60 in flight, batches of {batch}"),
             unit: Unit::MillionPerSecond,
             ours: ours("rate", "shm", &["--size", "32", "--batch", batch, "--window", "60"]),
             // A call is two messages, one each way.
             peers: vec![ucx::side("UCX active messages, two to a call", "ucp_am_bw", 32, Unit::MillionPerSecond, 2.0)],
         });
     }
-    contests.push(Contest {
-        what: "shm, 32 B, round trip, p50".into(),
+    contests.push(Comparison {
+        title: "shm, 32 B, round trip, p50".into(),
         unit: Unit::Nanoseconds,
         ours: ours("latency", "shm", &["--size", "32"]),
         peers: vec![
@@ -201,28 +201,28 @@ fn contests() -> Vec<Contest> {
             ucx::side("UCX tags", "tag_lat", 32, Unit::Nanoseconds, 1.0),
         ],
     });
-    contests.push(Contest {
-        what: "shm, 8 MB, bandwidth".into(),
+    contests.push(Comparison {
+        title: "shm, 8 MB, bandwidth".into(),
         unit: Unit::GigabitPerSecond,
         ours: ours("bandwidth", "shm", &["--size", "8M"]),
         peers: vec![ucx::side("UCX active messages, one way", "ucp_am_bw", 8 << 20, Unit::GigabitPerSecond, 1.0)],
     });
-    contests.push(Contest {
-        what: "udp beside tcp, 32 B, round trip, p50".into(),
+    contests.push(Comparison {
+        title: "udp beside tcp, 32 B, round trip, p50".into(),
         unit: Unit::Nanoseconds,
         ours: ours("latency", "udp", &["--size", "32"]),
         peers: rust::sides("latency", &["--size", "32"], Unit::Nanoseconds),
     });
     for window in ["64", "256"] {
-        contests.push(Contest {
-            what: format!("udp beside tcp, 32 B, rate, {window} in flight"),
+        contests.push(Comparison {
+            title: format!("udp beside tcp, 32 B, rate, {window} in flight"),
             unit: Unit::MillionPerSecond,
             ours: ours("rate", "udp", &["--size", "32", "--batch", "8", "--window", window]),
             peers: rust::sides("rate", &["--size", "32", "--window", window], Unit::MillionPerSecond),
         });
     }
-    contests.push(Contest {
-        what: "udp beside tcp, 8 MB, bandwidth".into(),
+    contests.push(Comparison {
+        title: "udp beside tcp, 8 MB, bandwidth".into(),
         unit: Unit::GigabitPerSecond,
         ours: ours("bandwidth", "udp", &["--size", "8M"]),
         peers: rust::sides("bandwidth", &["--size", "8388608", "--window", "2"], Unit::GigabitPerSecond),
@@ -263,7 +263,7 @@ struct Outcome {
 }
 
 /// Runs the sides in turn. Each repetition begins with another side, so that none always follows the same one.
-fn measure(contest: &Contest, repeats: usize, setting: &Setting) -> anyhow::Result<Outcome> {
+fn measure(contest: &Comparison, repeats: usize, setting: &Setting) -> anyhow::Result<Outcome> {
     let sides: Vec<&Side> = std::iter::once(&contest.ours).chain(&contest.peers).collect();
     let mut figures = vec![Vec::new(); sides.len()];
     for repeat in 0..repeats {
@@ -280,7 +280,7 @@ fn measure(contest: &Contest, repeats: usize, setting: &Setting) -> anyhow::Resu
         (peer.name.clone(), Spread::of(theirs), Spread::of(&ratios))
     });
     Ok(Outcome {
-        what: contest.what.clone(),
+        what: contest.title.clone(),
         unit: contest.unit,
         ours: Spread::of(&figures[0]),
         peers: peers.collect(),
@@ -331,8 +331,8 @@ mod tests {
 
     #[test]
     fn a_ratio_above_one_means_better_for_rates_and_for_times() {
-        let mut contest = Contest {
-            what: "rate".into(),
+        let mut contest = Comparison {
+            title: "rate".into(),
             unit: Unit::MillionPerSecond,
             ours: side("sinew", 1.0, 12.0),
             peers: vec![side("ucx", 2.0, 16.0)],
@@ -347,8 +347,8 @@ mod tests {
 
     #[test]
     fn a_table_has_a_row_for_each_side() {
-        let contest = Contest {
-            what: "round trip".into(),
+        let contest = Comparison {
+            title: "round trip".into(),
             unit: Unit::Nanoseconds,
             ours: side("sinew", 1.0, 300.0),
             peers: vec![side("ucx", 1.0, 240.0)],

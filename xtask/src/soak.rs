@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long)]
     no_fuzz: bool,
     #[command(flatten)]
-    what: Killed,
+    what: KillTest,
     /// With a test that kills: number of kills, however long they take [default: as many as fit in --seconds]
     #[arg(long)]
     kills: Option<u64>,
@@ -51,7 +51,7 @@ pub struct Args {
 /// Test that kills processes, instead of the property tests and fuzz targets.
 #[derive(clap::Args)]
 #[group(multiple = false)]
-struct Killed {
+struct KillTest {
     /// Instead, kill donors and servers of a volume, and check that everything written is there.
     #[arg(long)]
     volumes: bool,
@@ -68,7 +68,7 @@ struct Killed {
     swap: bool,
 }
 
-impl Killed {
+impl KillTest {
     /// Name of the test to run.
     fn test(&self) -> Option<&'static str> {
         [

@@ -16,7 +16,7 @@ const LIST: &str = "xtask/skipped-tests.toml";
 
 /// Tests that run in the guest: the beginning of a program's name, and filters for its tests, where none means all.
 /// Emulated processors are slow, so only these run there.
-const FOR_GUEST: &[(&str, &str)] = &[
+const GUEST_TESTS: &[(&str, &str)] = &[
     ("ibverbs: ", ""),
     ("tests: named_ports", "a_named a_service the_facade two_processes a_benchmark a_device"),
     (
@@ -34,7 +34,7 @@ const FOR_GUEST: &[(&str, &str)] = &[
 const IN_REAL_TIME: &[&str] =
     &["cli: ", "ibverbs: ", "kv: door", "kv: hostile_clients", "kv: memcached", "shm: ", "tests: ", "udp: ", "xdp: "];
 /// Most failed tests that are run again. If more fail, chance is not the cause.
-const AGAIN_MAX: usize = 3;
+const RETRIES_MAX: usize = 3;
 
 /// Runs programs, each in its folder. Every program has four arguments: its name, folder, executable and test filters.
 const RUN_ALL: &str = r#"
@@ -113,8 +113,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (allowed, place) = if args.guest { (&list.guest, "the guest") } else { (&list.machine, "this machine") };
     let (output, result) = process::tee_all(&mut command(&programs, args.guest)?);
     let failed: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix(FAILURE)).collect();
-    let sometimes = if result.is_err() && !args.guest { run_again(&programs, &output)? } else { Vec::new() };
-    if result.is_err() && sometimes.is_empty() {
+    let flaky = if result.is_err() && !args.guest { run_again(&programs, &output)? } else { Vec::new() };
+    if result.is_err() && flaky.is_empty() {
         // The error leaves out the command, which is long; the output above has what matters.
         bail!("{}", if failed.is_empty() { format!("{place} could not run the tests") } else { failed.join(", ") });
     }
@@ -122,9 +122,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         doc_tests(&args.package)?;
     }
     let skips = skips(&output);
-    let unseen: Vec<String> = skips.iter().filter(|skip| !may_skip(allowed, skip)).map(show).collect();
-    if !unseen.is_empty() {
-        bail!("tests were skipped that {LIST} does not name for {place}:\n  {}", unseen.join("\n  "));
+    let unexpected: Vec<String> = skips.iter().filter(|skip| !may_skip(allowed, skip)).map(show).collect();
+    if !unexpected.is_empty() {
+        bail!("tests were skipped that {LIST} does not name for {place}:\n  {}", unexpected.join("\n  "));
     }
     println!(
         "\ntest: {} passed in {} programs on {place}; {} of them said that they were skipped, as {LIST} allows",
@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         programs.len(),
         skips.len()
     );
-    for Failure { program, test } in sometimes {
+    for Failure { program, test } in flaky {
         println!("!!! sometimes: {program}: {test} failed beside others, but passed by itself");
     }
     Ok(())
@@ -141,7 +141,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Runs failed tests again, one by one, if the machine's load may be the cause. Returns them if they were the only
 /// failures and now passed, and none otherwise.
 fn run_again(programs: &[TestProgram], output: &str) -> anyhow::Result<Vec<Failure>> {
-    let Some(failures) = failures(output).filter(|failures| failures.len() <= AGAIN_MAX) else {
+    let Some(failures) = failures(output).filter(|failures| failures.len() <= RETRIES_MAX) else {
         return Ok(Vec::new());
     };
     for Failure { program: name, test } in &failures {
@@ -185,7 +185,7 @@ fn failures(output: &str) -> Option<Vec<Failure>> {
 
 /// Returns filters for the tests of a program that run in the guest; `None` if none do.
 fn in_guest(program: &TestProgram) -> Option<&'static str> {
-    FOR_GUEST.iter().find(|(beginning, _)| program.name.starts_with(beginning)).map(|(_, tests)| *tests)
+    GUEST_TESTS.iter().find(|(beginning, _)| program.name.starts_with(beginning)).map(|(_, tests)| *tests)
 }
 
 /// Returns the command that runs the programs, here or in the guest.

@@ -9,16 +9,16 @@ use sinew::rpc::ConnectError;
 use crate::output;
 
 /// Adds to an error that nobody serves at `address` that `command` would; leaves other errors as they are.
-pub fn serve_there(error: impl Into<anyhow::Error>, command: &str, address: &str) -> anyhow::Error {
+pub fn with_start_hint(error: impl Into<anyhow::Error>, command: &str, address: &str) -> anyhow::Error {
     let error = error.into();
-    if !is_nobody_there(&error) {
+    if !is_no_server(&error) {
         return error;
     }
     anyhow!("{} (`{command} {}` starts one)", output::describe(&error), quoted(address))
 }
 
 /// Whether an error says that nobody serves where a server was expected.
-pub fn is_nobody_there(error: &anyhow::Error) -> bool {
+pub fn is_no_server(error: &anyhow::Error) -> bool {
     let refused = match (error.downcast_ref(), error.downcast_ref()) {
         (Some(sinew::Error::Connect(error)), _) | (_, Some(cache::Error::Connect(error))) => Some(error),
         _ => match error.downcast_ref() {
@@ -61,7 +61,7 @@ mod tests {
         ];
         for (error, expected) in told {
             let said = output::describe(&error);
-            let advised = output::describe(&serve_there(error, "sinew serve cache", "ibverbs://a?gid=1"));
+            let advised = output::describe(&with_start_hint(error, "sinew serve cache", "ibverbs://a?gid=1"));
             let advice = " (`sinew serve cache 'ibverbs://a?gid=1'` starts one)";
             assert_eq!(advised, if expected { said + advice } else { said });
         }

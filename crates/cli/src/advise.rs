@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use sinew_harness::units::{self, parse_count, parse_seconds, parse_size};
 use sinew_harness::{Figure, Unit, figure};
-use sinew_lab::advise::{self, Advice, Goal, Guideline, Kind, Load, Ranking, Workload};
+use sinew_lab::advise::{self, Advice, Goal, Guideline, Load, Ranking, Workload, WorkloadKind};
 use sinew_sim::nic::Profile;
 
 use crate::infile::read;
@@ -128,10 +128,10 @@ impl Args {
         let mut workload = match (&self.workload, self.kind) {
             (Some(path), _) => read(path, |text| Ok(Workload::parse(text)?))?,
             (None, kind) => Workload::of(match kind.expect("clap asks for it") {
-                KindArg::Cache => Kind::Cache,
-                KindArg::Sequencer => Kind::Sequencer,
-                KindArg::Locks => Kind::Locks,
-                KindArg::Reads => Kind::Reads,
+                KindArg::Cache => WorkloadKind::Cache,
+                KindArg::Sequencer => WorkloadKind::Sequencer,
+                KindArg::Locks => WorkloadKind::Locks,
+                KindArg::Reads => WorkloadKind::Reads,
             }),
         };
         let load = |load| match load {
@@ -165,7 +165,7 @@ impl Args {
                     _ => "--locks 4096",
                 };
                 let of = workload.kind.name();
-                let text = match problem.contains("means nothing") || workload.kind == Kind::Sequencer {
+                let text = match problem.contains("means nothing") || workload.kind == WorkloadKind::Sequencer {
                     true => format!("--{option}: {problem}"),
                     false => format!("--{option}: {problem} for {of}, as in {example}"),
                 };
@@ -227,7 +227,7 @@ fn setup(nic: &Profile, workload: &Workload) -> Value {
         "accesses": accesses,
         "read_share": read_share,
         "peers": peers,
-        "locks": (*kind == Kind::Locks).then_some(locks),
+        "locks": (*kind == WorkloadKind::Locks).then_some(locks),
         "client_cpu": client_cpu.name(),
         "server_cpu": server_cpu.name(),
         "goal": goal.name(),
@@ -249,7 +249,7 @@ fn result_of(nic: &Profile, workload: &Workload, is_complete: bool, at: usize, a
         value,
         unit,
         slices: Vec::new(),
-        beside: None,
+        compared: None,
         latency: None,
         invalid_because: Vec::new(),
         surroundings: None,

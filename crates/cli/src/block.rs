@@ -11,9 +11,9 @@ use sinew::remote_memory::volume::Donors;
 use sinew::remote_memory::{RamStore, Store};
 use sinew_harness::units::{self, parse_size};
 
-use crate::donors::{DonorArgs, Names, WithDonors};
-use crate::last_copy::{self, OfVolume, Told};
-use crate::serve::{TellArgs, begin};
+use crate::donors::{DonorArgs, DonorNames, WithDonors};
+use crate::last_copy::{self, Reported, VolumeStore};
+use crate::serve::{OutputArgs, begin};
 use crate::socket_args::{self, parse_mode};
 use crate::volume::{self, Health, NewArgs, VolumeArgs};
 use crate::{Outcome, Usage, advice, output, paging};
@@ -112,7 +112,7 @@ pub struct Args {
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     socket_mode: Option<u32>,
     #[command(flatten)]
-    tells: TellArgs,
+    tells: OutputArgs,
 }
 
 fn parse_address(text: &str) -> Result<String, String> {
@@ -173,9 +173,10 @@ impl Args {
     ) -> anyhow::Result<(Server<S>, Outcome)> {
         let address = server.address().to_owned();
         let ask = format!("Stop with Ctrl-C. Look at it with: nbdinfo {}", advice::quoted(&uri(&address)));
-        self.tells.tell_ready(&[address], ask)?;
+        self.tells.print_ready(&[address], ask)?;
         let _guard = interrupt.wake_on_interrupt(server.waker());
-        let result = server.run_and_look(&HostClock::new(), || interrupt.is_set(), look).context("waiting for clients");
+        let result =
+            server.run_with_callback(&HostClock::new(), || interrupt.is_set(), look).context("waiting for clients");
         let outcome = result.map_or_else(
             |error| {
                 output::complain(output::describe(&error));
@@ -194,7 +195,7 @@ impl Args {
         let server = Server::open(listener, store, config)?;
         let (server, outcome) = self.serve(server, interrupt, |_| {})?;
         let counters = server.counters();
-        self.tells.tell_end("counters", all(counters), sentence(counters))?;
+        self.tells.print_end("counters", all(counters), sentence(counters))?;
         Ok(outcome)
     }
 }
@@ -208,7 +209,7 @@ struct Serving<'a> {
 impl WithDonors for Serving<'_> {
     type Result = Outcome;
 
-    fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Outcome> {
+    fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
         let listener = args.listen()?;
         let mut volume = volume::open_or_make(donors, names, &args.volume, &args.new, interrupt)?;
@@ -230,16 +231,16 @@ impl Args {
     fn serve_volume<D: Donors + 'static>(
         &self,
         listener: Listener,
-        store: impl OfVolume<D>,
-        names: &Names,
+        store: impl VolumeStore<D>,
+        names: &DonorNames,
         interrupt: Interrupt,
     ) -> anyhow::Result<Outcome> {
-        let (mut health, mut told) = (Health::default(), Told::default());
-        health.look(store.volume(), names);
+        let (mut health, mut reported) = (Health::default(), Reported::default());
+        health.report_changes(store.volume(), names);
         let server = Server::open(listener, store, self.config())?;
         let (server, mut outcome) = self.serve(server, interrupt, |store| {
-            health.look(store.volume(), names);
-            store.look(&mut told);
+            health.report_changes(store.volume(), names);
+            store.report_changes(&mut reported);
         })?;
         let counters = server.counters().clone();
         let mut store = server.into_store();
@@ -247,12 +248,12 @@ impl Args {
         if let Err(error) = volume::flush(&mut store, FLUSH) {
             output::complain(format_args!(
                 "shutting the volume down cleanly: {}",
-                names.told(output::describe(&error))
+                names.with_addresses(output::describe(&error))
             ));
             outcome = Outcome::Failed;
         }
-        health.look(store.volume(), names);
-        store.look(&mut told);
+        health.report_changes(store.volume(), names);
+        store.report_changes(&mut reported);
         volume::leave(store.volume_mut());
         let last_copy = store.last_copy();
         let (volume, synced) = store.into_volume();
@@ -260,10 +261,10 @@ impl Args {
             output::complain(output::describe(&error));
             outcome = Outcome::Failed;
         }
-        let mut told = all(&counters);
-        told.insert("volume".to_owned(), volume::counters(&volume, names));
-        told.extend(last_copy.map(|last_copy| ("last_copy".to_owned(), last_copy)));
-        self.tells.tell_end("counters", told, sentence(&counters))?;
+        let mut object = all(&counters);
+        object.insert("volume".to_owned(), volume::counters(&volume, names));
+        object.extend(last_copy.map(|last_copy| ("last_copy".to_owned(), last_copy)));
+        self.tells.print_end("counters", object, sentence(&counters))?;
         Ok(outcome)
     }
 }

@@ -35,7 +35,7 @@ impl ServerProcess {
         let mut command = Command::new(&program);
         command.args(args).arg("--child");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let spawned = own_pair::at_server(args, || command.spawn())?;
+        let spawned = own_pair::in_server(args, || command.spawn())?;
         let mut child = spawned.with_context(|| format!("starting {} as a server", program.display()))?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();

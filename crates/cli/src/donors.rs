@@ -16,7 +16,7 @@ use sinew_harness::run::Interrupted;
 
 use crate::fabrics::{self, Fabric, Purpose};
 use crate::memory::reach::{By, ByArgs, KeyArgs, is_of_this_host};
-use crate::verbs::{Carried, Job};
+use crate::verbs::{Job, VerbsFabric};
 
 /// Options that say how to reach donors.
 #[derive(clap::Args, Clone, Debug)]
@@ -31,21 +31,21 @@ pub struct DonorArgs {
 pub trait WithDonors {
     type Result;
 
-    fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Self::Result>;
+    fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<Self::Result>;
 }
 
 /// Names of donors for people: their addresses.
 #[derive(Clone, Debug)]
-pub struct Names(Vec<(DonorId, String)>);
+pub struct DonorNames(Vec<(DonorId, String)>);
 
-impl Names {
+impl DonorNames {
     fn of(addresses: &[Address]) -> Self {
-        let named = |address: &Address| (DonorId::of(&address.to_string()), address.to_string());
+        let named = |address: &Address| (DonorId::from_address(&address.to_string()), address.to_string());
         Self(addresses.iter().map(named).collect())
     }
 
     /// Replaces donors' numbers in a message by their addresses.
-    pub fn told(&self, text: impl ToString) -> String {
+    pub fn with_addresses(&self, text: impl ToString) -> String {
         let put = |text: String, (id, name): &(DonorId, String)| text.replace(&format!("donor {:016x}", id.0), name);
         self.0.iter().fold(text.to_string(), put)
     }
@@ -78,7 +78,7 @@ impl DonorArgs {
     }
 
     /// Whether only programs of this host reach an address and the memory lent there.
-    pub fn is_near(&self, address: &str) -> bool {
+    pub fn is_local_only(&self, address: &str) -> bool {
         is_of_this_host(address) && self.by.by(address) != By::Ibverbs
     }
 
@@ -109,8 +109,8 @@ impl DonorArgs {
         let nexus = Nexus::builder().build()?;
         let rpc = SharedEndpoint::new(Rpc::open_with(&nexus, &fabric.client_address(&options, Some(&addresses[0])))?);
         let config = PoolConfig { key: self.key.key()?, ..PoolConfig::default() };
-        let names = Names::of(&parsed);
-        let opening = Reaching { rpc, addresses: parsed, arena_len, config, names, job };
+        let names = DonorNames::of(&parsed);
+        let opening = OpeningDonors { rpc, addresses: parsed, arena_len, config, names, job };
         match self.by.device_args(&addresses[0]) {
             Some(device) => device.run(opening),
             None => opening.by_calls(),
@@ -118,16 +118,16 @@ impl DonorArgs {
     }
 }
 
-struct Reaching<J> {
+struct OpeningDonors<J> {
     rpc: SharedEndpoint<Rpc>,
     addresses: Vec<Address>,
     arena_len: usize,
     config: PoolConfig,
-    names: Names,
+    names: DonorNames,
     job: J,
 }
 
-impl<J: WithDonors> Reaching<J> {
+impl<J: WithDonors> OpeningDonors<J> {
     fn by_calls(self) -> anyhow::Result<J::Result> {
         let Self { rpc, addresses, arena_len, config, names, job } = self;
         let donors = Pool::by_calls(&rpc, addresses, arena_len, RpcPathConfig::default(), &config)
@@ -136,10 +136,10 @@ impl<J: WithDonors> Reaching<J> {
     }
 }
 
-impl<J: WithDonors> Job for Reaching<J> {
+impl<J: WithDonors> Job for OpeningDonors<J> {
     type Result = J::Result;
 
-    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<J::Result> {
+    fn run<D: Device + 'static>(self, device: D, _: VerbsFabric) -> anyhow::Result<J::Result> {
         let Self { rpc, addresses, arena_len, config, names, job } = self;
         let donors = addresses.into_iter().map(|address| (address, rpc.share()));
         job.run(VerbsDonors::new(&device, donors, arena_len, config)?, &names)
@@ -157,7 +157,7 @@ pub fn drive<S: Readiness, T>(
     mut turn: impl FnMut(&mut S) -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
     /// Longest time until a signal is noticed.
-    const LOOK_NS: u64 = 20_000_000;
+    const CHECK_INTERVAL_NS: u64 = 20_000_000;
     let clock = HostClock::new();
     loop {
         if let Some(done) = turn(source)? {
@@ -165,6 +165,7 @@ pub fn drive<S: Readiness, T>(
         }
         ensure!(!interrupt.is_set(), Interrupted);
         let now_ns = clock.now_ns();
-        wait_on(&mut [source as &mut dyn Readiness], now_ns, Some(now_ns + LOOK_NS)).context("waiting for donors")?;
+        wait_on(&mut [source as &mut dyn Readiness], now_ns, Some(now_ns + CHECK_INTERVAL_NS))
+            .context("waiting for donors")?;
     }
 }

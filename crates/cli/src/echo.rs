@@ -66,14 +66,14 @@ impl Echoes {
                 FabricEndpoint::Other(rpc) => boxed(rpc, &plan, address, interrupt),
             };
             // The first thread found its server, so the server has fewer threads than we have.
-            member.map_err(|error| match index > 0 && is_nobody_there(&error) {
+            member.map_err(|error| match index > 0 && is_no_server(&error) {
                 true => anyhow!(
                     "--threads {0} needs a server with as many threads, and there is none at {1}: start it with `sinew rpc serve {2} --threads {0}`",
                     addresses.len(),
                     address,
                     addresses[0]
                 ),
-                false => advice::serve_there(error, "sinew rpc serve", address),
+                false => advice::with_start_hint(error, "sinew rpc serve", address),
             })
         };
         Drivers::start(cpus, interrupt, make).map(Self)
@@ -93,8 +93,8 @@ impl Echoes {
 
 /// Whether nobody serves at the address of a further server thread. A silent socket counts too, and so does one that
 /// was another's before.
-fn is_nobody_there(error: &anyhow::Error) -> bool {
-    advice::is_nobody_there(error)
+fn is_no_server(error: &anyhow::Error) -> bool {
+    advice::is_no_server(error)
         || matches!(
             error.downcast_ref(),
             Some(ConnectError::TimedOut { .. } | ConnectError::Failed { cause: Cause::PeerClosed, .. })

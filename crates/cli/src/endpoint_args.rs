@@ -1,6 +1,6 @@
 //! Limits of endpoints on the command line.
 
-use sinew::fabric::PollerConfig;
+use sinew::fabric::PollPolicy;
 use sinew::prelude::*;
 use sinew_harness::{machine, service};
 
@@ -77,7 +77,7 @@ impl LimitArgs {
             overcommit: true,
             peer_timeout_ns,
             probe_interval_ns: (peer_timeout_ns / 4).min(Config::default().probe_interval_ns),
-            poller: if spins { PollerConfig::ADAPTIVE } else { PollerConfig::SLEEP },
+            poller: if spins { PollPolicy::ADAPTIVE } else { PollPolicy::SLEEP },
             ..Config::default()
         }
     }

@@ -81,7 +81,7 @@ pub fn open(fabric: Fabric, limits: &LimitArgs, options: &str, to: &str, hub: &H
         let port = hub.port(own.trim_start_matches("shm://"))?;
         return Ok(FabricEndpoint::Shm(sinew::endpoint(&nexus, port)?));
     }
-    Ok(own_pair::at_client(to, || Rpc::open_with(&nexus, &own))??.into_endpoint())
+    Ok(own_pair::in_client(to, || Rpc::open_with(&nexus, &own))??.into_endpoint())
 }
 
 /// Options of a fabric in the form in which they follow an address.

@@ -17,12 +17,12 @@ use sinew_harness::units::parse_size;
 use sinew_mount::remote::time_of;
 use sinew_remote_fs::disk::HostDisk;
 use sinew_remote_fs::protocol::FILES;
-use sinew_remote_fs::service::{Config as FilesConfig, Now, Service, Stats, Taken};
+use sinew_remote_fs::service::{Accepted, Config as FilesConfig, Now, Service, Stats};
 
-use crate::donors::{DonorArgs, Names, WithDonors};
+use crate::donors::{DonorArgs, DonorNames, WithDonors};
 use crate::fabrics::{self, Purpose};
 use crate::memory;
-use crate::serve::{TellArgs, begin};
+use crate::serve::{OutputArgs, begin};
 use crate::{Outcome, Usage, advice, output};
 
 /// Memory for buffers in which lost copies are made anew, in bytes.
@@ -88,7 +88,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]
-    tells: TellArgs,
+    tells: OutputArgs,
 }
 
 impl Args {
@@ -105,7 +105,7 @@ impl Args {
                 self.address
             );
         }
-        let is_near = self.reach.is_near(&self.address);
+        let is_near = self.reach.is_local_only(&self.address);
         ensure!(
             is_near || self.open || self.reach.has_key(),
             "{}: hosts other than this one reach it, and could read and write all files. Give clients a key \
@@ -186,7 +186,7 @@ type Files<D> = Service<D, HostDisk, ClientId>;
 impl WithDonors for Serving<'_> {
     type Result = Outcome;
 
-    fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Outcome> {
+    fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<Outcome> {
         let Self { args, interrupt, key } = self;
         let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
         let nexus = Nexus::builder().config(Config { client_events: true, ..Config::default() }).build()?;
@@ -207,13 +207,13 @@ impl WithDonors for Serving<'_> {
         })?;
         let address = rpc.address().to_string();
         let ask = format!("Stop with Ctrl-C. Mount it with: sinew mount {} DIRECTORY", advice::quoted(&address));
-        args.tells.tell_ready(&[address], ask)?;
+        args.tells.print_ready(&[address], ask)?;
         let _guard = interrupt.wake_on_interrupt(rpc.waker());
         let mut health = Health::default();
         let result = drive(&mut rpc, &mut service, &clock, interrupt, |service| health.look(service));
         let closed = result.and_then(|()| Ok(service.close()?));
         let stats = service.stats();
-        args.tells.tell_end("counters", counters(&stats), sentence(&stats))?;
+        args.tells.print_end("counters", counters(&stats), sentence(&stats))?;
         closed.map(|()| Outcome::Done)
     }
 }
@@ -240,14 +240,14 @@ fn drive<D: Donors>(
                 return call.refuse_type();
             }
             match service.take(call.client(), call.request(), now) {
-                Taken::Answer(answer) => call.reply(&answer),
+                Accepted::Answer(answer) => call.reply(&answer),
                 // Without memory to defer it, the client is told so, and sends it again.
-                Taken::Held(id) => drop(call.defer().map(|call| held.insert(id, call))),
+                Accepted::Deferred(id) => drop(call.defer().map(|call| held.insert(id, call))),
             }
         });
         while let Some(event) = rpc.poll_client_event() {
             if let ClientEvent::Left { client, .. } = event {
-                service.left(client, now);
+                service.peer_left(client, now);
             }
         }
         while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
@@ -311,7 +311,7 @@ impl Health {
 
     /// Reports that a missing copy has no room.
     fn look_for_room<D: Donors>(&mut self, service: &Files<D>) {
-        let wanted = service.room_wanted();
+        let wanted = service.wanted_len();
         if let Some(len) = wanted.filter(|_| wanted != self.wanted) {
             let mb = len >> 20;
             output::note(format_args!(
@@ -323,7 +323,18 @@ impl Health {
 }
 
 fn counters(stats: &Stats) -> Map<String, Value> {
-    let Stats { answered, refused, nonsense, strangers, changes, syncs, dead, lost_copies, repaired, .. } = *stats;
+    let Stats {
+        answered,
+        refused,
+        malformed: nonsense,
+        unadmitted: strangers,
+        changes,
+        syncs,
+        clients_expired: dead,
+        lost_copies,
+        repaired,
+        ..
+    } = *stats;
     let counters = json!({
         "answered": answered, "refused": refused, "nonsense": nonsense, "strangers": strangers, "changes": changes, "syncs": syncs,
         "dead_clients": dead, "lost_copies": lost_copies, "repaired_copies": repaired,

@@ -20,7 +20,7 @@ use crate::measure::with_progress;
 use crate::memory::reach::KeyArgs;
 use crate::mount;
 use crate::table;
-use crate::verbs::{Carried, DeviceArgs, Job};
+use crate::verbs::{DeviceArgs, Job, VerbsFabric};
 use crate::{Outcome, Usage, interrupted, output};
 use load::{KINDS, Kind, Load};
 
@@ -96,8 +96,8 @@ impl Args {
             return Ok(None);
         }
         let fabric = match self.device.fabric {
-            Carried::Shm => Fabric::Shm,
-            Carried::Ibverbs => Fabric::Ibverbs,
+            VerbsFabric::Shm => Fabric::Shm,
+            VerbsFabric::Ibverbs => Fabric::Ibverbs,
         };
         let memory = format!("{}", self.size * MEMORY_FACTOR + (256 << 20));
         let mut args: Vec<String> = ["serve", "files", &fabric.fresh_address("")?].map(str::to_owned).into();
@@ -113,7 +113,7 @@ struct Benching<'a> {
 }
 
 /// Results of one kind of load, over all repetitions.
-struct Found {
+struct MeasuredRates {
     kind: &'static Kind,
     remote: Vec<f64>,
     memory: Vec<f64>,
@@ -125,7 +125,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-impl Found {
+impl MeasuredRates {
     fn ratios(&self) -> impl Iterator<Item = f64> {
         self.remote.iter().zip(&self.memory).map(|(remote, memory)| remote / memory)
     }
@@ -160,20 +160,20 @@ impl Found {
 impl Job for Benching<'_> {
     type Result = Outcome;
 
-    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Outcome> {
+    fn run<D: Device + 'static>(self, device: D, _: VerbsFabric) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
         let server = args.serve()?;
         let address = match &server {
             Some(server) => server.address()?.to_owned(),
             None => args.address.clone().unwrap_or_default(),
         };
-        let told = mount::Joining::new(address, args.key.clone());
-        let remote = mount::join(&told, device, Arc::new(|text: &str| output::complain(text)))?;
+        let joining = mount::Joining::new(address, args.key.clone());
+        let remote = mount::join(&joining, device, Arc::new(|text: &str| output::complain(text)))?;
         let folder = Folder::new()?;
         let remote = at(remote, &folder.0.join("remote"))?;
         let memory = at(InMemory::new(1 << 40, &Caller::default()), &folder.0.join("memory"))?;
-        let mut found: Vec<Found> =
-            KINDS.iter().map(|kind| Found { kind, remote: Vec::new(), memory: Vec::new() }).collect();
+        let mut found: Vec<MeasuredRates> =
+            KINDS.iter().map(|kind| MeasuredRates { kind, remote: Vec::new(), memory: Vec::new() }).collect();
         let measured = with_progress(|progress| {
             for repetition in 0..args.repetitions {
                 for (index, (point, is_remote)) in [(remote.point(), true), (memory.point(), false)].iter().enumerate()
@@ -194,10 +194,10 @@ impl Job for Benching<'_> {
         memory.unmount().context("unmounting")?;
         measured?;
         if args.json {
-            output::print(json!({ "figures": found.iter().map(Found::to_json).collect::<Vec<_>>() }))?;
+            output::print(json!({ "figures": found.iter().map(MeasuredRates::to_json).collect::<Vec<_>>() }))?;
         } else {
             let heads = ["past the kernel's cache", "remote", "memory", "ratio"];
-            output::print(table::of(&heads, found.iter().map(Found::to_row), table::FIGURES))?;
+            output::print(table::of(&heads, found.iter().map(MeasuredRates::to_row), table::FIGURES))?;
         }
         Ok(Outcome::Done)
     }

@@ -1,11 +1,11 @@
 //! `sinew forward`: forwards frames as a router, a switch or an NDN forwarder, and measures forwarding without ports.
 
 mod bench;
+mod counter_report;
 mod patterns;
 mod ports;
 mod reload;
 mod run;
-mod tell;
 
 use clap::ValueEnum;
 use sinew::fabric::MAX_BURST;

@@ -11,7 +11,7 @@ use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::remote_memory::volume::{Check, CheckReport, Donors};
 
-use crate::donors::{DonorArgs, Names, WithDonors, drive};
+use crate::donors::{DonorArgs, DonorNames, WithDonors, drive};
 use crate::volume::{self, VolumeArgs};
 use crate::{Outcome, Usage, output, table};
 
@@ -84,12 +84,12 @@ struct Checking<'a> {
 impl WithDonors for Checking<'_> {
     type Result = (CheckReport, String);
 
-    fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<(CheckReport, String)> {
+    fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<(CheckReport, String)> {
         let Self { args, interrupt } = self;
         let Ok(volume) = volume::open(donors, names, &args.volume, interrupt)? else {
             bail!("no donor that answers knows the volume \"{}\"", args.volume.volume);
         };
-        let gone = names.told(volume.gone());
+        let gone = names.with_addresses(volume.describe_down());
         let mut check = Check::new(volume);
         let bar = progress(args.json, "slots");
         let report = drive(&mut check, interrupt, |check| {

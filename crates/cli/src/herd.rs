@@ -25,25 +25,25 @@ use crate::output;
 
 const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: 64 << 10, frame_timeout: Duration::from_secs(10) };
 /// Longest time until an interrupt, or the end of a connection, is noticed.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time that a client spends to reach its server, and then again to be admitted.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limits of a server's answers, which it sends one at a time: a client that does not take its answer delays new
 /// clients, but no admitted one, for at most this long.
-const ANSWERING: RendezvousLimits = RendezvousLimits { frame_timeout: Duration::from_millis(500), ..LIMITS };
+const ANSWER_LIMITS: RendezvousLimits = RendezvousLimits { frame_timeout: Duration::from_millis(500), ..LIMITS };
 /// Turns without work after which a worker naps between polls.
 const IDLE_TURNS: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(100);
 /// Turns between checks for an interrupt, at which the counters are published, too.
-const TURNS_PER_LOOK: u32 = 4096;
+const TURNS_PER_CHECK: u32 = 4096;
 /// First byte of a frame that admits a client.
 const WELCOME: u8 = 0;
 const REFUSED: u8 = 1;
 
 /// A server to host.
-pub struct Hosting<'a> {
+pub struct HostConfig<'a> {
     /// TCP address at which clients ask to be admitted.
-    pub at: &'a str,
+    pub address: &'a str,
     pub layout: Layout,
     pub worker: WorkerConfig,
     /// Processors of the workers.
@@ -55,24 +55,24 @@ pub struct Hosting<'a> {
 /// called with the address for clients.
 pub fn host<D: Device, S: Service>(
     device: &D,
-    hosting: &Hosting<'_>,
+    config: &HostConfig<'_>,
     make: impl Fn(usize) -> anyhow::Result<S> + Sync,
     ready: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let Hosting { at, layout, interrupt, .. } = *hosting;
+    let HostConfig { address: at, layout, interrupt, .. } = *config;
     // A connection that sends no greeting keeps no place from others.
-    let mut lobby = Lobby::new(RendezvousListener::bind(at, ANSWERING)?, LobbyLimits::default());
+    let mut lobby = Lobby::new(RendezvousListener::bind(at, ANSWER_LIMITS)?, LobbyLimits::default());
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
     let (mut server, seeds) = Server::new(device, &ServerConfig { layout, seed })?;
     let counters: Vec<Mutex<WorkerStats>> = seeds.iter().map(|_| Mutex::default()).collect();
-    let (is_ready, readiness) = mpsc::channel();
+    let (ready_sender, ready_receiver) = mpsc::channel();
     std::thread::scope(|threads| {
         let (counters, make) = (&counters, &make);
         for seed in seeds {
-            let is_ready = is_ready.clone();
+            let is_ready = ready_sender.clone();
             threads.spawn(move || {
                 let counters = &counters[seed.index()];
-                if let Err(error) = work(seed, hosting, make, counters, &is_ready) {
+                if let Err(error) = work(seed, config, make, counters, &is_ready) {
                     let _ = is_ready.send(Err(error));
                     interrupt.set();
                 }
@@ -81,31 +81,31 @@ pub fn host<D: Device, S: Service>(
         // However `run` ends, the threads end too.
         let run = || -> anyhow::Result<()> {
             for _ in counters {
-                readiness.recv().context("a worker ended at once")??;
+                ready_receiver.recv().context("a worker ended at once")??;
             }
             ready(lobby.address())?;
-            let mut guests = Vec::new();
+            let mut clients = Vec::new();
             while !interrupt.is_set() {
                 server.tend();
-                guests.retain_mut(|(rendezvous, id)| {
-                    let stays = answer(rendezvous, counters).is_ok();
-                    if !stays {
+                clients.retain_mut(|(rendezvous, id)| {
+                    let is_connected = answer(rendezvous, counters).is_ok();
+                    if !is_connected {
                         server.dismiss(*id);
                     }
-                    stays
+                    is_connected
                 });
-                match lobby.next(LOOK) {
-                    Ok(Some((rendezvous, greeting))) => guests.extend(admit(&mut server, rendezvous, &greeting)),
+                match lobby.next(POLL_INTERVAL) {
+                    Ok(Some((rendezvous, greeting))) => clients.extend(admit(&mut server, rendezvous, &greeting)),
                     Ok(None) => {}
                     Err(error) => {
                         output::complain(error);
-                        std::thread::sleep(LOOK);
+                        std::thread::sleep(POLL_INTERVAL);
                     }
                 }
                 lobby.turned_away().for_each(drop);
             }
             // A worker that failed has sent its error.
-            readiness.try_recv().unwrap_or(Ok(()))
+            ready_receiver.try_recv().unwrap_or(Ok(()))
         };
         let result = run();
         interrupt.set();
@@ -116,15 +116,15 @@ pub fn host<D: Device, S: Service>(
 /// Body of a worker's thread.
 fn work<D: Device, S: Service>(
     seed: WorkerSeed<D>,
-    hosting: &Hosting<'_>,
+    config: &HostConfig<'_>,
     make: &(impl Fn(usize) -> anyhow::Result<S> + Sync),
     counters: &Mutex<WorkerStats>,
-    is_ready: &mpsc::Sender<anyhow::Result<()>>,
+    ready_sender: &mpsc::Sender<anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
     let index = seed.index();
-    machine::pin(hosting.cpus.get(index).copied().flatten())?;
-    let mut worker = Worker::new(seed, &hosting.worker, make(index)?)?;
-    let _ = is_ready.send(Ok(()));
+    machine::pin(config.cpus.get(index).copied().flatten())?;
+    let mut worker = Worker::new(seed, &config.worker, make(index)?)?;
+    let _ = ready_sender.send(Ok(()));
     let (clock, idle) = (HostClock::new(), Idle::new());
     let (mut idle_turns, mut turns) = (0u32, 0u32);
     loop {
@@ -139,9 +139,9 @@ fn work<D: Device, S: Service>(
             }
         }
         turns = turns.wrapping_add(1);
-        if turns.is_multiple_of(TURNS_PER_LOOK) || idle_turns > IDLE_TURNS {
+        if turns.is_multiple_of(TURNS_PER_CHECK) || idle_turns > IDLE_TURNS {
             *counters.lock().unwrap_or_else(PoisonError::into_inner) = *worker.stats();
-            if hosting.interrupt.is_set() {
+            if config.interrupt.is_set() {
                 return Ok(());
             }
         }
@@ -159,11 +159,11 @@ fn admit<D: Device>(
         Ok((id, welcome)) => ([vec![WELCOME], welcome.to_bytes()].concat(), Some(id)),
         Err(error) => ([&[REFUSED], error.to_string().as_bytes()].concat(), None),
     };
-    let is_told = rendezvous.send(&frame).is_ok();
-    if let (false, Some(id)) = (is_told, id) {
+    let is_sent = rendezvous.send(&frame).is_ok();
+    if let (false, Some(id)) = (is_sent, id) {
         server.dismiss(id);
     }
-    id.filter(|_| is_told).map(|id| (rendezvous, id))
+    id.filter(|_| is_sent).map(|id| (rendezvous, id))
 }
 
 /// Sends a client the counters if it asks for them. Fails if it has gone, or sends anything else.
@@ -210,9 +210,12 @@ pub fn join<D: Device>(
     address: &str,
 ) -> anyhow::Result<(Client<D>, Admission)> {
     let (joining, hello) = Client::prepare(device, domain, config)?;
-    let mut rendezvous = Rendezvous::connect(address, PATIENCE, LIMITS)?;
+    let mut rendezvous = Rendezvous::connect(address, CONNECT_TIMEOUT, LIMITS)?;
     rendezvous.send(&hello.to_bytes())?;
-    ensure!(rendezvous.wait(PATIENCE)?, "the server at {address} does not answer: check that it is not suspended");
+    ensure!(
+        rendezvous.wait(CONNECT_TIMEOUT)?,
+        "the server at {address} does not answer: check that it is not suspended"
+    );
     let frame = rendezvous.receive()?;
     let Some((&verdict, rest)) = frame.split_first() else { bail!("the server at {address} sent an empty answer") };
     if verdict != WELCOME {

@@ -11,7 +11,7 @@ use sinew_harness::lookups::{
 };
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::units::parse_count;
-use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, figure, machine, units};
+use sinew_harness::{Comparison, Figure, MeasureSides, Measured, Unit, figure, machine, units};
 
 use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
@@ -173,7 +173,7 @@ struct Sides<L: Lookups> {
     width: usize,
 }
 
-impl<L: Lookups> Turns for Sides<L> {
+impl<L: Lookups> MeasureSides for Sides<L> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         Ok(Some(match Form::ALL.get(side) {
             Some(form) => self.trace.mops(*form, self.width, duration)?,
@@ -190,7 +190,7 @@ impl Measuring<'_> {
         ensure!(!self.interrupt.is_set(), Interrupted);
         let mut sides = Sides { trace: Trace::new(lookups, keys), lines, width: plan.width };
         let run = plan.setting.run(1, [], None, self.interrupt);
-        let measured = run.alternate(LINES + 1, &mut sides, progress)?;
+        let measured = run.measure_alternately(LINES + 1, &mut sides, progress)?;
         Ok(self.figure_of(&measured, bytes))
     }
 
@@ -198,8 +198,8 @@ impl Measuring<'_> {
         let name = self.table.name();
         let title = format!("{name}, {} at once", self.plan.width);
         let figure = measured.figure("interleave bench", title, Unit::Mops, 0);
-        let mut figure = figure.beside(measured, PLAIN, Comparison::Baseline, "the plain form");
-        let times = |ours, theirs| measured.times(ours, theirs).map(units::rounded);
+        let mut figure = figure.compared_with(measured, PLAIN, Comparison::Baseline, "the plain form");
+        let times = |ours, theirs| measured.median_ratio(ours, theirs).map(units::rounded);
         let mops = |side| {
             let slices = measured.slices(side);
             (!slices.is_empty()).then(|| units::rounded(units::median(&slices)))

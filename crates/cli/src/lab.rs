@@ -14,11 +14,11 @@ use sinew_lab::{EXPERIMENTS, Experiment, Row};
 
 use sinew_harness::others::{TOO_MUCH, Watch};
 use sinew_harness::surroundings::Surroundings;
-use sinew_harness::{Beside, Comparison, Figure, Unit, figure, machine, units};
+use sinew_harness::{ComparedSide, Comparison, Figure, Unit, figure, machine, units};
 
 use crate::outfile::OutFile;
 use crate::table;
-use crate::verbs::{Carried, DeviceArgs, Job};
+use crate::verbs::{DeviceArgs, Job, VerbsFabric};
 use crate::{Outcome, Usage, interrupted, output};
 
 /// The commands about experiments.
@@ -49,7 +49,7 @@ pub struct RunArgs {
     /// Measure the experiments' requests between two threads of this machine, over this fabric, instead of simulating
     /// them
     #[arg(long, value_enum)]
-    fabric: Option<Carried>,
+    fabric: Option<VerbsFabric>,
     /// RDMA device, for --fabric ibverbs, as rxe0 or mlx5_0:2 [default: the first usable one]
     #[arg(long, requires = "fabric")]
     device: Option<String>,
@@ -125,7 +125,7 @@ fn is_real(it: &dyn Experiment) -> bool {
 }
 
 /// The chosen experiments, if all can be measured on a real fabric.
-fn chosen_for(fabric: Carried, names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
+fn chosen_for(fabric: VerbsFabric, names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
     let (mut all, fabric) = (chosen(names)?, fabric.name());
     if names.is_empty() {
         all.retain(|it| is_real(*it));
@@ -148,10 +148,10 @@ struct OnDevice<'a, 'b> {
 impl Job for OnDevice<'_, '_> {
     type Result = Vec<Row>;
 
-    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Vec<Row>> {
-        let what = match carried {
-            Carried::Shm => "over shared memory, not a NIC",
-            Carried::Ibverbs => "over an RDMA device of this machine, to itself",
+    fn run<D: Device + 'static>(self, device: D, fabric: VerbsFabric) -> anyhow::Result<Vec<Row>> {
+        let what = match fabric {
+            VerbsFabric::Shm => "over shared memory, not a NIC",
+            VerbsFabric::Ibverbs => "over an RDMA device of this machine, to itself",
         };
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
         real::run(&device, what, self.experiment, self.cpus, interrupt, self.progress)
@@ -228,7 +228,7 @@ fn write(args: &ReportArgs) -> anyhow::Result<()> {
 /// A row in the schema of all results: the result stands beside the paper's figure.
 fn result_of(done: &Done<'_>, surroundings: Option<Surroundings>, row: &Row) -> Value {
     let experiment = done.experiment;
-    let beside = row.paper.map(|paper| Beside {
+    let beside = row.paper.map(|paper| ComparedSide {
         comparison: Comparison::Paper,
         what: row.place.unwrap_or(experiment.source()).to_owned(),
         value: Some(paper),
@@ -241,7 +241,7 @@ fn result_of(done: &Done<'_>, surroundings: Option<Surroundings>, row: &Row) -> 
         value: row.model.or(row.measured),
         unit: Unit::Of(row.unit),
         slices: Vec::new(),
-        beside,
+        compared: beside,
         latency: None,
         invalid_because: done.complaint.iter().cloned().collect(),
         surroundings,
@@ -263,7 +263,7 @@ fn json_of(row: &Row) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use sinew_lab::Against;
+    use sinew_lab::Comparison;
 
     use super::*;
 
@@ -288,7 +288,7 @@ mod tests {
             case: "case".to_owned(),
             metric: "what".to_owned(),
             paper: Some(4.0),
-            against: Against::Same,
+            against: Comparison::Same,
             model: Some(5.0),
             measured: None,
             unit: "us",
@@ -298,7 +298,7 @@ mod tests {
             json!({ "id": "a.b", "place": null, "metric": "case, what", "paper": 4.0, "model": 5.0, "measured": null,
                     "unit": "us", "error": 0.25, "error_points": null, "against": "same", "ratio": 1.25 })
         );
-        let other = json_of(&Row { against: Against::Other("another"), ..row.clone() });
+        let other = json_of(&Row { against: Comparison::Other("another"), ..row.clone() });
         assert_eq!((&other["error"], &other["against"]), (&Value::Null, &json!("another")));
         let percent = Row { place: Some("Table 3"), unit: "%", ..row };
         assert_eq!(json_of(&percent)["place"], "Table 3");

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde_json::{Value, json};
 use sinew::host::{HostClock, ThreadPool};
-use sinew::remote_block::{LastCopy, LastCopyFile, Whose};
+use sinew::remote_block::{LastCopy, LastCopyFile, VolumeIdentity};
 use sinew::remote_memory::volume::{Donors, Volume};
 use sinew::remote_memory::{Store, StoreError};
 
 use crate::output;
 
 /// A volume, with or without a last copy around it.
-pub trait OfVolume<D: Donors>: Store {
+pub trait VolumeStore<D: Donors>: Store {
     /// The volume.
     fn volume(&self) -> &Volume<D>;
 
     /// The volume. The last copy does not see requests made directly to it.
     fn volume_mut(&mut self) -> &mut Volume<D>;
 
-    /// Reports news of the last copy, except what `told` records as reported.
-    fn look(&self, told: &mut Told);
+    /// Reports news of the last copy, except what `reported` records as reported.
+    fn report_changes(&self, reported: &mut Reported);
 
     /// The last copy's state and counters, as JSON.
     fn last_copy(&self) -> Option<Value>;
@@ -32,22 +32,22 @@ pub trait OfVolume<D: Donors>: Store {
 
 /// Opens the file at `path` as the last copy of a volume, with the thread that syncs it.
 pub fn open<D: Donors>(volume: &Volume<D>, path: &Path) -> anyhow::Result<(LastCopyFile, Arc<ThreadPool>)> {
-    let whose = Whose { id: volume.id(), number: volume.number() };
-    let file = LastCopyFile::open(path, whose, volume.len()).context("--last-copy")?;
+    let identity = VolumeIdentity { id: volume.id(), number: volume.number() };
+    let file = LastCopyFile::open(path, identity, volume.len()).context("--last-copy")?;
     let pool = ThreadPool::new("last-copy", 1, 4).context("starting the thread that syncs the last copy")?;
     Ok((file, Arc::new(pool)))
 }
 
 /// News that has been reported.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Reported {
     is_complete: bool,
     is_given_up: bool,
     is_read: bool,
     is_over: bool,
 }
 
-impl<D: Donors> OfVolume<D> for Volume<D> {
+impl<D: Donors> VolumeStore<D> for Volume<D> {
     fn volume(&self) -> &Volume<D> {
         self
     }
@@ -56,7 +56,7 @@ impl<D: Donors> OfVolume<D> for Volume<D> {
         self
     }
 
-    fn look(&self, _: &mut Told) {}
+    fn report_changes(&self, _: &mut Reported) {}
 
     fn last_copy(&self) -> Option<Value> {
         None
@@ -67,7 +67,7 @@ impl<D: Donors> OfVolume<D> for Volume<D> {
     }
 }
 
-impl<D: Donors> OfVolume<D> for LastCopy<Volume<D>, HostClock> {
+impl<D: Donors> VolumeStore<D> for LastCopy<Volume<D>, HostClock> {
     fn volume(&self) -> &Volume<D> {
         self.inner()
     }
@@ -76,21 +76,21 @@ impl<D: Donors> OfVolume<D> for LastCopy<Volume<D>, HostClock> {
         self.inner_mut()
     }
 
-    fn look(&self, told: &mut Told) {
-        if self.is_complete() && !std::mem::replace(&mut told.is_complete, true) {
+    fn report_changes(&self, reported: &mut Reported) {
+        if self.is_complete() && !std::mem::replace(&mut reported.is_complete, true) {
             output::complain("the last copy has all of the volume");
         }
-        if self.stats().reads > 0 && !std::mem::replace(&mut told.is_read, true) {
+        if self.stats().reads > 0 && !std::mem::replace(&mut reported.is_read, true) {
             output::complain("the donors have lost data: it is read from the last copy");
         }
         if let Some(ended) = self.inner().ended()
-            && !matches!(ended, StoreError::Silent(_))
-            && !std::mem::replace(&mut told.is_over, true)
+            && !matches!(ended, StoreError::NoAnswer(_))
+            && !std::mem::replace(&mut reported.is_over, true)
         {
             output::complain(format_args!("the last copy is no longer read, since the volume has ended: {ended}"));
         }
         if let Some(why) = self.given_up()
-            && !std::mem::replace(&mut told.is_given_up, true)
+            && !std::mem::replace(&mut reported.is_given_up, true)
         {
             output::complain(format_args!("the last copy is given up, and the volume is served without it: {why}"));
         }

@@ -167,7 +167,7 @@ fn measure(
         value: best,
         unit,
         slices,
-        beside: None,
+        compared: None,
         latency: None,
         invalid_because,
         surroundings: Some(Surroundings { attempts: 1, ..Surroundings::default() }),

@@ -133,7 +133,7 @@ impl From<Verdict> for Outcome {
 }
 
 /// Parses `words` as the options of a benchmark that takes `duration`.
-pub fn as_told<A: clap::Args>(words: &[&str], duration: Duration) -> anyhow::Result<A> {
+pub fn parse_args<A: clap::Args>(words: &[&str], duration: Duration) -> anyhow::Result<A> {
     let command = A::augment_args(clap::Command::new("bench").no_binary_name(true));
     let seconds = format!("--seconds={}", duration.as_secs_f64());
     let matches = command.try_get_matches_from(words.iter().copied().chain([&*seconds]))?;

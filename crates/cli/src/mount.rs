@@ -18,20 +18,20 @@ use sinew::host::Interrupt;
 use sinew::mem::Arena;
 use sinew::prelude::*;
 use sinew::remote_memory::engine::RpcPathConfig;
-use sinew::remote_memory::pool::{Approach, Calls, Verbs};
+use sinew::remote_memory::pool::{AccessMethod, Calls, Verbs};
 use sinew::{Endpoint, SharedEndpoint};
-use sinew_mount::files::Lifetimes;
+use sinew_mount::files::CacheLifetimes;
 use sinew_mount::remote::{MakeLane, time_of};
 use sinew_mount::{Files, Mount, Remote, Unmounted, Watch};
 use sinew_remote_fs::client::{Client, ClientConfig, Lane};
 
 use crate::fabrics::{Fabric, Purpose};
-use crate::verbs::{Carried, Job};
+use crate::verbs::{Job, VerbsFabric};
 use crate::{Outcome, Usage, fabrics, output, paging};
 pub use options::{Args, Joining};
 
 /// Time between checks whether the mount is to end.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Memory for buffers in addition to uncommitted data, in bytes.
 const BUFFERS: usize = 128 << 20;
 /// Memory of a lane for what it sends when it reaches donors by calls, in bytes.
@@ -48,7 +48,7 @@ pub struct WatchArgs {
 
 /// Waits for the end of the process that mounted.
 pub fn watch(args: WatchArgs) -> anyhow::Result<Outcome> {
-    Watch::of(&args.mounted, args.point).context("a mount's numbers are needed")?.run();
+    Watch::parse(&args.mounted, args.point).context("a mount's numbers are needed")?.run();
     Ok(Outcome::Done)
 }
 
@@ -101,7 +101,7 @@ fn log(file: Option<File>) -> Log {
 impl Job for Mounting<'_> {
     type Result = Outcome;
 
-    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Outcome> {
+    fn run<D: Device + 'static>(self, device: D, _: VerbsFabric) -> anyhow::Result<Outcome> {
         let remote = join(&self.args.joining(), device, self.args.log()?)?;
         self.serve(remote)
     }
@@ -129,8 +129,8 @@ impl Mounting<'_> {
         if args.is_in_background {
             background::tell_ready()?;
         }
-        while !interrupt.is_set() && !mount.is_over() {
-            std::thread::sleep(LOOK);
+        while !interrupt.is_set() && !mount.is_unmounted() {
+            std::thread::sleep(POLL_INTERVAL);
         }
         tell_unmounted(args, mount)
     }
@@ -147,23 +147,23 @@ fn wall() -> sinew_remote_fs::protocol::Time {
 }
 
 /// Joins the file system with lanes over a device.
-pub fn join<D: Device + 'static>(told: &Joining, device: D, log: Log) -> anyhow::Result<Remote<Rpc, Verbs<D>>> {
-    let config = told.config(log)?;
+pub fn join<D: Device + 'static>(options: &Joining, device: D, log: Log) -> anyhow::Result<Remote<Rpc, Verbs<D>>> {
+    let config = options.config(log)?;
     let path = config.pool.path;
-    let approach = Verbs::new(&device, told.buffers(), path).context("taking memory for buffers")?;
+    let approach = Verbs::new(&device, options.buffers(), path).context("taking memory for buffers")?;
     let approach = Arc::new(approach);
-    let client = Client::new(told.address.parse()?, approach.arena(), config);
-    let own = told.own_address()?;
+    let client = Client::new(options.address.parse()?, approach.arena(), config);
+    let own = options.own_address()?;
     let make: MakeLane<Rpc, Verbs<D>> =
         Box::new(move |client, number| Ok(Lane::new(client, number, endpoint(&own)?, &approach)));
-    told.join(&client, make)
+    options.join(&client, make)
 }
 
 /// Joins the file system with lanes that reach donors by calls.
-fn join_by_calls(told: &Joining, log: Log) -> anyhow::Result<Remote<SharedEndpoint<Rpc>, Calls<Rpc>>> {
-    let arena = Arena::private(told.buffers()).context("taking memory for buffers")?;
-    let client = Client::new(told.address.parse()?, &arena, told.config(log)?);
-    let own = told.own_address()?;
+fn join_by_calls(options: &Joining, log: Log) -> anyhow::Result<Remote<SharedEndpoint<Rpc>, Calls<Rpc>>> {
+    let arena = Arena::private(options.buffers()).context("taking memory for buffers")?;
+    let client = Client::new(options.address.parse()?, &arena, options.config(log)?);
+    let own = options.own_address()?;
     let make: MakeLane<SharedEndpoint<Rpc>, Calls<Rpc>> = Box::new(move |client, number| {
         let rpc = SharedEndpoint::new(endpoint(&own)?);
         let approach = Calls::new(&rpc, LANE_BUFFERS, RpcPathConfig::default()).map_err(|error| error.to_string())?;
@@ -171,7 +171,7 @@ fn join_by_calls(told: &Joining, log: Log) -> anyhow::Result<Remote<SharedEndpoi
         let approach = Arc::new(approach);
         Ok(Lane::new(client, number, rpc, &approach))
     });
-    told.join(&client, make)
+    options.join(&client, make)
 }
 
 fn endpoint(own: &str) -> Result<Rpc, String> {
@@ -198,13 +198,13 @@ impl Joining {
         Ok(fabric.client_address("", Some(&self.address)))
     }
 
-    fn join<E: Endpoint + 'static, A: Approach + 'static>(
+    fn join<E: Endpoint + 'static, A: AccessMethod + 'static>(
         &self,
         client: &Arc<Client>,
         make: MakeLane<E, A>,
     ) -> anyhow::Result<Remote<E, A>> {
         let lifetime = Duration::from_millis(self.lifetime_ms);
-        let lifetimes = Lifetimes { name: lifetime, attributes: lifetime };
+        let lifetimes = CacheLifetimes { name: lifetime, attributes: lifetime };
         Remote::join(client, make, lifetimes, Duration::from_secs(self.timeout.into())).map_err(|why| anyhow!(why))
     }
 }

@@ -54,16 +54,16 @@ pub fn client_interface(server: Option<&str>) -> &str {
 }
 
 /// Calls `act` in the namespace of a server's clients: the other end of its pair, if it is at one.
-pub fn at_client<T>(server: &str, act: impl FnOnce() -> T) -> anyhow::Result<T> {
-    at(Side::A, pair_of(server), act)
+pub fn in_client<T>(server: &str, act: impl FnOnce() -> T) -> anyhow::Result<T> {
+    in_namespace(Side::A, pair_of(server), act)
 }
 
 /// Calls `act` in the namespace of a server with these arguments.
-pub fn at_server<T>(args: &[String], act: impl FnOnce() -> T) -> anyhow::Result<T> {
-    at(Side::B, args.iter().find_map(|arg| pair_of(arg)), act)
+pub fn in_server<T>(args: &[String], act: impl FnOnce() -> T) -> anyhow::Result<T> {
+    in_namespace(Side::B, args.iter().find_map(|arg| pair_of(arg)), act)
 }
 
-fn at<T>(side: Side, pair: Option<Arc<Pair>>, act: impl FnOnce() -> T) -> anyhow::Result<T> {
+fn in_namespace<T>(side: Side, pair: Option<Arc<Pair>>, act: impl FnOnce() -> T) -> anyhow::Result<T> {
     match pair {
         Some(pair) => pair.at(side).within(act).context("going to a network namespace"),
         None => Ok(act()),

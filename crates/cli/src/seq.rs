@@ -1,9 +1,9 @@
 //! `sinew seq`: sequencers.
 
 mod bench;
+mod ceiling_file;
 mod limit;
 mod next;
-mod notes;
 mod run;
 pub mod serve;
 pub mod tour;

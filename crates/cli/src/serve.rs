@@ -65,12 +65,12 @@ pub struct ThreadArgs {
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
-    tells: TellArgs,
+    tells: OutputArgs,
 }
 
 /// Form of a server's reports, and their reader.
 #[derive(clap::Args)]
-pub struct TellArgs {
+pub struct OutputArgs {
     /// Print JSON, one object on each line: first the addresses, at the end a summary
     #[arg(long)]
     json: bool,
@@ -79,35 +79,35 @@ pub struct TellArgs {
     child: bool,
 }
 
-impl TellArgs {
+impl OutputArgs {
     /// Whether a parent process started it and waits for it.
     pub fn is_child(&self) -> bool {
         self.child
     }
 
     /// Prints its addresses, and, for people, what to do next.
-    pub fn tell_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
+    pub fn print_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
         if self.json {
             output::print(json!({ "serving": addresses }))?;
         } else {
-            tell_addresses(addresses)?;
+            print_addresses(addresses)?;
         }
         if self.child {
             output::print(READY)?;
         }
-        self.tell(then)
+        self.print(then)
     }
 
     /// Prints a value at the end: as JSON, or as `text` for people.
-    pub fn tell_end(&self, name: &str, value: impl Serialize, text: impl Display) -> anyhow::Result<()> {
+    pub fn print_end(&self, name: &str, value: impl Serialize, text: impl Display) -> anyhow::Result<()> {
         if self.json && !self.child {
             output::print(json!({ name: value }))?;
         }
-        self.tell(text)
+        self.print(text)
     }
 
     /// Prints text for people only.
-    pub fn tell(&self, text: impl Display) -> anyhow::Result<()> {
+    pub fn print(&self, text: impl Display) -> anyhow::Result<()> {
         if !self.json && !self.child {
             output::print(text)?;
         }
@@ -206,16 +206,16 @@ impl ThreadArgs {
     /// Prints its addresses, and, for people, what to do next.
     pub fn tell_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
         self.warn_if_crowded();
-        self.tells.tell_ready(addresses, then)
+        self.tells.print_ready(addresses, then)
     }
 
     /// Prints a value at the end: as JSON, or as `text` for people.
     pub fn tell_end(&self, name: &str, value: u64, text: impl Display) -> anyhow::Result<()> {
-        self.tells.tell_end(name, value, text)
+        self.tells.print_end(name, value, text)
     }
 
     /// Prints, at the end, what each endpoint did.
-    pub fn tell_reports(&self, reports: &[sinew::EndpointReport]) -> anyhow::Result<()> {
+    pub fn print_reports(&self, reports: &[sinew::EndpointReport]) -> anyhow::Result<()> {
         if self.tells.child {
             return Ok(());
         }
@@ -246,12 +246,12 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         format!("Measure with: sinew rpc bench latency --address {address}{more}")
     };
     let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
-    threads.tell_reports(&reports)?;
+    threads.print_reports(&reports)?;
     Ok(Outcome::Done)
 }
 
 /// Prints the addresses, one on each line.
-pub fn tell_addresses(addresses: &[String]) -> anyhow::Result<()> {
+pub fn print_addresses(addresses: &[String]) -> anyhow::Result<()> {
     addresses.iter().try_for_each(|address| output::print(format_args!("{SERVING}{address}")).map(|_| ()))
 }
 

@@ -144,7 +144,7 @@ fn any_seed() -> u64 {
 
 /// Results of all threads together.
 #[derive(Default)]
-struct Found {
+struct HuntResult {
     clusters: u64,
     sum: Report,
     failure: Option<Failure>,
@@ -161,7 +161,7 @@ fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let first = args.first.unwrap_or_else(any_seed);
     let threads = args.threads.map_or(machine::cpus().len(), usize::from);
-    let (next, found) = (AtomicU64::new(first), Mutex::new(Found::default()));
+    let (next, found) = (AtomicU64::new(first), Mutex::new(HuntResult::default()));
     let bar = progress_bar(args.seconds.as_millis() as u64);
     let began = Instant::now();
     let is_over = || {
@@ -174,7 +174,7 @@ fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
                 while !is_over() {
                     let result = swarm::run(next.fetch_add(1, Ordering::Relaxed));
                     let Ok(mut found) = found.lock() else { return };
-                    found.take(result);
+                    found.record(result);
                     bar.set_message(format!("{} clusters from seed {first} on", found.clusters));
                     bar.set_position(began.elapsed().as_millis() as u64);
                 }
@@ -182,7 +182,7 @@ fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
         }
     });
     bar.finish_and_clear();
-    let Found { clusters, sum, failure } = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let HuntResult { clusters, sum, failure } = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let result = failure.map_or(Ok(sum), Err);
     let outcome = match &result {
         Err(_) => Outcome::Failed,
@@ -205,8 +205,8 @@ fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-impl Found {
-    fn take(&mut self, result: Result<Report, Failure>) {
+impl HuntResult {
+    fn record(&mut self, result: Result<Report, Failure>) {
         self.clusters += 1;
         match result {
             Ok(report) => {
@@ -261,7 +261,7 @@ fn json_of(result: &Result<Report, Failure>, clusters: u64) -> Value {
             "seed": failure.seed,
             "time_ns": failure.time_ns,
             "what": failure.what,
-            "again": failure.again(),
+            "again": failure.replay_command(),
             "scenario": failure.scenario,
         }),
     }

@@ -19,7 +19,7 @@ use crate::child::ServerProcess;
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::Fabric;
 use crate::rpc::{self, Kind, RpcPlan};
-use crate::verbs::{self, Carried};
+use crate::verbs::{self, VerbsFabric};
 use crate::{Outcome, forward, kv, memory, output, replica, seq, sim};
 
 /// Sizes of the messages that are checked byte for byte before anything is measured.
@@ -50,8 +50,8 @@ struct Stop {
 }
 
 /// Fabrics that carry verbs, and their names in the table.
-const VERBS: [(Carried, &str); 2] =
-    [(Carried::Shm, "verbs, shared memory, two processes"), (Carried::Ibverbs, "verbs, RDMA device")];
+const VERBS: [(VerbsFabric, &str); 2] =
+    [(VerbsFabric::Shm, "verbs, shared memory, two processes"), (VerbsFabric::Ibverbs, "verbs, RDMA device")];
 
 /// Starts a service, checks its answers, and measures it for the given time.
 type Measure = fn(Duration, &mut dyn FnMut(&str, f64)) -> anyhow::Result<Figure>;
@@ -100,12 +100,12 @@ fn stops() -> anyhow::Result<Vec<Stop>> {
 }
 
 /// Results at each place of the tour, or the reason why there are none.
-struct Seen {
+struct TourResults {
     /// Latency, rate and bandwidth of each stop.
     calls: Vec<anyhow::Result<Vec<Figure>>>,
     verbs: Vec<anyhow::Result<Vec<Figure>>>,
     services: Vec<anyhow::Result<Figure>>,
-    simulated: anyhow::Result<sim::tour::Seen>,
+    simulated: anyhow::Result<sim::tour::Outcomes>,
 }
 
 /// Starts servers, calls them, measures, and prints the results.
@@ -131,24 +131,24 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut verbs = Vec::new();
     for (fabric, name) in VERBS {
         step(next(), name)?;
-        verbs.push(verbs::for_tour(fabric, seconds(0.3, 0.05), &mut progress.hears()));
+        verbs.push(verbs::for_tour(fabric, seconds(0.3, 0.05), &mut progress.callback()));
     }
     let mut services = Vec::new();
     for (name, measure) in SERVICES {
         step(next(), name)?;
-        services.push(measure(seconds(0.8, 0.1), &mut progress.hears()));
+        services.push(measure(seconds(0.8, 0.1), &mut progress.callback()));
     }
     step(next(), "simulated cluster: an incast")?;
     let simulated = sim::tour::measure(args.quick);
     progress.finish();
     ensure!(!interrupt.is_set(), Interrupted);
-    let seen = Seen { calls, verbs, services, simulated };
+    let results = TourResults { calls, verbs, services, simulated };
     if args.json {
-        output::print(figure::list(seen.figures().map(Figure::to_json)))?;
+        output::print(figure::list(results.figures().map(Figure::to_json)))?;
     } else {
-        output::print(seen.text(&stops))?;
+        output::print(results.text(&stops))?;
     }
-    seen.check(&stops)?;
+    results.check(&stops)?;
     Ok(Outcome::Done)
 }
 
@@ -183,7 +183,7 @@ fn visit(stop: &Stop, quick: bool, progress: &Progress) -> anyhow::Result<Vec<Fi
             (plan.address, plan.server) = (Some(address.clone()), Some(server.id()));
         }
     }
-    plans.iter().map(|plan| rpc::measure(plan, &mut progress.hears())).collect()
+    plans.iter().map(|plan| rpc::measure(plan, &mut progress.callback())).collect()
 }
 
 /// Checks that a server could listen at an address. Here such an error can be told from others.
@@ -231,18 +231,18 @@ fn cell(figure: &Figure) -> String {
         figure::Unit::Ns => figure.percentiles_text(&[0.5, 0.99]),
         _ => figure.text(),
     };
-    match &figure.beside {
-        Some(beside) => format!("{own}\n{} {}", beside.comparison.name(), figure.beside_text()),
+    match &figure.compared {
+        Some(beside) => format!("{own}\n{} {}", beside.comparison.name(), figure.compared_text()),
         None => own,
     }
 }
 
 /// Description of what a figure is compared with.
-fn beside_what(figure: &Figure) -> String {
-    figure.beside.as_ref().map_or_else(|| "alone".to_owned(), |beside| beside.what.clone())
+fn comparison_text(figure: &Figure) -> String {
+    figure.compared.as_ref().map_or_else(|| "alone".to_owned(), |beside| beside.what.clone())
 }
 
-impl Seen {
+impl TourResults {
     fn figures(&self) -> impl Iterator<Item = &Figure> {
         self.calls.iter().chain(&self.verbs).flatten().flatten().chain(self.services.iter().flatten())
     }
@@ -258,14 +258,14 @@ impl Seen {
         let mut others = table(&["more", "", "beside"]);
         for ((_, name), seen) in VERBS.iter().zip(&self.verbs) {
             for figure in seen.iter().flatten() {
-                others.add_row([format!("{name}: {}", figure.title), cell(figure), beside_what(figure)]);
+                others.add_row([format!("{name}: {}", figure.title), cell(figure), comparison_text(figure)]);
             }
         }
         for ((name, _), seen) in SERVICES.iter().zip(&self.services) {
             if let Ok(figure) = seen {
                 let what =
                     if figure.unit == figure::Unit::Mops { String::new() } else { format!(": {}", figure.title) };
-                others.add_row([format!("{name}{what}"), cell(figure), beside_what(figure)]);
+                others.add_row([format!("{name}{what}"), cell(figure), comparison_text(figure)]);
             }
         }
         let mut lines = vec![MEANING.to_owned()];
@@ -308,7 +308,7 @@ impl Seen {
             }
         }
         for ((fabric, name), seen) in VERBS.into_iter().zip(self.verbs) {
-            if fabric == Carried::Shm {
+            if fabric == VerbsFabric::Shm {
                 seen.with_context(|| format!("{name} failed"))?;
             }
         }
@@ -368,7 +368,7 @@ impl Progress {
     }
 
     /// Callback for the progress of a measurement.
-    fn hears(&self) -> impl FnMut(&str, f64) + '_ {
+    fn callback(&self) -> impl FnMut(&str, f64) + '_ {
         |what, _| self.bar.set_message(what.to_owned())
     }
 

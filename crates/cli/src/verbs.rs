@@ -17,13 +17,13 @@ mod show;
 use std::time::Duration;
 
 use clap::Subcommand;
-use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan, Work};
+use sinew_harness::load::verbs::{Op, TransportKind, VerbsPlan, WorkKind};
 use sinew_harness::reference::References;
 use sinew_harness::run::Progress;
 use sinew_harness::{Figure, machine};
 
 pub use args::INLINE_DEFAULT;
-pub use device::{Carried, DeviceArgs, Job};
+pub use device::{DeviceArgs, Job, VerbsFabric};
 pub use kind::Kind;
 pub use run::Bare;
 pub use serve::parse_address;
@@ -87,21 +87,21 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
 
 /// Measures for the tour a WRITE, a SEND, a READ and an atomic, each between two processes. What each one writes or
 /// returns is checked.
-pub fn for_tour(fabric: Carried, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Vec<Figure>> {
+pub fn for_tour(fabric: VerbsFabric, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Vec<Figure>> {
     let pair = machine::default_pair();
     let cpus = || vec![pair.map(|cpus| cpus[1])];
     let rate = |op, carrier| {
-        let plan = VerbsPlan::new(Work::Load(op), carrier, 32);
+        let plan = VerbsPlan::new(WorkKind::Load(op), carrier, 32);
         (Kind::Rate, VerbsPlan { doorbell: 16, inline: true, cpus: cpus(), ..plan })
     };
     let latency = |op, size, fresh| {
-        let plan = VerbsPlan::new(Work::Load(op), Carrier::Rc, size);
+        let plan = VerbsPlan::new(WorkKind::Load(op), TransportKind::Rc, size);
         (Kind::Latency, VerbsPlan { window: 1, signal: 1, fresh, cpus: cpus(), ..plan })
     };
     let plans = [
-        rate(Op::Write, Carrier::Rc),
-        rate(Op::Send, Carrier::Ud),
-        latency(Op::Read, 32, fabric == Carried::Shm),
+        rate(Op::Write, TransportKind::Rc),
+        rate(Op::Send, TransportKind::Ud),
+        latency(Op::Read, 32, fabric == VerbsFabric::Shm),
         latency(Op::FetchAdd, 8, false),
     ];
     let device = DeviceArgs { fabric, device: None };

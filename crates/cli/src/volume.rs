@@ -6,12 +6,12 @@ use anyhow::{Context, bail, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::Generator;
 use sinew::host::{Interrupt, SystemEntropy};
-use sinew::remote_memory::pool::{Survey, place};
+use sinew::remote_memory::pool::{Survey, place_volume};
 use sinew::remote_memory::store::{BLOCK, Job, Request, Status, Store};
 use sinew::remote_memory::volume::{Donors, NewVolume, OpenError, Opening, Volume, VolumeConfig, id_of};
 use sinew_harness::units::{self, parse_size};
 
-use crate::donors::{Names, drive};
+use crate::donors::{DonorNames, drive};
 use crate::output;
 
 /// Memory for buffers that a volume needs to look through its slots and to make copies anew, in bytes.
@@ -71,7 +71,7 @@ impl NewArgs {
 /// Opens a volume, or makes it if there is none of its name.
 pub fn open_or_make<D: Donors>(
     donors: D,
-    names: &Names,
+    names: &DonorNames,
     args: &VolumeArgs,
     new: &NewArgs,
     interrupt: Interrupt,
@@ -99,7 +99,7 @@ pub fn open_or_make<D: Donors>(
 /// Opens a volume. If no donor knows it, returns the donors.
 pub fn open<D: Donors>(
     donors: D,
-    names: &Names,
+    names: &DonorNames,
     args: &VolumeArgs,
     interrupt: Interrupt,
 ) -> anyhow::Result<Result<Volume<D>, D>> {
@@ -112,7 +112,7 @@ pub fn open<D: Donors>(
         Err(error @ OpenError::InUse) => {
             bail!("opening the volume \"{}\": {error}, or take the volume from it with --force", args.volume)
         }
-        Err(error) => bail!("opening the volume \"{}\": {}", args.volume, names.told(error)),
+        Err(error) => bail!("opening the volume \"{}\": {}", args.volume, names.with_addresses(error)),
     }
 }
 
@@ -145,7 +145,7 @@ fn check_found<D: Donors>(volume: &Volume<D>, args: &VolumeArgs, new: &NewArgs) 
 /// Makes a volume. All donors must answer, since one that does not may know a volume of this name.
 fn make<D: Donors>(
     donors: D,
-    names: &Names,
+    names: &DonorNames,
     args: &VolumeArgs,
     new: &NewArgs,
     interrupt: Interrupt,
@@ -153,7 +153,7 @@ fn make<D: Donors>(
     let mut survey = Survey::new(donors);
     drive(&mut survey, interrupt, |survey| Ok(survey.turn().then_some(())))?;
     let silent =
-        survey.said().zip(names.all()).filter_map(|(said, name)| Some(format!("{name}: {}", said.as_ref().err()?)));
+        survey.results().zip(names.all()).filter_map(|(said, name)| Some(format!("{name}: {}", said.as_ref().err()?)));
     let silent: Vec<String> = silent.collect();
     let name = &args.volume;
     ensure!(
@@ -162,14 +162,14 @@ fn make<D: Donors>(
         silent.join("; ")
     );
     let size = new.size.with_context(|| format!("no donor knows the volume \"{name}\": --size BYTES makes it"))?;
-    let rooms: Vec<_> = survey.said().filter_map(|said| said.as_ref().ok().copied()).collect();
+    let rooms: Vec<_> = survey.results().filter_map(|said| said.as_ref().ok().copied()).collect();
     let number = SystemEntropy::new().context("drawing the volume's random number")?.next_u64();
-    let placed = place(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), number, &rooms);
+    let placed = place_volume(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), number, &rooms);
     let placed: NewVolume = placed.with_context(|| format!("making the volume \"{name}\""))?;
     let mut opening = Opening::create(survey.into_donors(), id_of(name), placed, VolumeConfig::default());
     match turn_opening(&mut opening, interrupt)? {
         Ok(volume) => Ok(volume),
-        Err(error) => bail!("making the volume \"{name}\": {}", names.told(error)),
+        Err(error) => bail!("making the volume \"{name}\": {}", names.with_addresses(error)),
     }
 }
 
@@ -180,27 +180,32 @@ fn slab_len(len: u64) -> u64 {
 /// Health of a volume as last reported; each change is reported once.
 #[derive(Debug, Default)]
 pub struct Health {
-    told: Option<(u8, u64)>,
+    last_reported: Option<(u8, u64)>,
 }
 
 impl Health {
     /// Reports the volume's health if it has changed.
-    pub fn look<D: Donors>(&mut self, volume: &Volume<D>, names: &Names) {
+    pub fn report_changes<D: Donors>(&mut self, volume: &Volume<D>, names: &DonorNames) {
         let status = volume.status();
         let lost = volume.stats().donors_lost;
         let now = (rank(&status), lost);
-        let (before, lost_before) = self.told.replace(now).unwrap_or((0, lost));
+        let (before, lost_before) = self.last_reported.replace(now).unwrap_or((0, lost));
         if before == now.0 && lost == lost_before {
             return;
         }
         match status {
             Status::Degraded(why) => {
-                output::complain(format_args!("the volume has fewer copies than it should: {}", names.told(why)));
+                output::complain(format_args!(
+                    "the volume has fewer copies than it should: {}",
+                    names.with_addresses(why)
+                ));
             }
-            Status::Damaged(why) => output::complain(format_args!("the volume is damaged: {}", names.told(why))),
+            Status::Damaged(why) => {
+                output::complain(format_args!("the volume is damaged: {}", names.with_addresses(why)))
+            }
             _ if before == 0 => output::complain(format_args!(
                 "a donor is gone, and the volume has all its copies again: {}",
-                names.told(volume.gone())
+                names.with_addresses(volume.describe_down())
             )),
             _ => output::complain("the volume has all its copies again"),
         }
@@ -216,12 +221,12 @@ fn rank(status: &Status) -> u8 {
 }
 
 /// Status and counters of a volume, as JSON.
-pub fn counters<D: Donors>(volume: &Volume<D>, names: &Names) -> Value {
+pub fn counters<D: Donors>(volume: &Volume<D>, names: &DonorNames) -> Value {
     let stats = volume.stats();
     let (status, why) = match volume.status() {
         Status::Whole => ("whole", None),
-        Status::Degraded(why) => ("degraded", Some(names.told(why))),
-        Status::Damaged(why) => ("damaged", Some(names.told(why))),
+        Status::Degraded(why) => ("degraded", Some(names.with_addresses(why))),
+        Status::Damaged(why) => ("damaged", Some(names.with_addresses(why))),
         _ => ("unknown", None),
     };
     json!({

@@ -8,10 +8,10 @@ use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::shm::Hub;
 use sinew::xdp::testbed::Side;
-use sinew_harness::limits::xdp::{Middle, Mover, Passing, XdpEcho};
+use sinew_harness::limits::xdp::{ForwardBench, Middle, Mover, XdpEcho};
 use sinew_harness::load::echo::Shape;
 use sinew_harness::run::{Interrupted, Progress};
-use sinew_harness::{Comparison, Figure, Turns, Unit, figure, machine, units};
+use sinew_harness::{Comparison, Figure, MeasureSides, Unit, figure, machine, units};
 
 use crate::child::ServerProcess;
 use crate::echo::{EchoPlan, Echoes};
@@ -137,7 +137,7 @@ struct Frames {
     movers: [XdpEcho; 2],
 }
 
-impl Turns for Frames {
+impl MeasureSides for Frames {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let (window, batch) = if self.kind == Kind::Rate { (FRAMES_IN_FLIGHT, FRAMES_BATCH) } else { (1, 1) };
         let (trips, mops) = self.movers[side].measure(FRAME_LEN, window, batch, duration)?;
@@ -152,20 +152,20 @@ fn frames(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut Pr
     let cpus = machine::pair(&setting.client_cpus, &setting.server_cpus);
     let start = |mover| XdpEcho::start(mover, cpus).with_context(needed);
     let mut sides = Frames { kind, movers: [start(Mover::Port)?, start(Mover::Bare)?] };
-    let measured = setting.run(2, [], None, interrupt).alternate(2, &mut sides, progress)?;
+    let measured = setting.run(2, [], None, interrupt).measure_alternately(2, &mut sides, progress)?;
     let figure = measured.figure("xdp bench", kind.title(), kind.unit(), 0);
-    let mut figure = figure.beside(&measured, 1, Comparison::Limit, "a bare AF_XDP socket");
+    let mut figure = figure.compared_with(&measured, 1, Comparison::Limit, "a bare AF_XDP socket");
     figure.setup = json!({ "kind": name(kind), "frame_len": FRAME_LEN });
     Ok(figure)
 }
 
 /// A router, and what it is compared with.
-struct Forwarding {
+struct ForwardSides {
     kind: Kind,
-    sides: [Passing; 2],
+    sides: [ForwardBench; 2],
 }
 
-impl Turns for Forwarding {
+impl MeasureSides for ForwardSides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let passed = self.sides[side].measure(duration)?;
         Ok(Some(if self.kind == Kind::Forward { passed.between } else { passed.end_to_end }))
@@ -177,12 +177,12 @@ fn passing(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut P
         Kind::Forward => (Middle::Bare, Comparison::Limit, "a bare AF_XDP loop"),
         _ => (Middle::Kernel, Comparison::Baseline, "the kernel's routing"),
     };
-    let start = |middle| Passing::start(middle, FRAME_LEN, setting.client_cpus[0]).with_context(needed);
-    let mut sides = Forwarding { kind, sides: [start(Middle::Router)?, start(other)?] };
+    let start = |middle| ForwardBench::start(middle, FRAME_LEN, setting.client_cpus[0]).with_context(needed);
+    let mut sides = ForwardSides { kind, sides: [start(Middle::Router)?, start(other)?] };
     let alone = Setting { server_cpus: Vec::new(), ..setting.clone() };
-    let measured = alone.run(2, [], None, interrupt).alternate(2, &mut sides, progress)?;
+    let measured = alone.run(2, [], None, interrupt).measure_alternately(2, &mut sides, progress)?;
     let figure = measured.figure("xdp bench", kind.title(), kind.unit(), 0);
-    let mut figure = figure.beside(&measured, 1, comparison, beside);
+    let mut figure = figure.compared_with(&measured, 1, comparison, beside);
     figure.setup = json!({ "kind": name(kind), "frame_len": FRAME_LEN });
     Ok(figure)
 }
@@ -215,9 +215,9 @@ fn calls(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut Pro
     let clients = clients.try_into().map_err(|_| anyhow::anyhow!("two fabrics are compared"))?;
     let ids: Vec<u32> = servers.iter().map(ServerProcess::id).collect();
     let mut sides = Calls { fabrics: clients, sessions };
-    let measured = setting.run(2, ids, None, interrupt).alternate(2, &mut sides, progress)?;
+    let measured = setting.run(2, ids, None, interrupt).measure_alternately(2, &mut sides, progress)?;
     let figure = measured.figure("xdp bench", kind.title(), kind.unit(), 0);
-    let mut figure = figure.beside(&measured, 1, Comparison::Baseline, "the same over udp, on a pair alike");
+    let mut figure = figure.compared_with(&measured, 1, Comparison::Baseline, "the same over udp, on a pair alike");
     figure.setup = json!({ "kind": name(kind), "size": CALL_LEN, "window": window, "batch": batch });
     Ok(figure)
 }
@@ -228,7 +228,7 @@ struct Calls {
     sessions: usize,
 }
 
-impl Turns for Calls {
+impl MeasureSides for Calls {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let slices = self.fabrics[side].slice(self.sessions, duration)?;
         let mops: f64 = slices.iter().map(|slice| slice.mops()).sum();
@@ -246,7 +246,7 @@ fn name(kind: Kind) -> String {
 
 fn text_of(figures: &[Figure]) -> String {
     let rows = figures.iter().map(|figure| {
-        let beside = figure.beside.as_ref();
+        let beside = figure.compared.as_ref();
         let text = |value: Option<f64>| value.map(|value| figure.unit.text(value)).unwrap_or_default();
         vec![
             figure.title.clone(),

@@ -73,7 +73,7 @@ impl History {
     /// # Panics
     ///
     /// When the client has a request in flight already.
-    pub fn asked(&mut self, client: u64, op: Op) {
+    pub fn record_call(&mut self, client: u64, op: Op) {
         self.0.on_invoke(client, op).expect("a client has one request in flight");
     }
 
@@ -82,7 +82,7 @@ impl History {
     /// # Panics
     ///
     /// When the client has no request in flight.
-    pub fn answered(&mut self, client: u64, ret: Ret) {
+    pub fn record_return(&mut self, client: u64, ret: Ret) {
         self.0.on_return(client, ret).expect("a client that is answered has asked");
     }
 
@@ -103,8 +103,8 @@ mod tests {
         let mut history = History::default();
         for (client, event) in parts.concat() {
             match event {
-                Ok(op) => history.asked(client, op),
-                Err(ret) => history.answered(client, ret),
+                Ok(op) => history.record_call(client, op),
+                Err(ret) => history.record_return(client, ret),
             }
         }
         history.is_linearizable()

@@ -316,15 +316,15 @@ fn senders(got: &[Received]) -> Vec<Peer> {
 }
 
 /// Sends a packet and its answer, so that both ports know each other. Returns the peer that each is to the other.
-fn exchange<F: Fixture>(fixture: &F, a: &mut F::Port, b: &mut F::Port) -> (Peer, Peer) {
+fn introduce<F: Fixture>(fixture: &F, a: &mut F::Port, b: &mut F::Port) -> (Peer, Peer) {
     let b_of_a = resolve(a, b);
-    let a_of_b = talk(fixture, a, b_of_a, b);
-    talk(fixture, b, a_of_b, a);
+    let a_of_b = send_until_received(fixture, a, b_of_a, b);
+    send_until_received(fixture, b, a_of_b, a);
     (b_of_a, a_of_b)
 }
 
 /// Sends one packet, repeatedly if it may be lost, and returns the peer that it came from.
-fn talk<F: Fixture>(fixture: &F, sender: &mut F::Port, to: Peer, receiver: &mut F::Port) -> Peer {
+fn send_until_received<F: Fixture>(fixture: &F, sender: &mut F::Port, to: Peer, receiver: &mut F::Port) -> Peer {
     let bytes = pattern(fixture.now_ns() as usize | 1, 40);
     let attempts = if fixture.expectations().lossy { 100 } else { 1 };
     for _ in 0..attempts {

@@ -11,7 +11,7 @@ use sinew_fabric::Waker;
 /// # Panics
 ///
 /// When a sleep lasts for `patience_ns` or longer: the wake-up was lost, and the time-out ended the sleep.
-pub(crate) fn woken_by_another_thread(
+pub(crate) fn assert_woken_by_thread(
     waker: Waker,
     patience_ns: u64,
     now_ns: impl Fn() -> u64,
@@ -62,7 +62,7 @@ mod tests {
     fn a_wake_up_that_ends_no_sleep_is_found() {
         let since = Instant::now();
         let now_ns = || since.elapsed().as_nanos() as u64;
-        woken_by_another_thread(Waker::new(Arc::new(Deaf)), PATIENCE.as_nanos() as u64, now_ns, |_| {
+        assert_woken_by_thread(Waker::new(Arc::new(Deaf)), PATIENCE.as_nanos() as u64, now_ns, |_| {
             std::thread::sleep(PATIENCE);
         });
     }

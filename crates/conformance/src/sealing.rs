@@ -38,9 +38,12 @@ pub type Sealed<P> = Layered<P, SealLayer>;
 ///
 /// # Errors
 ///
-/// As for [`Layered::around`].
+/// As for [`Layered::wrap`].
 pub fn seal<P: PacketPort>(port: P, key: [u64; 2], first: u64) -> Result<Sealed<P>, PortError> {
-    Layered::around(port, SealLayer { key, next: first, heard: HashMap::new(), opened: 0, stats: PortStats::default() })
+    Layered::wrap(
+        port,
+        SealLayer { key, next: first, replay_windows: HashMap::new(), opened: 0, stats: PortStats::default() },
+    )
 }
 
 /// The layer of a [`Sealed`] port.
@@ -49,7 +52,7 @@ pub struct SealLayer {
     key: [u64; 2],
     /// Number of the next packet to any peer. Numbers for each peer would start again once the peer is forgotten.
     next: u64,
-    heard: HashMap<Peer, Heard>,
+    replay_windows: HashMap<Peer, ReplayWindow>,
     /// Packets let through.
     opened: u64,
     stats: PortStats,
@@ -57,28 +60,28 @@ pub struct SealLayer {
 
 /// Record of which packets of a peer have come.
 #[derive(Debug)]
-struct Heard {
+struct ReplayWindow {
     /// The highest number so far.
     highest: u64,
     /// One bit for each number, from the highest downwards, starting at the lowest bit: set if the number has come.
-    came: u128,
+    seen_bits: u128,
     /// Packets of all peers that had been let through when the last one of this peer was.
     last: u64,
 }
 
-impl Heard {
+impl ReplayWindow {
     /// Notes that `number` has come; returns false if it had come before, or is too far behind to tell.
-    fn note(&mut self, number: u64) -> bool {
+    fn accept_number(&mut self, number: u64) -> bool {
         if number > self.highest {
             let ahead = u32::try_from(number - self.highest).unwrap_or(u32::MAX);
-            self.came = self.came.checked_shl(ahead).unwrap_or(0) | 1;
+            self.seen_bits = self.seen_bits.checked_shl(ahead).unwrap_or(0) | 1;
             self.highest = number;
             return true;
         }
         let behind = u32::try_from(self.highest - number).unwrap_or(u32::MAX);
         let bit = 1u128.checked_shl(behind).unwrap_or(0);
-        let is_new = bit != 0 && self.came & bit == 0;
-        self.came |= bit;
+        let is_new = bit != 0 && self.seen_bits & bit == 0;
+        self.seen_bits |= bit;
         is_new
     }
 }
@@ -86,7 +89,7 @@ impl Heard {
 impl SealLayer {
     /// Number of peers with a record.
     pub fn peers(&self) -> usize {
-        self.heard.len()
+        self.replay_windows.len()
     }
 
     /// Masks bytes with the keystream of a number, or unmasks them.
@@ -116,18 +119,19 @@ impl SealLayer {
         if self.sum(number, masked) != *sum {
             return Err(Dropped::BadSeal);
         }
-        if let Some(heard) = self.heard.get_mut(&packet.peer) {
-            if !heard.note(number) {
+        if let Some(heard) = self.replay_windows.get_mut(&packet.peer) {
+            if !heard.accept_number(number) {
                 return Err(Dropped::Replayed);
             }
             heard.last = self.opened;
         } else {
-            if self.heard.len() >= PEERS_MAX
-                && let Some(silent) = self.heard.iter().min_by_key(|(_, heard)| heard.last).map(|(peer, _)| *peer)
+            if self.replay_windows.len() >= PEERS_MAX
+                && let Some(silent) =
+                    self.replay_windows.iter().min_by_key(|(_, heard)| heard.last).map(|(peer, _)| *peer)
             {
-                self.heard.remove(&silent);
+                self.replay_windows.remove(&silent);
             }
-            self.heard.insert(packet.peer, Heard { highest: number, came: 1, last: self.opened });
+            self.replay_windows.insert(packet.peer, ReplayWindow { highest: number, seen_bits: 1, last: self.opened });
         }
         self.opened += 1;
         Ok((number, masked.len()))
@@ -140,7 +144,7 @@ impl Layer for SealLayer {
     }
 
     fn forgotten(&mut self, peer: Peer) {
-        self.heard.remove(&peer);
+        self.replay_windows.remove(&peer);
     }
 
     fn push(&mut self, packet: TxPacket<'_>, _now_ns: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {

@@ -69,7 +69,7 @@ pub enum Promise {
 
 impl Promise {
     /// Whether the promise holds; if it does not, reports on standard error that `what` is left out.
-    fn holds(self, what: &str) -> bool {
+    fn holds_or_report(self, what: &str) -> bool {
         if let Self::Not(reason) = self {
             eprintln!("left out: {what}: {reason}");
         }
@@ -159,7 +159,7 @@ fn transports<F: Fixture>(fixture: &F) -> Vec<Transport> {
     let promises = [(Transport::Rc, rc), (Transport::Uc, uc), (Transport::Ud, ud)];
     promises
         .into_iter()
-        .filter(|(transport, promise)| promise.holds(&format!("{transport:?}")))
+        .filter(|(transport, promise)| promise.holds_or_report(&format!("{transport:?}")))
         .map(|(it, _)| it)
         .collect()
 }

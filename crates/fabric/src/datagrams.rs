@@ -21,11 +21,11 @@ pub struct Segments<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
     /// Offset at which the next packet begins.
-    at: usize,
-    /// End of the current batch; no greater than `at` when `at` is at the beginning of a datagram.
+    offset: usize,
+    /// End of the current batch; no greater than `offset` when `offset` is at the beginning of a datagram.
     batch_end: usize,
     /// Whether anything of the datagram has been looked at: an empty one is a packet too.
-    begun: bool,
+    is_started: bool,
 }
 
 impl Reading {
@@ -41,39 +41,39 @@ impl Reading {
     ) -> bool {
         loop {
             let batch = &datagram[..self.batch_end.min(datagram.len())];
-            while let Some((start, end)) = frame_at(batch, self.at) {
+            while let Some((start, end)) = frame_at(batch, self.offset) {
                 if packets.is_full() {
                     return false;
                 }
                 stats.rx_packets += 1;
                 stats.rx_bytes += (end - start) as u64;
                 packets.push(RxPacket { from, head: &datagram[start..end], tail: None });
-                self.at = end;
+                self.offset = end;
             }
-            if self.at >= datagram.len() && (self.begun || !datagram.is_empty()) {
+            if self.offset >= datagram.len() && (self.is_started || !datagram.is_empty()) {
                 return true;
             }
             if packets.is_full() {
                 return false;
             }
-            self.begun = true;
-            let end = (self.at + segment_len).min(datagram.len());
-            let segment = &datagram[self.at..end];
+            self.is_started = true;
+            let end = (self.offset + segment_len).min(datagram.len());
+            let segment = &datagram[self.offset..end];
             if is_batch(segment) {
                 // All of a batch is checked before any of it is lent.
                 match check_batch(segment, packet_len_max) {
                     Ok(first) => {
                         self.batch_end = end;
-                        self.at += first;
+                        self.offset += first;
                     }
                     Err(_) => {
                         stats.count_dropped(Dropped::Malformed, 1);
-                        self.at = end;
+                        self.offset = end;
                     }
                 }
                 continue;
             }
-            self.at = end;
+            self.offset = end;
             if segment.len() > packet_len_max {
                 stats.count_dropped(Dropped::Malformed, 1);
             } else {

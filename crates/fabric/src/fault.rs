@@ -150,10 +150,10 @@ impl<P: PacketPort> Layered<P, FaultLayer> {
         let mut seeds = SeededGenerator::new(seed);
         let layer = FaultLayer {
             handle: FaultHandle(Arc::new(Mutex::new(Control { config, counts: FaultCounts::default() }))),
-            tx: Lane::new(seeds.next_u64()),
-            rx: Lane::new(seeds.next_u64()),
+            tx: FaultDirection::new(seeds.next_u64()),
+            rx: FaultDirection::new(seeds.next_u64()),
         };
-        Self::enclose(port, layer)
+        Self::wrap_unchecked(port, layer)
     }
 
     /// The handle that changes this port's faults.
@@ -166,8 +166,8 @@ impl<P: PacketPort> Layered<P, FaultLayer> {
 #[derive(Debug)]
 pub struct FaultLayer {
     handle: FaultHandle,
-    tx: Lane,
-    rx: Lane,
+    tx: FaultDirection,
+    rx: FaultDirection,
 }
 
 /// A packet that is held back until a time. The earliest compares as the greatest, as a max-heap needs it.
@@ -201,7 +201,7 @@ impl Eq for Delayed {}
 
 /// A packet that is held back until enough others have passed, or until a time.
 #[derive(Debug)]
-struct Overtaken {
+struct Reordered {
     due_passed: u64,
     due_ns: u64,
     packet: OwnedPacket,
@@ -209,48 +209,48 @@ struct Overtaken {
 
 /// One direction.
 #[derive(Debug)]
-struct Lane {
+struct FaultDirection {
     generator: SeededGenerator,
     delayed: BinaryHeap<Delayed>,
     /// In the order in which they came; there are few, since traffic itself releases them.
-    overtaken: Vec<Overtaken>,
+    reordered: Vec<Reordered>,
     /// Packets that were ever delayed.
     delayed_total: u64,
     /// Packets that have gone on so far.
-    passed: u64,
+    released: u64,
 }
 
-impl Lane {
+impl FaultDirection {
     fn new(seed: u64) -> Self {
         Self {
             generator: SeededGenerator::new(seed),
             delayed: BinaryHeap::new(),
-            overtaken: Vec::new(),
+            reordered: Vec::new(),
             delayed_total: 0,
-            passed: 0,
+            released: 0,
         }
     }
 
-    fn holds_nothing(&self) -> bool {
-        self.delayed.is_empty() && self.overtaken.is_empty()
+    fn is_empty(&self) -> bool {
+        self.delayed.is_empty() && self.reordered.is_empty()
     }
 
     /// Loses the held packets of a peer; returns their number.
     fn forget(&mut self, peer: Peer) -> u64 {
-        let before = self.delayed.len() + self.overtaken.len();
+        let before = self.delayed.len() + self.reordered.len();
         self.delayed.retain(|delayed| delayed.packet.peer != peer);
-        self.overtaken.retain(|overtaken| overtaken.packet.peer != peer);
-        (before - self.delayed.len() - self.overtaken.len()) as u64
+        self.reordered.retain(|overtaken| overtaken.packet.peer != peer);
+        (before - self.delayed.len() - self.reordered.len()) as u64
     }
 
     /// Time at which the next packet is released even if no other follows; `u64::MAX` when none is held back.
     fn next_due_ns(&self) -> u64 {
         let delayed_ns = self.delayed.peek().map(|delayed| delayed.due_ns);
-        self.overtaken.iter().map(|overtaken| overtaken.due_ns).chain(delayed_ns).min().unwrap_or(u64::MAX)
+        self.reordered.iter().map(|overtaken| overtaken.due_ns).chain(delayed_ns).min().unwrap_or(u64::MAX)
     }
 
     /// Sends one packet through the faults; `pass` gets those that are not held back.
-    fn admit(
+    fn inject(
         &mut self,
         faults: &Faults,
         counts: &mut FaultCounts,
@@ -267,13 +267,13 @@ impl Lane {
         if self.generator.chance(faults.duplicate) {
             counts.duplicated += 1;
             let copy = pool.duplicate(&packet);
-            self.disturb(faults, counts, copy, now_ns, pool, pass);
+            self.apply_faults(faults, counts, copy, now_ns, pool, pass);
         }
-        self.disturb(faults, counts, packet, now_ns, pool, pass);
+        self.apply_faults(faults, counts, packet, now_ns, pool, pass);
         self.release(now_ns, pool, pass);
     }
 
-    fn disturb(
+    fn apply_faults(
         &mut self,
         faults: &Faults,
         counts: &mut FaultCounts,
@@ -294,11 +294,11 @@ impl Lane {
             self.delayed_total += 1;
         } else if self.generator.chance(faults.reorder) {
             counts.reordered += 1;
-            let overtaking = 1 + self.generator.below(faults.reorder_packets_max);
+            let overtaken_by = 1 + self.generator.below(faults.reorder_packets_max);
             let due_ns = now_ns.saturating_add(faults.reorder_ns_max);
-            self.overtaken.push(Overtaken { due_passed: self.passed.saturating_add(overtaking), due_ns, packet });
+            self.reordered.push(Reordered { due_passed: self.released.saturating_add(overtaken_by), due_ns, packet });
         } else {
-            self.passed += 1;
+            self.released += 1;
             pass(packet, pool);
         }
     }
@@ -306,9 +306,9 @@ impl Lane {
     /// Releases the packets that are due, the earliest first. Each counts towards the packets that it overtakes.
     fn release(&mut self, now_ns: u64, pool: &mut Pool, pass: &mut dyn FnMut(OwnedPacket, &mut Pool)) {
         loop {
-            let due = |overtaken: &Overtaken| overtaken.due_ns <= now_ns || overtaken.due_passed <= self.passed;
-            let packet = if let Some(at) = self.overtaken.iter().position(due) {
-                self.overtaken.remove(at).packet
+            let due = |overtaken: &Reordered| overtaken.due_ns <= now_ns || overtaken.due_passed <= self.released;
+            let packet = if let Some(at) = self.reordered.iter().position(due) {
+                self.reordered.remove(at).packet
             } else if self.delayed.peek().is_some_and(|delayed| delayed.due_ns <= now_ns)
                 && let Some(delayed) = self.delayed.pop()
             {
@@ -316,7 +316,7 @@ impl Lane {
             } else {
                 return;
             };
-            self.passed += 1;
+            self.released += 1;
             pass(packet, pool);
         }
     }
@@ -325,7 +325,7 @@ impl Lane {
 impl Layer for FaultLayer {
     /// A port may later give the peer's name to another peer, which must not get packets meant for this one.
     fn forgotten(&mut self, peer: Peer) {
-        if !self.tx.holds_nothing() || !self.rx.holds_nothing() {
+        if !self.tx.is_empty() || !self.rx.is_empty() {
             self.handle.lock().counts.dropped += self.tx.forget(peer) + self.rx.forget(peer);
         }
     }
@@ -333,12 +333,12 @@ impl Layer for FaultLayer {
     fn push(&mut self, packet: TxPacket<'_>, now_ns: u64, tx: &mut dyn PacketTx, pool: &mut Pool) {
         let mut control = self.handle.lock();
         let faults = control.config.tx;
-        if faults.is_none() && self.tx.holds_nothing() {
+        if faults.is_none() && self.tx.is_empty() {
             tx.push(packet);
             return;
         }
         let owned = pool.copy(packet.to, packet.head, packet.data.as_slice());
-        self.tx.admit(&faults, &mut control.counts, owned, now_ns, pool, &mut |packet, pool| {
+        self.tx.inject(&faults, &mut control.counts, owned, now_ns, pool, &mut |packet, pool| {
             tx.push(packet.to_transmit());
             pool.recycle(packet);
         });
@@ -347,11 +347,11 @@ impl Layer for FaultLayer {
     fn receive(&mut self, packet: OwnedPacket, now_ns: u64, ready: &mut VecDeque<OwnedPacket>, pool: &mut Pool) {
         let mut control = self.handle.lock();
         let faults = control.config.rx;
-        if faults.is_none() && self.rx.holds_nothing() {
+        if faults.is_none() && self.rx.is_empty() {
             ready.push_back(packet);
             return;
         }
-        self.rx.admit(&faults, &mut control.counts, packet, now_ns, pool, &mut |packet, _| ready.push_back(packet));
+        self.rx.inject(&faults, &mut control.counts, packet, now_ns, pool, &mut |packet, _| ready.push_back(packet));
     }
 
     fn advance(
@@ -361,13 +361,13 @@ impl Layer for FaultLayer {
         ready: &mut VecDeque<OwnedPacket>,
         pool: &mut Pool,
     ) -> bool {
-        let before = self.tx.passed;
+        let before = self.tx.released;
         self.tx.release(now_ns, pool, &mut |packet, pool| {
             tx.push(packet.to_transmit());
             pool.recycle(packet);
         });
         self.rx.release(now_ns, pool, &mut |packet, _| ready.push_back(packet));
-        self.tx.passed != before
+        self.tx.released != before
     }
 
     fn next_due_ns(&self) -> Option<u64> {

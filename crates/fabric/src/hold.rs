@@ -17,19 +17,19 @@ pub struct Hold {
     /// Packets held back at the end of the last turn.
     held: u64,
     /// Whether the last turn brought packets.
-    came: bool,
+    last_turn_brought: bool,
     since_ns: Option<u64>,
 }
 
 impl Hold {
     /// Whether the `packets` that are there at a turn's end may wait for the next turn.
     #[inline]
-    pub fn holds(&mut self, packets: u64, now_ns: u64) -> bool {
-        let came = packets > self.held;
-        let waits = came && self.came;
-        self.came = came;
+    pub fn should_hold(&mut self, packets: u64, now_ns: u64) -> bool {
+        let brought = packets > self.held;
+        let may_hold = brought && self.last_turn_brought;
+        self.last_turn_brought = brought;
         self.held = packets;
-        waits && now_ns.saturating_sub(*self.since_ns.get_or_insert(now_ns)) < HOLD_NS
+        may_hold && now_ns.saturating_sub(*self.since_ns.get_or_insert(now_ns)) < HOLD_NS
     }
 
     /// Notes that everything was sent.
@@ -47,23 +47,23 @@ mod tests {
     #[test]
     fn packets_wait_only_while_every_turn_brings_more() {
         let mut hold = Hold::default();
-        assert!(!hold.holds(1, 0), "the first goes at once");
+        assert!(!hold.should_hold(1, 0), "the first goes at once");
         hold.sent();
-        assert!(hold.holds(3, 1) && hold.holds(6, 2));
-        assert!(!hold.holds(6, 3), "nothing came");
+        assert!(hold.should_hold(3, 1) && hold.should_hold(6, 2));
+        assert!(!hold.should_hold(6, 3), "nothing came");
         hold.sent();
-        assert!(!hold.holds(0, 4));
-        assert!(!hold.holds(1, 5), "after an idle turn");
+        assert!(!hold.should_hold(0, 4));
+        assert!(!hold.should_hold(1, 5), "after an idle turn");
     }
 
     #[test]
     fn nothing_waits_for_longer_than_the_limit() {
         let mut hold = Hold::default();
-        hold.holds(1, 0);
+        hold.should_hold(1, 0);
         hold.sent();
-        assert!(hold.holds(1, 100) && hold.holds(2, 99 + HOLD_NS));
-        assert!(!hold.holds(3, 100 + HOLD_NS));
+        assert!(hold.should_hold(1, 100) && hold.should_hold(2, 99 + HOLD_NS));
+        assert!(!hold.should_hold(3, 100 + HOLD_NS));
         hold.sent();
-        assert!(hold.holds(1, 101 + HOLD_NS), "and the next begins anew");
+        assert!(hold.should_hold(1, 101 + HOLD_NS), "and the next begins anew");
     }
 }

@@ -190,12 +190,12 @@ struct Inner<P, L> {
 }
 
 /// The port inside as the layer sees it, protected from packets that are too long for it.
-struct Outlet<'a, P> {
+struct InnerTx<'a, P> {
     port: &'a mut P,
     stats: &'a mut PortStats,
 }
 
-impl<P: PacketPort> PacketTx for Outlet<'_, P> {
+impl<P: PacketPort> PacketTx for InnerTx<'_, P> {
     fn push(&mut self, packet: TxPacket<'_>) {
         if packet.len() > self.port.packet_len_max(packet.to) {
             self.stats.count_dropped(Dropped::TooLong, 1);
@@ -246,7 +246,7 @@ impl<P: PacketPort, L: Layer> Layered<P, L> {
     /// # Errors
     ///
     /// [`PortError::PacketsTooSmall`] when the layer leaves less than [`PACKET_LEN_MIN`] of the port's packets.
-    pub fn around(port: P, layer: L) -> Result<Self, PortError> {
+    pub fn wrap(port: P, layer: L) -> Result<Self, PortError> {
         let (caps, overhead) = (port.caps(), layer.overhead());
         if overhead > 0 && caps.packet_len_max < PACKET_LEN_MIN.saturating_add(overhead) {
             return Err(PortError::PacketsTooSmall {
@@ -255,11 +255,11 @@ impl<P: PacketPort, L: Layer> Layered<P, L> {
                 overhead: overhead.saturating_add(caps.overhead),
             });
         }
-        Ok(Self::enclose(port, layer))
+        Ok(Self::wrap_unchecked(port, layer))
     }
 
     /// Puts a layer around `port` that adds nothing, or leaves enough of its packets.
-    pub(crate) fn enclose(port: P, layer: L) -> Self {
+    pub(crate) fn wrap_unchecked(port: P, layer: L) -> Self {
         let (overhead, packet_len_max) = (layer.overhead(), port.caps().packet_len_max);
         let arena = port.arena().clone();
         let inner = Rc::new(RefCell::new(Inner {
@@ -329,7 +329,7 @@ impl<P: PacketPort, L: Layer> PacketRx for LayeredRx<P, L> {
             inner.pool.recycle(packet);
         }
         inner.now_ns = burst.time_ns;
-        let mut tx = Outlet { port: &mut inner.port, stats: &mut inner.stats };
+        let mut tx = InnerTx { port: &mut inner.port, stats: &mut inner.stats };
         if inner.layer.advance(inner.now_ns, &mut tx, &mut inner.ready, &mut inner.pool) {
             tx.submit();
         }
@@ -362,7 +362,7 @@ impl<P: PacketPort, L: Layer> PacketTx for LayeredTx<P, L> {
             return;
         }
         layer.meet(packet.to, &mut || port.describe(packet.to));
-        layer.push(packet, *now_ns, &mut Outlet { port, stats }, pool);
+        layer.push(packet, *now_ns, &mut InnerTx { port, stats }, pool);
     }
 
     fn submit_soon(&mut self, now_ns: u64) {
@@ -385,7 +385,7 @@ impl<P: PacketPort, L: Layer> PacketTx for LayeredTx<P, L> {
 
 impl<P: PacketPort, L: Layer> Inner<P, L> {
     /// When the layer next has work of its own.
-    fn quiet(&self) -> Armed {
+    fn next_deadline(&self) -> Armed {
         if self.ready.is_empty() { Armed::Sleep { until_ns: self.layer.next_due_ns() } } else { Armed::Ready }
     }
 }
@@ -398,9 +398,9 @@ impl<P: PacketPort, L: Layer> Readiness for Layered<P, L> {
     /// The sleep lasts no longer than until a packet that the layer holds back is due.
     fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
         let inner = &mut *self.inner.borrow_mut();
-        match inner.quiet() {
+        match inner.next_deadline() {
             Armed::Sleep { until_ns } if until_ns.is_none_or(|due_ns| due_ns > now_ns) => {
-                Ok(inner.port.arm(now_ns)?.by(until_ns))
+                Ok(inner.port.arm(now_ns)?.min_deadline(until_ns))
             }
             _ => Ok(Armed::Ready),
         }
@@ -485,11 +485,11 @@ impl<P: PacketPort, L: Layer> PacketPort for Layered<P, L> {
     /// a packet that the layer holds back is due, counted from the time of the last receive.
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<()> {
         let inner = &mut *self.inner.borrow_mut();
-        let quiet = inner.quiet();
-        if quiet == Armed::Ready {
+        let deadline = inner.next_deadline();
+        if deadline == Armed::Ready {
             return Ok(());
         }
-        let until_due_ns = quiet.timeout_ns(inner.now_ns);
+        let until_due_ns = deadline.timeout_ns(inner.now_ns);
         inner.port.wait(timeout_ns.into_iter().chain(until_due_ns).min())
     }
 

@@ -41,7 +41,7 @@ mod waker;
 pub mod worker;
 
 pub use address::{Address, AddressError, Peer};
-pub use poller::{Poller, PollerConfig, PollerStats, Step};
+pub use poller::{PollPolicy, Poller, PollerStats, Step};
 pub use port::{
     Caps, Dropped, MAX_BURST, PACKET_LEN_MIN, PacketPort, PacketRx, PacketTx, PeerLoss, PortError, PortEvent,
     PortStats, RxBurst, RxPacket, TxData, TxPacket,

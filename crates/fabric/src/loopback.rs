@@ -39,7 +39,7 @@ use crate::port::{PeerLoss, PortError, PortEvent};
 use crate::time::{Clock, ManualClock};
 
 pub use port::{LoopbackPort, LoopbackRx, LoopbackTx};
-use state::State;
+use state::NetworkState;
 
 /// The scheme of loopback addresses.
 pub const SCHEME: &str = "loopback";
@@ -99,7 +99,7 @@ pub struct TappedPacket {
 /// The network: a handle, whose clones are the same network.
 #[derive(Clone)]
 pub struct Network {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<NetworkState>>,
     clock: ManualClock,
 }
 
@@ -135,7 +135,7 @@ impl Network {
 
     /// The peer with a name, if a living port has it.
     pub fn peer(&self, name: &str) -> Option<Peer> {
-        self.state.borrow().find(name).map(State::peer_of)
+        self.state.borrow().find(name).map(NetworkState::peer_of)
     }
 
     /// A peer that no port ever has, for packets from strangers.

@@ -51,7 +51,7 @@ impl<P: PacketPort, W: io::Write> Layered<P, CaptureLayer<W>> {
     /// The writer's error.
     pub fn new(port: P, writer: W) -> io::Result<Self> {
         let file = PcapFile::new(writer, LEN_MAX)?;
-        Ok(Self::enclose(port, CaptureLayer { file, error: None, peers: HashMap::new(), given: 0 }))
+        Ok(Self::wrap_unchecked(port, CaptureLayer { file, error: None, peers: HashMap::new(), given: 0 }))
     }
 
     /// Completes the file with what was captured so far.

@@ -1,7 +1,7 @@
 //! Policies for when a waiting thread spins and when it sleeps.
 //!
 //! A sleeping thread costs a wake-up (tens of microseconds if processors idle deeply), and a spinning one costs a core.
-//! How a thread divides its time between the two is a policy ([`PollerConfig`]): rdmabox's adaptive polling (IV-B,
+//! How a thread divides its time between the two is a policy ([`PollPolicy`]): rdmabox's adaptive polling (IV-B,
 //! Algorithm 3), the policies that it is compared with (III-B), and one of this project's own that counts time instead
 //! of turns. A [`Poller`] carries out a policy and counts what it did.
 
@@ -20,7 +20,7 @@ pub enum Step {
 /// One thread with one poller may poll several queues' completions. With [`Self::Busy`] that is rdmabox's shared
 /// completion queues (SCQ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PollerConfig {
+pub enum PollPolicy {
     /// Never sleeps: the lowest latency, one whole core.
     Busy,
     /// Sleeps after each turn that found something, whatever is left: one wake-up for at most `batch` arrivals. A batch
@@ -47,7 +47,7 @@ pub enum PollerConfig {
     },
 }
 
-impl PollerConfig {
+impl PollPolicy {
     /// Never sleeps.
     pub const SPIN: Self = Self::Busy;
     /// Sleeps as soon as there is nothing to do: no core is burnt, but every arrival after a silence pays for a
@@ -70,7 +70,7 @@ impl PollerConfig {
     }
 }
 
-impl Default for PollerConfig {
+impl Default for PollPolicy {
     fn default() -> Self {
         Self::ADAPTIVE
     }
@@ -104,7 +104,7 @@ impl PollerStats {
 /// Decides between spinning and sleeping from what turns have found so far.
 #[derive(Clone, Debug)]
 pub struct Poller {
-    config: PollerConfig,
+    config: PollPolicy,
     last_work_ns: u64,
     /// Moving average of the gaps between turns that found work.
     gap_ns: u64,
@@ -120,7 +120,7 @@ pub struct Poller {
 
 impl Poller {
     /// A poller that has seen nothing yet.
-    pub fn new(config: PollerConfig) -> Self {
+    pub fn new(config: PollPolicy) -> Self {
         Self {
             config,
             last_work_ns: 0,
@@ -149,19 +149,19 @@ impl Poller {
     /// The next step, after a turn at `now_ns` that did or did not find work.
     #[inline]
     pub fn step(&mut self, now_ns: u64, found_work: bool) -> Step {
-        self.account(now_ns, found_work);
+        self.count_time(now_ns, found_work);
         let step = match self.config {
-            PollerConfig::Busy => return Step::Spin,
-            PollerConfig::Hybrid => {
+            PollPolicy::Busy => return Step::Spin,
+            PollPolicy::Hybrid => {
                 if found_work {
                     Step::Spin
                 } else {
                     Step::Block
                 }
             }
-            PollerConfig::Event { .. } => Step::Block,
-            PollerConfig::Retry { retries_max, .. } => self.step_by_turns(found_work, retries_max),
-            PollerConfig::Adaptive { spin_max_ns } => self.step_by_time(now_ns, found_work, spin_max_ns),
+            PollPolicy::Event { .. } => Step::Block,
+            PollPolicy::Retry { retries_max, .. } => self.step_by_turns(found_work, retries_max),
+            PollPolicy::Adaptive { spin_max_ns } => self.step_by_time(now_ns, found_work, spin_max_ns),
         };
         self.is_asleep = step == Step::Block;
         self.stats.blocks += u64::from(self.is_asleep);
@@ -169,7 +169,7 @@ impl Poller {
     }
 
     #[inline]
-    fn account(&mut self, now_ns: u64, found_work: bool) {
+    fn count_time(&mut self, now_ns: u64, found_work: bool) {
         let took_ns = self.last_step_ns.map_or(0, |last_ns| now_ns.saturating_sub(last_ns));
         self.last_step_ns = Some(now_ns);
         let stats = &mut self.stats;
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn spins_while_work_keeps_coming_and_sleeps_after_the_budget() {
-        let mut poller = Poller::new(PollerConfig::Adaptive { spin_max_ns: 1000 });
+        let mut poller = Poller::new(PollPolicy::Adaptive { spin_max_ns: 1000 });
         assert_eq!(poller.step(10, true), Spin);
         assert_eq!(poller.step(1009, false), Spin);
         assert_eq!(poller.step(1010, false), Block);
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn spins_less_when_work_is_rare() {
-        let mut poller = Poller::new(PollerConfig::Adaptive { spin_max_ns: 1000 });
+        let mut poller = Poller::new(PollPolicy::Adaptive { spin_max_ns: 1000 });
         let mut now = 0;
         for _ in 0..50 {
             now += 100_000;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     /// Steps of each policy after turns that did and did not find something.
-    fn steps(config: PollerConfig, found: [bool; 6]) -> [Step; 6] {
+    fn steps(config: PollPolicy, found: [bool; 6]) -> [Step; 6] {
         let (mut poller, mut now_ns) = (Poller::new(config), 0);
         found.map(|found| {
             now_ns += 100;
@@ -262,13 +262,13 @@ mod tests {
     fn each_policy_sleeps_when_its_rule_says() {
         let found = [true, false, true, false, false, false];
         for (config, expected) in [
-            (PollerConfig::Busy, [Spin; 6]),
-            (PollerConfig::Event { batch: 4 }, [Block; 6]),
-            (PollerConfig::Hybrid, [Spin, Block, Spin, Block, Block, Block]),
-            (PollerConfig::Retry { batch: 4, retries_max: 2 }, [Spin, Spin, Spin, Spin, Spin, Block]),
-            (PollerConfig::Retry { batch: 4, retries_max: 0 }, [Spin, Block, Spin, Block, Block, Block]),
-            (PollerConfig::Adaptive { spin_max_ns: 0 }, [Spin, Block, Spin, Block, Block, Block]),
-            (PollerConfig::Adaptive { spin_max_ns: 250 }, [Spin, Spin, Spin, Spin, Spin, Block]),
+            (PollPolicy::Busy, [Spin; 6]),
+            (PollPolicy::Event { batch: 4 }, [Block; 6]),
+            (PollPolicy::Hybrid, [Spin, Block, Spin, Block, Block, Block]),
+            (PollPolicy::Retry { batch: 4, retries_max: 2 }, [Spin, Spin, Spin, Spin, Spin, Block]),
+            (PollPolicy::Retry { batch: 4, retries_max: 0 }, [Spin, Block, Spin, Block, Block, Block]),
+            (PollPolicy::Adaptive { spin_max_ns: 0 }, [Spin, Block, Spin, Block, Block, Block]),
+            (PollPolicy::Adaptive { spin_max_ns: 250 }, [Spin, Spin, Spin, Spin, Spin, Block]),
         ] {
             assert_eq!(steps(config, found), expected, "{config:?}");
         }
@@ -276,14 +276,13 @@ mod tests {
 
     #[test]
     fn batches_are_those_of_policies_that_have_any() {
-        let batches =
-            [PollerConfig::EVENT, PollerConfig::RDMABOX, PollerConfig::Event { batch: 0 }, PollerConfig::SPIN];
-        assert_eq!(batches.map(PollerConfig::batch), [1, 16, 1, usize::MAX]);
+        let batches = [PollPolicy::EVENT, PollPolicy::RDMABOX, PollPolicy::Event { batch: 0 }, PollPolicy::SPIN];
+        assert_eq!(batches.map(PollPolicy::batch), [1, 16, 1, usize::MAX]);
     }
 
     #[test]
     fn all_time_is_work_or_spinning_or_sleep() {
-        let mut poller = Poller::new(PollerConfig::SLEEP);
+        let mut poller = Poller::new(PollPolicy::SLEEP);
         poller.step(1000, true);
         poller.step(1010, true);
         assert_eq!(poller.step(1013, false), Block);

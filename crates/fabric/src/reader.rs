@@ -8,7 +8,8 @@
 //! A [`Reader`] gets [`Object`]s from one [`Server`]'s [`Region`]s: some number of bytes, after some number of
 //! dependent accesses. It has two ways to fetch them, and two ways to learn of completions ([`Choice`]):
 //!
-//! - *one-sided*: one READ for each access; the application's [`Chase`] finds in the bytes of one where the next goes;
+//! - *one-sided*: one READ for each access; the application's [`PointerChase`] finds in the bytes of one where the next
+//!   goes;
 //! - *two-sided*: one request by SEND, which the server answers by SEND after it has made all the accesses itself (a
 //!   compound read; apnet19 2.2);
 //! - *polling*: the thread turns the reader all the time;
@@ -49,10 +50,10 @@ mod server;
 mod sleeps;
 mod stalls;
 
-pub use choice::{ACCESSES_MAX, Choice, Class, Notice, Way};
+pub use choice::{ACCESSES_MAX, AccessMethod, Choice, CompletionMode, GetClass};
 pub use client::{AskError, GetError, JoinError, Joining, Outcome, Reader, ReaderConfig, ReaderStats, Turn};
 pub use hello::{Hello, REGIONS_MAX, WINDOW_MAX, Welcome};
 pub use load::Load;
 pub use message::Refusal;
-pub use object::{Chase, Limits, Object, ObjectError};
+pub use object::{Object, ObjectError, ObjectLimits, PointerChase};
 pub use server::{ReaderId, Region, Server, ServerConfig, ServerError, ServerStats, ServerTurn};

@@ -52,7 +52,7 @@ pub enum Armed {
 
 impl Armed {
     /// The same, with an additional deadline of the caller's own.
-    pub fn by(self, deadline_ns: Option<u64>) -> Self {
+    pub fn min_deadline(self, deadline_ns: Option<u64>) -> Self {
         match self {
             Self::Ready => Self::Ready,
             Self::Sleep { until_ns } => Self::Sleep { until_ns: until_ns.into_iter().chain(deadline_ns).min() },
@@ -173,7 +173,7 @@ pub(crate) fn wait(source: &mut (impl Readiness + ?Sized), timeout_ns: Option<u6
         return Ok(());
     }
     let descriptor = source.descriptor().ok_or_else(no_descriptor)?;
-    let slept = descriptor.wait(armed.by(timeout_ns).timeout_ns(0));
+    let slept = descriptor.wait(armed.min_deadline(timeout_ns).timeout_ns(0));
     source.disarm();
     slept.map(|_| ())
 }
@@ -194,35 +194,35 @@ pub fn wait_on(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Option
 
 /// Number of sources up to which a sleep allocates nothing: the sleeping thread may be one that the system waits for
 /// when memory is short.
-const FEW: usize = 8;
+const SOURCES_INLINE_MAX: usize = 8;
 
 fn arm_and_sleep(sources: &mut [&mut dyn Readiness], now_ns: u64, until_ns: Option<u64>) -> io::Result<bool> {
     let mut all = Armed::Sleep { until_ns };
-    let few = sources.len() <= FEW;
-    let mut some = ArrayVec::<_, FEW>::new();
-    let mut many = Vec::new();
+    let fits_inline = sources.len() <= SOURCES_INLINE_MAX;
+    let mut inline = ArrayVec::<_, SOURCES_INLINE_MAX>::new();
+    let mut heap = Vec::new();
     for source in sources {
         match source.arm(now_ns)? {
             Armed::Ready => return Ok(false),
-            Armed::Sleep { until_ns } => all = all.by(until_ns),
+            Armed::Sleep { until_ns } => all = all.min_deadline(until_ns),
         }
         let descriptor = source.descriptor().ok_or_else(no_descriptor)?;
-        if few { some.push(descriptor) } else { many.push(descriptor) }
+        if fits_inline { inline.push(descriptor) } else { heap.push(descriptor) }
     }
     let fd = |descriptor| PollFd::new(descriptor, PollFlags::IN);
-    if few {
-        poll(&mut some.iter().map(fd).collect::<ArrayVec<_, FEW>>(), all.timeout_ns(now_ns))?;
+    if fits_inline {
+        poll(&mut inline.iter().map(fd).collect::<ArrayVec<_, SOURCES_INLINE_MAX>>(), all.timeout_ns(now_ns))?;
     } else {
-        poll(&mut many.iter().map(fd).collect::<Vec<_>>(), all.timeout_ns(now_ns))?;
+        poll(&mut heap.iter().map(fd).collect::<Vec<_>>(), all.timeout_ns(now_ns))?;
     }
     Ok(true)
 }
 
 /// A foreign descriptor, such as a socket, as something to sleep on: readable when the system says so, armed or not.
 #[derive(Clone, Debug)]
-pub struct Foreign(pub Descriptor);
+pub struct ForeignFd(pub Descriptor);
 
-impl Readiness for Foreign {
+impl Readiness for ForeignFd {
     fn descriptor(&self) -> Option<Descriptor> {
         Some(self.0.clone())
     }
@@ -241,20 +241,20 @@ impl Readiness for Foreign {
 #[derive(Debug)]
 pub struct Alarm {
     set: Descriptor,
-    bell: Arc<Bell>,
+    shared: Arc<AlarmShared>,
     armed: Cell<bool>,
     /// Writes to the eventfd that wakers have made, or are about to make, and that were not read.
-    owed: Cell<u64>,
+    pending_writes: Cell<u64>,
 }
 
 /// The part of an [`Alarm`] that its wakers share.
 #[derive(Debug)]
-struct Bell {
+struct AlarmShared {
     event: OwnedFd,
     cell: WakeCell,
 }
 
-impl WakeTarget for Bell {
+impl WakeTarget for AlarmShared {
     fn wake(&self) {
         if self.cell.wake() {
             // A full counter is as good as one more.
@@ -272,9 +272,9 @@ impl Alarm {
     pub fn new() -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let bell = Arc::new(Bell { event, cell: WakeCell::new() });
-        let alarm = Self { set: set.into(), bell, armed: Cell::new(false), owed: Cell::new(0) };
-        alarm.watch(&alarm.bell.event)?;
+        let bell = Arc::new(AlarmShared { event, cell: WakeCell::new() });
+        let alarm = Self { set: set.into(), shared: bell, armed: Cell::new(false), pending_writes: Cell::new(0) };
+        alarm.watch(&alarm.shared.event)?;
         Ok(alarm)
     }
 
@@ -309,7 +309,7 @@ impl Alarm {
 
     /// A waker that sets the alarm off. Waking an alarm that is not set costs no system call.
     pub fn waker(&self) -> Waker {
-        Waker::new(Arc::clone(&self.bell) as _)
+        Waker::new(Arc::clone(&self.shared) as _)
     }
 
     /// The descriptor that becomes readable.
@@ -327,7 +327,7 @@ impl Alarm {
     /// called, or the alarm becomes readable.
     pub fn set(&self) -> bool {
         let was_woken = self.armed.get() && self.clear();
-        let is_set = !was_woken && self.bell.cell.sleep();
+        let is_set = !was_woken && self.shared.cell.sleep();
         self.armed.set(is_set);
         is_set
     }
@@ -337,15 +337,15 @@ impl Alarm {
         if !self.armed.replace(false) {
             return false;
         }
-        let was_woken = self.bell.cell.awake();
-        let mut owed = self.owed.get() + u64::from(was_woken);
-        if owed > 0 {
+        let was_woken = self.shared.cell.end_sleep();
+        let mut pending_writes = self.pending_writes.get() + u64::from(was_woken);
+        if pending_writes > 0 {
             // The waker may not have written yet: then it is read another time.
             let mut count = [0; 8];
-            if rustix::io::read(&self.bell.event, &mut count).is_ok() {
-                owed = owed.saturating_sub(u64::from_ne_bytes(count));
+            if rustix::io::read(&self.shared.event, &mut count).is_ok() {
+                pending_writes = pending_writes.saturating_sub(u64::from_ne_bytes(count));
             }
-            self.owed.set(owed);
+            self.pending_writes.set(pending_writes);
         }
         was_woken
     }
@@ -410,13 +410,13 @@ mod tests {
         let mut alarm = Alarm::new().unwrap();
         for _ in 0..2 {
             assert!(alarm.set());
-            assert!(alarm.bell.cell.wake());
+            assert!(alarm.shared.cell.wake());
             assert!(alarm.clear());
         }
-        rustix::io::write(&alarm.bell.event, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&alarm.shared.event, &1u64.to_ne_bytes()).unwrap();
         assert!(alarm.set() && alarm.descriptor().wait(NOT_LONG).unwrap() && !alarm.clear());
         assert!(!alarm.descriptor().wait(NOT_LONG).unwrap());
-        rustix::io::write(&alarm.bell.event, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(&alarm.shared.event, &1u64.to_ne_bytes()).unwrap();
         wait(&mut alarm, Some(u64::MAX)).unwrap();
         assert!(!alarm.descriptor().wait(NOT_LONG).unwrap());
     }
@@ -452,10 +452,10 @@ mod tests {
     #[test]
     fn deadlines_are_the_earliest_of_all() {
         let sleep = |until_ns| Armed::Sleep { until_ns };
-        assert_eq!(sleep(None).by(None), sleep(None));
-        assert_eq!(sleep(Some(7)).by(None), sleep(Some(7)));
-        assert_eq!(sleep(Some(7)).by(Some(5)), sleep(Some(5)));
-        assert_eq!(Armed::Ready.by(Some(5)), Armed::Ready);
+        assert_eq!(sleep(None).min_deadline(None), sleep(None));
+        assert_eq!(sleep(Some(7)).min_deadline(None), sleep(Some(7)));
+        assert_eq!(sleep(Some(7)).min_deadline(Some(5)), sleep(Some(5)));
+        assert_eq!(Armed::Ready.min_deadline(Some(5)), Armed::Ready);
         let timeouts = [sleep(None), sleep(Some(7)), sleep(Some(4)), Armed::Ready].map(|armed| armed.timeout_ns(5));
         assert_eq!(timeouts, [None, Some(2), Some(0), Some(0)]);
     }

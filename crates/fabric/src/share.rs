@@ -13,5 +13,5 @@
 mod nic;
 pub mod scheduler;
 
-pub use nic::{Done, LaneId, Share, ShareConfig, SubmitError, Taken, Transfer};
-pub use scheduler::{ClassConfig, ClassId, ConfigError, Limits};
+pub use nic::{FinishedRequest, Handled, Share, ShareConfig, SharedQpId, SubmitError, Transfer};
+pub use scheduler::{ClassConfig, ClassId, ConfigError, ShareLimits};

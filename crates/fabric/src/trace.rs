@@ -135,7 +135,7 @@ pub type Traced<P, S> = Layered<P, TraceLayer<S>>;
 impl<P: PacketPort, S: TraceSink> Layered<P, TraceLayer<S>> {
     /// Wraps `port`.
     pub fn new(port: P, sink: S) -> Self {
-        Self::enclose(port, TraceLayer { sink, names: HashMap::new() })
+        Self::wrap_unchecked(port, TraceLayer { sink, names: HashMap::new() })
     }
 
     /// Gives access to the sink.

@@ -94,11 +94,11 @@ pub use completion::{Completion, Status};
 pub use error::{PostError, VerbsError};
 pub use memory::{Exposed, RemoteMemory, Straggler};
 pub use names::Names;
-pub use registered::{RefusedMemory, Registered, Registration, Registry, StillOut};
+pub use registered::{InUse, RegisterError, Registered, Registration, Registry};
 pub use request::{
     Destination, GATHER_MAX, Operation, RefusedReceive, RefusedRequest, Request, Scatter, Slice, Source, check_receive,
 };
-pub use table::{Entry, WorkTable};
+pub use table::{WorkEntry, WorkTable};
 pub use traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain};
 pub use types::{Access, Attributes, Opcode, QpAddress, QpConfig, QpNumber, QpState, Transport, Verb};
 

@@ -46,14 +46,14 @@ fn spread(values: &[f64]) -> (f64, f64, f64) {
     (at(2), at(1), at(3))
 }
 
-fn tell(what: &str, unit: &str, values: &[f64]) {
+fn print_spread(what: &str, unit: &str, values: &[f64]) {
     let (median, least, most) = spread(values);
     println!("{what:<58} {median:>9.2} {unit:<5} ({least:.2} to {most:.2})");
 }
 
 fn ratio(what: &str, over: &[f64], under: &[f64]) {
     let ratios: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
-    tell(what, "times", &ratios);
+    print_spread(what, "times", &ratios);
 }
 
 fn ram() -> RamStore {
@@ -193,16 +193,16 @@ fn safe(repetitions: usize) {
         );
     }
     println!("the safe face, {PAGES} pages of 4 KB at a store in memory, {LOCAL} local, one thread:");
-    tell("  a bare read of 4 KB at the store", "ns", &bare);
-    tell("  a missing page, and another is evicted", "ns", &missing);
+    print_spread("  a bare read of 4 KB at the store", "ns", &bare);
+    print_spread("  a missing page, and another is evicted", "ns", &missing);
     ratio("    over the bare read (1.5 asked)", &missing, &bare);
-    tell("  the same, with detection of sequential readers", "ns", &missing_ahead);
+    print_spread("  the same, with detection of sequential readers", "ns", &missing_ahead);
     ratio("    over the bare read (1.5 asked)", &missing_ahead, &bare);
-    tell("  a missing page, changed, and another is written back", "ns", &changed);
-    tell("  a local page", "ns", &hit);
-    tell("  a sequential reader: for", "GB/s", &iterated);
-    tell("  a sequential reader: sum of an iterator (1 asked)", "GB/s", &pieces);
-    tell("  a sequential reader: get", "GB/s", &got);
+    print_spread("  a missing page, changed, and another is written back", "ns", &changed);
+    print_spread("  a local page", "ns", &hit);
+    print_spread("  a sequential reader: for", "GB/s", &iterated);
+    print_spread("  a sequential reader: sum of an iterator (1 asked)", "GB/s", &pieces);
+    print_spread("  a sequential reader: get", "GB/s", &got);
 }
 
 fn main() {

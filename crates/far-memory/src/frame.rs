@@ -11,9 +11,9 @@ pub const NO_PAGE: u64 = u64::MAX;
 #[derive(Debug)]
 pub enum Buffer {
     /// With the store, which reads into them, or with a guard for writing.
-    Away,
+    LentOut,
     /// Here, and not shared.
-    Own(MessageBuffer),
+    Unshared(MessageBuffer),
     /// Here, and shared with guards for reading or with the store, which writes them.
     Shared(Frozen),
 }
@@ -28,43 +28,43 @@ impl Buffer {
     #[inline]
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
-            Self::Own(buffer) => Some(buffer),
+            Self::Unshared(buffer) => Some(buffer),
             Self::Shared(share) => Some(share),
-            Self::Away => None,
+            Self::LentOut => None,
         }
     }
 
     /// A share of the bytes, unless they are away.
     pub fn share(&mut self) -> Option<Frozen> {
-        let share = match std::mem::replace(self, Self::Away) {
-            Self::Own(buffer) => buffer.freeze(),
+        let share = match std::mem::replace(self, Self::LentOut) {
+            Self::Unshared(buffer) => buffer.freeze(),
             Self::Shared(share) => share,
-            Self::Away => return None,
+            Self::LentOut => return None,
         };
         *self = Self::Shared(share.clone());
         Some(share)
     }
 
     /// Makes the bytes unshared again. False while another share exists, or if the bytes are away.
-    pub fn own(&mut self) -> bool {
-        let share = match std::mem::replace(self, Self::Away) {
+    pub fn unshare(&mut self) -> bool {
+        let share = match std::mem::replace(self, Self::LentOut) {
             Self::Shared(share) => share,
             other => {
                 *self = other;
-                return matches!(self, Self::Own(_));
+                return matches!(self, Self::Unshared(_));
             }
         };
         match share.thaw() {
-            Ok(buffer) => *self = Self::Own(buffer),
+            Ok(buffer) => *self = Self::Unshared(buffer),
             Err(share) => *self = Self::Shared(share),
         }
-        matches!(self, Self::Own(_))
+        matches!(self, Self::Unshared(_))
     }
 
     /// Takes the buffer, if it is here and not shared.
-    pub fn take(&mut self) -> Option<MessageBuffer> {
-        match std::mem::replace(self, Self::Away) {
-            Self::Own(buffer) => Some(buffer),
+    pub fn take_unshared(&mut self) -> Option<MessageBuffer> {
+        match std::mem::replace(self, Self::LentOut) {
+            Self::Unshared(buffer) => Some(buffer),
             other => {
                 *self = other;
                 None
@@ -105,7 +105,7 @@ impl Frame {
     pub fn new(buffer: MessageBuffer) -> Self {
         Self {
             page: NO_PAGE,
-            buffer: Buffer::Own(buffer),
+            buffer: Buffer::Unshared(buffer),
             pins: 0,
             mark: 0,
             is_reading: false,
@@ -120,12 +120,12 @@ impl Frame {
 
     /// Whether the page can be evicted without loss.
     #[inline]
-    pub fn can_go(&self) -> bool {
+    pub fn is_evictable(&self) -> bool {
         self.pins == 0 && !self.is_reading && !self.is_writing && !self.is_dirty
     }
 
     /// Whether a write-back of the page can begin.
     pub fn can_be_written(&self) -> bool {
-        self.is_dirty && !self.is_writing && !matches!(self.buffer, Buffer::Away)
+        self.is_dirty && !self.is_writing && !matches!(self.buffer, Buffer::LentOut)
     }
 }

@@ -12,75 +12,75 @@ use sinew_remote_memory::Store;
 
 use crate::error::FarError;
 use crate::memory::FarMemory;
-use crate::place::{Places, Pod};
+use crate::place::{Layout, Pod};
 
 /// A range lent for reading. See [`FarVec::slice`](crate::FarVec::slice).
 #[must_use]
 pub struct Pinned<'a, T: Pod, S: Store> {
-    held: Held<'a, T, S, Frozen>,
+    held: PinnedPages<'a, T, S, Frozen>,
 }
 
 /// A range lent for reading and writing. See [`FarVec::slice_mut`](crate::FarVec::slice_mut).
 #[must_use]
 pub struct PinnedMut<'a, T: Pod, S: Store> {
-    held: Held<'a, T, S, MessageBuffer>,
+    held: PinnedPages<'a, T, S, MessageBuffer>,
 }
 
 /// State common to both kinds of guard: the range, and the bytes of its pages.
-struct Held<'a, T: Pod, S: Store, B: Lent> {
+struct PinnedPages<'a, T: Pod, S: Store, B: PinnedBuffer> {
     memory: &'a FarMemory<S>,
     range: Range<usize>,
-    places: Places<T>,
+    layout: Layout<T>,
     pages: Vec<(u32, B)>,
     kind: PhantomData<T>,
 }
 
 /// Bytes that a frame lends to a guard and gets back.
-trait Lent: std::ops::Deref<Target = [u8]> + Sized {
-    fn lend<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError>;
-    fn end<S: Store>(self, memory: &FarMemory<S>, frame: u32);
+trait PinnedBuffer: std::ops::Deref<Target = [u8]> + Sized {
+    fn acquire<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError>;
+    fn release<S: Store>(self, memory: &FarMemory<S>, frame: u32);
     /// An empty list, one kept for reuse if there is one.
-    fn list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)>;
-    fn keep<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>);
+    fn take_list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)>;
+    fn return_list<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>);
 }
 
-impl Lent for Frozen {
-    fn lend<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError> {
+impl PinnedBuffer for Frozen {
+    fn acquire<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError> {
         memory.pager().share(frame)
     }
 
-    fn end<S: Store>(self, _: &FarMemory<S>, _: u32) {}
+    fn release<S: Store>(self, _: &FarMemory<S>, _: u32) {}
 
-    fn list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)> {
+    fn take_list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)> {
         memory.lists().shared.pop().unwrap_or_default()
     }
 
-    fn keep<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>) {
+    fn return_list<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>) {
         memory.lists().shared.push(list);
     }
 }
 
-impl Lent for MessageBuffer {
-    fn lend<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError> {
+impl PinnedBuffer for MessageBuffer {
+    fn acquire<S: Store>(memory: &FarMemory<S>, frame: u32) -> Result<Self, FarError> {
         memory.pager().lend(frame)
     }
 
-    fn end<S: Store>(self, memory: &FarMemory<S>, frame: u32) {
+    fn release<S: Store>(self, memory: &FarMemory<S>, frame: u32) {
         memory.pager().give_back(frame, self);
     }
 
-    fn list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)> {
-        memory.lists().own.pop().unwrap_or_default()
+    fn take_list<S: Store>(memory: &FarMemory<S>) -> Vec<(u32, Self)> {
+        memory.lists().unshared.pop().unwrap_or_default()
     }
 
-    fn keep<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>) {
-        memory.lists().own.push(list);
+    fn return_list<S: Store>(memory: &FarMemory<S>, list: Vec<(u32, Self)>) {
+        memory.lists().unshared.push(list);
     }
 }
 
-impl<'a, T: Pod, S: Store, B: Lent> Held<'a, T, S, B> {
-    fn new(memory: &'a FarMemory<S>, places: Places<T>, range: Range<usize>) -> Result<Self, FarError> {
-        let mut held = Self { memory, range, places, pages: B::list(memory), kind: PhantomData };
+impl<'a, T: Pod, S: Store, B: PinnedBuffer> PinnedPages<'a, T, S, B> {
+    fn new(memory: &'a FarMemory<S>, places: Layout<T>, range: Range<usize>) -> Result<Self, FarError> {
+        let mut held = Self { memory, range, layout: places, pages: B::take_list(memory), kind: PhantomData };
         let pages = places.pages(&held.range);
         let count = (pages.end - pages.start) as usize;
         {
@@ -90,7 +90,7 @@ impl<'a, T: Pod, S: Store, B: Lent> Held<'a, T, S, B> {
                 return Err(FarError::TooManyPins { asked: count, pinned, max });
             }
             if count > 1 {
-                pager.announce(pages.clone());
+                pager.prefetch(pages.clone());
             }
         }
         for page in pages {
@@ -105,7 +105,7 @@ impl<'a, T: Pod, S: Store, B: Lent> Held<'a, T, S, B> {
             };
             // Lend before pinning: a writer is refused a pinned frame, and a pin found here belongs to a forgotten
             // guard.
-            let bytes = B::lend(memory, frame)?;
+            let bytes = B::acquire(memory, frame)?;
             memory.pager().pin(frame);
             held.pages.push((frame, bytes));
         }
@@ -117,43 +117,43 @@ impl<'a, T: Pod, S: Store, B: Lent> Held<'a, T, S, B> {
     }
 
     /// The elements of the range that lie in its page `at`, and their bytes in that page.
-    fn part(&self, at: usize) -> (Range<usize>, Range<usize>) {
-        self.places.part(&self.range, at)
+    fn part_of_page(&self, at: usize) -> (Range<usize>, Range<usize>) {
+        self.layout.part_of_page(&self.range, at)
     }
 
     /// Index of the page within the range that holds element `index`, and the index among the elements in that page.
     fn find(&self, index: usize) -> (usize, usize) {
         assert!(index < self.len(), "element {index} of a range of {}", self.len());
-        self.places.find(&self.range, index)
+        self.layout.find(&self.range, index)
     }
 
     fn piece(&self, at: usize) -> &[T] {
-        let (_, bytes) = self.part(at);
-        self.places.elements(&self.pages[at].1[bytes])
+        let (_, bytes) = self.part_of_page(at);
+        self.layout.elements(&self.pages[at].1[bytes])
     }
 }
 
-impl<T: Pod, S: Store> Held<'_, T, S, MessageBuffer> {
+impl<T: Pod, S: Store> PinnedPages<'_, T, S, MessageBuffer> {
     fn piece_mut(&mut self, at: usize) -> &mut [T] {
-        let (_, bytes) = self.part(at);
-        self.places.elements_mut(&mut self.pages[at].1[bytes])
+        let (_, bytes) = self.part_of_page(at);
+        self.layout.elements_mut(&mut self.pages[at].1[bytes])
     }
 }
 
-impl<T: Pod, S: Store, B: Lent> Drop for Held<'_, T, S, B> {
+impl<T: Pod, S: Store, B: PinnedBuffer> Drop for PinnedPages<'_, T, S, B> {
     fn drop(&mut self) {
         let mut pages = std::mem::take(&mut self.pages);
         for (frame, bytes) in pages.drain(..) {
-            bytes.end(self.memory, frame);
+            bytes.release(self.memory, frame);
             self.memory.pager().unpin(frame);
         }
-        B::keep(self.memory, pages);
+        B::return_list(self.memory, pages);
     }
 }
 
 impl<'a, T: Pod, S: Store> Pinned<'a, T, S> {
-    pub(crate) fn new(memory: &'a FarMemory<S>, places: Places<T>, range: Range<usize>) -> Result<Self, FarError> {
-        Ok(Self { held: Held::new(memory, places, range)? })
+    pub(crate) fn new(memory: &'a FarMemory<S>, places: Layout<T>, range: Range<usize>) -> Result<Self, FarError> {
+        Ok(Self { held: PinnedPages::new(memory, places, range)? })
     }
 
     /// Number of elements in the range.
@@ -170,7 +170,7 @@ impl<'a, T: Pod, S: Store> Pinned<'a, T, S> {
     #[inline]
     pub(crate) fn in_page(&self, index: usize) -> Option<T> {
         let (_, bytes) = self.held.pages.first()?;
-        let at = (self.held.range.start % Places::<T>::PER_PAGE + index) * size_of::<T>();
+        let at = (self.held.range.start % Layout::<T>::PER_PAGE + index) * size_of::<T>();
         Some(T::read_from_prefix(bytes.get(at..)?).ok()?.0)
     }
 
@@ -210,8 +210,8 @@ impl<'a, T: Pod, S: Store> Pinned<'a, T, S> {
 }
 
 impl<'a, T: Pod, S: Store> PinnedMut<'a, T, S> {
-    pub(crate) fn new(memory: &'a FarMemory<S>, places: Places<T>, range: Range<usize>) -> Result<Self, FarError> {
-        Ok(Self { held: Held::new(memory, places, range)? })
+    pub(crate) fn new(memory: &'a FarMemory<S>, places: Layout<T>, range: Range<usize>) -> Result<Self, FarError> {
+        Ok(Self { held: PinnedPages::new(memory, places, range)? })
     }
 
     /// Number of elements in the range.

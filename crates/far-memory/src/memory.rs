@@ -29,16 +29,16 @@ pub struct FarMemory<S>(Rc<Inner<S>>);
 struct Inner<S> {
     pager: RefCell<Pager<S>>,
     extents: RefCell<Extents>,
-    lists: RefCell<Lists>,
+    lists: RefCell<SpareLists>,
 }
 
 /// Empty page lists of dropped guards, kept for reuse.
 #[derive(Default)]
-pub struct Lists {
+pub struct SpareLists {
     /// Lists of guards for reading.
     pub shared: Vec<Vec<(u32, Frozen)>>,
     /// Lists of guards for writing.
-    pub own: Vec<Vec<(u32, MessageBuffer)>>,
+    pub unshared: Vec<Vec<(u32, MessageBuffer)>>,
 }
 
 impl<S> Clone for FarMemory<S> {
@@ -72,7 +72,7 @@ impl<S: Store> FarMemory<S> {
         self.0.pager.borrow_mut()
     }
 
-    pub(crate) fn lists(&self) -> RefMut<'_, Lists> {
+    pub(crate) fn lists(&self) -> RefMut<'_, SpareLists> {
         self.0.lists.borrow_mut()
     }
 

@@ -25,7 +25,7 @@ pub struct Options {
     /// Background write-back ends when this many changed pages are left. No more than `dirty_high`.
     pub dirty_low: usize,
     /// Pages being written back at once, at most. At least 1.
-    pub writes: usize,
+    pub writes_max: usize,
 }
 
 impl Options {
@@ -39,32 +39,32 @@ impl Options {
             ahead_pages: if ahead_pages < 2 { 0 } else { ahead_pages },
             dirty_high: local_pages / 4,
             dirty_low: local_pages / 8,
-            writes: (local_pages / 4).clamp(1, 32),
+            writes_max: (local_pages / 4).clamp(1, 32),
         }
     }
 
     /// Checks that the options are valid.
     pub(crate) fn check(&self) -> Result<(), FarError> {
-        let wrong = |what: String| Err(FarError::Options(what));
-        let Self { local_pages, pinned_pages, ahead_pages, dirty_high, dirty_low, writes } = *self;
+        let invalid = |what: String| Err(FarError::Options(what));
+        let Self { local_pages, pinned_pages, ahead_pages, dirty_high, dirty_low, writes_max: writes } = *self;
         if !(LOCAL_PAGES_MIN..=LOCAL_PAGES_MAX).contains(&local_pages) {
-            return wrong(format!("{local_pages} local pages: there must be {LOCAL_PAGES_MIN} to {LOCAL_PAGES_MAX}"));
+            return invalid(format!("{local_pages} local pages: there must be {LOCAL_PAGES_MIN} to {LOCAL_PAGES_MAX}"));
         }
         if pinned_pages >= local_pages {
-            return wrong(format!(
+            return invalid(format!(
                 "{pinned_pages} pinned pages of {local_pages} local ones: at least one must stay unpinned"
             ));
         }
         if ahead_pages > local_pages / 2 {
-            return wrong(format!("{ahead_pages} pages ahead is more than half of {local_pages} local pages"));
+            return invalid(format!("{ahead_pages} pages ahead is more than half of {local_pages} local pages"));
         }
         if dirty_low > dirty_high || dirty_high > local_pages {
-            return wrong(format!(
+            return invalid(format!(
                 "writing back from {dirty_high} changed pages to {dirty_low}: the first must be no lower, and at most {local_pages}"
             ));
         }
         if writes == 0 {
-            return wrong("no page may be written at a time: nothing would be written back".into());
+            return invalid("no page may be written at a time: nothing would be written back".into());
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ pub struct Stats {
     /// Accesses to pages that were not local.
     pub missing: u64,
     /// Accesses to pages that were fetched ahead and still in flight.
-    pub late: u64,
+    pub waited: u64,
     /// Pages fetched, including those ahead.
     pub fetched: u64,
     /// Pages requested ahead.

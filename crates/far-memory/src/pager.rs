@@ -12,7 +12,7 @@ use sinew_fabric::{Armed, Clock};
 use sinew_mem::MessageBuffer;
 use sinew_remote_memory::{Finished, Job, Refused, Request, Store, StoreError};
 
-use crate::ahead::{Ahead, Streams};
+use crate::ahead::{AheadWindow, Streams};
 use crate::error::FarError;
 use crate::frame::{Buffer, Frame, NO_PAGE};
 use crate::options::{Options, PAGE, Stats};
@@ -22,11 +22,11 @@ use crate::table::Table;
 /// Idle turns before the thread goes to sleep.
 const TURNS_BEFORE_SLEEP: u32 = 4096;
 /// Finished requests taken at a time.
-const POLL: usize = 64;
+const POLL_MAX: usize = 64;
 /// Tag of a request: its kind, and the frame in the low 32 bits.
 const READ: u64 = 0;
 const WRITE: u64 = 1 << 32;
-const OTHER: u64 = 2 << 32;
+const FLUSH_OR_DISCARD: u64 = 2 << 32;
 
 /// Pages of a store in local frames.
 pub struct Pager<S> {
@@ -41,7 +41,7 @@ pub struct Pager<S> {
     free: Vec<u32>,
     finished: Vec<Finished>,
     /// The page that was used last, and its frame.
-    last: (u64, u32),
+    last_used: (u64, u32),
     /// Pages being written.
     writing: usize,
     /// Pages being fetched.
@@ -49,13 +49,13 @@ pub struct Pager<S> {
     /// Dirty pages whose last write failed.
     failed: usize,
     /// Frame at which the background writer continues.
-    hand: usize,
+    clean_cursor: usize,
     /// The page that is waited for, and the error if its fetch failed.
     awaited: (u64, Option<StoreError>),
     /// The last write error not yet reported, and its page.
     write_error: Option<(u64, StoreError)>,
     /// Result of the flush or discard that is waited for.
-    other: Option<Result<(), StoreError>>,
+    control_result: Option<Result<(), StoreError>>,
     stats: Stats,
 }
 
@@ -74,15 +74,15 @@ impl<S: Store> Pager<S> {
             streams: Streams::new(options.ahead_pages),
             free: (0..frames.len() as u32).rev().collect(),
             frames,
-            finished: Vec::with_capacity(POLL),
-            last: (NO_PAGE, 0),
+            finished: Vec::with_capacity(POLL_MAX),
+            last_used: (NO_PAGE, 0),
             writing: 0,
             reading: 0,
             failed: 0,
-            hand: 0,
+            clean_cursor: 0,
             awaited: (NO_PAGE, None),
             write_error: None,
-            other: None,
+            control_result: None,
             stats: Stats::default(),
             options,
             store,
@@ -120,7 +120,7 @@ impl<S: Store> Pager<S> {
     /// Makes a page local, and counts this as a use. Returns its frame.
     #[inline]
     pub fn get(&mut self, page: u64) -> Result<u32, FarError> {
-        if self.last.0 == page { Ok(self.last.1) } else { self.find(page) }
+        if self.last_used.0 == page { Ok(self.last_used.1) } else { self.find(page) }
     }
 
     /// The bytes of a frame.
@@ -136,24 +136,24 @@ impl<S: Store> Pager<S> {
         match self.table.frame(page) {
             Some(frame) if !self.frames[frame as usize].is_reading => {}
             Some(_) => {
-                self.stats.late += 1;
+                self.stats.waited += 1;
                 self.wait_for(page)?;
             }
             None => self.fetch(page)?,
         }
         // The page is local: the wait ended with it there, and nothing was fetched since.
-        let Some(frame) = self.table.frame(page) else { return Err(self.vanished(page)) };
-        self.used(page, frame);
+        let Some(frame) = self.table.frame(page) else { return Err(self.evicted_before_use(page)) };
+        self.note_use(page, frame);
         Ok(frame)
     }
 
-    fn vanished(&self, page: u64) -> FarError {
+    fn evicted_before_use(&self, page: u64) -> FarError {
         FarError::Fetch { page, source: StoreError::Unavailable("it went before it was used".into()) }
     }
 
     /// Records the use of a page other than the last one used.
-    fn used(&mut self, page: u64, frame: u32) {
-        self.last = (page, frame);
+    fn note_use(&mut self, page: u64, frame: u32) {
+        self.last_used = (page, frame);
         let Frame { is_fresh, is_ahead, mark, .. } = &mut self.frames[frame as usize];
         if std::mem::take(is_fresh) {
             *is_ahead = false;
@@ -162,7 +162,7 @@ impl<S: Store> Pager<S> {
         }
         let mark = std::mem::take(mark);
         if mark != 0
-            && let Some(ahead) = self.streams.marked(page, mark - 1)
+            && let Some(ahead) = self.streams.on_mark(page, mark - 1)
         {
             // Pinned, so that the page is not evicted for them.
             self.frames[frame as usize].pins += 1;
@@ -175,9 +175,9 @@ impl<S: Store> Pager<S> {
     /// Fetches a page that is not local, and waits for it.
     fn fetch(&mut self, page: u64) -> Result<(), FarError> {
         self.stats.missing += 1;
-        let frame = self.room()?;
-        self.ask_for(page, frame)?;
-        if let Some(ahead) = self.streams.missing(page) {
+        let frame = self.wait_for_frame()?;
+        self.submit_read(page, frame)?;
+        if let Some(ahead) = self.streams.on_miss(page) {
             self.fetch_ahead(ahead);
         }
         self.clean_some();
@@ -185,51 +185,51 @@ impl<S: Store> Pager<S> {
     }
 
     /// Requests a page into a frame. Waits until the store takes the request.
-    fn ask_for(&mut self, page: u64, frame: u32) -> Result<(), FarError> {
+    fn submit_read(&mut self, page: u64, frame: u32) -> Result<(), FarError> {
         loop {
             match self.begin_read(page, frame) {
-                Begun::Yes => return Ok(()),
-                Begun::Busy => {
+                SubmitOutcome::Submitted => return Ok(()),
+                SubmitOutcome::Busy => {
                     if let Err(error) = self.wait() {
                         self.free.push(frame);
                         return Err(error);
                     }
                 }
-                Begun::Never(error) => return Err(FarError::of_fetch(page, error)),
+                SubmitOutcome::Rejected(error) => return Err(FarError::of_fetch(page, error)),
             }
         }
     }
 
     /// Requests a page into a frame without a page. If the store can never take the request, the frame is freed.
-    fn begin_read(&mut self, page: u64, at: u32) -> Begun {
+    fn begin_read(&mut self, page: u64, at: u32) -> SubmitOutcome {
         let frame = &mut self.frames[at as usize];
-        let target = frame.buffer.take().expect("a free frame is handed out with its buffer");
+        let target = frame.buffer.take_unshared().expect("a free frame is handed out with its buffer");
         let job = Job::Read { at: page * PAGE as u64, target };
         let (begun, request) = match self.store.submit(Request { tag: READ | u64::from(at), job }) {
             Ok(()) => {
-                let is_back = self.table.put(page, at);
+                let is_back = self.table.insert(page, at);
                 (frame.page, frame.is_reading, frame.is_fresh) = (page, true, true);
                 self.policy.insert(at, is_back);
                 self.reading += 1;
-                return Begun::Yes;
+                return SubmitOutcome::Submitted;
             }
-            Err(Refused::Busy(request)) => (Begun::Busy, request),
+            Err(Refused::Busy(request)) => (SubmitOutcome::Busy, request),
             Err(Refused::Never { error, request }) => {
                 self.free.push(at);
-                (Begun::Never(error), request)
+                (SubmitOutcome::Rejected(error), request)
             }
             Err(refused) => unreachable!("no other reason is known: {refused}"),
         };
         if let Job::Read { target, .. } = request.job {
-            frame.buffer = Buffer::Own(target);
+            frame.buffer = Buffer::Unshared(target);
         }
         begun
     }
 
     /// Requests pages ahead of a reader, as far as there is room without waiting.
-    fn fetch_ahead(&mut self, ahead: Ahead) {
+    fn fetch_ahead(&mut self, ahead: AheadWindow) {
         for page in ahead.pages(self.pages()) {
-            if self.table.frame(page).is_none() && !self.begin_ahead(page) {
+            if self.table.frame(page).is_none() && !self.begin_prefetch(page) {
                 break;
             }
         }
@@ -242,26 +242,26 @@ impl<S: Store> Pager<S> {
     }
 
     /// Requests a page that is not local, if there is room without waiting.
-    fn begin_ahead(&mut self, page: u64) -> bool {
-        let Some(frame) = self.free_frame() else { return false };
+    fn begin_prefetch(&mut self, page: u64) -> bool {
+        let Some(frame) = self.try_free_frame() else { return false };
         match self.begin_read(page, frame) {
-            Begun::Yes => {
+            SubmitOutcome::Submitted => {
                 self.frames[frame as usize].is_ahead = true;
                 self.stats.fetched_ahead += 1;
                 true
             }
-            Begun::Busy => {
+            SubmitOutcome::Busy => {
                 self.free.push(frame);
                 false
             }
-            Begun::Never(_) => false,
+            SubmitOutcome::Rejected(_) => false,
         }
     }
 
     /// Requests the pages that are not local, in order and as far as there is room, without waiting for them.
-    pub fn announce(&mut self, pages: impl Iterator<Item = u64>) {
+    pub fn prefetch(&mut self, pages: impl Iterator<Item = u64>) {
         for page in pages {
-            if self.table.frame(page).is_none() && !self.begin_ahead(page) {
+            if self.table.frame(page).is_none() && !self.begin_prefetch(page) {
                 break;
             }
         }
@@ -269,12 +269,12 @@ impl<S: Store> Pager<S> {
     }
 
     /// A frame with a buffer and without a page, if one can be had without waiting.
-    fn free_frame(&mut self) -> Option<u32> {
+    fn try_free_frame(&mut self) -> Option<u32> {
         let at = match self.free.pop() {
             Some(frame) => frame,
             None => self.evict()?,
         };
-        if self.frames[at as usize].buffer.own() || self.replace_buffer(at) {
+        if self.frames[at as usize].buffer.unshare() || self.replace_buffer(at) {
             return Some(at);
         }
         // Put behind the other free frames until its buffer comes back.
@@ -285,37 +285,37 @@ impl<S: Store> Pager<S> {
     /// Evicts a page, and returns its frame.
     fn evict(&mut self) -> Option<u32> {
         let frames = &self.frames;
-        let at = self.policy.victim(|frame| frames[frame as usize].can_go())?;
+        let at = self.policy.victim(|frame| frames[frame as usize].is_evictable())?;
         let frame = &self.frames[at as usize];
         self.table.evict(frame.page);
         self.stats.evicted += 1;
         self.stats.unused += u64::from(frame.is_ahead);
-        self.clear(at);
+        self.reset_frame(at);
         Some(at)
     }
 
     /// Gives a new buffer to a frame whose old one is still shared or was never returned. False if the arena has none.
     fn replace_buffer(&mut self, at: u32) -> bool {
         let Ok(buffer) = Buffer::alloc(self.store.arena()) else { return false };
-        self.frames[at as usize].buffer = Buffer::Own(buffer);
+        self.frames[at as usize].buffer = Buffer::Unshared(buffer);
         true
     }
 
     /// Resets the state of a frame whose page has gone.
-    fn clear(&mut self, at: u32) {
+    fn reset_frame(&mut self, at: u32) {
         let frame = &mut self.frames[at as usize];
-        if self.last.0 == frame.page {
-            self.last.0 = NO_PAGE;
+        if self.last_used.0 == frame.page {
+            self.last_used.0 = NO_PAGE;
         }
         self.failed -= usize::from(std::mem::take(&mut frame.has_failed));
         (frame.page, frame.mark, frame.is_hot, frame.is_fresh, frame.is_ahead) = (NO_PAGE, 0, false, false, false);
     }
 
     /// Returns a frame without a page. Waits until there is one.
-    fn room(&mut self) -> Result<u32, FarError> {
+    fn wait_for_frame(&mut self) -> Result<u32, FarError> {
         let failures = self.stats.writes_failed;
         loop {
-            if let Some(frame) = self.free_frame() {
+            if let Some(frame) = self.try_free_frame() {
                 return Ok(frame);
             }
             if self.stats.writes_failed != failures
@@ -323,7 +323,7 @@ impl<S: Store> Pager<S> {
             {
                 return Err(error);
             }
-            if self.writing == 0 && self.clean(self.options.writes, true) == 0 && self.reading == 0 {
+            if self.writing == 0 && self.clean(self.options.writes_max, true) == 0 && self.reading == 0 {
                 let (pinned, max) = (self.stats.pinned, self.options.pinned_pages);
                 return Err(FarError::TooManyPins { asked: 1, pinned, max });
             }
@@ -340,7 +340,9 @@ impl<S: Store> Pager<S> {
                 Some(_) => return Ok(()),
                 None => {
                     let error = self.awaited.1.take();
-                    return Err(error.map_or_else(|| self.vanished(page), |error| FarError::of_fetch(page, error)));
+                    return Err(
+                        error.map_or_else(|| self.evicted_before_use(page), |error| FarError::of_fetch(page, error))
+                    );
                 }
             }
         }
@@ -350,12 +352,12 @@ impl<S: Store> Pager<S> {
     pub fn turn(&mut self) -> bool {
         let turned = self.store.turn();
         let mut finished = std::mem::take(&mut self.finished);
-        let some = self.store.poll(&mut finished, POLL) > 0;
+        let has_finished = self.store.poll(&mut finished, POLL_MAX) > 0;
         for finished in finished.drain(..) {
-            self.settle(finished);
+            self.handle_finished(finished);
         }
         self.finished = finished;
-        turned || some
+        turned || has_finished
     }
 
     /// Waits for progress of the store: spins for a while, then sleeps.
@@ -381,20 +383,20 @@ impl<S: Store> Pager<S> {
         slept.transpose().map(|_| ()).map_err(FarError::Sleep)
     }
 
-    fn settle(&mut self, Finished { tag, result, target }: Finished) {
+    fn handle_finished(&mut self, Finished { tag, result, target }: Finished) {
         let at = tag as u32;
         match tag & !u64::from(u32::MAX) {
             READ if self.frames.get(at as usize).is_some_and(|frame| frame.is_reading) => {
-                self.was_read(at, result, target)
+                self.on_read(at, result, target)
             }
-            WRITE if self.frames.get(at as usize).is_some_and(|frame| frame.is_writing) => self.was_written(at, result),
-            OTHER => self.other = Some(result),
+            WRITE if self.frames.get(at as usize).is_some_and(|frame| frame.is_writing) => self.on_written(at, result),
+            FLUSH_OR_DISCARD => self.control_result = Some(result),
             // Not a request in flight: a store that answers twice changes nothing.
             _ => {}
         }
     }
 
-    fn was_read(&mut self, at: u32, result: Result<(), StoreError>, target: Option<MessageBuffer>) {
+    fn on_read(&mut self, at: u32, result: Result<(), StoreError>, target: Option<MessageBuffer>) {
         self.reading -= 1;
         let target = target.filter(|target| target.len() == PAGE);
         let result = match (&target, result) {
@@ -404,8 +406,8 @@ impl<S: Store> Pager<S> {
         let frame = &mut self.frames[at as usize];
         frame.is_reading = false;
         match target {
-            Some(target) => frame.buffer = Buffer::Own(target),
-            None => frame.buffer = Buffer::Away,
+            Some(target) => frame.buffer = Buffer::Unshared(target),
+            None => frame.buffer = Buffer::LentOut,
         }
         match result {
             Ok(()) => self.stats.fetched += 1,
@@ -415,9 +417,9 @@ impl<S: Store> Pager<S> {
                 if page == self.awaited.0 {
                     self.awaited.1 = Some(error);
                 }
-                self.table.forget(page);
+                self.table.remove(page);
                 self.policy.remove(at);
-                self.clear(at);
+                self.reset_frame(at);
                 self.free.push(at);
             }
         }
@@ -450,16 +452,16 @@ impl<S: Store> Pager<S> {
 
     /// Takes the bytes of a page for a guard that writes. [`Self::give_back`] returns them.
     pub fn lend(&mut self, at: u32) -> Result<MessageBuffer, FarError> {
-        self.writable(at)?;
+        self.make_writable(at)?;
         let frame = &mut self.frames[at as usize];
-        frame.buffer.take().ok_or(FarError::Borrowed { page: frame.page })
+        frame.buffer.take_unshared().ok_or(FarError::Borrowed { page: frame.page })
     }
 
     /// Ends [`Self::lend`].
     pub fn give_back(&mut self, frame: u32, buffer: MessageBuffer) {
-        self.frames[frame as usize].buffer = Buffer::Own(buffer);
-        self.changed(frame);
-        self.make_way();
+        self.frames[frame as usize].buffer = Buffer::Unshared(buffer);
+        self.mark_changed(frame);
+        self.clean_and_poll();
     }
 
     /// Drops pages from local memory, with any changes to them.
@@ -467,7 +469,7 @@ impl<S: Store> Pager<S> {
     /// # Errors
     ///
     /// [`FarError::Borrowed`] if a guard holds one of them.
-    pub fn forget(&mut self, pages: std::ops::Range<u64>) -> Result<(), FarError> {
+    pub fn drop_pages(&mut self, pages: std::ops::Range<u64>) -> Result<(), FarError> {
         for page in pages {
             while let Some(at) = self.table.frame(page) {
                 let frame = &mut self.frames[at as usize];
@@ -479,9 +481,9 @@ impl<S: Store> Pager<S> {
                     continue;
                 }
                 self.stats.dirty -= usize::from(std::mem::take(&mut frame.is_dirty));
-                self.table.forget(page);
+                self.table.remove(page);
                 self.policy.remove(at);
-                self.clear(at);
+                self.reset_frame(at);
                 self.free.push(at);
             }
         }
@@ -490,7 +492,7 @@ impl<S: Store> Pager<S> {
 
     /// Marks pages as no longer needed, so that changes to them are not written. Returns whether they are free of
     /// guards.
-    pub fn abandon(&mut self, pages: std::ops::Range<u64>) -> bool {
+    pub fn discard_changes(&mut self, pages: std::ops::Range<u64>) -> bool {
         let mut is_free = true;
         for page in pages {
             let Some(frame) = self.table.frame(page).map(|at| &mut self.frames[at as usize]) else { continue };
@@ -503,16 +505,16 @@ impl<S: Store> Pager<S> {
 
     /// Makes a range of pages read as zeros.
     pub fn zero(&mut self, pages: std::ops::Range<u64>) -> Result<(), FarError> {
-        self.forget(pages.clone())?;
+        self.drop_pages(pages.clone())?;
         let bytes = PAGE as u64;
         let job = Job::Discard { at: pages.start * bytes, len: (pages.end - pages.start) * bytes };
-        self.do_other(job)?.map_err(|source| FarError::Fetch { page: pages.start, source })
+        self.submit_and_wait(job)?.map_err(|source| FarError::Fetch { page: pages.start, source })
     }
 
     /// Submits a flush or a discard to the store, and waits for it.
-    fn do_other(&mut self, job: Job) -> Result<Result<(), StoreError>, FarError> {
-        let mut request = Request { tag: OTHER, job };
-        self.other = None;
+    fn submit_and_wait(&mut self, job: Job) -> Result<Result<(), StoreError>, FarError> {
+        let mut request = Request { tag: FLUSH_OR_DISCARD, job };
+        self.control_result = None;
         loop {
             match self.store.submit(request) {
                 Ok(()) => break,
@@ -525,7 +527,7 @@ impl<S: Store> Pager<S> {
             }
         }
         loop {
-            if let Some(result) = self.other.take() {
+            if let Some(result) = self.control_result.take() {
                 return Ok(result);
             }
             self.wait()?;
@@ -534,9 +536,9 @@ impl<S: Store> Pager<S> {
 }
 
 /// Outcome of submitting a request.
-enum Begun {
-    Yes,
+enum SubmitOutcome {
+    Submitted,
     /// The store has no room for another request now.
     Busy,
-    Never(StoreError),
+    Rejected(StoreError),
 }

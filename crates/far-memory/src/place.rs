@@ -14,21 +14,21 @@ impl<T: Copy + FromBytes + IntoBytes + Immutable + KnownLayout + 'static> Pod fo
 
 /// Places of a vector's elements.
 #[derive(Debug)]
-pub struct Places<T> {
+pub struct Layout<T> {
     /// The page of the first element.
     pub first: u64,
     kind: PhantomData<T>,
 }
 
-impl<T> Clone for Places<T> {
+impl<T> Clone for Layout<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Places<T> {}
+impl<T> Copy for Layout<T> {}
 
-impl<T: Pod> Places<T> {
+impl<T: Pod> Layout<T> {
     /// Elements in a page. No element straddles two.
     pub const PER_PAGE: usize = {
         assert!(size_of::<T>() > 0 && size_of::<T>() <= PAGE, "elements of a far vector are of 1 to 4096 bytes");
@@ -61,18 +61,18 @@ impl<T: Pod> Places<T> {
     }
 
     /// The elements that page `at` of a range holds, counted from the start of the range, and their bytes in that page.
-    pub fn part(&self, range: &Range<usize>, at: usize) -> (Range<usize>, Range<usize>) {
+    pub fn part_of_page(&self, range: &Range<usize>, at: usize) -> (Range<usize>, Range<usize>) {
         let page = range.start / Self::PER_PAGE + at;
-        let begins = page * Self::PER_PAGE;
-        let from = begins.max(range.start);
-        let to = (begins + Self::PER_PAGE).min(range.end);
-        (from - range.start..to - range.start, (from - begins) * size_of::<T>()..(to - begins) * size_of::<T>())
+        let page_start = page * Self::PER_PAGE;
+        let from = page_start.max(range.start);
+        let to = (page_start + Self::PER_PAGE).min(range.end);
+        (from - range.start..to - range.start, (from - page_start) * size_of::<T>()..(to - page_start) * size_of::<T>())
     }
 
     /// Index of the page within a range that holds element `index`, and the index among the range's elements there.
     pub fn find(&self, range: &Range<usize>, index: usize) -> (usize, usize) {
         let at = (range.start + index) / Self::PER_PAGE - range.start / Self::PER_PAGE;
-        (at, index - self.part(range, at).0.start)
+        (at, index - self.part_of_page(range, at).0.start)
     }
 
     /// Views bytes of a page as elements.
@@ -95,20 +95,21 @@ mod tests {
     #[test]
     fn no_element_lies_in_two_pages() {
         assert_eq!(
-            (Places::<Three>::PER_PAGE, Places::<[u8; 4096]>::PER_PAGE, Places::<u64>::PER_PAGE),
+            (Layout::<Three>::PER_PAGE, Layout::<[u8; 4096]>::PER_PAGE, Layout::<u64>::PER_PAGE),
             (1365, 1, 512)
         );
-        let places = Places::<Three>::new(7);
+        let places = Layout::<Three>::new(7);
         assert_eq!([0, 1364, 1365].map(|index| places.place(index)), [(7, 0), (7, 4092), (8, 0)]);
-        assert_eq!([0, 1, 1365, 1366].map(Places::<Three>::count), [0, 1, 1, 2]);
+        assert_eq!([0, 1, 1365, 1366].map(Layout::<Three>::count), [0, 1, 1, 2]);
     }
 
     #[test]
     fn parts_of_a_range_are_its_elements_in_order() {
-        let places = Places::<u64>::new(0);
+        let places = Layout::<u64>::new(0);
         for range in [0..0, 5..5, 0..1, 511..513, 100..2000, 512..1024] {
             let pages = places.pages(&range);
-            let parts: Vec<_> = (0..(pages.end - pages.start) as usize).map(|at| places.part(&range, at)).collect();
+            let parts: Vec<_> =
+                (0..(pages.end - pages.start) as usize).map(|at| places.part_of_page(&range, at)).collect();
             let mut next = 0;
             for (at, (elements, bytes)) in parts.iter().enumerate() {
                 assert_eq!((elements.start, elements.len() * 8), (next, bytes.len()));

@@ -15,10 +15,10 @@ const NONE: u32 = u32::MAX;
 /// Uses that are counted, at most.
 const USES_MAX: u8 = 3;
 /// One in this many frames is in the small queue.
-const SMALL_SHARE: usize = 10;
+const SMALL_SHARE_INVERSE: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum QueueKind {
     Out,
     Small,
     Main,
@@ -26,9 +26,9 @@ enum Place {
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    before: u32,
-    behind: u32,
-    place: Place,
+    previous: u32,
+    next: u32,
+    queue: QueueKind,
     uses: u8,
 }
 
@@ -54,23 +54,23 @@ impl Policy {
     pub fn new(frames: usize, small_min: usize) -> Self {
         let empty = Queue { head: NONE, tail: NONE, len: 0 };
         Self {
-            nodes: vec![Node { before: NONE, behind: NONE, place: Place::Out, uses: 0 }; frames],
+            nodes: vec![Node { previous: NONE, next: NONE, queue: QueueKind::Out, uses: 0 }; frames],
             small: empty,
             main: empty,
-            small_max: (frames / SMALL_SHARE).max(small_min).clamp(1, (frames / 2).max(1)),
+            small_max: (frames / SMALL_SHARE_INVERSE).max(small_min).clamp(1, (frames / 2).max(1)),
         }
     }
 
-    fn queue(&mut self, place: Place) -> &mut Queue {
-        if place == Place::Small { &mut self.small } else { &mut self.main }
+    fn queue(&mut self, place: QueueKind) -> &mut Queue {
+        if place == QueueKind::Small { &mut self.small } else { &mut self.main }
     }
 
-    fn push(&mut self, frame: u32, place: Place) {
+    fn push(&mut self, frame: u32, place: QueueKind) {
         let tail = self.queue(place).tail;
         let node = &mut self.nodes[frame as usize];
-        (node.before, node.behind, node.place) = (tail, NONE, place);
+        (node.previous, node.next, node.queue) = (tail, NONE, place);
         match self.nodes.get_mut(tail as usize) {
-            Some(last) => last.behind = frame,
+            Some(last) => last.next = frame,
             None => self.queue(place).head = frame,
         }
         let queue = self.queue(place);
@@ -78,28 +78,28 @@ impl Policy {
         queue.len += 1;
     }
 
-    /// Records that a frame got a page. `is_back`: the page was evicted a short time ago.
-    pub fn insert(&mut self, frame: u32, is_back: bool) {
+    /// Records that a frame got a page. `was_evicted_recently`: the page was evicted a short time ago.
+    pub fn insert(&mut self, frame: u32, was_evicted_recently: bool) {
         self.nodes[frame as usize].uses = 0;
-        self.push(frame, if is_back { Place::Main } else { Place::Small });
+        self.push(frame, if was_evicted_recently { QueueKind::Main } else { QueueKind::Small });
     }
 
     /// Records that a frame lost its page.
     pub fn remove(&mut self, frame: u32) {
-        let Node { before, behind, place, .. } = self.nodes[frame as usize];
-        if place == Place::Out {
+        let Node { previous: before, next: behind, queue: place, .. } = self.nodes[frame as usize];
+        if place == QueueKind::Out {
             return;
         }
         match self.nodes.get_mut(before as usize) {
-            Some(node) => node.behind = behind,
+            Some(node) => node.next = behind,
             None => self.queue(place).head = behind,
         }
         match self.nodes.get_mut(behind as usize) {
-            Some(node) => node.before = before,
+            Some(node) => node.previous = before,
             None => self.queue(place).tail = before,
         }
         self.queue(place).len -= 1;
-        self.nodes[frame as usize].place = Place::Out;
+        self.nodes[frame as usize].queue = QueueKind::Out;
     }
 
     /// Records another use of a frame's page.
@@ -110,42 +110,42 @@ impl Policy {
     }
 
     /// Moves a frame to the end of a queue.
-    fn requeue(&mut self, frame: u32, place: Place) {
+    fn requeue(&mut self, frame: u32, place: QueueKind) {
         self.remove(frame);
         self.push(frame, place);
     }
 
     /// Removes from the queues, and returns, the frame to evict next among those that can go. `None` if no page can.
-    pub fn victim(&mut self, mut can_go: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub fn victim(&mut self, mut is_evictable: impl FnMut(u32) -> bool) -> Option<u32> {
         // Frames passed over so far. Once that is a queue's length, nothing in it can go.
-        let (mut of_small, mut of_main) = (0, 0);
+        let (mut small_passed, mut main_passed) = (0, 0);
         loop {
-            let small_left = of_small < self.small.len;
-            let main_left = of_main < self.main.len;
+            let small_left = small_passed < self.small.len;
+            let main_left = main_passed < self.main.len;
             if small_left && (self.small.len >= self.small_max || !main_left) {
                 let head = self.small.head;
                 if self.nodes[head as usize].uses > 0 {
                     self.nodes[head as usize].uses = 0;
-                    self.requeue(head, Place::Main);
-                } else if can_go(head) {
+                    self.requeue(head, QueueKind::Main);
+                } else if is_evictable(head) {
                     self.remove(head);
                     return Some(head);
                 } else {
-                    of_small += 1;
-                    self.requeue(head, Place::Small);
+                    small_passed += 1;
+                    self.requeue(head, QueueKind::Small);
                 }
             } else if main_left {
                 let head = self.main.head;
                 let uses = &mut self.nodes[head as usize].uses;
                 if *uses > 0 {
                     *uses -= 1;
-                    self.requeue(head, Place::Main);
-                } else if can_go(head) {
+                    self.requeue(head, QueueKind::Main);
+                } else if is_evictable(head) {
                     self.remove(head);
                     return Some(head);
                 } else {
-                    of_main += 1;
-                    self.requeue(head, Place::Main);
+                    main_passed += 1;
+                    self.requeue(head, QueueKind::Main);
                 }
             } else {
                 return None;
@@ -230,7 +230,7 @@ mod tests {
                 table.evict(std::mem::replace(&mut has[frame as usize], *page));
                 frame
             };
-            policy.insert(frame, table.put(*page, frame));
+            policy.insert(frame, table.insert(*page, frame));
         }
         hits
     }

@@ -7,7 +7,7 @@ use sinew_remote_memory::Store;
 use crate::error::FarError;
 use crate::guard::{Pinned, PinnedMut};
 use crate::memory::FarMemory;
-use crate::place::{Places, Pod};
+use crate::place::{Layout, Pod};
 
 /// A vector of plain values in [`FarMemory`], as much of it local as there is room.
 ///
@@ -46,7 +46,7 @@ use crate::place::{Places, Pod};
 /// ```
 pub struct FarVec<T: Pod, S: Store> {
     memory: FarMemory<S>,
-    places: Places<T>,
+    layout: Layout<T>,
     len: usize,
 }
 
@@ -58,8 +58,8 @@ impl<T: Pod, S: Store> FarVec<T, S> {
     ///
     /// [`FarError::Full`], or the store's error.
     pub fn zeroed(memory: &FarMemory<S>, len: usize) -> Result<Self, FarError> {
-        let pages = memory.extents().take(Places::<T>::count(len))?;
-        let vector = Self { memory: memory.clone(), places: Places::new(pages.start), len };
+        let pages = memory.extents().take(Layout::<T>::count(len))?;
+        let vector = Self { memory: memory.clone(), layout: Layout::new(pages.start), len };
         memory.pager().zero(pages)?;
         Ok(vector)
     }
@@ -70,12 +70,12 @@ impl<T: Pod, S: Store> FarVec<T, S> {
     ///
     /// [`FarError::Full`] when another vector has some of the pages, or the store is too small.
     pub fn at(memory: &FarMemory<S>, page: u64, len: usize) -> Result<Self, FarError> {
-        let count = Places::<T>::count(len);
+        let count = Layout::<T>::count(len);
         let pages = page..page.checked_add(count).ok_or(FarError::Full { pages: count, free: 0 })?;
         if !memory.extents().take_at(pages) {
             return Err(FarError::Full { pages: count, free: 0 });
         }
-        Ok(Self { memory: memory.clone(), places: Places::new(page), len })
+        Ok(Self { memory: memory.clone(), layout: Layout::new(page), len })
     }
 
     /// Number of elements.
@@ -91,7 +91,7 @@ impl<T: Pod, S: Store> FarVec<T, S> {
 
     /// The pages of the store that the vector lies in.
     pub fn pages(&self) -> Range<u64> {
-        self.places.first..self.places.first + Places::<T>::count(self.len)
+        self.layout.first..self.layout.first + Layout::<T>::count(self.len)
     }
 
     /// The memory that the vector lies in.
@@ -101,7 +101,7 @@ impl<T: Pod, S: Store> FarVec<T, S> {
 
     /// Whether an element is local.
     pub fn is_local(&self, index: usize) -> bool {
-        index < self.len && self.memory.pager().is_local(self.places.place(index).0)
+        index < self.len && self.memory.pager().is_local(self.layout.place(index).0)
     }
 
     /// Reads an element.
@@ -111,7 +111,7 @@ impl<T: Pod, S: Store> FarVec<T, S> {
     /// [`FarError`], for example [`FarError::OutOfBounds`].
     #[inline]
     pub fn get(&self, index: usize) -> Result<T, FarError> {
-        let (page, at) = self.place(index)?;
+        let (page, at) = self.page_and_offset(index)?;
         let mut pager = self.memory.pager();
         let frame = pager.get(page)?;
         let (value, _) = T::read_from_prefix(&pager.bytes(frame)?[at..]).expect("an element lies whole in its page");
@@ -125,7 +125,7 @@ impl<T: Pod, S: Store> FarVec<T, S> {
     /// [`FarError`]; the element is then unchanged.
     #[inline]
     pub fn set(&mut self, index: usize, value: T) -> Result<(), FarError> {
-        let (page, at) = self.place(index)?;
+        let (page, at) = self.page_and_offset(index)?;
         let mut pager = self.memory.pager();
         let frame = pager.get(page)?;
         value.write_to_prefix(&mut pager.bytes_mut(frame)?[at..]).expect("an element lies whole in its page");
@@ -133,11 +133,11 @@ impl<T: Pod, S: Store> FarVec<T, S> {
     }
 
     #[inline]
-    fn place(&self, index: usize) -> Result<(u64, usize), FarError> {
+    fn page_and_offset(&self, index: usize) -> Result<(u64, usize), FarError> {
         if index >= self.len {
             return Err(FarError::OutOfBounds { from: index, to: index.saturating_add(1), len: self.len });
         }
-        Ok(self.places.place(index))
+        Ok(self.layout.place(index))
     }
 
     fn check(&self, range: &Range<usize>) -> Result<(), FarError> {
@@ -154,7 +154,7 @@ impl<T: Pod, S: Store> FarVec<T, S> {
     /// [`FarError`]; [`FarError::TooManyPins`] when guards would hold more pages than allowed.
     pub fn slice(&self, range: Range<usize>) -> Result<Pinned<'_, T, S>, FarError> {
         self.check(&range)?;
-        Pinned::new(&self.memory, self.places, range)
+        Pinned::new(&self.memory, self.layout, range)
     }
 
     /// Lends a range for reading and writing. Its pages stay local until the guard is dropped, and count as changed
@@ -165,7 +165,7 @@ impl<T: Pod, S: Store> FarVec<T, S> {
     /// As for [`Self::slice`].
     pub fn slice_mut(&mut self, range: Range<usize>) -> Result<PinnedMut<'_, T, S>, FarError> {
         self.check(&range)?;
-        PinnedMut::new(&self.memory, self.places, range)
+        PinnedMut::new(&self.memory, self.layout, range)
     }
 
     /// Iterates over all elements, from either end. At each end one page at a time is pinned. The iterator ends after
@@ -190,7 +190,7 @@ impl<T: Pod, S: Store> Drop for FarVec<T, S> {
         let pages = self.pages();
         let mut pager = self.memory.pager();
         // Pages held by a forgotten guard are never reused.
-        if pager.abandon(pages.clone()) {
+        if pager.discard_changes(pages.clone()) {
             drop(pager);
             self.memory.extents().give_back(pages);
         }
@@ -217,30 +217,38 @@ impl<'a, T: Pod, S: Store> IntoIterator for &'a FarVec<T, S> {
 pub struct Iter<'a, T: Pod, S: Store> {
     vector: &'a FarVec<T, S>,
     rest: Range<usize>,
-    front: Option<OfPage<'a, T, S>>,
-    back: Option<OfPage<'a, T, S>>,
+    front: Option<PinnedPage<'a, T, S>>,
+    back: Option<PinnedPage<'a, T, S>>,
 }
 
 /// The page that an end of an iterator is in: the index of its first element, and its guard.
-type OfPage<'a, T, S> = (usize, Pinned<'a, T, S>);
+type PinnedPage<'a, T, S> = (usize, Pinned<'a, T, S>);
 
 impl<'a, T: Pod, S: Store> Iter<'a, T, S> {
     #[inline]
-    fn element(vector: &'a FarVec<T, S>, held: &mut Option<OfPage<'a, T, S>>, index: usize) -> Result<T, FarError> {
-        if let Some((first, pinned)) = held
-            && index.wrapping_sub(*first) < Places::<T>::PER_PAGE
+    fn element(
+        vector: &'a FarVec<T, S>,
+        cached: &mut Option<PinnedPage<'a, T, S>>,
+        index: usize,
+    ) -> Result<T, FarError> {
+        if let Some((first, pinned)) = cached
+            && index.wrapping_sub(*first) < Layout::<T>::PER_PAGE
             && let Some(value) = pinned.in_page(index - *first)
         {
             return Ok(value);
         }
-        Self::next_page(vector, held, index)
+        Self::next_page(vector, cached, index)
     }
 
     #[cold]
-    fn next_page(vector: &'a FarVec<T, S>, held: &mut Option<OfPage<'a, T, S>>, index: usize) -> Result<T, FarError> {
-        *held = None;
-        let first = index - index % Places::<T>::PER_PAGE;
-        let (_, pinned) = held.insert((first, vector.slice(first..vector.len.min(first + Places::<T>::PER_PAGE))?));
+    fn next_page(
+        vector: &'a FarVec<T, S>,
+        cached: &mut Option<PinnedPage<'a, T, S>>,
+        index: usize,
+    ) -> Result<T, FarError> {
+        *cached = None;
+        let first = index - index % Layout::<T>::PER_PAGE;
+        let (_, pinned) = cached.insert((first, vector.slice(first..vector.len.min(first + Layout::<T>::PER_PAGE))?));
         Ok(pinned[index - first])
     }
 }
@@ -269,7 +277,7 @@ impl<T: Pod, S: Store> Iterator for Iter<'_, T, S> {
         (self.front, self.back) = (None, None);
         while !self.rest.is_empty() {
             let from = self.rest.start;
-            let to = self.rest.end.min(from - from % Places::<T>::PER_PAGE + Places::<T>::PER_PAGE);
+            let to = self.rest.end.min(from - from % Layout::<T>::PER_PAGE + Layout::<T>::PER_PAGE);
             self.rest.start = to;
             match self.vector.slice(from..to) {
                 Ok(page) => all = page.iter().fold(all, |all, element| with(all, Ok(*element))),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Faults, FaultyStore, Hold, PAGE, Watch};
+use common::{Faults, FaultsHandle, FaultyStore, PAGE, Watch};
 use sinew_fabric::{Generator, SeededGenerator};
 use sinew_far_memory::{FarError, FarMemory, FarVec, LOCAL_PAGES_MIN, Options};
 use sinew_mem::Arena;
@@ -10,7 +10,7 @@ use sinew_remote_memory::StoreError;
 
 const PER_PAGE: usize = PAGE / 8;
 
-fn far(pages: usize, options: Options, faults: Faults) -> (FarMemory<FaultyStore>, Hold) {
+fn far(pages: usize, options: Options, faults: Faults) -> (FarMemory<FaultyStore>, FaultsHandle) {
     let arena = 2 * (options.local_pages + 8) * Arena::block_len(PAGE, PAGE);
     let (store, hold) = FaultyStore::new(pages, arena, 1, faults);
     (FarMemory::new(store, options, Watch::start()).unwrap(), hold)
@@ -303,7 +303,7 @@ fn options_that_cannot_be_had_are_refused() {
         Options { ahead_pages: LOCAL_PAGES_MIN / 2 + 1, ..good.clone() },
         Options { dirty_high: LOCAL_PAGES_MIN + 1, ..good.clone() },
         Options { dirty_high: 1, dirty_low: 2, ..good.clone() },
-        Options { writes: 0, ..good },
+        Options { writes_max: 0, ..good },
     ];
     for options in wrong {
         assert!(matches!(new(options.clone(), 1 << 20), Some(FarError::Options(_))), "{options:?}");
@@ -312,7 +312,7 @@ fn options_that_cannot_be_had_are_refused() {
 
 #[test]
 fn a_store_that_takes_one_request_at_a_time_serves_all() {
-    let faults = Faults { room: 1, delay: 3, ..Faults::default() };
+    let faults = Faults { requests_max: 1, delay: 3, ..Faults::default() };
     let (memory, _) = far(64, Options::with_local_pages(16), faults);
     let mut vector = words(&memory, 64);
     (0..64).for_each(|page| vector.set(page * PER_PAGE, page as u64).unwrap());

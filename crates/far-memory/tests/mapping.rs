@@ -7,19 +7,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread;
 
-use common::{Faults, FaultyStore, Hold, PAGE, Watch};
+use common::{Faults, FaultsHandle, FaultyStore, PAGE, Watch};
 use sinew_fabric::{Generator, SeededGenerator};
 use sinew_far_memory::{Control, FarError, FarMapping, Handler, MapError, MapOptions, OnLoss, Options, Stats};
 
 const PER_PAGE: usize = PAGE / 8;
 
 /// Runs `with` beside a handler. Returns the handler's statistics, and the errors that it reported.
-fn beside_a_handler(
+fn with_handler(
     pages: u64,
     options: Options,
     map: MapOptions,
     faults: Faults,
-    with: impl FnOnce(&FarMapping, &Control, &Hold),
+    with: impl FnOnce(&FarMapping, &Control, &FaultsHandle),
 ) -> Option<(Stats, Vec<FarError>)> {
     let mapping = match FarMapping::new(pages, map) {
         Ok(mapping) => mapping,
@@ -52,7 +52,7 @@ fn user_mode() -> MapOptions {
 #[test]
 fn what_was_stored_is_loaded_again_however_few_pages_are_local() {
     let options = Options::with_local_pages(8);
-    let ran = beside_a_handler(64, options, user_mode(), Faults::default(), |mapping, control, hold| {
+    let ran = with_handler(64, options, user_mode(), Faults::default(), |mapping, control, hold| {
         let words = mapping.words();
         assert!(words.iter().all(|word| word.load(Relaxed) == 0));
         for (index, word) in words.iter().enumerate().step_by(5) {
@@ -75,7 +75,7 @@ fn many_threads(options: Options, faults: Faults, accesses: usize) {
     const PAGES: usize = 48;
     const THREADS: usize = 4;
     let is_bad = faults.bad_writes > 0 || faults.bad_reads > 0;
-    let ran = beside_a_handler(PAGES as u64, options, user_mode(), faults, |mapping, control, hold| {
+    let ran = with_handler(PAGES as u64, options, user_mode(), faults, |mapping, control, hold| {
         let shadows: Vec<Vec<u64>> = thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
                 .map(|mine| {
@@ -141,7 +141,7 @@ fn many_threads_find_what_they_stored_at_a_store_that_fails() {
 #[test]
 fn a_sequential_reader_is_fetched_ahead() {
     let options = Options::with_local_pages(64);
-    let ran = beside_a_handler(512, options, user_mode(), Faults::default(), |mapping, _, hold| {
+    let ran = with_handler(512, options, user_mode(), Faults::default(), |mapping, _, hold| {
         assert!(mapping.words().iter().step_by(PER_PAGE).all(|word| word.load(Relaxed) == 0));
         assert_eq!(hold.faults().reads.len(), 512, "every page once");
     });
@@ -152,7 +152,7 @@ fn a_sequential_reader_is_fetched_ahead() {
 #[test]
 fn a_write_that_fails_is_told_and_its_page_stays() {
     let faults = Faults { bad_writes: 1, ..Faults::default() };
-    let ran = beside_a_handler(64, Options::with_local_pages(16), user_mode(), faults, |mapping, control, hold| {
+    let ran = with_handler(64, Options::with_local_pages(16), user_mode(), faults, |mapping, control, hold| {
         let words = mapping.words();
         (0..10).for_each(|page| words[page * PER_PAGE].store(page as u64 + 1, Relaxed));
         let error = control.flush().unwrap_err();
@@ -171,7 +171,7 @@ fn a_write_that_fails_is_told_and_its_page_stays() {
 fn who_touches_a_lost_page_waits_until_it_is_back_if_so_decided() {
     let map = MapOptions { on_loss: OnLoss::Wait, ..user_mode() };
     let faults = Faults { lost: [3].into(), ..Faults::default() };
-    let ran = beside_a_handler(16, Options::with_local_pages(8), map, faults, |mapping, control, hold| {
+    let ran = with_handler(16, Options::with_local_pages(8), map, faults, |mapping, control, hold| {
         thread::scope(|scope| {
             let waits = scope.spawn(|| mapping.words()[3 * PER_PAGE].load(Relaxed));
             for page in (0..16).filter(|page| *page != 3) {
@@ -183,7 +183,7 @@ fn who_touches_a_lost_page_waits_until_it_is_back_if_so_decided() {
             assert!(!waits.is_finished());
             hold.bytes()[3 * PAGE] = 42;
             hold.faults().lost.clear();
-            control.forgive();
+            control.retry_lost();
             assert_eq!(waits.join().unwrap(), 42);
         });
     });
@@ -198,7 +198,7 @@ fn child() {
         return;
     }
     let faults = Faults { lost: [3].into(), ..Faults::default() };
-    beside_a_handler(16, Options::with_local_pages(8), user_mode(), faults, |mapping, _, _| {
+    with_handler(16, Options::with_local_pages(8), user_mode(), faults, |mapping, _, _| {
         let word = mapping.words()[3 * PER_PAGE].load(Relaxed);
         println!("got {word:#x}");
     });

@@ -38,12 +38,12 @@ fn steps() -> impl Strategy<Value = Step> {
 fn faults() -> impl Strategy<Value = Faults> {
     let one_in = || prop_oneof![Just(0u64), Just(2), Just(7)];
     (0..20u64, any::<bool>(), one_in(), one_in(), prop_oneof![Just(1usize), Just(3), Just(64)]).prop_map(
-        |(delay, reorders, bad_reads, bad_writes, room)| Faults {
+        |(delay, reorders, bad_reads, bad_writes, requests_max)| Faults {
             delay,
             reorders,
             bad_reads,
             bad_writes,
-            room,
+            requests_max,
             ..Faults::default()
         },
     )
@@ -58,13 +58,13 @@ fn options() -> impl Strategy<Value = Options> {
             ahead_pages: ahead.min(local / 2),
             dirty_high,
             dirty_low: low.min(dirty_high),
-            writes,
+            writes_max: writes,
         }
     })
 }
 
 /// Whether a faulty store or few local pages can lead to this error. No other error may occur.
-fn is_due(error: &FarError, faults: &Faults) -> bool {
+fn is_expected(error: &FarError, faults: &Faults) -> bool {
     match error {
         FarError::Fetch { .. } => faults.bad_reads > 0,
         FarError::WriteBack { .. } => faults.bad_writes > 0,
@@ -79,7 +79,7 @@ fn check(steps: &[Step], faults: Faults, options: Options, seed: u64) {
     let memory = FarMemory::new(store, options.clone(), Watch::start()).unwrap();
     let mut vector = FarVec::<u64, _>::zeroed(&memory, LEN).unwrap();
     let mut shadow = vec![0u64; LEN];
-    let due = |error: FarError| assert!(is_due(&error, &faults), "{error}");
+    let due = |error: FarError| assert!(is_expected(&error, &faults), "{error}");
     for step in steps {
         match *step {
             Step::Get(index) => vector.get(index).map(|value| assert_eq!(value, shadow[index])).unwrap_or_else(due),

@@ -9,12 +9,12 @@ pub(crate) struct Bucket {
     filled_ns: u64,
 }
 
-const ONE: u64 = 1_000_000_000;
+const TOKEN: u64 = 1_000_000_000;
 
 impl Bucket {
     /// A full bucket.
     pub fn new(per_s: u32, at_once: u32) -> Self {
-        let tokens_max = u64::from(at_once) * ONE;
+        let tokens_max = u64::from(at_once) * TOKEN;
         Self { per_s: per_s.into(), tokens: tokens_max, tokens_max, filled_ns: 0 }
     }
 
@@ -23,16 +23,16 @@ impl Bucket {
         let passed_ns = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);
         self.tokens = self.tokens.saturating_add(passed_ns.saturating_mul(self.per_s)).min(self.tokens_max);
-        if self.tokens < ONE {
+        if self.tokens < TOKEN {
             return false;
         }
-        self.tokens -= ONE;
+        self.tokens -= TOKEN;
         true
     }
 
     /// When the next token is there, after [`Self::take`] found none.
     pub fn next_ns(&self, now_ns: u64) -> u64 {
-        let missing = ONE.saturating_sub(self.tokens);
+        let missing = TOKEN.saturating_sub(self.tokens);
         now_ns.saturating_add(missing.div_ceil(self.per_s.max(1)))
     }
 }

@@ -55,17 +55,24 @@ pub struct Counters {
     /// Frames sent on, including those that waited for a neighbour.
     pub forwarded: u64,
     /// Frames addressed to the forwarder itself that it answered or learnt from.
-    pub taken: u64,
+    pub handled_locally: u64,
     /// Frames that the forwarder made: answers, requests, errors, fragments.
     pub made: u64,
     /// Errors that the rate limit held back. Their frames count as dropped for their own reason.
-    pub errors_held: u64,
+    pub errors_suppressed: u64,
     dropped: [u64; Reason::ALL.len()],
 }
 
 impl Default for Counters {
     fn default() -> Self {
-        Self { received: 0, forwarded: 0, taken: 0, made: 0, errors_held: 0, dropped: [0; Reason::ALL.len()] }
+        Self {
+            received: 0,
+            forwarded: 0,
+            handled_locally: 0,
+            made: 0,
+            errors_suppressed: 0,
+            dropped: [0; Reason::ALL.len()],
+        }
     }
 }
 

@@ -37,7 +37,7 @@ impl Application for Echo {
             };
             let number = u32::from_be_bytes([number[0], number[1], number[2], number[3]]);
             let (to, from) = (headers::destination(bytes), headers::source(bytes));
-            headers::address(bytes, from, to);
+            headers::set_addresses(bytes, from, to);
             fates.push(Fate::Forward((number % self.ports) as u16));
             self.counters.forwarded += 1;
         }

@@ -33,7 +33,7 @@ pub struct Fib {
 }
 
 /// Upper bound on the groups that a prefix of this length needs.
-fn groups(len: u8) -> usize {
+fn group_count(len: u8) -> usize {
     usize::from(len.saturating_sub(24)).div_ceil(8)
 }
 
@@ -63,8 +63,8 @@ impl Fib {
                 });
             }
         }
-        let given = |route: &Route| Entry { prefix: route.prefix, hop: Hop::To(route.target), line: route.line };
-        entries.extend(routes.iter().map(given));
+        let configured = |route: &Route| Entry { prefix: route.prefix, hop: Hop::To(route.target), line: route.line };
+        entries.extend(routes.iter().map(configured));
         // Reserved addresses come behind the routes, so that no route replaces them.
         for network in interfaces.iter().flat_map(|interface| &interface.networks) {
             let whole = |address: IpAddr| Network { address, len: if address.is_ipv4() { 32 } else { 128 } };
@@ -76,13 +76,13 @@ impl Fib {
             let len = if network.address.is_ipv4() { 32 } else { 128 };
             entries.push(Entry { prefix: Network { address: network.address, len }, hop: Hop::Local, line: 0 });
         }
-        Self::of(&entries, routes.len())
+        Self::from_entries(&entries, routes.len())
     }
 
-    fn of(entries: &[Entry], routes: usize) -> Result<Self, LineError> {
+    fn from_entries(entries: &[Entry], routes: usize) -> Result<Self, LineError> {
         let room = |is_v4: bool| {
-            let of_family = entries.iter().filter(|entry| entry.prefix.address.is_ipv4() == is_v4);
-            of_family.fold(None, |sum: Option<usize>, entry| Some(sum.unwrap_or(0) + groups(entry.prefix.len)))
+            let family = entries.iter().filter(|entry| entry.prefix.address.is_ipv4() == is_v4);
+            family.fold(None, |sum: Option<usize>, entry| Some(sum.unwrap_or(0) + group_count(entry.prefix.len)))
         };
         let groups_max = (1 << 22) - (1 << 16);
         let none = |error: RouteError| LineError { line: 0, problem: error.to_string() };

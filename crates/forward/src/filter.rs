@@ -42,7 +42,7 @@ pub struct Alert {
 /// Automata, and the choice of automata for each packet.
 #[derive(Debug)]
 pub struct Filter {
-    automata: Vec<Group>,
+    automata: Vec<AutomatonGroup>,
     /// Automaton for each protocol (`None` is any) and port.
     groups: HashMap<(Option<u8>, Ports), u32>,
     /// Jobs of the current batch in the order of the scan: automaton and index of the text. Kept for its memory.
@@ -50,7 +50,7 @@ pub struct Filter {
 }
 
 #[derive(Debug)]
-struct Group {
+struct AutomatonGroup {
     automaton: Automaton,
     /// For each of the automaton's patterns, its index among all contents.
     contents: Vec<usize>,
@@ -69,7 +69,7 @@ pub struct Payload<'a> {
 
 impl<'a> Payload<'a> {
     /// The payload of an IP packet. `None` if the packet is malformed, or the header with its ports cannot be read.
-    pub fn of(packet: &'a [u8]) -> Option<Self> {
+    pub fn read(packet: &'a [u8]) -> Option<Self> {
         let (protocol, bytes) = match packet.first()? >> 4 {
             4 => {
                 let read = Ipv4::read(packet).ok()?;
@@ -84,12 +84,12 @@ impl<'a> Payload<'a> {
                 (upper.protocol, &packet[upper.at..read.total_len])
             }
         };
-        let (header_len, least) = match protocol {
+        let (header_len, upper_len_min) = match protocol {
             protocol::TCP => (usize::from(*bytes.get(12)? >> 4) * 4, 20),
             protocol::UDP => (8, 8),
             _ => return Some(Self { protocol, ports: None, bytes }),
         };
-        if header_len < least || bytes.len() < header_len {
+        if header_len < upper_len_min || bytes.len() < header_len {
             return None;
         }
         let port = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -117,12 +117,12 @@ impl Filter {
             };
             let automaton = Automaton::new(patterns).map_err(wrong)?;
             groups.insert(key, automata.len() as u32);
-            automata.push(Group { automaton, contents: numbers });
+            automata.push(AutomatonGroup { automaton, contents: numbers });
         }
         Ok(Self { automata, groups, order: Vec::new() })
     }
 
-    /// A filter over these groups of patterns, which [`Self::scan_chosen`] chooses by index. A content's index counts
+    /// A filter over these groups of patterns, which [`Self::scan_assigned`] chooses by index. A content's index counts
     /// through all groups.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl Filter {
         let group = |patterns: Vec<Pattern>| {
             let contents = (next..next + patterns.len()).collect();
             next += patterns.len();
-            Ok(Group { automaton: Automaton::new(patterns)?, contents })
+            Ok(AutomatonGroup { automaton: Automaton::new(patterns)?, contents })
         };
         let automata = groups.into_iter().map(group).collect::<Result<_, _>>()?;
         Ok(Self { automata, groups: HashMap::new(), order: Vec::new() })
@@ -146,35 +146,35 @@ impl Filter {
     }
 
     /// The automata that a payload goes through: those for its ports and those for any port.
-    fn choose(&self, payload: &Payload<'_>) -> impl Iterator<Item = u32> {
-        let of = |protocol| {
+    fn automata_for(&self, payload: &Payload<'_>) -> impl Iterator<Item = u32> {
+        let group_of = |protocol| {
             let ports = payload.ports.map(|(from, to)| [Ports::From(from), Ports::To(to)]);
             let ports = ports.into_iter().flatten().chain([Ports::Any]);
             ports.filter_map(move |ports| self.groups.get(&(protocol, ports)).copied())
         };
-        of(Some(payload.protocol)).chain(of(None))
+        group_of(Some(payload.protocol)).chain(group_of(None))
     }
 
     /// Finds the patterns in the payloads of IP packets, and hands each hit to `found` with the packet's index, in no
     /// particular order. Packets whose payload cannot be read are skipped.
     pub fn scan(&mut self, packets: &[&[u8]], found: impl FnMut(usize, Alert)) {
-        let payloads: Vec<Option<Payload<'_>>> = packets.iter().map(|packet| Payload::of(packet)).collect();
+        let payloads: Vec<Option<Payload<'_>>> = packets.iter().map(|packet| Payload::read(packet)).collect();
         let chosen = payloads.iter().zip(0..).filter_map(|(payload, number)| Some((payload.as_ref()?, number)));
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend(
-            chosen.flat_map(|(payload, number)| self.choose(payload).map(move |automaton| (automaton, number))),
+            chosen.flat_map(|(payload, number)| self.automata_for(payload).map(move |automaton| (automaton, number))),
         );
         let text = |number: u32| payloads[number as usize].map_or(&[][..], |payload| payload.bytes);
-        self.in_order(&mut order, text, found);
+        self.scan_sorted(&mut order, text, found);
         self.order = order;
     }
 
     /// As [`Self::scan`], packet by packet without sorting: the baseline.
     pub fn scan_plain(&self, packets: &[&[u8]], mut found: impl FnMut(usize, Alert)) {
         for (number, packet) in packets.iter().enumerate() {
-            let Some(payload) = Payload::of(packet) else { continue };
-            for automaton in self.choose(&payload) {
+            let Some(payload) = Payload::read(packet) else { continue };
+            for automaton in self.automata_for(&payload) {
                 self.scan_one(automaton, payload.bytes, |alert| found(number, alert));
             }
         }
@@ -187,7 +187,7 @@ impl Filter {
     /// When there is no such automaton.
     #[inline]
     pub fn scan_one(&self, automaton: u32, text: &[u8], mut found: impl FnMut(Alert)) {
-        let Group { automaton, contents } = &self.automata[automaton as usize];
+        let AutomatonGroup { automaton, contents } = &self.automata[automaton as usize];
         automaton.scan(text, |hit| found(Alert { content: contents[hit.pattern as usize], end: hit.end as usize }));
     }
 
@@ -197,26 +197,36 @@ impl Filter {
     /// # Panics
     ///
     /// When there is no such automaton.
-    pub fn scan_chosen(&mut self, texts: &[(u32, &[u8])], is_sorted: bool, found: impl FnMut(usize, Alert)) {
+    pub fn scan_assigned(&mut self, texts: &[(u32, &[u8])], is_sorted: bool, found: impl FnMut(usize, Alert)) {
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend(texts.iter().zip(0..).map(|((automaton, _), number)| (*automaton, number)));
         let text = |number: u32| texts[number as usize].1;
         if is_sorted {
-            self.in_order(&mut order, text, found);
+            self.scan_sorted(&mut order, text, found);
         } else {
-            self.at_once(&order, text, found);
+            self.scan_interleaved(&order, text, found);
         }
         self.order = order;
     }
 
     /// Sorts jobs by automaton, the longest texts first, and runs them.
-    fn in_order<'a>(&self, order: &mut [(u32, u32)], text: impl Fn(u32) -> &'a [u8], found: impl FnMut(usize, Alert)) {
+    fn scan_sorted<'a>(
+        &self,
+        order: &mut [(u32, u32)],
+        text: impl Fn(u32) -> &'a [u8],
+        found: impl FnMut(usize, Alert),
+    ) {
         order.sort_unstable_by_key(|(automaton, number)| (*automaton, std::cmp::Reverse(text(*number).len())));
-        self.at_once(order, text, found);
+        self.scan_interleaved(order, text, found);
     }
 
-    fn at_once<'a>(&self, order: &[(u32, u32)], text: impl Fn(u32) -> &'a [u8], mut found: impl FnMut(usize, Alert)) {
+    fn scan_interleaved<'a>(
+        &self,
+        order: &[(u32, u32)],
+        text: impl Fn(u32) -> &'a [u8],
+        mut found: impl FnMut(usize, Alert),
+    ) {
         let job = |(automaton, number): &(u32, u32)| Job {
             automaton: &self.automata[*automaton as usize].automaton,
             text: text(*number),

@@ -66,7 +66,7 @@ pub fn type_of(frame: &[u8]) -> u16 {
 
 /// Writes both addresses of a frame that has at least a header.
 #[inline(always)]
-pub fn address(frame: &mut [u8], to: MacAddress, from: MacAddress) {
+pub fn set_addresses(frame: &mut [u8], to: MacAddress, from: MacAddress) {
     frame[..6].copy_from_slice(&to.0);
     frame[6..12].copy_from_slice(&from.0);
 }
@@ -74,7 +74,7 @@ pub fn address(frame: &mut [u8], to: MacAddress, from: MacAddress) {
 /// A complete Ethernet header.
 pub fn ethernet(to: MacAddress, from: MacAddress, ether_type: u16) -> [u8; ETHERNET_HEADER_LEN] {
     let mut header = [0; ETHERNET_HEADER_LEN];
-    address(&mut header, to, from);
+    set_addresses(&mut header, to, from);
     header[12..].copy_from_slice(&ether_type.to_be_bytes());
     header
 }

@@ -31,7 +31,7 @@ pub struct NetworkError {
 }
 
 /// Bits of an address of this family.
-fn bits(address: IpAddr) -> u8 {
+fn address_bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
@@ -57,10 +57,10 @@ impl Network {
         let (address, len) = text.split_once('/').ok_or_else(|| wrong("write ADDRESS/LENGTH".to_owned()))?;
         let address: IpAddr = address.parse().map_err(|_| wrong(format!("`{address}` is no address")))?;
         let len: u8 = len.parse().map_err(|_| wrong(format!("`{len}` is no length of a prefix")))?;
-        if len > bits(address) {
+        if len > address_bits(address) {
             return Err(wrong(format!(
                 "a prefix of {len} bits is longer than the address, which has {}",
-                bits(address)
+                address_bits(address)
             )));
         }
         Ok(Self { address, len })
@@ -91,7 +91,7 @@ impl Network {
     }
 
     /// Whether an address is on the network.
-    pub fn holds(&self, address: IpAddr) -> bool {
+    pub fn contains(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.address.is_ipv4() && masked(address, self.len) == self.prefix()
     }
 
@@ -180,19 +180,19 @@ impl Interface {
     /// Whether an address can be reached on the interface's link.
     pub fn reaches(&self, address: IpAddr) -> bool {
         let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        is_link_local || self.networks.iter().any(|network| network.holds(address))
+        is_link_local || self.networks.iter().any(|network| network.contains(address))
     }
 
-    /// The interface's IPv4 address on the network of `near`; if it has none there, any of them.
-    pub fn v4_near(&self, near: Ipv4Addr) -> Option<Ipv4Addr> {
-        let on_net = self.networks.iter().find(|network| network.holds(near.into()));
+    /// The interface's IPv4 address on the network of `peer`; if it has none there, any of them.
+    pub fn v4_for(&self, peer: Ipv4Addr) -> Option<Ipv4Addr> {
+        let on_net = self.networks.iter().find(|network| network.contains(peer.into()));
         let v4 = |network: &Network| if let IpAddr::V4(v4) = network.address { Some(v4) } else { None };
         on_net.and_then(v4).or_else(|| self.networks.iter().find_map(v4))
     }
 
     /// The IPv6 address to use towards `near`: a global one, or the link-local one if `near` is link-local or there is
     /// no other.
-    pub fn v6_near(&self, near: Ipv6Addr) -> Ipv6Addr {
+    pub fn v6_for(&self, near: Ipv6Addr) -> Ipv6Addr {
         let v6 = |network: &Network| if let IpAddr::V6(v6) = network.address { Some(v6) } else { None };
         if near.is_unicast_link_local() {
             return self.link_local();
@@ -231,10 +231,10 @@ pub fn check(interfaces: &[Interface]) -> Result<(), InterfaceError> {
             if !is_host(address) || is_edge {
                 return Err(InterfaceError::Address { name: name(), address });
             }
-            let before =
+            let other_owner =
                 interfaces[..at].iter().find(|other| other.networks.iter().any(|network| network.address == address));
             let within = interface.networks[..nth].iter().any(|network| network.address == address);
-            if let Some(other) = before.or_else(|| within.then_some(interface)) {
+            if let Some(other) = other_owner.or_else(|| within.then_some(interface)) {
                 return Err(InterfaceError::Twice { name: name(), other: other.name.clone(), address });
             }
         }
@@ -278,11 +278,11 @@ mod tests {
     fn networks_are_read_and_what_is_none_is_named() {
         let network = Network::parse("10.1.2.3/16").unwrap();
         assert_eq!(network.prefix(), IpAddr::from([10, 1, 0, 0]));
-        assert!(network.holds([10, 1, 255, 1].into()) && !network.holds([10, 2, 0, 1].into()));
-        assert!(!network.holds("::".parse().unwrap()));
+        assert!(network.contains([10, 1, 255, 1].into()) && !network.contains([10, 2, 0, 1].into()));
+        assert!(!network.contains("::".parse().unwrap()));
         assert_eq!(network.reserved().collect::<Vec<_>>(), [[10, 1, 0, 0], [10, 1, 255, 255]].map(Ipv4Addr::from));
         assert_eq!(Network::parse("10.1.2.2/31").unwrap().reserved().count(), 0);
-        assert!(Network::parse("0.0.0.0/0").unwrap().holds([1, 2, 3, 4].into()));
+        assert!(Network::parse("0.0.0.0/0").unwrap().contains([1, 2, 3, 4].into()));
         for (text, problem) in [
             ("10.0.0.0/33", "longer than the address, which has 32"),
             ("::/129", "longer than the address, which has 128"),
@@ -322,7 +322,7 @@ mod tests {
         assert!(interface.has("fe80::ff:fe00:1".parse().unwrap()) && interface.has([10, 1, 0, 1].into()));
         assert!(interface.reaches([10, 1, 0, 9].into()) && !interface.reaches([10, 2, 0, 9].into()));
         assert!(interface.reaches("fe80::9".parse().unwrap()));
-        assert_eq!(interface.v4_near([10, 1, 0, 9].into()), Some([10, 1, 0, 1].into()));
-        assert_eq!(interface.v4_near([9, 9, 9, 9].into()), Some([10, 0, 0, 1].into()));
+        assert_eq!(interface.v4_for([10, 1, 0, 9].into()), Some([10, 1, 0, 1].into()));
+        assert_eq!(interface.v4_for([9, 9, 9, 9].into()), Some([10, 0, 0, 1].into()));
     }
 }

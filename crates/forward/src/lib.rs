@@ -6,7 +6,7 @@
 //! | [`echo::Echo`] | the port number in the frame |
 //! | [`router::Router`] | the longest prefix of an IPv4 or IPv6 destination, with all duties of a router |
 //! | [`switch::Switch`] | the Ethernet destination |
-//! | [`named::Named`] | the longest prefix of an Interest's name |
+//! | [`named::NameForwarder`] | the longest prefix of an Interest's name |
 //!
 //! Each application looks up a burst's keys in one of three [forms](Form), which share the table: one after the other,
 //! interleaved, and with group prefetching by hand. An [`Application`] is a state machine: it is handed bursts and the
@@ -22,7 +22,7 @@
 //! let network = Network::new(ManualClock::new());
 //! let (near, far) = (network.port("near")?, network.port("far")?);
 //! let to_near = near.address();
-//! let near = Cable::answering(near, MacAddress([2, 0, 0, 0, 0, 1]));
+//! let near = Cable::to_first_sender(near, MacAddress([2, 0, 0, 0, 0, 1]));
 //! let mut far = Cable::to(far, &to_near, MacAddress([2, 0, 0, 0, 0, 2]))?;
 //! far.split().1.push(&[0xFF; 14], &[0, 0, 0, 0]);
 //! far.split().1.submit();
@@ -73,4 +73,4 @@ pub use counters::{Counters, Reason};
 pub use fib::Fib;
 pub use form::Form;
 pub use forwarder::{Forwarder, TooManyPorts};
-pub use neighbours::{FRESH_NS, NeighbourLimits, PATIENCE_NS, QUESTIONS, WAITING_EACH};
+pub use neighbours::{FRESH_NS, NeighbourLimits, RETRANSMIT_NS, SOLICITATIONS_MAX, WAITING_PER_NEIGHBOUR_MAX};

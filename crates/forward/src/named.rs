@@ -12,7 +12,7 @@ use crate::burst::{Application, Fate, Fates, Outbox};
 use crate::counters::{Counters, Reason};
 use crate::form::Form;
 use crate::headers::{self, ether_type, ndn};
-use crate::routes::{LineError, lines, named};
+use crate::routes::{LineError, lines, position_of_name};
 
 /// Name prefixes to forward by, each with its port and the line that it was read from.
 pub type Prefixes = Vec<(Vec<u8>, u16, usize)>;
@@ -31,7 +31,7 @@ pub fn parse<'a>(text: &str, ports: impl Iterator<Item = &'a str> + Clone) -> Re
             return Err(wrong("write NAME dev INTERFACE, as /org/example dev lan".to_owned()));
         };
         Name::new(name.as_bytes()).map_err(|error| wrong(format!("`{name}`: {error}")))?;
-        let port = named(port, ports.clone()).map_err(wrong)?;
+        let port = position_of_name(port, ports.clone()).map_err(wrong)?;
         if let Some(first) = seen.insert(name.to_owned(), line) {
             return Err(wrong(format!("{name} stands in line {first} already")));
         }
@@ -42,15 +42,15 @@ pub fn parse<'a>(text: &str, ports: impl Iterator<Item = &'a str> + Clone) -> Re
 
 /// The named-data forwarder; see the [module](self).
 #[derive(Debug)]
-pub struct Named {
+pub struct NameForwarder {
     table: NameTable,
     form: Form,
     counters: Counters,
     /// Names of the current burst.
-    names: Vec<u8>,
+    name_bytes: Vec<u8>,
 }
 
-impl Named {
+impl NameForwarder {
     /// A forwarder by these prefixes. `seed` seeds the hash of its table.
     ///
     /// # Errors
@@ -64,12 +64,12 @@ impl Named {
             let name = Name::new(name).map_err(wrong(*line))?;
             table.insert(name, *port).map_err(wrong(*line))?;
         }
-        Ok(Self::over(table, form))
+        Ok(Self::with_table(table, form))
     }
 
     /// A forwarder by a table whose next hops are ports.
-    pub fn over(table: NameTable, form: Form) -> Self {
-        Self { table, form, counters: Counters::default(), names: Vec::new() }
+    pub fn with_table(table: NameTable, form: Form) -> Self {
+        Self { table, form, counters: Counters::default(), name_bytes: Vec::new() }
     }
 
     /// Takes over another forwarder's prefixes and form. Returns the previous state, with counters at zero.
@@ -99,28 +99,28 @@ impl Named {
     }
 }
 
-impl Application for Named {
+impl Application for NameForwarder {
     fn process<L: LentFrame>(&mut self, from: u16, _: u64, frames: &mut [L], fates: &mut Fates, _: &mut Outbox) {
         let mut read = ArrayVec::<(u8, Option<usize>, usize), MAX_BURST>::new();
         fates.clear();
         self.counters.received += frames.len() as u64;
-        self.names.clear();
+        self.name_bytes.clear();
         for (at, frame) in (0..).zip(frames.iter()) {
             fates.push(Fate::Drop);
-            let before = self.names.len();
-            match Self::read(frame.bytes(), &mut self.names) {
-                Ok(hop_limit_at) => read.push((at, hop_limit_at, self.names.len())),
+            let before = self.name_bytes.len();
+            match Self::read(frame.bytes(), &mut self.name_bytes) {
+                Ok(hop_limit_at) => read.push((at, hop_limit_at, self.name_bytes.len())),
                 Err(reason) => {
-                    self.names.truncate(before);
+                    self.name_bytes.truncate(before);
                     self.counters.drop(reason);
                 }
             }
         }
         let mut names = ArrayVec::<Name<'_>, MAX_BURST>::new();
-        let mut begins = 0;
+        let mut name_start = 0;
         read.retain(|(_, _, end)| {
-            let text = &self.names[begins..*end];
-            begins = *end;
+            let text = &self.name_bytes[name_start..*end];
+            name_start = *end;
             let name = Name::new(text);
             if name.is_err() {
                 self.counters.drop(Reason::Name);

@@ -14,13 +14,13 @@ use crate::counters::Reason;
 /// Time for which an address counts as fresh after it was last confirmed, in nanoseconds.
 pub const FRESH_NS: u64 = 30_000_000_000;
 /// Time to wait for an answer (RFC 4861's RetransTimer), in nanoseconds.
-pub const PATIENCE_NS: u64 = 1_000_000_000;
+pub const RETRANSMIT_NS: u64 = 1_000_000_000;
 /// Unanswered requests after which a neighbour counts as gone (RFC 4861's MAX_MULTICAST_SOLICIT).
-pub const QUESTIONS: u8 = 3;
+pub const SOLICITATIONS_MAX: u8 = 3;
 /// Frames that can wait for one neighbour.
-pub const WAITING_EACH: usize = 8;
+pub const WAITING_PER_NEIGHBOUR_MAX: usize = 8;
 /// Most entries examined in search of one to replace.
-const REPLACE_STEPS: usize = 32;
+const REPLACE_STEPS_MAX: usize = 32;
 
 /// Limits of a neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,21 +30,21 @@ pub struct NeighbourLimits {
     /// Frames that can be waiting at once, over all neighbours.
     pub waiting: usize,
     /// Address requests per second, over all neighbours; also the largest burst of them.
-    pub questions_per_s: u32,
+    pub solicitations_per_s: u32,
     /// Keys of the hash by which neighbours are found. Senders of frames should not know them.
     pub hash_keys: (u64, u64),
 }
 
 impl Default for NeighbourLimits {
     fn default() -> Self {
-        Self { neighbours: 4096, waiting: 1024, questions_per_s: 1000, hash_keys: (0, 0) }
+        Self { neighbours: 4096, waiting: 1024, solicitations_per_s: 1000, hash_keys: (0, 0) }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Keyed(u64, u64);
+struct KeyedHasher(u64, u64);
 
-impl BuildHasher for Keyed {
+impl BuildHasher for KeyedHasher {
     type Hasher = SipHasher13;
 
     fn build_hasher(&self) -> SipHasher13 {
@@ -59,10 +59,10 @@ struct Neighbour {
     mac: Option<MacAddress>,
     confirmed_ns: u64,
     /// When it was last asked for in the current round of requests.
-    asked_ns: Option<u64>,
-    questions: u8,
-    /// Whether it is on the `asked` list.
-    is_asked: bool,
+    solicited_ns: Option<u64>,
+    solicitations: u8,
+    /// Whether it is on the `soliciting` list.
+    is_soliciting: bool,
     /// When the last round of requests ended without an answer.
     failed_ns: Option<u64>,
     /// Whether a route names it; such an entry is never replaced.
@@ -74,9 +74,9 @@ struct Neighbour {
 
 /// Work that is due for a neighbour.
 #[derive(Debug)]
-pub(crate) enum Due {
+pub(crate) enum DueAction {
     /// Ask for it: interface, address, and its last known Ethernet address for a unicast request.
-    Ask(u16, IpAddr, Option<MacAddress>),
+    Solicit(u16, IpAddr, Option<MacAddress>),
     /// Nobody answered, so these frames cannot be delivered.
     GiveUp(Vec<Vec<u8>>),
 }
@@ -84,13 +84,13 @@ pub(crate) enum Due {
 /// A neighbour table.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
-    index: HashMap<(u16, IpAddr), u32, Keyed>,
+    index: HashMap<(u16, IpAddr), u32, KeyedHasher>,
     entries: Vec<Neighbour>,
-    asked: Vec<u32>,
+    soliciting: Vec<u32>,
     next_ns: u64,
-    hand: usize,
+    clock_hand: usize,
     waiting: usize,
-    questions: Bucket,
+    solicitation_rate: Bucket,
     limits: NeighbourLimits,
     /// Frames dropped because their neighbour's entry was replaced.
     displaced: u64,
@@ -99,13 +99,13 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     pub fn new(limits: NeighbourLimits) -> Self {
         Self {
-            index: HashMap::with_hasher(Keyed(limits.hash_keys.0, limits.hash_keys.1)),
+            index: HashMap::with_hasher(KeyedHasher(limits.hash_keys.0, limits.hash_keys.1)),
             entries: Vec::new(),
-            asked: Vec::new(),
+            soliciting: Vec::new(),
             next_ns: u64::MAX,
-            hand: 0,
+            clock_hand: 0,
             waiting: 0,
-            questions: Bucket::new(limits.questions_per_s, limits.questions_per_s),
+            solicitation_rate: Bucket::new(limits.solicitations_per_s, limits.solicitations_per_s),
             limits,
             displaced: 0,
         }
@@ -114,7 +114,7 @@ impl Neighbours {
     /// Index of a neighbour's entry, which is added if missing. The index is valid until the next entry is added, or
     /// for as long as the neighbour is pinned.
     #[inline]
-    pub fn find(&mut self, interface: u16, address: IpAddr) -> u32 {
+    pub fn find_or_add(&mut self, interface: u16, address: IpAddr) -> u32 {
         match self.index.get(&(interface, address)) {
             Some(at) => *at,
             None => self.add(interface, address),
@@ -128,9 +128,9 @@ impl Neighbours {
             address,
             mac: None,
             confirmed_ns: 0,
-            asked_ns: None,
-            questions: 0,
-            is_asked: false,
+            solicited_ns: None,
+            solicitations: 0,
+            is_soliciting: false,
             failed_ns: None,
             is_pinned: false,
             is_used: true,
@@ -142,8 +142,8 @@ impl Neighbours {
                 self.index.remove(&(old.interface, old.address));
                 self.waiting -= old.waiting.len();
                 self.displaced += old.waiting.len() as u64;
-                if old.is_asked {
-                    self.asked.retain(|other| *other as usize != at);
+                if old.is_soliciting {
+                    self.soliciting.retain(|other| *other as usize != at);
                 }
                 at
             }
@@ -162,10 +162,10 @@ impl Neighbours {
         if self.entries.len() < self.limits.neighbours.max(1) {
             return None;
         }
-        let mut other = None;
+        let mut fallback = None;
         for step in 0..self.entries.len() {
-            let at = self.hand;
-            self.hand = (at + 1) % self.entries.len();
+            let at = self.clock_hand;
+            self.clock_hand = (at + 1) % self.entries.len();
             let entry = &mut self.entries[at];
             if entry.is_pinned {
                 continue;
@@ -173,13 +173,13 @@ impl Neighbours {
             if !std::mem::take(&mut entry.is_used) && entry.waiting.is_empty() {
                 return Some(at);
             }
-            other = other.or(Some(at));
-            if step >= REPLACE_STEPS {
+            fallback = fallback.or(Some(at));
+            if step >= REPLACE_STEPS_MAX {
                 break;
             }
         }
         // `None` if every entry is pinned: then the table grows.
-        other
+        fallback
     }
 
     /// Pins the neighbours that routes name, and no others. Returns the indices of their entries, in order.
@@ -187,12 +187,12 @@ impl Neighbours {
         let named: Vec<_> = named.collect();
         let pinned: std::collections::HashSet<_> = named.iter().flatten().copied().collect();
         self.entries.iter_mut().for_each(|entry| entry.is_pinned = pinned.contains(&(entry.interface, entry.address)));
-        let mut place = |(interface, address)| {
-            let at = self.find(interface, address);
+        let mut pin_one = |(interface, address)| {
+            let at = self.find_or_add(interface, address);
             self.entries[at as usize].is_pinned = true;
             at
         };
-        named.into_iter().map(|key| key.map_or(u32::MAX, &mut place)).collect()
+        named.into_iter().map(|key| key.map_or(u32::MAX, &mut pin_one)).collect()
     }
 
     /// The Ethernet address of a neighbour, if known. A stale address is still used while it is asked for again.
@@ -201,17 +201,17 @@ impl Neighbours {
         let entry = &mut self.entries[at as usize];
         entry.is_used = true;
         let mac = entry.mac?;
-        if now_ns.saturating_sub(entry.confirmed_ns) > FRESH_NS && !entry.is_asked {
-            self.ask(at, now_ns);
+        if now_ns.saturating_sub(entry.confirmed_ns) > FRESH_NS && !entry.is_soliciting {
+            self.start_solicitation(at, now_ns);
         }
         Some(mac)
     }
 
     #[cold]
-    fn ask(&mut self, at: u32, now_ns: u64) {
+    fn start_solicitation(&mut self, at: u32, now_ns: u64) {
         let entry = &mut self.entries[at as usize];
-        (entry.is_asked, entry.asked_ns, entry.questions) = (true, None, 0);
-        self.asked.push(at);
+        (entry.is_soliciting, entry.solicited_ns, entry.solicitations) = (true, None, 0);
+        self.soliciting.push(at);
         self.next_ns = self.next_ns.min(now_ns);
     }
 
@@ -219,15 +219,15 @@ impl Neighbours {
     ///
     /// # Errors
     ///
-    /// [`Reason::QueueFull`], or [`Reason::Neighbour`] if a round of requests went unanswered less than [`PATIENCE_NS`]
-    /// ago.
-    pub fn wait(&mut self, at: u32, now_ns: u64, frame: Vec<u8>) -> Result<(), Reason> {
+    /// [`Reason::QueueFull`], or [`Reason::Neighbour`] if a round of requests went unanswered less than
+    /// [`RETRANSMIT_NS`] ago.
+    pub fn enqueue(&mut self, at: u32, now_ns: u64, frame: Vec<u8>) -> Result<(), Reason> {
         let entry = &mut self.entries[at as usize];
-        if entry.failed_ns.is_some_and(|failed_ns| now_ns.saturating_sub(failed_ns) < PATIENCE_NS) {
+        if entry.failed_ns.is_some_and(|failed_ns| now_ns.saturating_sub(failed_ns) < RETRANSMIT_NS) {
             return Err(Reason::Neighbour);
         }
-        let is_asked = entry.is_asked;
-        let result = if entry.waiting.len() >= WAITING_EACH || self.waiting >= self.limits.waiting {
+        let is_asked = entry.is_soliciting;
+        let result = if entry.waiting.len() >= WAITING_PER_NEIGHBOUR_MAX || self.waiting >= self.limits.waiting {
             Err(Reason::QueueFull)
         } else {
             entry.waiting.push_back(frame);
@@ -235,7 +235,7 @@ impl Neighbours {
             Ok(())
         };
         if !is_asked {
-            self.ask(at, now_ns);
+            self.start_solicitation(at, now_ns);
         }
         result
     }
@@ -260,8 +260,8 @@ impl Neighbours {
         entry.mac = Some(mac);
         entry.confirmed_ns = now_ns;
         entry.failed_ns = None;
-        if std::mem::take(&mut entry.is_asked) {
-            self.asked.retain(|other| *other != at);
+        if std::mem::take(&mut entry.is_soliciting) {
+            self.soliciting.retain(|other| *other != at);
         }
         self.waiting -= entry.waiting.len();
         entry.waiting.drain(..).for_each(&mut release);
@@ -269,40 +269,40 @@ impl Neighbours {
 
     /// When the next work is due; `None` while there is none.
     pub fn next_ns(&self) -> Option<u64> {
-        (!self.asked.is_empty()).then_some(self.next_ns)
+        (!self.soliciting.is_empty()).then_some(self.next_ns)
     }
 
-    /// Hands the work that is due by now to `take`.
-    pub fn tick(&mut self, now_ns: u64, mut take: impl FnMut(Due)) {
-        if self.asked.is_empty() || now_ns < self.next_ns {
+    /// Hands the work that is due by now to `handle`.
+    pub fn tick(&mut self, now_ns: u64, mut handle: impl FnMut(DueAction)) {
+        if self.soliciting.is_empty() || now_ns < self.next_ns {
             return;
         }
         let mut next_ns = u64::MAX;
-        let mut asked = std::mem::take(&mut self.asked);
+        let mut asked = std::mem::take(&mut self.soliciting);
         asked.retain(|at| {
             let entry = &mut self.entries[*at as usize];
-            let due_ns = entry.asked_ns.map_or(now_ns, |asked_ns| asked_ns.saturating_add(PATIENCE_NS));
+            let due_ns = entry.solicited_ns.map_or(now_ns, |asked_ns| asked_ns.saturating_add(RETRANSMIT_NS));
             if due_ns > now_ns {
                 next_ns = next_ns.min(due_ns);
                 return true;
             }
-            if entry.questions >= QUESTIONS {
-                (entry.is_asked, entry.mac, entry.failed_ns) = (false, None, Some(now_ns));
+            if entry.solicitations >= SOLICITATIONS_MAX {
+                (entry.is_soliciting, entry.mac, entry.failed_ns) = (false, None, Some(now_ns));
                 self.waiting -= entry.waiting.len();
-                take(Due::GiveUp(entry.waiting.drain(..).collect()));
+                handle(DueAction::GiveUp(entry.waiting.drain(..).collect()));
                 return false;
             }
-            if self.questions.take(now_ns) {
-                entry.asked_ns = Some(now_ns);
-                entry.questions += 1;
-                next_ns = next_ns.min(now_ns.saturating_add(PATIENCE_NS));
-                take(Due::Ask(entry.interface, entry.address, entry.mac));
+            if self.solicitation_rate.take(now_ns) {
+                entry.solicited_ns = Some(now_ns);
+                entry.solicitations += 1;
+                next_ns = next_ns.min(now_ns.saturating_add(RETRANSMIT_NS));
+                handle(DueAction::Solicit(entry.interface, entry.address, entry.mac));
             } else {
-                next_ns = next_ns.min(self.questions.next_ns(now_ns));
+                next_ns = next_ns.min(self.solicitation_rate.next_ns(now_ns));
             }
             true
         });
-        self.asked = asked;
+        self.soliciting = asked;
         self.next_ns = next_ns;
     }
 
@@ -330,8 +330,8 @@ mod tests {
     fn due(neighbours: &mut Neighbours, now_ns: u64) -> (usize, usize) {
         let (mut asks, mut given_up) = (0, 0);
         neighbours.tick(now_ns, |due| match due {
-            Due::Ask(..) => asks += 1,
-            Due::GiveUp(frames) => given_up += frames.len(),
+            DueAction::Solicit(..) => asks += 1,
+            DueAction::GiveUp(frames) => given_up += frames.len(),
         });
         (asks, given_up)
     }
@@ -339,12 +339,12 @@ mod tests {
     #[test]
     fn frames_wait_in_bounded_number_and_leave_in_order() {
         let mut neighbours = Neighbours::new(NeighbourLimits { waiting: 12, ..NeighbourLimits::default() });
-        let at = neighbours.find(0, address(1));
-        let kept = (0..10).filter(|frame| neighbours.wait(at, 5, vec![*frame]).is_ok()).count();
-        assert_eq!(kept, WAITING_EACH);
-        let other = neighbours.find(0, address(2));
-        let kept = (0..10).filter(|frame| neighbours.wait(other, 5, vec![*frame]).is_ok()).count();
-        assert_eq!(kept, 12 - WAITING_EACH, "together no more than the limit");
+        let at = neighbours.find_or_add(0, address(1));
+        let kept = (0..10).filter(|frame| neighbours.enqueue(at, 5, vec![*frame]).is_ok()).count();
+        assert_eq!(kept, WAITING_PER_NEIGHBOUR_MAX);
+        let other = neighbours.find_or_add(0, address(2));
+        let kept = (0..10).filter(|frame| neighbours.enqueue(other, 5, vec![*frame]).is_ok()).count();
+        assert_eq!(kept, 12 - WAITING_PER_NEIGHBOUR_MAX, "together no more than the limit");
         assert_eq!(due(&mut neighbours, 5), (2, 0));
         let mut released = Vec::new();
         neighbours.learn(0, address(1), MAC, 6, false, |frame| released.push(frame[0]));
@@ -356,25 +356,25 @@ mod tests {
     #[test]
     fn who_does_not_answer_is_asked_three_times_and_given_up() {
         let mut neighbours = Neighbours::new(NeighbourLimits::default());
-        let at = neighbours.find(0, address(1));
-        neighbours.wait(at, 0, vec![1]).unwrap();
+        let at = neighbours.find_or_add(0, address(1));
+        neighbours.enqueue(at, 0, vec![1]).unwrap();
         for question in 0..3 {
-            let now_ns = question * PATIENCE_NS;
+            let now_ns = question * RETRANSMIT_NS;
             assert_eq!(neighbours.next_ns(), Some(now_ns));
             assert_eq!(due(&mut neighbours, now_ns), (1, 0));
             assert_eq!(due(&mut neighbours, now_ns + 1), (0, 0), "once");
         }
-        assert_eq!(due(&mut neighbours, 3 * PATIENCE_NS), (0, 1));
+        assert_eq!(due(&mut neighbours, 3 * RETRANSMIT_NS), (0, 1));
         assert_eq!(neighbours.next_ns(), None);
-        assert_eq!(neighbours.wait(at, 3 * PATIENCE_NS + 1, vec![2]), Err(Reason::Neighbour), "a moment ago");
-        assert_eq!(neighbours.wait(at, 4 * PATIENCE_NS, vec![2]), Ok(()), "later it is tried again");
+        assert_eq!(neighbours.enqueue(at, 3 * RETRANSMIT_NS + 1, vec![2]), Err(Reason::Neighbour), "a moment ago");
+        assert_eq!(neighbours.enqueue(at, 4 * RETRANSMIT_NS, vec![2]), Ok(()), "later it is tried again");
     }
 
     #[test]
     fn what_is_known_for_long_is_asked_for_and_used_meanwhile() {
         let mut neighbours = Neighbours::new(NeighbourLimits::default());
         neighbours.learn(0, address(1), MAC, 0, true, |_| {});
-        let at = neighbours.find(0, address(1));
+        let at = neighbours.find_or_add(0, address(1));
         assert_eq!(neighbours.mac(at, FRESH_NS), Some(MAC));
         assert_eq!(due(&mut neighbours, FRESH_NS), (0, 0));
         let later = FRESH_NS + 1;
@@ -385,9 +385,9 @@ mod tests {
         // Asked once more, and not answered.
         let gone = 3 * FRESH_NS;
         assert_eq!(neighbours.mac(at, gone), Some(MAC));
-        let asked: usize = (0..=3).map(|question| due(&mut neighbours, gone + question * PATIENCE_NS).0).sum();
+        let asked: usize = (0..=3).map(|question| due(&mut neighbours, gone + question * RETRANSMIT_NS).0).sum();
         assert_eq!(asked, 3);
-        assert_eq!(neighbours.mac(at, gone + 4 * PATIENCE_NS), None);
+        assert_eq!(neighbours.mac(at, gone + 4 * RETRANSMIT_NS), None);
     }
 
     #[test]
@@ -399,8 +399,8 @@ mod tests {
         neighbours.learn(0, address(200), MAC, 0, false, |_| {});
         for last in 0..100 {
             neighbours.learn(0, address(last), MAC, 0, true, |_| {});
-            let at = neighbours.find(1, address(last));
-            neighbours.wait(at, 0, vec![0]).ok();
+            let at = neighbours.find_or_add(1, address(last));
+            neighbours.enqueue(at, 0, vec![0]).ok();
             assert!(neighbours.entries.len() <= 4 && neighbours.waiting <= 4, "{last}");
         }
         assert_eq!(pinned, [0, u32::MAX]);
@@ -414,13 +414,13 @@ mod tests {
 
     #[test]
     fn questions_are_asked_at_a_bounded_rate() {
-        let mut neighbours = Neighbours::new(NeighbourLimits { questions_per_s: 10, ..NeighbourLimits::default() });
+        let mut neighbours = Neighbours::new(NeighbourLimits { solicitations_per_s: 10, ..NeighbourLimits::default() });
         for last in 0..100 {
-            let at = neighbours.find(0, address(last));
-            neighbours.wait(at, 0, vec![0]).unwrap();
+            let at = neighbours.find_or_add(0, address(last));
+            neighbours.enqueue(at, 0, vec![0]).unwrap();
         }
         assert_eq!(due(&mut neighbours, 0).0, 10);
-        let half = PATIENCE_NS / 2;
+        let half = RETRANSMIT_NS / 2;
         assert_eq!(due(&mut neighbours, half).0, 5);
     }
 }

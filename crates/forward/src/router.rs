@@ -25,9 +25,9 @@ use crate::headers::ipv4::Ipv4;
 use crate::headers::ipv6::Ipv6;
 use crate::headers::{self, ether_type};
 use crate::interface::{self, Interface, InterfaceError};
-use crate::neighbours::{Due, NeighbourLimits, Neighbours};
+use crate::neighbours::{DueAction, NeighbourLimits, Neighbours};
 use crate::routes::Target;
-use unfinished::Unfinished;
+use unfinished::UnfinishedChecksums;
 
 /// Configuration of a router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct Router {
     errors: Bucket,
     form: Form,
     counters: Counters,
-    unfinished: Unfinished,
+    unfinished: UnfinishedChecksums,
     /// Identification of the last packet that the router fragmented itself.
     identification: u16,
 }
@@ -75,11 +75,11 @@ pub struct Router {
 type Packets<P> = ArrayVec<(u16, P), MAX_BURST>;
 
 /// Result of the first step for a frame.
-enum Read {
+enum FirstStep {
     V4(Ipv4),
     V6(Ipv6),
     /// The frame was for this interface and has been handled.
-    Taken,
+    Handled,
 }
 
 impl Router {
@@ -91,7 +91,7 @@ impl Router {
     pub fn new(interfaces: Vec<Interface>, fib: Fib, config: RouterConfig) -> Result<Self, InterfaceError> {
         interface::check(&interfaces)?;
         let mut router = Self {
-            unfinished: Unfinished::new(interfaces.len()),
+            unfinished: UnfinishedChecksums::new(interfaces.len()),
             interfaces,
             fib: Fib::new(&[], &[]).unwrap_or_else(|_| unreachable!("empty tables have room")),
             gateways: Vec::new(),
@@ -136,17 +136,17 @@ impl Router {
     /// receivers drop them. It examines the first packet of each burst.
     #[inline]
     pub fn take_unfinished(&mut self) -> Option<u16> {
-        self.unfinished.take()
+        self.unfinished.take_new()
     }
 
     /// Enters a neighbour, as if it had announced itself.
     pub fn learn(&mut self, interface: u16, address: IpAddr, mac: MacAddress, now_ns: u64, outbox: &mut Outbox) {
-        self.hear(interface, address, mac, now_ns, true, outbox);
+        self.learn_neighbour(interface, address, mac, now_ns, true, outbox);
     }
 
     /// The first step: reads a frame, and handles it if it needs no lookup.
     #[inline]
-    fn read(&mut self, from: u16, now_ns: u64, frame: &[u8], outbox: &mut Outbox) -> Result<Read, Reason> {
+    fn read(&mut self, from: u16, now_ns: u64, frame: &[u8], outbox: &mut Outbox) -> Result<FirstStep, Reason> {
         let own = self.interfaces[usize::from(from)].mac;
         if frame.len() < ETHERNET_HEADER_LEN {
             return Err(Reason::Truncated);
@@ -170,13 +170,13 @@ impl Router {
                 if !is_own || !interface::is_host_v4(read.destination) {
                     return Err(Reason::Destination);
                 }
-                Ok(Read::V4(read))
+                Ok(FirstStep::V4(read))
             }
             ether_type::IPV6 => {
                 let read = Ipv6::read(packet)?;
                 if read.destination.is_multicast() || read.destination.is_unicast_link_local() {
-                    self.take_of_link(from, now_ns, &read, packet, outbox)?;
-                    return Ok(Read::Taken);
+                    self.handle_link_scope(from, now_ns, &read, packet, outbox)?;
+                    return Ok(FirstStep::Handled);
                 }
                 if !interface::is_host_v6(read.source) {
                     return Err(Reason::Source);
@@ -184,9 +184,9 @@ impl Router {
                 if !is_own || !interface::is_host_v6(read.destination) {
                     return Err(Reason::Destination);
                 }
-                Ok(Read::V6(read))
+                Ok(FirstStep::V6(read))
             }
-            ether_type::ARP => self.take_arp(from, now_ns, packet, outbox).map(|()| Read::Taken),
+            ether_type::ARP => self.handle_arp(from, now_ns, packet, outbox).map(|()| FirstStep::Handled),
             _ => Err(Reason::Type),
         }
     }
@@ -208,16 +208,16 @@ impl Application for Router {
         for (at, frame) in (0..).zip(frames.iter()) {
             fates.push(Fate::Drop);
             match self.read(from, now_ns, frame.bytes(), outbox) {
-                Ok(Read::V4(read)) => v4.push((at, read)),
-                Ok(Read::V6(read)) => v6.push((at, read)),
-                Ok(Read::Taken) => self.counters.taken += 1,
+                Ok(FirstStep::V4(read)) => v4.push((at, read)),
+                Ok(FirstStep::V6(read)) => v6.push((at, read)),
+                Ok(FirstStep::Handled) => self.counters.handled_locally += 1,
                 Err(reason) => self.counters.drop(reason),
             }
         }
         let mut hops = [None; MAX_BURST];
         if let Some((at, read)) = v4.first() {
             let packet = &frames[usize::from(*at)].bytes()[ETHERNET_HEADER_LEN..];
-            self.unfinished.note(from, unfinished::of_v4(read, packet));
+            self.unfinished.count(from, unfinished::of_v4(read, packet));
             let addresses: ArrayVec<Ipv4Addr, MAX_BURST> = v4.iter().map(|(_, read)| read.destination).collect();
             self.fib.look_up_v4(self.form, &addresses, &mut hops[..addresses.len()]);
             for ((at, read), hop) in v4.iter().zip(hops) {
@@ -227,7 +227,7 @@ impl Application for Router {
         }
         if let Some((at, read)) = v6.first() {
             let packet = &frames[usize::from(*at)].bytes()[ETHERNET_HEADER_LEN..];
-            self.unfinished.note(from, unfinished::of_v6(read, packet));
+            self.unfinished.count(from, unfinished::of_v6(read, packet));
             let addresses: ArrayVec<Ipv6Addr, MAX_BURST> = v6.iter().map(|(_, read)| read.destination).collect();
             self.fib.look_up_v6(self.form, &addresses, &mut hops[..addresses.len()]);
             for ((at, read), hop) in v6.iter().zip(hops) {
@@ -243,14 +243,14 @@ impl Application for Router {
         let mut given_up = Vec::new();
         let Self { neighbours, interfaces, counters, .. } = self;
         neighbours.tick(now_ns, |due| match due {
-            Due::Ask(to, address, mac) => {
-                answers::ask(&interfaces[usize::from(to)], to, address, mac, outbox);
+            DueAction::Solicit(to, address, mac) => {
+                answers::solicit(&interfaces[usize::from(to)], to, address, mac, outbox);
                 counters.made += 1;
             }
-            Due::GiveUp(frames) => given_up.extend(frames),
+            DueAction::GiveUp(frames) => given_up.extend(frames),
         });
         for frame in given_up {
-            self.give_up(now_ns, &frame, outbox);
+            self.drop_unresolved(now_ns, &frame, outbox);
         }
         for _ in 0..self.neighbours.take_displaced() {
             self.counters.drop(Reason::QueueFull);

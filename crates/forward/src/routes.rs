@@ -58,13 +58,13 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
 }
 
 /// Index of the interface with this name.
-pub(crate) fn named<'a>(name: &str, mut names: impl Iterator<Item = &'a str>) -> Result<u16, String> {
+pub(crate) fn position_of_name<'a>(name: &str, mut names: impl Iterator<Item = &'a str>) -> Result<u16, String> {
     let at = names.position(|other| other == name);
     at.map(|at| at as u16).ok_or_else(|| format!("there is no interface called {name}"))
 }
 
 fn interface(name: &str, interfaces: &[Interface]) -> Result<u16, String> {
-    named(name, interfaces.iter().map(|interface| &*interface.name))
+    position_of_name(name, interfaces.iter().map(|interface| &*interface.name))
 }
 
 fn target(words: &[&str], interfaces: &[Interface]) -> Result<Target, String> {

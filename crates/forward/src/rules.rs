@@ -57,9 +57,9 @@ pub fn parse(text: &str) -> Result<Vec<Content>, LineError> {
                 continue;
             }
         }
-        let (part, goes_on) = line.trim_end().strip_suffix('\\').map_or((line, false), |part| (part, true));
+        let (part, is_continued) = line.trim_end().strip_suffix('\\').map_or((line, false), |part| (part, true));
         rule += part;
-        if goes_on {
+        if is_continued {
             rule.push(' ');
             continue;
         }
@@ -73,9 +73,9 @@ pub fn parse(text: &str) -> Result<Vec<Content>, LineError> {
 }
 
 fn read(rule: &str, line: usize, contents: &mut Vec<Content>) -> Result<(), String> {
-    let open = rule.find('(').ok_or("a rule has options in parentheses")?;
-    let options = rule[open + 1..].trim_end().strip_suffix(')').ok_or("the options are not closed by `)`")?;
-    let head = words(&rule[..open])?;
+    let options_start = rule.find('(').ok_or("a rule has options in parentheses")?;
+    let options = rule[options_start + 1..].trim_end().strip_suffix(')').ok_or("the options are not closed by `)`")?;
+    let head = words(&rule[..options_start])?;
     let [_action, protocol, _, from, direction, _, to] = &head[..] else {
         return Err("a rule's head is ACTION PROTOCOL ADDRESS PORT -> ADDRESS PORT".to_owned());
     };
@@ -91,13 +91,13 @@ fn read(rule: &str, line: usize, contents: &mut Vec<Content>) -> Result<(), Stri
     };
     let mut patterns: Vec<(Vec<u8>, bool)> = Vec::new();
     // Whether the last content is used, so that a following `nocase` applies to it.
-    let mut counts = false;
+    let mut is_exact = false;
     for option in split_options(options)? {
         let (name, value) =
             option.split_once(':').map_or((option.trim(), None), |(name, value)| (name.trim(), Some(value.trim())));
         match (name, value) {
             ("content", Some(value)) => {
-                counts = !value.starts_with('!');
+                is_exact = !value.starts_with('!');
                 let (text, more) = quoted(value.trim_start_matches('!').trim_start())?;
                 // Snort 3 writes options of a content behind commas.
                 let is_any_case = more.split(',').any(|word| word.trim() == "nocase");
@@ -105,12 +105,12 @@ fn read(rule: &str, line: usize, contents: &mut Vec<Content>) -> Result<(), Stri
                 if bytes.is_empty() {
                     return Err("a content is empty".to_owned());
                 }
-                if counts {
+                if is_exact {
                     patterns.push((bytes, is_any_case));
                 }
             }
             ("content", None) => return Err("`content` says nothing: write content:\"...\"".to_owned()),
-            ("nocase", _) if counts => {
+            ("nocase", _) if is_exact => {
                 if let Some((_, is_any_case)) = patterns.last_mut() {
                     *is_any_case = true;
                 }

@@ -10,15 +10,15 @@ use crate::burst::{Application, Fate, Fates, Outbox};
 use crate::counters::{Counters, Reason};
 use crate::form::{Form, look_up};
 use crate::headers;
-use crate::routes::{LineError, lines, named};
+use crate::routes::{LineError, lines, position_of_name};
 
 /// Time for which learnt stations are kept, in nanoseconds. All are forgotten at once, and learnt again from the next
 /// frames.
 pub const LEARNT_NS: u64 = 300_000_000_000;
 /// First five bytes of the addresses that no bridge forwards (802.1D 7.12.6); the last byte is 0 to 15.
-const OF_LINK: [u8; 5] = [1, 0x80, 0xC2, 0, 0];
+const BRIDGE_GROUP_PREFIX: [u8; 5] = [1, 0x80, 0xC2, 0, 0];
 /// Bit of a table value that marks a learnt station.
-const IS_LEARNT: u16 = 1 << 15;
+const LEARNT_BIT: u16 = 1 << 15;
 
 /// Stations known beforehand, each with its port.
 pub type Stations = Vec<(MacAddress, u16)>;
@@ -40,7 +40,7 @@ pub fn parse<'a>(text: &str, ports: impl Iterator<Item = &'a str> + Clone) -> Re
         if !mac.is_unicast() || mac == MacAddress::default() {
             return Err(wrong(format!("{mac} is no station's address, so no port has it")));
         }
-        let port = named(port, ports.clone()).map_err(wrong)?;
+        let port = position_of_name(port, ports.clone()).map_err(wrong)?;
         if let Some(first) = seen.insert(mac, line) {
             return Err(wrong(format!("{mac} stands in line {first} already")));
         }
@@ -68,7 +68,7 @@ pub struct Switch {
     capacity: usize,
     learns: bool,
     /// Learnt stations, to be forgotten together.
-    learnt: Vec<MacAddress>,
+    learnt_stations: Vec<MacAddress>,
     forget_ns: Option<u64>,
     form: Form,
     counters: Counters,
@@ -85,10 +85,10 @@ impl Switch {
         let capacity = capacity.max(stations.len());
         let mut table = MacTable::new(capacity, seed)?;
         for (mac, port) in stations {
-            table.insert(mac.0, port & !IS_LEARNT)?;
+            table.insert(mac.0, port & !LEARNT_BIT)?;
         }
         let counters = Counters::default();
-        Ok(Self { table, capacity, learns, learnt: Vec::new(), forget_ns: None, form, counters })
+        Ok(Self { table, capacity, learns, learnt_stations: Vec::new(), forget_ns: None, form, counters })
     }
 
     /// Takes over another switch's stations and settings; stations learnt here are forgotten. Returns the previous
@@ -107,7 +107,7 @@ impl Switch {
     #[inline]
     fn learn(&mut self, mac: MacAddress, from: u16, known: Option<u16>, now_ns: u64) {
         // A station given beforehand does not move.
-        if known.is_some_and(|known| known & IS_LEARNT == 0 || known == from | IS_LEARNT) {
+        if known.is_some_and(|known| known & LEARNT_BIT == 0 || known == from | LEARNT_BIT) {
             return;
         }
         self.learn_new(mac, from, known.is_none(), now_ns);
@@ -116,18 +116,18 @@ impl Switch {
     #[cold]
     fn learn_new(&mut self, mac: MacAddress, from: u16, is_new: bool, now_ns: u64) {
         if is_new && self.table.len() >= self.capacity {
-            self.forget();
+            self.forget_learnt();
         }
         // Frames for a station that found no room are flooded. The station may already be in the table from an earlier
         // frame of this burst, so it goes on the list only if it is new there.
-        if matches!(self.table.insert(mac.0, from | IS_LEARNT), Ok(None)) {
-            self.learnt.push(mac);
+        if matches!(self.table.insert(mac.0, from | LEARNT_BIT), Ok(None)) {
+            self.learnt_stations.push(mac);
             self.forget_ns.get_or_insert(now_ns.saturating_add(LEARNT_NS));
         }
     }
 
-    fn forget(&mut self) {
-        for mac in self.learnt.drain(..) {
+    fn forget_learnt(&mut self) {
+        for mac in self.learnt_stations.drain(..) {
             self.table.remove(mac.0);
         }
         self.forget_ns = None;
@@ -138,7 +138,7 @@ impl Application for Switch {
     fn process<L: LentFrame>(&mut self, from: u16, now_ns: u64, frames: &mut [L], fates: &mut Fates, _: &mut Outbox) {
         let mut addresses = ArrayVec::<[u8; 6], MAX_BURST>::new();
         let mut sources = ArrayVec::<[u8; 6], MAX_BURST>::new();
-        let mut which = ArrayVec::<u8, MAX_BURST>::new();
+        let mut frame_indices = ArrayVec::<u8, MAX_BURST>::new();
         fates.clear();
         self.counters.received += frames.len() as u64;
         for (at, frame) in (0..).zip(frames.iter()) {
@@ -153,13 +153,13 @@ impl Application for Switch {
                 self.counters.drop(Reason::Station);
                 continue;
             }
-            if to.0[..5] == OF_LINK && to.0[5] < 16 {
+            if to.0[..5] == BRIDGE_GROUP_PREFIX && to.0[5] < 16 {
                 self.counters.drop(Reason::Destination);
                 continue;
             }
             addresses.push(to.0);
             sources.push(source.0);
-            which.push(at);
+            frame_indices.push(at);
         }
         let mut ports = [None; MAX_BURST];
         if self.learns {
@@ -169,9 +169,9 @@ impl Application for Switch {
             }
         }
         look_up!(self.table, self.form, &addresses, &mut ports[..addresses.len()]);
-        for ((at, to), port) in which.iter().zip(&addresses).zip(ports) {
+        for ((at, to), port) in frame_indices.iter().zip(&addresses).zip(ports) {
             let to = MacAddress(*to);
-            fates[usize::from(*at)] = match port.map(|port| port & !IS_LEARNT) {
+            fates[usize::from(*at)] = match port.map(|port| port & !LEARNT_BIT) {
                 Some(port) if port == from => {
                     self.counters.drop(Reason::Station);
                     continue;
@@ -185,7 +185,7 @@ impl Application for Switch {
 
     fn tick(&mut self, now_ns: u64, _: &mut Outbox) {
         if self.forget_ns.is_some_and(|forget_ns| now_ns >= forget_ns) {
-            self.forget();
+            self.forget_learnt();
         }
     }
 

@@ -10,7 +10,7 @@ use sinew_fabric::loopback::Network;
 use sinew_fabric::{ManualClock, PacketPort};
 use sinew_forward::echo::Echo;
 use sinew_forward::headers::{self, ether_type, ipv4::Ipv4, ndn};
-use sinew_forward::named::{self, Named};
+use sinew_forward::named::{self, NameForwarder};
 use sinew_forward::router::RouterConfig;
 use sinew_forward::switch::{self, LEARNT_NS, Switch};
 use sinew_forward::{Application, Form, Forwarder, Reason};
@@ -77,7 +77,7 @@ fn interests_go_by_the_longest_prefix_of_their_name() {
     };
     for form in FORMS {
         let prefixes = named::parse("/org dev b\n/org/example dev c", ["a", "b", "c"].into_iter()).unwrap();
-        let mut named = Named::new(&prefixes, form, 1).unwrap();
+        let mut named = NameForwarder::new(&prefixes, form, 1).unwrap();
         let frames = vec![
             interest(&[b"org", b"other"], 9),
             interest(&[b"com"], 9),

@@ -12,12 +12,12 @@ use sinew_forward::headers::ipv4::{self, Ipv4};
 use sinew_forward::headers::ipv6::{self, Ipv6};
 use sinew_forward::headers::{self, ether_type};
 use sinew_forward::router::{ErrorRate, Router, RouterConfig};
-use sinew_forward::{Application, FRESH_NS, Form, PATIENCE_NS, Reason, WAITING_EACH};
+use sinew_forward::{Application, FRESH_NS, Form, RETRANSMIT_NS, Reason, WAITING_PER_NEIGHBOUR_MAX};
 use sinew_interleave::Batch;
 use sinew_wire::checksum::Sum;
 
-fn known() -> Router {
-    acquainted(RouterConfig::default())
+fn default_router() -> Router {
+    router_with_neighbours(RouterConfig::default())
 }
 
 /// The ICMP message in a frame, after a check of its checksums.
@@ -39,7 +39,7 @@ fn icmp6_of(frame: &[u8]) -> (Ipv6, &[u8]) {
 
 #[test]
 fn packets_go_on_with_one_hop_less_and_new_addresses() {
-    let mut router = known();
+    let mut router = default_router();
     let sent = udp4("10.1.0.7", "192.0.2.1", 64, 30);
     let out = process(&mut router, 0, 1, vec![sent.clone(), udp6("2001:db8:1::7", "2001:db8:9::1", 64, 30)]);
     let [(1, first), (1, second)] = &out[..] else { panic!("{out:?}") };
@@ -62,12 +62,12 @@ fn destinations_on_a_link_are_asked_for_and_frames_wait_meanwhile() {
     let asked = Arp::read(&question[14..]).unwrap();
     assert_eq!((asked.is_request, asked.target, asked.sender), (true, v4("10.2.0.77"), v4("10.2.0.1")));
     assert_eq!(headers::destination(question), MacAddress::BROADCAST);
-    assert_eq!(router.counters().dropped(Reason::QueueFull), (10 - WAITING_EACH) as u64);
-    assert_eq!(router.neighbours(), (0, WAITING_EACH));
+    assert_eq!(router.counters().dropped(Reason::QueueFull), (10 - WAITING_PER_NEIGHBOUR_MAX) as u64);
+    assert_eq!(router.neighbours(), (0, WAITING_PER_NEIGHBOUR_MAX));
     // A frame ahead of the answer, in the same burst, leaves after those that waited.
     let answer = arp(false, ("10.2.0.77", GATEWAY), "10.2.0.1", WAN);
     let mut late = packet(99);
-    headers::address(&mut late, WAN, GATEWAY);
+    headers::set_addresses(&mut late, WAN, GATEWAY);
     let out = process(&mut router, 1, 5, vec![late, answer]);
     let lens: Vec<usize> = out.iter().map(|(_, frame)| frame.len() - 42).collect();
     assert_eq!(lens, [0, 1, 2, 3, 4, 5, 6, 7, 99]);
@@ -94,23 +94,23 @@ fn neighbours_of_ipv6_are_asked_for_in_their_group() {
 
 #[test]
 fn who_does_not_answer_is_reported_to_senders() {
-    let mut router = acquainted(RouterConfig::default());
+    let mut router = router_with_neighbours(RouterConfig::default());
     process(
         &mut router,
         0,
         0,
         vec![udp4("10.1.0.7", "10.2.0.77", 64, 5), udp6("2001:db8:1::7", "2001:db8:2::77", 64, 5)],
     );
-    assert_eq!(tick(&mut router, PATIENCE_NS).len(), 2, "asked again");
-    assert_eq!(tick(&mut router, 2 * PATIENCE_NS).len(), 2);
-    let out = tick(&mut router, 3 * PATIENCE_NS);
+    assert_eq!(tick(&mut router, RETRANSMIT_NS).len(), 2, "asked again");
+    assert_eq!(tick(&mut router, 2 * RETRANSMIT_NS).len(), 2);
+    let out = tick(&mut router, 3 * RETRANSMIT_NS);
     let [(0, first), (0, second)] = &out[..] else { panic!("{out:?}") };
     let (read, message) = icmp_of(first);
     assert_eq!((&message[..2], read.destination), (&[3, 1][..], v4("10.1.0.7")));
     let (read, message) = icmp6_of(second);
     assert_eq!((&message[..2], read.destination), (&[1, 3][..], v6("2001:db8:1::7")));
     assert_eq!(router.counters().dropped(Reason::Neighbour), 2);
-    let out = process(&mut router, 0, 3 * PATIENCE_NS + 1, vec![udp4("10.1.0.7", "10.2.0.77", 64, 5)]);
+    let out = process(&mut router, 0, 3 * RETRANSMIT_NS + 1, vec![udp4("10.1.0.7", "10.2.0.77", 64, 5)]);
     assert_eq!(icmp_of(&out[0].1).1[..2], [3, 1], "at once, for a while");
     assert_eq!(router.next_ns(), None);
 }
@@ -159,7 +159,7 @@ fn questions_for_its_addresses_are_answered_and_their_senders_learnt() {
 
 #[test]
 fn echoes_of_its_addresses_are_answered() {
-    let mut router = known();
+    let mut router = default_router();
     for to in ["10.1.0.1", "10.2.0.1"] {
         let out =
             process(&mut router, 0, 0, vec![icmp4("10.1.0.7", to, [&[8, 0, 0, 0, 1, 2, 3, 4][..], b"hello"].concat())]);
@@ -175,12 +175,12 @@ fn echoes_of_its_addresses_are_answered() {
         let (read, message) = icmp6_of(answer);
         assert_eq!((message[0], &message[8..], read.source), (129, &b"hello"[..], v6(to)));
     }
-    assert_eq!(router.counters().taken, 4);
+    assert_eq!(router.counters().handled_locally, 4);
 }
 
 #[test]
 fn what_cannot_go_on_is_refused_and_its_sender_told_why() {
-    let mut router = known();
+    let mut router = default_router();
     for (frame, reason, said) in [
         (udp4("10.1.0.7", "192.0.2.1", 1, 30), Reason::TimeToLive, [11, 0]),
         (udp4("10.1.0.7", "192.0.2.1", 0, 30), Reason::TimeToLive, [11, 0]),
@@ -218,7 +218,7 @@ fn what_cannot_go_on_is_refused_and_its_sender_told_why() {
 
 #[test]
 fn errors_are_not_answered_with_errors_and_not_sent_without_end() {
-    let mut router = known();
+    let mut router = default_router();
     let quiet = [
         icmp4("10.1.0.7", "10.9.0.1", vec![3, 1, 0, 0, 0, 0, 0, 0]),
         icmp6("2001:db8:1::7", "2001:db8:8::1", 64, LAN, vec![1, 0, 0, 0, 0, 0, 0, 0]),
@@ -233,16 +233,16 @@ fn errors_are_not_answered_with_errors_and_not_sent_without_end() {
     assert_eq!(router.counters().dropped(Reason::Prohibited), 3);
 
     let mut router =
-        acquainted(RouterConfig { errors: ErrorRate { per_s: 10, at_once: 4 }, ..RouterConfig::default() });
+        router_with_neighbours(RouterConfig { errors: ErrorRate { per_s: 10, at_once: 4 }, ..RouterConfig::default() });
     let burst = || vec![udp4("10.1.0.7", "10.9.0.1", 64, 30); 20];
     assert_eq!(process(&mut router, 0, 0, burst()).len(), 4);
     assert_eq!(process(&mut router, 0, 200_000_000, burst()).len(), 2);
-    assert_eq!((router.counters().errors_held, router.counters().dropped(Reason::Prohibited)), (34, 40));
+    assert_eq!((router.counters().errors_suppressed, router.counters().dropped(Reason::Prohibited)), (34, 40));
 }
 
 #[test]
 fn packets_that_may_be_cut_go_on_in_pieces() {
-    let mut router = known();
+    let mut router = default_router();
     let mut frame = udp4("10.1.0.7", "192.0.2.1", 64, 1400);
     frame[20..22].fill(0);
     ipv4::seal(&mut frame[14..34]);
@@ -259,7 +259,7 @@ fn packets_that_may_be_cut_go_on_in_pieces() {
 
 #[test]
 fn what_pads_a_frame_does_not_make_it_too_long() {
-    let mut router = known();
+    let mut router = default_router();
     let mut frame = udp4("10.1.0.7", "192.0.2.1", 64, 10);
     let len = frame.len();
     frame.resize(1500, 0);
@@ -322,7 +322,7 @@ fn malformed_and_foreign_frames_are_counted_by_reason() {
         (udp6("2001:db8:1::7", "ff0e::1", 64, 3), Reason::Destination),
         (udp6("2001:db8:1::7", "2001:db8:9::1", 64, 3)[..60].to_vec(), Reason::Truncated),
     ];
-    let mut router = known();
+    let mut router = default_router();
     for (frame, reason) in cases {
         let before = router.counters().dropped(reason);
         let out = process(&mut router, 0, 0, vec![frame]);
@@ -332,7 +332,7 @@ fn malformed_and_foreign_frames_are_counted_by_reason() {
 
 #[test]
 fn neighbours_known_for_long_are_asked_by_their_own_address() {
-    let mut router = known();
+    let mut router = default_router();
     let out = process(&mut router, 0, FRESH_NS + 1, vec![udp4("10.1.0.7", "192.0.2.1", 64, 30)]);
     let [(1, question), (1, sent)] = &out[..] else { panic!("{out:?}") };
     assert_eq!((headers::type_of(question), headers::destination(question)), (ether_type::ARP, GATEWAY));
@@ -341,7 +341,7 @@ fn neighbours_known_for_long_are_asked_by_their_own_address() {
 
 #[test]
 fn nobody_is_told_about_packets_to_a_networks_edges() {
-    let mut router = known();
+    let mut router = default_router();
     let edges = ["10.2.0.0", "10.2.0.255"].map(|edge| udp4("10.1.0.7", edge, 64, 30));
     assert_eq!(process(&mut router, 0, 0, edges.to_vec()), []);
     assert_eq!(router.counters().dropped(Reason::Prohibited), 2);
@@ -349,7 +349,7 @@ fn nobody_is_told_about_packets_to_a_networks_edges() {
 
 #[test]
 fn tables_are_exchanged_between_bursts_and_neighbours_stay_known() {
-    let mut router = known();
+    let mut router = default_router();
     let packet = || vec![udp4("10.1.0.7", "10.9.0.1", 64, 30)];
     process(&mut router, 0, 0, packet());
     assert_eq!(router.counters().dropped(Reason::Prohibited), 1);
@@ -370,7 +370,8 @@ fn the_three_forms_decide_alike() {
         frames.insert(7, vec![0; 14]);
         frames
     };
-    let of = |form| process(&mut acquainted(RouterConfig { form, ..RouterConfig::default() }), 0, 0, burst());
+    let of =
+        |form| process(&mut router_with_neighbours(RouterConfig { form, ..RouterConfig::default() }), 0, 0, burst());
     let expected = of(Form::Plain);
     assert!(expected.len() > 20);
     for form in forms {
@@ -380,7 +381,7 @@ fn the_three_forms_decide_alike() {
 
 #[test]
 fn an_ipv6_packet_with_extension_headers_goes_on_and_is_answered() {
-    let mut router = known();
+    let mut router = default_router();
     let header = ipv6::header(v6("2001:db8:1::7"), v6("2001:db8:9::1"), 0, 64, 8 + 8);
     let extension = [17, 0, 1, 4, 0, 0, 0, 0];
     let mut frame = [&headers::ethernet(LAN, HOST, ether_type::IPV6)[..], &header, &extension, &[0; 8]].concat();

@@ -14,7 +14,7 @@ use crate::machine;
 /// Time after which a member without orders tends its peers.
 const TENDING: Duration = Duration::from_millis(200);
 /// Time that a member has to answer, beyond that of its order.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Work of a thread of a crew.
 pub trait Member {
@@ -28,7 +28,7 @@ pub trait Member {
     /// # Errors
     ///
     /// Whatever ends the measurement.
-    fn obey(&mut self, order: Self::Order) -> anyhow::Result<Self::Answer>;
+    fn execute(&mut self, order: Self::Order) -> anyhow::Result<Self::Answer>;
 
     /// Called now and then while there are no orders, to show peers that it is alive.
     fn tend(&mut self) {}
@@ -132,14 +132,14 @@ impl<O: Clone + Send + 'static, A: Send + 'static> Crew<O, A> {
 
 impl<O, A> Thread<O, A> {
     fn answer(&self, duration: Duration) -> anyhow::Result<A> {
-        self.answers.recv_timeout(duration + PATIENCE).context("a measuring thread ended, or is stuck")?
+        self.answers.recv_timeout(duration + ANSWER_TIMEOUT).context("a measuring thread ended, or is stuck")?
     }
 }
 
 fn serve<O, A>(mut member: BoxedMember<O, A>, orders: &mpsc::Receiver<O>, answers: &mpsc::Sender<anyhow::Result<A>>) {
     loop {
         match orders.recv_timeout(TENDING) {
-            Ok(order) => drop(answers.send(member.obey(order))),
+            Ok(order) => drop(answers.send(member.execute(order))),
             Err(mpsc::RecvTimeoutError::Timeout) => member.tend(),
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
@@ -166,7 +166,7 @@ mod tests {
         type Order = u64;
         type Answer = u64;
 
-        fn obey(&mut self, order: u64) -> anyhow::Result<u64> {
+        fn execute(&mut self, order: u64) -> anyhow::Result<u64> {
             anyhow::ensure!(order < 100, "too much");
             self.0 += order;
             Ok(self.0)

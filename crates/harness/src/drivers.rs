@@ -19,7 +19,7 @@ impl<L: Drive + ?Sized, H> Member for Driver<L, H> {
     type Order = Order<L>;
     type Answer = ();
 
-    fn obey(&mut self, order: Order<L>) -> anyhow::Result<()> {
+    fn execute(&mut self, order: Order<L>) -> anyhow::Result<()> {
         order(&mut self.load)
     }
 

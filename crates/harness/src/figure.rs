@@ -76,7 +76,7 @@ impl Comparison {
 
 /// Comparison of a figure, and its value.
 #[derive(Clone, Debug)]
-pub struct Beside {
+pub struct ComparedSide {
     /// Kind of comparison.
     pub comparison: Comparison,
     /// Description of what was compared.
@@ -103,7 +103,7 @@ pub struct Figure {
     /// Slices of it.
     pub slices: Vec<f64>,
     /// Comparison, if there is one.
-    pub beside: Option<Beside>,
+    pub compared: Option<ComparedSide>,
     /// Latency of single requests in ns, or a sample of them.
     pub latency: Option<Histogram<u64>>,
     /// Reasons why the figure is invalid.
@@ -130,7 +130,7 @@ impl Measured {
             value: validity::figure(self, side),
             unit,
             slices: self.slices(side),
-            beside: None,
+            compared: None,
             latency: None,
             invalid_because: self.disturbed.iter().cloned().chain(unsteady).collect(),
             surroundings: Some(self.surroundings.clone()),
@@ -144,19 +144,25 @@ impl Measured {
 impl Figure {
     /// Compares it with another side of the same measurement.
     #[must_use]
-    pub fn beside(mut self, measured: &Measured, side: usize, comparison: Comparison, what: impl Into<String>) -> Self {
+    pub fn compared_with(
+        mut self,
+        measured: &Measured,
+        side: usize,
+        comparison: Comparison,
+        what: impl Into<String>,
+    ) -> Self {
         let unsteady = if measured.disturbed.is_empty() { validity::unsteady(measured, side) } else { None };
         let complaint = unsteady.map(|unsteady| unsteady.complaint(&format!("the {}", comparison.name())));
         // A problem with the cores' distance concerns both sides, and is reported once.
         self.invalid_because.extend(complaint.filter(|complaint| !self.invalid_because.contains(complaint)));
         let (value, slices) = (validity::figure(measured, side), measured.slices(side));
-        self.beside = Some(Beside { comparison, what: what.into(), value, has_ratio: true, slices });
+        self.compared = Some(ComparedSide { comparison, what: what.into(), value, has_ratio: true, slices });
         self
     }
 
     /// The figure divided by what it is compared with.
     pub fn ratio(&self) -> Option<f64> {
-        let beside = self.beside.as_ref().filter(|beside| beside.has_ratio)?;
+        let beside = self.compared.as_ref().filter(|beside| beside.has_ratio)?;
         Some(self.value? / beside.value?)
     }
 
@@ -177,8 +183,8 @@ impl Figure {
     }
 
     /// Value of the comparison, with its unit.
-    pub fn beside_text(&self) -> String {
-        match self.beside.as_ref().map(|beside| beside.value) {
+    pub fn compared_text(&self) -> String {
+        match self.compared.as_ref().map(|beside| beside.value) {
             None => "none".to_owned(),
             Some(None) => "not measured".to_owned(),
             Some(Some(value)) => self.unit.text(value),
@@ -193,7 +199,7 @@ impl Figure {
 
     /// The result in the schema.
     pub fn to_json(&self) -> Value {
-        let beside = self.beside.as_ref();
+        let beside = self.compared.as_ref();
         let latency = self.latency.as_ref().filter(|latency| !latency.is_empty());
         json!({
             "schema": RESULT,
@@ -232,13 +238,13 @@ impl Figure {
                 time(latency.max())
             ));
         }
-        if let Some(beside) = &self.beside {
+        if let Some(beside) = &self.compared {
             let ratio = match self.ratio().map(units::figure) {
                 Some(ratio) if self.unit == Unit::Ns => format!(" ({ratio} times)"),
                 Some(ratio) => format!(" (ratio {ratio})"),
                 None => String::new(),
             };
-            lines.push(format!("  {}: {}{ratio}: {}", beside.comparison.name(), self.beside_text(), beside.what));
+            lines.push(format!("  {}: {}{ratio}: {}", beside.comparison.name(), self.compared_text(), beside.what));
         }
         lines.extend(self.lines.iter().map(|line| format!("  {line}")));
         if let Some(surroundings) = &self.surroundings {
@@ -350,7 +356,12 @@ mod tests {
 
     fn figure() -> Figure {
         let measured = measured();
-        measured.figure("rpc rate", "a rate", Unit::Mops, 0).beside(&measured, 1, Comparison::Limit, "a bare ring")
+        measured.figure("rpc rate", "a rate", Unit::Mops, 0).compared_with(
+            &measured,
+            1,
+            Comparison::Limit,
+            "a bare ring",
+        )
     }
 
     #[test]
@@ -387,7 +398,7 @@ mod tests {
     #[test]
     fn a_size_that_the_limit_was_not_measured_with_has_no_ratio() {
         let mut figure = figure();
-        figure.beside.as_mut().unwrap().has_ratio = false;
+        figure.compared.as_mut().unwrap().has_ratio = false;
         assert_eq!((figure.ratio(), &figure.to_json()["limit"]), (None, &json!(4.0)));
     }
 

@@ -37,9 +37,9 @@ pub mod validity;
 pub mod workload;
 
 pub use drivers::Drivers;
-pub use figure::{Beside, Comparison, Figure, Unit};
+pub use figure::{ComparedSide, Comparison, Figure, Unit};
 pub use measured::Measured;
-pub use run::{Run, Turns};
+pub use run::{MeasureSides, Run};
 
 use hdrhistogram::Histogram;
 

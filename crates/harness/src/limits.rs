@@ -8,7 +8,7 @@ pub mod xdp;
 
 use std::time::Duration;
 
-use sinew::udp::raw::{self, Mode, Run};
+use sinew::udp::raw::{self, Mode, RunConfig};
 
 pub use datagrams::{Datagrams, datagram_len_max};
 pub use memory::{LARGE, clock_read_ns, copy_fresh_bytes_per_s, copy_own_bytes_per_s};
@@ -46,7 +46,7 @@ pub fn shm_echo_mops(cpus: Pair, size: usize, window: usize, batch: usize, durat
 /// Round trips of one UDP packet between two threads that spin: the median, in nanoseconds.
 pub fn udp_round_trip_ns(cpus: Pair, packet_len: usize, duration: Duration) -> anyhow::Result<f64> {
     let mut trips = histogram();
-    for trip_ns in raw::ping_pong(Run { duration, cpus }, packet_len)? {
+    for trip_ns in raw::ping_pong(RunConfig { duration, cpus }, packet_len)? {
         trips.saturating_record(trip_ns);
     }
     Ok(trips.value_at_quantile(0.5) as f64)
@@ -61,12 +61,12 @@ pub fn udp_echo_mops(
     batch: usize,
     duration: Duration,
 ) -> anyhow::Result<f64> {
-    Ok(raw::echo(Run { duration, cpus }, mode, packet_len, window, batch)?.packets_per_s() / 1e6)
+    Ok(raw::echo(RunConfig { duration, cpus }, mode, packet_len, window, batch)?.packets_per_s() / 1e6)
 }
 
 /// UDP payload one way, segmented and joined by the kernel, in gigabits a second.
 pub fn udp_bandwidth_gbps(cpus: Pair, packet_len: usize, duration: Duration) -> anyhow::Result<f64> {
-    let run = Run { duration, cpus };
+    let run = RunConfig { duration, cpus };
     let rate = match raw::one_way(run, Mode::Segments, packet_len, usize::MAX) {
         // On a kernel without segmentation, lists of packets are the best method.
         Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {

@@ -190,7 +190,7 @@ impl Span {
 
     /// Whether more requests may be started. At least one must be answered, however little time others leave us.
     #[inline(always)]
-    pub(crate) fn goes_on(&mut self, now_ns: u64, done: u64) -> bool {
+    pub(crate) fn may_start(&mut self, now_ns: u64, done: u64) -> bool {
         if self.elapsed_ns.is_some() {
             return false;
         }

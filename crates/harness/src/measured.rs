@@ -41,7 +41,7 @@ impl Measured {
     }
 
     /// Median ratio of `ours` to `theirs`, within each round.
-    pub fn times(&self, ours: usize, theirs: usize) -> Option<f64> {
+    pub fn median_ratio(&self, ours: usize, theirs: usize) -> Option<f64> {
         let ratio = |round: &Round| Some(round.values[ours]? / round.values[theirs]?);
         let ratios: Vec<f64> = self.rounds.iter().filter_map(ratio).collect();
         (!ratios.is_empty()).then(|| units::median(&ratios))

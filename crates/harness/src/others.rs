@@ -60,7 +60,7 @@ impl Watch {
     }
 
     /// Whether the kernel has the counters for a [share](Self::share), which is then known once enough time has passed.
-    pub fn will_tell(&self) -> bool {
+    pub fn is_long_enough(&self) -> bool {
         self.before.ticks.is_some()
     }
 

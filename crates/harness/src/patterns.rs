@@ -19,7 +19,7 @@ use sinew::store::lookup::patterns::Pattern;
 
 /// Way to find patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum SearchMethod {
     /// In large batches, sorted, several payloads at a time.
     Sorted,
     /// Payload after payload, byte after byte.
@@ -31,7 +31,7 @@ pub enum Way {
     Crate,
 }
 
-impl Way {
+impl SearchMethod {
     /// All ways.
     pub const ALL: [Self; 4] = [Self::Sorted, Self::Plain, Self::Interchanged, Self::Crate];
 }
@@ -209,7 +209,7 @@ impl Patterns {
     /// # Errors
     ///
     /// A payload has more or fewer hits than it must have.
-    pub fn gbps(&mut self, way: Way, duration: Duration) -> anyhow::Result<f64> {
+    pub fn gbps(&mut self, method: SearchMethod, duration: Duration) -> anyhow::Result<f64> {
         let mut hits = vec![0u32; self.batch];
         let began = Instant::now();
         let (mut bytes, mut good) = (0, true);
@@ -218,17 +218,17 @@ impl Patterns {
             self.next = first + self.batch;
             hits.fill(0);
             let batch = &self.payloads[first..self.next];
-            match way {
-                Way::Plain => {
+            match method {
+                SearchMethod::Plain => {
                     for ((group, text), hits) in batch.iter().zip(&mut hits) {
                         self.filter.scan_one(*group, text, |_| *hits += 1);
                     }
                 }
-                Way::Sorted | Way::Interchanged => {
+                SearchMethod::Sorted | SearchMethod::Interchanged => {
                     let texts: Vec<(u32, &[u8])> = batch.iter().map(|(group, text)| (*group, &**text)).collect();
-                    self.filter.scan_chosen(&texts, way == Way::Sorted, |number, _| hits[number] += 1);
+                    self.filter.scan_assigned(&texts, method == SearchMethod::Sorted, |number, _| hits[number] += 1);
                 }
-                Way::Crate => {
+                SearchMethod::Crate => {
                     for (number, hits) in (first..).zip(&mut hits) {
                         *hits = self.hits_by_crate(number);
                     }
@@ -250,11 +250,11 @@ mod tests {
     fn every_way_finds_the_same_and_what_is_wrong_is_noticed() {
         let mut patterns = Patterns::new(Sizes { patterns: 500, groups: 20, payloads: 300 }, 1).unwrap();
         assert!(patterns.hits_per_kb() > 0.0);
-        for way in Way::ALL {
+        for way in SearchMethod::ALL {
             assert!(patterns.gbps(way, Duration::from_millis(1)).unwrap() > 0.0);
         }
         patterns.hits[0] += 1;
         patterns.next = 0;
-        assert!(patterns.gbps(Way::Sorted, Duration::from_millis(1)).is_err());
+        assert!(patterns.gbps(SearchMethod::Sorted, Duration::from_millis(1)).is_err());
     }
 }

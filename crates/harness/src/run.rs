@@ -25,14 +25,14 @@ const WARM_UP: Duration = Duration::from_millis(100);
 /// Longest slice of any side but ours.
 const SIDE_SLICE_MAX: Duration = Duration::from_millis(150);
 /// Time for which the distance of the cores is measured before each round.
-const LOOK: Duration = Duration::from_millis(2);
+const DISTANCE_TIME: Duration = Duration::from_millis(2);
 /// Most attempts at a measurement that does not settle, or was disturbed.
 const ATTEMPTS_MAX: u32 = 5;
 /// Share of the processors that others use from which the measurement is not repeated: such load is there to stay.
-const HOPELESS: f64 = 0.2;
+const OTHERS_SHARE_MAX: f64 = 0.2;
 
 /// Sides that can be measured alternately. The first is ours.
-pub trait Turns {
+pub trait MeasureSides {
     /// Measures a side for `duration`; `None` if nothing was received.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ pub trait Turns {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>>;
 
     /// Discards the sums over past slices, which were the warm-up or a disturbed attempt.
-    fn forget(&mut self) {}
+    fn reset_sums(&mut self) {}
 }
 
 /// Settings of a measurement.
@@ -71,10 +71,10 @@ impl Run<'_> {
     /// # Errors
     ///
     /// An interrupt, or an error of a slice.
-    pub fn alternate(
+    pub fn measure_alternately(
         &self,
         sides: usize,
-        turns: &mut dyn Turns,
+        turns: &mut dyn MeasureSides,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Measured> {
         let ours = self.duration / ROUNDS;
@@ -88,14 +88,14 @@ impl Run<'_> {
         let (mut attempt, mut settling) = (1, None::<Measured>);
         loop {
             if settling.is_none() {
-                turns.forget();
+                turns.reset_sums();
             }
             let next = self.attempt(&lens, attempt, turns, progress)?;
             let mut measured = match settling.take() {
                 Some(before) if next.disturbed.is_empty() => before.followed_by(next),
                 _ => next,
             };
-            let is_hopeless = measured.surroundings.others_share.is_some_and(|share| share >= HOPELESS);
+            let is_hopeless = measured.surroundings.others_share.is_some_and(|share| share >= OTHERS_SHARE_MAX);
             if attempt == ATTEMPTS_MAX || is_hopeless || self.is_undisturbed(&measured) {
                 if measured.surroundings.others_share.is_none() {
                     // All attempts together are longer, so the share may be known for them.
@@ -103,7 +103,7 @@ impl Run<'_> {
                     measured.surroundings.others_share = share;
                     let others = match share {
                         Some(share) => validity::others(share),
-                        None => overall.will_tell().then(|| validity::TOO_SHORT.to_owned()),
+                        None => overall.is_long_enough().then(|| validity::TOO_SHORT.to_owned()),
                     };
                     measured.disturbed.extend(others);
                 }
@@ -115,24 +115,24 @@ impl Run<'_> {
     }
 
     fn is_undisturbed(&self, measured: &Measured) -> bool {
-        let fine = |side: usize| validity::unsteady(measured, side).is_none();
-        measured.disturbed.is_empty() && (0..self.judged).all(fine)
+        let is_steady = |side: usize| validity::unsteady(measured, side).is_none();
+        measured.disturbed.is_empty() && (0..self.judged).all(is_steady)
     }
 
     fn attempt(
         &self,
         lens: &[Duration],
         attempt: u32,
-        turns: &mut dyn Turns,
+        turns: &mut dyn MeasureSides,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Measured> {
         let what = if attempt == 1 { "measuring" } else { "disturbed: measuring on" };
-        let before = self.look_at_yardstick()?;
+        let before = self.read_yardstick()?;
         let watch = Watch::new(&self.pins, self.servers.iter().copied());
         let (mut rounds, mut surroundings) =
             (Vec::new(), Surroundings { attempts: attempt, ..Surroundings::default() });
         let distance = || match self.pair {
-            Some(_) => machine::core_round_trip_ns(self.pair, LOOK.min(lens[0])),
+            Some(_) => machine::core_round_trip_ns(self.pair, DISTANCE_TIME.min(lens[0])),
             None => Ok(None),
         };
         let mut cores_ns = distance()?;
@@ -153,12 +153,12 @@ impl Run<'_> {
             rounds.push(Round { cores_ns: both_ns, values: values.into_iter().map(|(_, value)| value).collect() });
         }
         surroundings.others_share = watch.share();
-        let after = self.look_at_yardstick()?;
+        let after = self.read_yardstick()?;
         let disturbed = validity::disturbed(&surroundings, before.zip(after));
         Ok(Measured { rounds, surroundings, disturbed })
     }
 
-    fn look_at_yardstick(&self) -> anyhow::Result<Option<crate::reference::Reading>> {
+    fn read_yardstick(&self) -> anyhow::Result<Option<crate::reference::Reading>> {
         let Some((yardstick, references)) = self.yardstick else { return Ok(None) };
         yardstick.read(self.pair, references)
     }

@@ -155,8 +155,8 @@ pub fn sentence(address: &str, stats: &Stats, port: &PortStats, sessions: usize)
         text += &format!("; {count} {what}");
     }
     // The last packets to clients that leave reach nobody, which is no loss.
-    let told = |reason: &&Dropped| **reason != Dropped::NoSuchPeer;
-    let by_port = Dropped::ALL.iter().filter(told).map(|&reason| (reason.name(), port.dropped(reason)));
+    let is_notable = |reason: &&Dropped| **reason != Dropped::NoSuchPeer;
+    let by_port = Dropped::ALL.iter().filter(is_notable).map(|&reason| (reason.name(), port.dropped(reason)));
     let by_rpc = PacketDrop::ALL.iter().map(|&reason| (reason.name(), stats.dropped(reason)));
     let dropped: Vec<_> = by_rpc
         .chain(by_port)

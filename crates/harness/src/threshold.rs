@@ -116,10 +116,10 @@ impl Thresholds {
         })
     }
 
-    /// Judges a result by the thresholds, and calls `tell` for each one that it missed.
+    /// Judges a result by the thresholds, and calls `report` for each one that it missed.
     ///
     /// An invalid result neither misses nor meets any: it says little about what was measured.
-    pub fn judge(&self, figure: &Figure, tell: &mut dyn FnMut(String)) -> Verdict {
+    pub fn judge(&self, figure: &Figure, report: &mut dyn FnMut(String)) -> Verdict {
         let unit = format!(" {}", figure.unit.name());
         let of = |threshold: Option<Threshold>| threshold.map(|threshold| threshold.value);
         let (below, above) = ((Ordering::Less, "below"), (Ordering::Greater, "above"));
@@ -135,11 +135,11 @@ impl Thresholds {
             let Some(value) = value.filter(|_| figure.is_valid()) else {
                 let why = figure.invalid_because.join("; ");
                 let why = if why.is_empty() { "it was not measured" } else { &why };
-                tell(format!("{what} was not judged against {threshold}{unit}: the result is INVALID, since {why}"));
+                report(format!("{what} was not judged against {threshold}{unit}: the result is INVALID, since {why}"));
                 return Verdict::NotJudged;
             };
             if value.partial_cmp(&threshold) == Some(missed) {
-                tell(format!("{what} is {value:.3}{unit}, {side} {threshold}{unit}"));
+                report(format!("{what} is {value:.3}{unit}, {side} {threshold}{unit}"));
                 verdict = Verdict::Missed;
             }
         }
@@ -160,7 +160,7 @@ mod tests {
             value: Some(value),
             unit: Unit::Mops,
             slices: Vec::new(),
-            beside: None,
+            compared: None,
             latency: None,
             invalid_because: if is_valid { Vec::new() } else { vec!["others used it".to_owned()] },
             surroundings: Some(Surroundings::default()),
@@ -205,8 +205,8 @@ mod tests {
         assert_eq!(judged(6.0, true), Verdict::Kept);
         assert_eq!((judged(4.0, true), judged(4.0, false)), (Verdict::Missed, Verdict::NotJudged));
         assert!(Verdict::Missed > Verdict::NotJudged && Verdict::NotJudged > Verdict::Kept);
-        let mut told = Vec::new();
-        limits.judge(&figure(4.0, false), &mut |text| told.push(text));
-        assert!(told[0].contains("INVALID, since others used it"), "{told:?}");
+        let mut messages = Vec::new();
+        limits.judge(&figure(4.0, false), &mut |text| messages.push(text));
+        assert!(messages[0].contains("INVALID, since others used it"), "{messages:?}");
     }
 }

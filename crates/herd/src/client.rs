@@ -19,10 +19,10 @@ const SPARE_RECEIVES: usize = 32;
 /// Doublings of the time-out over further attempts, at most.
 const DOUBLINGS_MAX: u32 = 6;
 /// Looks for expired requests within one time-out.
-const LOOKS_PER_TIMEOUT: u64 = 4;
+const CHECKS_PER_TIMEOUT: u64 = 4;
 /// [`ClientConfig::give_up_ns`] divided by this is the part of a pause between two polls that counts as silence, at
 /// most.
-const LOOKS_PER_GIVE_UP: u64 = 4;
+const CHECKS_PER_GIVE_UP: u64 = 4;
 
 /// Limits and time-outs of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,12 +124,12 @@ pub struct ClientStats {
     /// Answers to requests that had been answered already.
     pub late: u64,
     /// Datagrams that are not answers to this client.
-    pub strange: u64,
+    pub unexpected: u64,
 }
 
 /// A request in a slot, in flight or completed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Asked {
+struct PendingRequest {
     tag: u64,
     asked_ns: u64,
     deadline_ns: u64,
@@ -141,13 +141,13 @@ struct Asked {
 }
 
 /// The requests to one worker.
-struct Lane {
+struct WorkerLane {
     /// By slot.
-    asked: Vec<Asked>,
+    pending: Vec<PendingRequest>,
     next: u32,
     in_flight: usize,
     /// Time at which the worker last answered, or was first asked after it owed nothing.
-    heard_ns: u64,
+    last_answer_ns: u64,
 }
 
 /// A client of a [`crate::Server`]. It belongs to one thread.
@@ -163,12 +163,12 @@ pub struct Client<D: Device> {
     memory: RemoteMemory,
     client: usize,
     token: u32,
-    lanes: Vec<Lane>,
+    lanes: Vec<WorkerLane>,
     /// The encoded requests, by worker and slot.
     images: Vec<u8>,
     completions: Vec<Completion>,
-    looked_ns: u64,
-    next_look_ns: u64,
+    last_check_ns: u64,
+    next_check_ns: u64,
     pushed: bool,
     broken: bool,
     stats: ClientStats,
@@ -224,8 +224,8 @@ impl<D: Device> Client<D> {
             lanes: Vec::new(),
             images: Vec::new(),
             completions: Vec::with_capacity(BURST),
-            looked_ns: 0,
-            next_look_ns: 0,
+            last_check_ns: 0,
+            next_check_ns: 0,
             pushed: false,
             broken: false,
             stats: ClientStats::default(),
@@ -257,7 +257,7 @@ impl<D: Device> Client<D> {
     #[inline(always)]
     pub fn has_room(&self, worker: usize) -> bool {
         let Some(lane) = self.lanes.get(worker) else { return false };
-        lane.asked[self.layout.slot_of(lane.next)].head.is_none() && self.requests.room() > 0
+        lane.pending[self.layout.slot_of(lane.next)].head.is_none() && self.requests.room() > 0
     }
 
     /// Accepts a request for a worker, to be started by the next [`Self::flush`]. `tag` comes back with the answer.
@@ -300,8 +300,8 @@ impl<D: Device> Client<D> {
         let Some(lane) = self.lanes.get_mut(worker) else { return Err(RequestError::NoWorker(workers)) };
         let (sequence, slot_len) = (lane.next, self.layout.slot_len());
         let slot = self.layout.slot_of(sequence);
-        let asked = &mut lane.asked[slot];
-        if asked.head.is_some() || self.requests.room() == 0 {
+        let pending = &mut lane.pending[slot];
+        if pending.head.is_some() || self.requests.room() == 0 {
             return Err(RequestError::Full);
         }
         let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
@@ -310,7 +310,7 @@ impl<D: Device> Client<D> {
         fill(body);
         rest.fill(0);
         let head = Head { token: self.token, kind, len: len as u16 };
-        *asked = Asked {
+        *pending = PendingRequest {
             tag,
             asked_ns: now_ns,
             deadline_ns: now_ns.saturating_add(self.config.timeout_ns),
@@ -320,10 +320,10 @@ impl<D: Device> Client<D> {
             head: Some(head),
         };
         if lane.in_flight == 0 {
-            lane.heard_ns = now_ns;
+            lane.last_answer_ns = now_ns;
         }
         if !self.write(worker, slot) {
-            self.lanes[worker].asked[slot].head = None;
+            self.lanes[worker].pending[slot].head = None;
             return Err(RequestError::Refused);
         }
         let lane = &mut self.lanes[worker];
@@ -335,12 +335,12 @@ impl<D: Device> Client<D> {
     /// Writes the request of a slot, for the first time or again; returns false if the device refused.
     #[inline(always)]
     fn write(&mut self, worker: usize, slot: usize) -> bool {
-        let asked = &self.lanes[worker].asked[slot];
-        let Some(head) = asked.head else { return true };
+        let pending = &self.lanes[worker].pending[slot];
+        let Some(head) = pending.head else { return true };
         let slot_len = self.layout.slot_len();
         let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
-        let start = slot::seal(image, head, asked.sequence, asked.attempt);
-        let end = self.layout.slot_end(worker, self.client, asked.sequence);
+        let start = slot::seal(image, head, pending.sequence, pending.attempt);
+        let end = self.layout.slot_end(worker, self.client, pending.sequence);
         // The region lies in the memory: the welcome was checked for that.
         let offset = (end - slot_len + start) as u64;
         let Some(remote) = self.memory.at(offset) else { return false };
@@ -376,7 +376,8 @@ impl<D: Device> Client<D> {
             }
             let Some(buffer) = completion.buffers.pop() else { continue };
             if completion.status.is_success() {
-                let answer = self.find(&buffer[..completion.len.min(buffer.len())], completion.immediate, now_ns);
+                let answer =
+                    self.find_answered(&buffer[..completion.len.min(buffer.len())], completion.immediate, now_ns);
                 if let Some(answer) = answer {
                     take(answer);
                     count += 1;
@@ -387,35 +388,35 @@ impl<D: Device> Client<D> {
             }
         }
         self.completions = completions;
-        if now_ns >= self.next_look_ns {
-            self.look_for_timeouts(now_ns)?;
+        if now_ns >= self.next_check_ns {
+            self.check_timeouts(now_ns)?;
         }
         if self.broken { Err(ClientError::Broken) } else { Ok(count) }
     }
 
     /// Matches a datagram to the request that it answers, which is then complete.
     #[inline(always)]
-    fn find<'a>(&mut self, bytes: &'a [u8], immediate: Option<u32>, now_ns: u64) -> Option<Answer<'a>> {
+    fn find_answered<'a>(&mut self, bytes: &'a [u8], immediate: Option<u32>, now_ns: u64) -> Option<Answer<'a>> {
         let Some((head, body)) = bytes.split_first_chunk::<ANSWER_HEAD_LEN>() else {
-            self.stats.strange += 1;
+            self.stats.unexpected += 1;
             return None;
         };
         let head = u64::from_le_bytes(*head);
         let (sequence, worker, kind) = (head as u32, (head >> 32) as u16 as usize, (head >> 48) as u16);
         if immediate != Some(self.token) || worker >= self.lanes.len() {
-            self.stats.strange += 1;
+            self.stats.unexpected += 1;
             return None;
         }
         let lane = &mut self.lanes[worker];
-        let asked = &mut lane.asked[self.layout.slot_of(sequence)];
-        if asked.sequence != sequence || asked.head.take().is_none() {
+        let pending = &mut lane.pending[self.layout.slot_of(sequence)];
+        if pending.sequence != sequence || pending.head.take().is_none() {
             self.stats.late += 1;
             return None;
         }
         lane.in_flight -= 1;
-        lane.heard_ns = now_ns;
+        lane.last_answer_ns = now_ns;
         self.stats.answered += 1;
-        Some(Answer { tag: asked.tag, worker, kind, body, asked_ns: asked.asked_ns })
+        Some(Answer { tag: pending.tag, worker, kind, body, asked_ns: pending.asked_ns })
     }
 
     #[inline(always)]
@@ -426,31 +427,32 @@ impl<D: Device> Client<D> {
 
     /// Retransmits requests that were not answered in time.
     #[inline(never)]
-    fn look_for_timeouts(&mut self, now_ns: u64) -> Result<(), ClientError> {
+    fn check_timeouts(&mut self, now_ns: u64) -> Result<(), ClientError> {
         // Answers that arrived during a long pause may not have been taken yet, so most of it does not count as silence
         // of a worker.
-        let away_ns = now_ns.saturating_sub(self.looked_ns).saturating_sub(self.config.give_up_ns / LOOKS_PER_GIVE_UP);
-        self.looked_ns = now_ns;
-        self.next_look_ns = now_ns.saturating_add(self.config.timeout_ns / LOOKS_PER_TIMEOUT);
+        let pause_ns =
+            now_ns.saturating_sub(self.last_check_ns).saturating_sub(self.config.give_up_ns / CHECKS_PER_GIVE_UP);
+        self.last_check_ns = now_ns;
+        self.next_check_ns = now_ns.saturating_add(self.config.timeout_ns / CHECKS_PER_TIMEOUT);
         if self.requests.qp.state() == QpState::Error {
             self.broken = true;
         }
         for worker in 0..self.lanes.len() {
             let lane = &mut self.lanes[worker];
-            lane.heard_ns = lane.heard_ns.saturating_add(away_ns).min(now_ns);
-            let silent_ns = now_ns.saturating_sub(lane.heard_ns);
+            lane.last_answer_ns = lane.last_answer_ns.saturating_add(pause_ns).min(now_ns);
+            let silent_ns = now_ns.saturating_sub(lane.last_answer_ns);
             if lane.in_flight > 0 && silent_ns >= self.config.give_up_ns {
                 return Err(ClientError::Silent { worker, silent_ns });
             }
             for slot in 0..self.layout.window {
-                let asked = &mut self.lanes[worker].asked[slot];
-                if asked.head.is_none() || now_ns < asked.deadline_ns || self.requests.room() == 0 {
+                let pending = &mut self.lanes[worker].pending[slot];
+                if pending.head.is_none() || now_ns < pending.deadline_ns || self.requests.room() == 0 {
                     continue;
                 }
-                asked.retries = asked.retries.saturating_add(1);
-                asked.attempt = if asked.attempt == u8::MAX { 1 } else { asked.attempt + 1 };
-                let timeout_ns = self.config.timeout_ns << asked.retries.min(DOUBLINGS_MAX);
-                asked.deadline_ns = now_ns.saturating_add(timeout_ns);
+                pending.retries = pending.retries.saturating_add(1);
+                pending.attempt = if pending.attempt == u8::MAX { 1 } else { pending.attempt + 1 };
+                let timeout_ns = self.config.timeout_ns << pending.retries.min(DOUBLINGS_MAX);
+                pending.deadline_ns = now_ns.saturating_add(timeout_ns);
                 self.stats.retried += 1;
                 self.broken |= !self.write(worker, slot);
             }
@@ -480,7 +482,12 @@ impl<D: Device> Joining<D> {
         client.memory = welcome.memory;
         client.client = welcome.client as usize;
         client.token = welcome.token;
-        let lane = || Lane { asked: vec![Asked::default(); theirs.window], next: 1, in_flight: 0, heard_ns: 0 };
+        let lane = || WorkerLane {
+            pending: vec![PendingRequest::default(); theirs.window],
+            next: 1,
+            in_flight: 0,
+            last_answer_ns: 0,
+        };
         client.lanes = (0..theirs.workers).map(|_| lane()).collect();
         client.images = vec![0; theirs.workers * theirs.window * theirs.slot_len()];
         Ok(client)

@@ -14,7 +14,7 @@ const DEPTH: usize = 256;
 /// Completions taken in one poll.
 const BURST: usize = 32;
 /// Room, in answers, at or below which completions are taken at once.
-const LOW: usize = 64;
+const ROOM_LOW: usize = 64;
 
 /// Several UD queue pairs that are used in turn, and their completion queue.
 pub(crate) struct Outbox<D: Device> {
@@ -52,21 +52,21 @@ impl<D: Device> Outbox<D> {
         Ok(Self { queues, current: 0, pushed: false, cq, completions: Vec::with_capacity(BURST) })
     }
 
-    /// Answers that can be pushed before the next [`Self::ring`].
+    /// Answers that can be pushed before the next [`Self::ring_doorbell`].
     #[inline(always)]
     pub fn room(&mut self, stats: &mut WorkerStats) -> usize {
         let room = self.queues[self.current].room();
-        if room > LOW {
+        if room > ROOM_LOW {
             return room;
         }
-        self.tend(stats);
+        self.process_completions(stats);
         self.queues[self.current].room()
     }
 
     /// Takes completions. Call it now and then even without need for room: a device may have other work to do when it
     /// is polled, such as noticing peers that came and went.
     #[inline(never)]
-    pub fn tend(&mut self, stats: &mut WorkerStats) {
+    pub fn process_completions(&mut self, stats: &mut WorkerStats) {
         self.cq.poll(&mut self.completions, BURST);
         for completion in self.completions.drain(..) {
             let Some(queue) = self.queues.get_mut(completion.id as usize) else { continue };
@@ -94,7 +94,7 @@ impl<D: Device> Outbox<D> {
     /// Starts the answers pushed so far. With `next`, later answers go to the next queue pair (atc16 4.1,
     /// "multi-queue").
     #[inline(always)]
-    pub fn ring(&mut self, next: bool, stats: &mut WorkerStats) {
+    pub fn ring_doorbell(&mut self, next: bool, stats: &mut WorkerStats) {
         if !std::mem::take(&mut self.pushed) {
             return;
         }

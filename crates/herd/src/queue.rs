@@ -3,36 +3,36 @@
 use sinew_fabric::verbs::{Destination, Operation, PostError, QueuePair, RemoteMemory, Request, Source};
 use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer};
 
-/// Accounts for the requests of a queue pair that are not known to have completed. One in `every` is signaled. Since
-/// the queue is deeper than that, a full queue always contains a signaled request.
+/// Accounts for the requests of a queue pair that are not known to have completed. One in `signal_interval` is
+/// signaled. Since the queue is deeper than that, a full queue always contains a signaled request.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     depth: u64,
-    every: u64,
+    signal_interval: u64,
     pushed: u64,
-    over: u64,
+    completed: u64,
 }
 
 impl Flow {
     fn new(depth: usize) -> Self {
         let every = (depth / 4).clamp(1, 64) as u64;
-        Self { depth: depth as u64, every, pushed: 0, over: 0 }
+        Self { depth: depth as u64, signal_interval: every, pushed: 0, completed: 0 }
     }
 
     #[inline(always)]
     fn room(&self) -> usize {
-        (self.depth - (self.pushed - self.over)) as usize
+        (self.depth - (self.pushed - self.completed)) as usize
     }
 
     /// Counts a request; returns whether it must be signaled.
     #[inline(always)]
     fn push(&mut self) -> bool {
         self.pushed += 1;
-        self.pushed.is_multiple_of(self.every)
+        self.pushed.is_multiple_of(self.signal_interval)
     }
 
     fn completed(&mut self) {
-        self.over = (self.over + self.every).min(self.pushed);
+        self.completed = (self.completed + self.signal_interval).min(self.pushed);
     }
 }
 
@@ -83,7 +83,7 @@ impl<Q: QueuePair> SendQueue<Q> {
 
     /// Starts afresh after a reset of the queue pair, with nothing in flight.
     pub fn restart(&mut self) {
-        self.flow = Flow { pushed: 0, over: 0, ..self.flow };
+        self.flow = Flow { pushed: 0, completed: 0, ..self.flow };
     }
 
     /// Pushes a message.
@@ -104,7 +104,7 @@ impl<Q: QueuePair> SendQueue<Q> {
         bytes: &'a [u8],
         operation: impl FnOnce(Source<'a>) -> Operation<'a>,
     ) -> Result<(), SendError> {
-        let source = if bytes.len() <= self.inline_max { Source::Inline(bytes) } else { self.stage(bytes)? };
+        let source = if bytes.len() <= self.inline_max { Source::Inline(bytes) } else { self.copy_to_staging(bytes)? };
         let mut flow = self.flow;
         let signaled = flow.push();
         let operation = operation(source);
@@ -119,13 +119,13 @@ impl<Q: QueuePair> SendQueue<Q> {
 
     /// Copies bytes that are too long to be inline into a buffer for the device.
     #[inline(never)]
-    fn stage(&mut self, bytes: &[u8]) -> Result<Source<'static>, AllocError> {
+    fn copy_to_staging(&mut self, bytes: &[u8]) -> Result<Source<'static>, AllocError> {
         let turn = (self.flow.pushed % self.staged.len() as u64) as usize;
         // The request that used this buffer has completed, so nobody else holds a share, unless the queue pair was
         // reset.
         let mut buffer = match self.staged[turn].take().map(Frozen::thaw) {
             Some(Ok(buffer)) => buffer,
-            _ => self.fresh()?,
+            _ => self.new_buffer()?,
         };
         buffer.fill(bytes)?;
         let share = buffer.freeze();
@@ -134,7 +134,7 @@ impl<Q: QueuePair> SendQueue<Q> {
     }
 
     #[cold]
-    fn fresh(&self) -> Result<MessageBuffer, AllocError> {
+    fn new_buffer(&self) -> Result<MessageBuffer, AllocError> {
         self.arena.alloc(self.staged_len_max, self.staged_len_max)
     }
 

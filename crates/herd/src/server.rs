@@ -56,7 +56,7 @@ pub(crate) enum Change {
 }
 
 /// A client's place.
-struct Place<D: Device> {
+struct AdmittedClient<D: Device> {
     id: ClientId,
     /// The connection over which the client writes.
     _requests: Qp<D>,
@@ -65,7 +65,7 @@ struct Place<D: Device> {
 /// The initializer of sigcomm14 4.2: it owns the request region and a UC queue pair for each client, and takes no part
 /// in serving requests. It belongs to one thread.
 pub struct Server<D: Device> {
-    places: Vec<Option<Place<D>>>,
+    clients: Vec<Option<AdmittedClient<D>>>,
     cq: Cq<D>,
     thread: Thread<D>,
     exposed: Arc<Exposed<D>>,
@@ -124,13 +124,13 @@ impl<D: Device> Server<D> {
         }
         let places = (0..layout.clients).map(|_| None).collect();
         let completions = Vec::with_capacity(16);
-        let server = Self { places, cq, thread, exposed, layout, workers, random: config.seed, completions };
+        let server = Self { clients: places, cq, thread, exposed, layout, workers, random: config.seed, completions };
         Ok((server, seeds))
     }
 
     /// Number of clients.
     pub fn clients(&self) -> usize {
-        self.places.iter().flatten().count()
+        self.clients.iter().flatten().count()
     }
 
     /// Reserves a place for a client and connects to it.
@@ -142,7 +142,7 @@ impl<D: Device> Server<D> {
         if hello.requests.transport != Transport::Uc || hello.answers.transport != Transport::Ud {
             return Err(AdmitError::Transport);
         }
-        let index = self.places.iter().position(Option::is_none).ok_or(AdmitError::Full(self.places.len()))?;
+        let index = self.clients.iter().position(Option::is_none).ok_or(AdmitError::Full(self.clients.len()))?;
         let config = QpConfig { send_depth: 1, receive_depth: 1, ..QpConfig::new(Transport::Uc) };
         let mut requests = self.thread.queue_pair(&config, &self.cq, &self.cq)?;
         requests.connect(Some(&hello.requests))?;
@@ -154,7 +154,7 @@ impl<D: Device> Server<D> {
             memory: self.exposed.remote(),
             layout: self.layout,
         };
-        self.places[index] = Some(Place { id, _requests: requests });
+        self.clients[index] = Some(AdmittedClient { id, _requests: requests });
         for worker in &self.workers {
             // A worker that has ended serves nobody.
             let _ = worker.send(Change::Join { id, answers: hello.answers.clone() });
@@ -165,7 +165,7 @@ impl<D: Device> Server<D> {
     /// Frees the place of a client that has left or died. Its requests that no worker has executed are dropped. Returns
     /// whether the client was here.
     pub fn dismiss(&mut self, id: ClientId) -> bool {
-        let Some(place) = self.places.get_mut(id.index as usize) else { return false };
+        let Some(place) = self.clients.get_mut(id.index as usize) else { return false };
         if place.as_ref().is_none_or(|place| place.id != id) {
             return false;
         }

@@ -87,13 +87,13 @@ impl Head {
         u64::from(self.token) | u64::from(self.kind) << 32 | u64::from(self.len) << 48
     }
 
-    fn of(word: u64) -> Self {
+    fn from_word(word: u64) -> Self {
         Self { token: word as u32, kind: (word >> 32) as u16, len: (word >> 48) as u16 }
     }
 }
 
 #[inline(always)]
-fn fold(a: u64, b: u64) -> u64 {
+fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
@@ -102,15 +102,15 @@ fn fold(a: u64, b: u64) -> u64 {
 #[inline(always)]
 fn checksum(body: &[u8], head: u64, stamp: u64) -> u32 {
     const ODD: [u64; 2] = [0x2d35_8dcc_aa6c_78a5, 0x8bb8_4b93_962e_acc9];
-    let mut sum = fold(head ^ ODD[0], stamp ^ ODD[1]);
+    let mut sum = mix(head ^ ODD[0], stamp ^ ODD[1]);
     let (words, _) = body.as_chunks::<8>();
     let (pairs, rest) = words.as_chunks::<2>();
     // The products are independent of `sum` and of each other.
     for [a, b] in pairs {
-        sum = sum.rotate_left(7) ^ fold(u64::from_le_bytes(*a) ^ ODD[0], u64::from_le_bytes(*b) ^ ODD[1]);
+        sum = sum.rotate_left(7) ^ mix(u64::from_le_bytes(*a) ^ ODD[0], u64::from_le_bytes(*b) ^ ODD[1]);
     }
     if let [last] = rest {
-        sum = sum.rotate_left(7) ^ fold(u64::from_le_bytes(*last) ^ ODD[0], ODD[1]);
+        sum = sum.rotate_left(7) ^ mix(u64::from_le_bytes(*last) ^ ODD[0], ODD[1]);
     }
     (sum >> 40) as u32 ^ (sum as u32 & 0xFF_FFFF)
 }
@@ -148,7 +148,7 @@ pub(crate) fn tail(memory: &SharedMemory, end: usize) -> Tail {
 /// The head of the slot that ends at `end`.
 #[inline(always)]
 pub(crate) fn head(memory: &SharedMemory, end: usize) -> Head {
-    Head::of(u64::from_le(memory.load(end - FOOT_LEN).unwrap_or(0)))
+    Head::from_word(u64::from_le(memory.load(end - FOOT_LEN).unwrap_or(0)))
 }
 
 /// Copies the request with this tail to `copy`, which must have room for the longest, and checks the copy.

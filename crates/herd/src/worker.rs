@@ -1,7 +1,7 @@
 //! The worker: finds requests, has them executed, and answers.
 
 mod answers;
-mod seats;
+mod clients;
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::service::{Request, Response, Service};
 use crate::slot::{self, SlotDrop};
 use crate::stats::WorkerStats;
 use crate::{Exposed, Thread};
-use answers::{Answers, Given};
-use seats::Seats;
+use answers::{AnswerRecord, Answers};
+use clients::Clients;
 
 /// Empty looks after which the pipeline moves without a new request (sigcomm14 4.1.1).
 const NOOP_AFTER: u32 = 100;
 /// Turns between two looks for news of clients.
-const TURNS_PER_NEWS: u32 = 64;
+const TURNS_PER_CHANGES: u32 = 64;
 /// Turns between two searches for a retransmission, each in one slot.
 const TURNS_PER_REPEAT: u32 = 8;
 /// Requests in the pipeline of [`WorkerConfig::herd`].
@@ -70,7 +70,7 @@ impl WorkerConfig {
 
 /// A request taken from its slot.
 #[derive(Clone, Copy, Debug, Default)]
-struct Taken {
+struct AcceptedRequest {
     client: u32,
     token: u32,
     sequence: u32,
@@ -81,7 +81,7 @@ struct Taken {
     is_advanced: bool,
 }
 
-impl Taken {
+impl AcceptedRequest {
     #[inline(always)]
     fn request<'a>(&self, body: &'a [u8]) -> Request<'a> {
         Request { client: self.client, kind: self.kind, body: &body[..usize::from(self.len)] }
@@ -92,7 +92,7 @@ impl Taken {
 /// call [`Worker::turn`] again and again.
 pub struct Worker<D: Device, S: Service> {
     outbox: Outbox<D>,
-    seats: Seats,
+    clients: Clients,
     answers: Answers,
     thread: Thread<D>,
     memory: SharedMemory,
@@ -101,7 +101,7 @@ pub struct Worker<D: Device, S: Service> {
     config: WorkerConfig,
     changes: std::sync::mpsc::Receiver<Change>,
     /// A ring of requests that have not been executed yet, with each one's job.
-    taken: Vec<(Taken, S::Job)>,
+    accepted: Vec<(AcceptedRequest, S::Job)>,
     /// Index of the oldest, and their number.
     oldest: usize,
     count: usize,
@@ -112,7 +112,7 @@ pub struct Worker<D: Device, S: Service> {
     stats: WorkerStats,
     turns: u32,
     /// Empty looks in a row.
-    empty_looks: u32,
+    empty_polls: u32,
     // Last, so that it is dropped last: the region stays exposed as long as anything here reads it.
     _exposed: Arc<Exposed<D>>,
 }
@@ -130,12 +130,12 @@ impl<D: Device, S: Service> Worker<D, S> {
         let thread = domain.thread()?;
         let longest = layout.response_len_max + ANSWER_HEAD_LEN;
         let outbox = Outbox::new(&device, &domain, &thread, config.response_queue_pairs, config.inline_max, longest)?;
-        let places = config.batch.max(STAGES + 1);
+        let capacity = config.batch.max(STAGES + 1);
         // The starts of the copies should not share sets of the cache either.
         let body_stride = (layout.request_len_max.div_ceil(64) | 1) * 64;
         Ok(Self {
             outbox,
-            seats: Seats::new(layout.clients),
+            clients: Clients::new(layout.clients),
             answers: Answers::new(&layout),
             thread,
             memory: SharedMemory::clone(&exposed),
@@ -143,15 +143,15 @@ impl<D: Device, S: Service> Worker<D, S> {
             index,
             config: *config,
             changes,
-            taken: (0..places).map(|_| <(Taken, S::Job)>::default()).collect(),
+            accepted: (0..capacity).map(|_| <(AcceptedRequest, S::Job)>::default()).collect(),
             oldest: 0,
             count: 0,
-            bodies: vec![0; places * body_stride],
+            bodies: vec![0; capacity * body_stride],
             body_stride,
             service,
             stats: WorkerStats::default(),
             turns: 0,
-            empty_looks: 0,
+            empty_polls: 0,
             _exposed: exposed,
         })
     }
@@ -170,19 +170,19 @@ impl<D: Device, S: Service> Worker<D, S> {
     /// answered. `now_ns` is for the service. Never blocks.
     #[inline]
     pub fn turn(&mut self, now_ns: u64) -> usize {
-        self.turn_over(usize::MAX, now_ns)
+        self.turn_limited(usize::MAX, now_ns)
     }
 
     /// As [`Self::turn`], but the pipeline polls at most `clients` clients, in turn: the fewer clients, the more
     /// exactly the caller knows when each answer left. A batch always covers all clients.
     #[inline(always)]
-    pub fn turn_over(&mut self, clients: usize, now_ns: u64) -> usize {
+    pub fn turn_limited(&mut self, clients: usize, now_ns: u64) -> usize {
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS_PER_NEWS) {
-            self.hear_news();
+        if self.turns.is_multiple_of(TURNS_PER_CHANGES) {
+            self.process_changes();
         }
         if self.turns.is_multiple_of(TURNS_PER_REPEAT) {
-            self.look_for_repeat();
+            self.check_for_repeat();
         }
         if self.config.batch == 1 { self.pipeline(clients, now_ns) } else { self.batch(now_ns) }
     }
@@ -197,20 +197,20 @@ impl<D: Device, S: Service> Worker<D, S> {
     /// Number of clients that are polled.
     #[inline]
     pub fn clients(&self) -> usize {
-        self.seats.present()
+        self.clients.present()
     }
 
     /// Collects a batch, takes it through the three steps, and answers it (atc16 4.3.1).
     #[inline(always)]
     fn batch(&mut self, now_ns: u64) -> usize {
-        let most = self.config.batch.min(self.outbox.room(&mut self.stats));
-        for _ in 0..self.seats.present() {
-            if self.count == most {
+        let batch_max = self.config.batch.min(self.outbox.room(&mut self.stats));
+        for _ in 0..self.clients.present() {
+            if self.count == batch_max {
                 break;
             }
-            let client = self.seats.next();
+            let client = self.clients.next();
             for _ in 0..self.config.per_client {
-                if self.count == most || !self.take(client) {
+                if self.count == batch_max || !self.accept(client) {
                     break;
                 }
             }
@@ -226,20 +226,20 @@ impl<D: Device, S: Service> Worker<D, S> {
     #[inline(always)]
     fn pipeline(&mut self, clients: usize, now_ns: u64) -> usize {
         let mut answered = 0;
-        for _ in 0..self.seats.present().min(clients) {
+        for _ in 0..self.clients.present().min(clients) {
             if self.outbox.room(&mut self.stats) == 0 {
                 return answered;
             }
-            let client = self.seats.next();
-            if self.take(client) {
-                self.empty_looks = 0;
+            let client = self.clients.next();
+            if self.accept(client) {
+                self.empty_polls = 0;
                 answered += self.step(self.count - 1, now_ns);
             } else {
-                self.empty_looks = self.empty_looks.saturating_add(1);
+                self.empty_polls = self.empty_polls.saturating_add(1);
             }
         }
         // All clients may be waiting for answers to requests in the pipeline, so it must move without a new one.
-        let is_due = self.empty_looks >= NOOP_AFTER || self.seats.present() == 0;
+        let is_due = self.empty_polls >= NOOP_AFTER || self.clients.present() == 0;
         if self.count > 0 && is_due && self.outbox.room(&mut self.stats) > 0 {
             self.stats.noops += 1;
             answered += self.step(self.count, now_ns);
@@ -250,52 +250,52 @@ impl<D: Device, S: Service> Worker<D, S> {
     /// Moves the oldest `older` requests in the pipeline one step; returns the number answered.
     #[inline(always)]
     fn step(&mut self, older: usize, now_ns: u64) -> usize {
-        let ready = usize::from(older > 0 && self.taken[self.place(0)].0.is_advanced);
+        let ready = usize::from(older > 0 && self.accepted[self.index_of(0)].0.is_advanced);
         (ready..older).for_each(|nth| self.advance(nth));
         if ready > 0 { self.execute(ready, now_ns) } else { 0 }
     }
 
     /// Index of the `nth` oldest request.
     #[inline(always)]
-    fn place(&self, nth: usize) -> usize {
-        let place = self.oldest + nth;
-        if place < self.taken.len() { place } else { place - self.taken.len() }
+    fn index_of(&self, nth: usize) -> usize {
+        let index = self.oldest + nth;
+        if index < self.accepted.len() { index } else { index - self.accepted.len() }
     }
 
     /// Takes the next request of a client, if it is there and valid, and prefetches for it.
     #[inline(always)]
-    fn take(&mut self, client: u32) -> bool {
-        let place = self.place(self.count);
-        let seat = self.seats.of(client);
-        let end = self.layout.slot_end(self.index, client as usize, seat.next);
+    fn accept(&mut self, client: u32) -> bool {
+        let index = self.index_of(self.count);
+        let state = self.clients.get_mut(client);
+        let end = self.layout.slot_end(self.index, client as usize, state.next);
         let tail = slot::tail(&self.memory, end);
-        if tail.sequence() != seat.next {
+        if tail.sequence() != state.next {
             return false;
         }
-        let body = &mut self.bodies[place * self.body_stride..][..self.body_stride];
-        let head = match slot::read(&self.memory, end, tail, seat.token, self.layout.request_len_max, body) {
+        let body = &mut self.bodies[index * self.body_stride..][..self.body_stride];
+        let head = match slot::read(&self.memory, end, tail, state.token, self.layout.request_len_max, body) {
             Ok(head) => head,
             Err(reason) => {
                 // The slot is polled again and again, but counted once.
-                if seat.refused != tail {
-                    seat.refused = tail;
+                if state.refused_tail != tail {
+                    state.refused_tail = tail;
                     self.stats.drop(reason);
                 }
                 return false;
             }
         };
-        let taken = Taken {
+        let accepted = AcceptedRequest {
             client,
-            token: seat.token,
-            sequence: seat.next,
+            token: state.token,
+            sequence: state.next,
             attempt: tail.attempt(),
             kind: head.kind,
             len: head.len,
             is_advanced: false,
         };
-        seat.next = seat.next.wrapping_add(1);
-        let job = self.service.prefetch(&taken.request(body));
-        self.taken[place] = (taken, job);
+        state.next = state.next.wrapping_add(1);
+        let job = self.service.prefetch(&accepted.request(body));
+        self.accepted[index] = (accepted, job);
         self.count += 1;
         true
     }
@@ -303,103 +303,103 @@ impl<D: Device, S: Service> Worker<D, S> {
     /// Does the second step of the `nth` oldest request.
     #[inline(always)]
     fn advance(&mut self, nth: usize) {
-        let place = self.place(nth);
-        let (taken, job) = &mut self.taken[place];
-        taken.is_advanced = true;
-        self.service.advance(&taken.request(&self.bodies[place * self.body_stride..]), job);
+        let index = self.index_of(nth);
+        let (accepted, job) = &mut self.accepted[index];
+        accepted.is_advanced = true;
+        self.service.advance(&accepted.request(&self.bodies[index * self.body_stride..]), job);
     }
 
     /// Executes the `count` oldest requests, and answers them.
     #[inline(always)]
     fn execute(&mut self, count: usize, now_ns: u64) -> usize {
-        let places = self.taken.len();
-        let here = (0..count).filter(|&nth| self.is_here(nth)).count();
-        self.service.begin(here, now_ns);
+        let places = self.accepted.len();
+        let present = (0..count).filter(|&nth| self.is_client_present(nth)).count();
+        self.service.begin(present, now_ns);
         for nth in 0..count {
-            let place = self.place(nth);
-            let is_here = self.is_here(nth);
-            let (taken, job) = &mut self.taken[place];
+            let index = self.index_of(nth);
+            let is_present = self.is_client_present(nth);
+            let (accepted, job) = &mut self.accepted[index];
             let job = std::mem::take(job);
-            if !is_here {
+            if !is_present {
                 self.stats.drop(SlotDrop::Gone);
                 continue;
             }
-            let Taken { client, token, sequence, attempt, .. } = *taken;
-            let (given, room) = self.answers.of(client, self.layout.slot_of(sequence));
+            let AcceptedRequest { client, token, sequence, attempt, .. } = *accepted;
+            let (record, room) = self.answers.get_mut(client, self.layout.slot_of(sequence));
             let (header, room) = room.split_at_mut(ANSWER_HEAD_LEN);
             let mut response = Response::new(room);
-            let request = taken.request(&self.bodies[place * self.body_stride..]);
+            let request = accepted.request(&self.bodies[index * self.body_stride..]);
             self.service.execute(&request, job, &mut response);
             let (kind, len) = (response.kind, response.len());
             header.copy_from_slice(&answer_head(sequence, self.index, kind));
-            *given = Given { sequence, attempt, len: (ANSWER_HEAD_LEN + len) as u32 };
+            *record = AnswerRecord { sequence, attempt, len: (ANSWER_HEAD_LEN + len) as u32 };
             self.stats.executed += 1;
             self.send(client, token, sequence);
         }
-        self.oldest = self.place(count);
+        self.oldest = self.index_of(count);
         self.count -= count;
         if self.count == 0 {
             self.oldest = 0;
         }
         debug_assert!(self.oldest < places);
         if self.config.doorbell_per_batch {
-            self.outbox.ring(true, &mut self.stats);
+            self.outbox.ring_doorbell(true, &mut self.stats);
         }
-        here
+        present
     }
 
     /// Whether the client of the `nth` oldest request is still here.
     #[inline(always)]
-    fn is_here(&self, nth: usize) -> bool {
-        let taken = &self.taken[self.place(nth)].0;
-        self.seats.get(taken.client).token == taken.token
+    fn is_client_present(&self, nth: usize) -> bool {
+        let accepted = &self.accepted[self.index_of(nth)].0;
+        self.clients.get(accepted.client).token == accepted.token
     }
 
     /// Sends the kept answer to a request.
     #[inline(always)]
     fn send(&mut self, client: u32, token: u32, sequence: u32) {
-        let (given, bytes) = self.answers.of(client, self.layout.slot_of(sequence));
-        let bytes = &bytes[..given.len as usize];
-        let seat = self.seats.of(client);
-        let sent = match seat.to {
+        let (record, bytes) = self.answers.get_mut(client, self.layout.slot_of(sequence));
+        let bytes = &bytes[..record.len as usize];
+        let state = self.clients.get_mut(client);
+        let sent = match state.to {
             Some(to) => self.outbox.push(bytes, token, to),
             None => Err(SendError::Post(PostError::UnknownDestination)),
         };
         if let Err(error) = sent {
             self.stats.unsent += 1;
             if error == SendError::Post(PostError::UnknownDestination) {
-                seat.look_up(&self.thread);
+                state.resolve_destination(&self.thread);
             }
         }
         if !self.config.doorbell_per_batch {
-            self.outbox.ring(true, &mut self.stats);
+            self.outbox.ring_doorbell(true, &mut self.stats);
         }
     }
 
     /// Looks in one more slot for a retransmission of an answered request, whose answer was lost or is late.
     #[inline(never)]
-    fn look_for_repeat(&mut self) {
-        let Some((client, slot)) = self.seats.next_to_check(self.layout.window) else { return };
+    fn check_for_repeat(&mut self) {
+        let Some((client, slot)) = self.clients.next_to_check(self.layout.window) else { return };
         let end = self.layout.slot_end(self.index, client as usize, slot);
         let tail = slot::tail(&self.memory, end);
-        let seat = self.seats.of(client);
-        let (given, _) = self.answers.of(client, slot as usize);
-        if tail.0 == 0 || *given == Given::default() {
+        let state = self.clients.get_mut(client);
+        let (record, _) = self.answers.get_mut(client, slot as usize);
+        if tail.0 == 0 || *record == AnswerRecord::default() {
             return;
         }
-        if tail.sequence() != given.sequence {
-            let is_next = tail.sequence() == given.sequence.wrapping_add(self.layout.window as u32);
-            if !is_next && seat.strange != tail {
-                seat.strange = tail;
+        if tail.sequence() != record.sequence {
+            let is_next = tail.sequence() == record.sequence.wrapping_add(self.layout.window as u32);
+            if !is_next && state.out_of_turn_tail != tail {
+                state.out_of_turn_tail = tail;
                 self.stats.drop(SlotDrop::OutOfTurn);
             }
-        } else if tail.attempt() != given.attempt && slot::head(&self.memory, end).token == seat.token {
-            given.attempt = tail.attempt();
-            let (token, sequence) = (seat.token, given.sequence);
+        } else if tail.attempt() != record.attempt && slot::head(&self.memory, end).token == state.token {
+            record.attempt = tail.attempt();
+            let (token, sequence) = (state.token, record.sequence);
             if self.outbox.room(&mut self.stats) > 0 {
                 self.stats.repeated += 1;
                 self.send(client, token, sequence);
-                self.outbox.ring(true, &mut self.stats);
+                self.outbox.ring_doorbell(true, &mut self.stats);
             }
         }
     }
@@ -407,15 +407,15 @@ impl<D: Device, S: Service> Worker<D, S> {
     /// Processes arrivals and departures of clients, and completions of answers. Turns do so now and then; call it to
     /// have it done at once.
     #[inline(never)]
-    pub fn hear_news(&mut self) {
-        self.outbox.tend(&mut self.stats);
+    pub fn process_changes(&mut self) {
+        self.outbox.process_completions(&mut self.stats);
         while let Ok(change) = self.changes.try_recv() {
             match change {
                 Change::Join { id, answers } => {
                     self.answers.forget(id.index);
-                    self.seats.join(id, answers, &self.thread);
+                    self.clients.join(id, answers, &self.thread);
                 }
-                Change::Leave(id) => self.seats.leave(id),
+                Change::Leave(id) => self.clients.leave(id),
             }
         }
     }

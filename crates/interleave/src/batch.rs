@@ -137,18 +137,24 @@ impl<const MAX: usize> Batch<MAX> {
         F: Future,
     {
         let mut slots = [const { Slot::<F, T>::EMPTY }; MAX];
-        let mut turns =
-            Turns { at: std::ptr::null_mut(), begun: 0, is_asking: false, inputs: Some(inputs), lookup, take };
+        let mut lookups = RunningLookups {
+            current: std::ptr::null_mut(),
+            begun: 0,
+            is_asking: false,
+            inputs: Some(inputs),
+            lookup,
+            take,
+        };
         let mut panic: Option<Box<dyn Any + Send>> = None;
         // A panic can leave only the current slot half done, and that one is emptied.
-        while let Err(payload) = catch_unwind(AssertUnwindSafe(|| turns.run(&mut slots[..self.width]))) {
+        while let Err(payload) = catch_unwind(AssertUnwindSafe(|| lookups.run(&mut slots[..self.width]))) {
             panic.get_or_insert(payload);
-            turns.give_up(&mut slots[..self.width]);
+            lookups.give_up(&mut slots[..self.width]);
         }
         if let Some(payload) = panic {
             resume_unwind(payload);
         }
-        turns.begun
+        lookups.begun
     }
 }
 
@@ -166,9 +172,9 @@ impl<F, T> Slot<F, T> {
 }
 
 /// Lookups in progress.
-struct Turns<I, F, L, T, K> {
+struct RunningLookups<I, F, L, T, K> {
     /// The current slot.
-    at: *mut Slot<F, T>,
+    current: *mut Slot<F, T>,
     /// Inputs taken so far.
     begun: usize,
     /// Whether an input is being asked for.
@@ -179,7 +185,7 @@ struct Turns<I, F, L, T, K> {
     take: K,
 }
 
-impl<I, F, L, P, T, K> Turns<I, F, L, T, K>
+impl<I, F, L, P, T, K> RunningLookups<I, F, L, T, K>
 where
     I: Iterator<Item = (T, P)>,
     F: Future,
@@ -219,7 +225,7 @@ where
         loop {
             // SAFETY: the ring has slots of the slice only; this reference ends before the next is made.
             let slot = unsafe { &mut *at };
-            self.at = at;
+            self.current = at;
             // SAFETY: a slot of the ring has a lookup, which stays where it is until it is dropped there.
             let lookup = unsafe { Pin::new_unchecked(slot.lookup.as_mut().unwrap_unchecked()) };
             match lookup.poll(&mut context) {
@@ -249,7 +255,7 @@ where
     /// Begins the next input's lookup in a slot; returns false if there is no input.
     #[inline(always)]
     fn begin(&mut self, slot: &mut Slot<F, T>) -> bool {
-        self.at = slot;
+        self.current = slot;
         let Some(inputs) = &mut self.inputs else { return false };
         self.is_asking = true;
         let input = inputs.next();
@@ -270,7 +276,7 @@ where
         if self.is_asking {
             self.inputs = None;
         }
-        if let Some(slot) = slots.iter_mut().find(|slot| std::ptr::eq(*slot, self.at)) {
+        if let Some(slot) = slots.iter_mut().find(|slot| std::ptr::eq(*slot, self.current)) {
             // If dropping the lookup panics too, the slot is empty all the same: the assignment still writes it.
             let _ = catch_unwind(AssertUnwindSafe(|| slot.lookup = None));
         }

@@ -9,14 +9,14 @@ const SNAPSHOT: u32 = u32::from_le_bytes(*b"SnFs");
 const RECORD: u32 = u32::from_le_bytes(*b"SnFr");
 const FORMAT: u32 = 1;
 /// Offset of the checksum in either header.
-const SUM: usize = 32;
+const CHECKSUM_OFFSET: usize = 32;
 
 /// Key of the checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key(pub u64);
 
 impl Key {
-    fn sum(self, header: &[u8], body: &[u8]) -> u64 {
+    fn checksum(self, header: &[u8], body: &[u8]) -> u64 {
         let secrets = RapidSecrets::seed(self.0);
         let head = rapidhash_v3_inline::<true, false, false>(header, &secrets);
         let body = rapidhash_v3_inline::<true, false, false>(body, &secrets);
@@ -36,11 +36,11 @@ pub(super) struct SnapshotHeader {
     pub sum: u64,
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
+fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
@@ -51,19 +51,19 @@ pub(super) fn snapshot_header(key: Key, sequence: u64, payload: &[u8]) -> Snapsh
     bytes[8..16].copy_from_slice(&sequence.to_le_bytes());
     bytes[16..24].copy_from_slice(&key.0.to_le_bytes());
     bytes[24..32].copy_from_slice(&(payload.len() as u64).to_le_bytes());
-    let sum = key.sum(&bytes[..SUM], payload);
-    bytes[SUM..].copy_from_slice(&sum.to_le_bytes());
+    let sum = key.checksum(&bytes[..CHECKSUM_OFFSET], payload);
+    bytes[CHECKSUM_OFFSET..].copy_from_slice(&sum.to_le_bytes());
     SnapshotHeader { bytes, sum }
 }
 
 /// Reads a snapshot; returns none if the bytes are no snapshot or are damaged.
 pub(super) fn read_snapshot(bytes: &[u8]) -> Option<Snapshot> {
     let (header, payload) = bytes.split_at_checked(HEADER)?;
-    let (sequence, key, sum) = (word(header, 8)?, Key(word(header, 16)?), word(header, SUM)?);
-    let is_one = half(header, 0)? == SNAPSHOT
-        && half(header, 4)? == FORMAT
-        && word(header, 24)? == payload.len() as u64
-        && sum == key.sum(&header[..SUM], payload);
+    let (sequence, key, sum) = (read_u64(header, 8)?, Key(read_u64(header, 16)?), read_u64(header, CHECKSUM_OFFSET)?);
+    let is_one = read_u32(header, 0)? == SNAPSHOT
+        && read_u32(header, 4)? == FORMAT
+        && read_u64(header, 24)? == payload.len() as u64
+        && sum == key.checksum(&header[..CHECKSUM_OFFSET], payload);
     is_one.then(|| Snapshot { key, sequence, sum, payload: payload.to_vec() })
 }
 
@@ -87,7 +87,7 @@ pub(super) fn write_record(
     bytes.extend(sequence.to_le_bytes());
     bytes.extend(synced.to_le_bytes());
     bytes.extend(before.to_le_bytes());
-    let sum = key.sum(&bytes[start..], record);
+    let sum = key.checksum(&bytes[start..], record);
     bytes.extend(sum.to_le_bytes());
     bytes.extend(record);
     sum
@@ -102,15 +102,20 @@ struct Record<'a> {
 }
 
 fn read_record(bytes: &[u8], key: Key) -> Option<Record<'_>> {
-    if half(bytes, 0)? != RECORD {
+    if read_u32(bytes, 0)? != RECORD {
         return None;
     }
     let header = bytes.get(..HEADER)?;
-    let payload = bytes[HEADER..].get(..half(header, 4)? as usize)?;
-    let sum = word(header, SUM)?;
-    let record =
-        Record { sequence: word(header, 8)?, synced: word(header, 16)?, before: word(header, 24)?, sum, payload };
-    (sum == key.sum(&header[..SUM], payload)).then_some(record)
+    let payload = bytes[HEADER..].get(..read_u32(header, 4)? as usize)?;
+    let sum = read_u64(header, CHECKSUM_OFFSET)?;
+    let record = Record {
+        sequence: read_u64(header, 8)?,
+        synced: read_u64(header, 16)?,
+        before: read_u64(header, 24)?,
+        sum,
+        payload,
+    };
+    (sum == key.checksum(&header[..CHECKSUM_OFFSET], payload)).then_some(record)
 }
 
 /// Records of a log, up to its end or to the first record that is not right.

@@ -75,7 +75,7 @@ pub trait Disk {
     /// # Errors
     ///
     /// [`DiskError`].
-    fn cut(&mut self, name: &str, len: u64) -> Result<(), DiskError>;
+    fn truncate(&mut self, name: &str, len: u64) -> Result<(), DiskError>;
 
     /// Makes what was written to a file survive a crash.
     ///

@@ -30,7 +30,7 @@ use crate::disk::{Disk, DiskError};
 use codec::{Key, Scan, Snapshot};
 
 /// Least room that is reserved for records at a time, in bytes, unless only less is left.
-const ROOM: u64 = 4 << 20;
+const RESERVE_LEN_MIN: u64 = 4 << 20;
 /// Length of a log in bytes below which a new snapshot is not worth its time.
 const LOG_MIN: u64 = 64 << 20;
 
@@ -80,7 +80,7 @@ pub struct Opened<D> {
     /// Records that came after the snapshot.
     pub records: Vec<Vec<u8>>,
     /// Bytes that were cut off at the log's end, where the last owner left an incomplete write.
-    pub cut: u64,
+    pub truncated_len: u64,
 }
 
 /// Contents of a disk.
@@ -107,7 +107,7 @@ pub struct Journal<D> {
     buffer: Vec<u8>,
     log_len: u64,
     /// Length that the log can reach within the room that is reserved.
-    room: u64,
+    reserved_len: u64,
     snapshot_len: u64,
     /// Failure after which the journal accepts nothing.
     failed: Option<DiskError>,
@@ -121,7 +121,7 @@ fn log_name(number: u64) -> String {
     format!("log-{number:08}")
 }
 
-const NEW: &str = "snapshot.new";
+const NEW_SNAPSHOT: &str = "snapshot.new";
 
 /// Numbers of the files whose names begin with a prefix.
 fn numbers<'a>(names: &'a [String], prefix: &'static str) -> impl Iterator<Item = u64> + 'a {
@@ -129,7 +129,7 @@ fn numbers<'a>(names: &'a [String], prefix: &'static str) -> impl Iterator<Item 
 }
 
 /// A snapshot and its log, as found on a disk.
-struct Found {
+struct FoundJournal {
     number: u64,
     snapshot: Snapshot,
     scan: Scan,
@@ -137,7 +137,7 @@ struct Found {
 }
 
 /// Reads the latest snapshot and its log.
-fn find(disk: &mut impl Disk, names: &[String]) -> Result<Option<Found>, JournalError> {
+fn find(disk: &mut impl Disk, names: &[String]) -> Result<Option<FoundJournal>, JournalError> {
     let Some(number) = numbers(names, "snapshot-").max() else {
         for number in numbers(names, "log-") {
             // A new journal creates its log before its snapshot, and empty.
@@ -157,7 +157,7 @@ fn find(disk: &mut impl Disk, names: &[String]) -> Result<Option<Found>, Journal
     };
     let scan = codec::scan(&bytes, snapshot.key, snapshot.sequence, snapshot.sum);
     let scan = scan.map_err(|at| JournalError::Corrupt { file: log, at })?;
-    Ok(Some(Found { number, snapshot, scan, log_len: bytes.len() as u64 }))
+    Ok(Some(FoundJournal { number, snapshot, scan, log_len: bytes.len() as u64 }))
 }
 
 impl<D: Disk> Journal<D> {
@@ -171,10 +171,10 @@ impl<D: Disk> Journal<D> {
         let Some(found) = find(&mut disk, &names)? else {
             return Self::open_empty(disk, random);
         };
-        let Found { number, snapshot, scan, log_len } = found;
-        let (log, cut) = (log_name(number), log_len - scan.len);
-        if cut > 0 {
-            disk.cut(&log, scan.len)?;
+        let FoundJournal { number, snapshot, scan, log_len } = found;
+        let (log, truncated_len) = (log_name(number), log_len - scan.len);
+        if truncated_len > 0 {
+            disk.truncate(&log, scan.len)?;
         }
         // Part of the log may be there without having been synced.
         disk.sync(&log)?;
@@ -187,11 +187,11 @@ impl<D: Disk> Journal<D> {
             last_sum: scan.last_sum,
             buffer: Vec::new(),
             log_len: scan.len,
-            room: scan.len,
+            reserved_len: scan.len,
             snapshot_len: snapshot.payload.len() as u64,
             failed: None,
         };
-        let mut opened = Opened { journal, snapshot: Some(snapshot.payload), records: scan.records, cut };
+        let mut opened = Opened { journal, snapshot: Some(snapshot.payload), records: scan.records, truncated_len };
         opened.journal.tidy()?;
         Ok(opened)
     }
@@ -204,7 +204,8 @@ impl<D: Disk> Journal<D> {
     pub fn read(mut disk: D) -> Result<History, JournalError> {
         let names = disk.names()?;
         let found = find(&mut disk, &names)?;
-        let history = |found: Found| History { snapshot: Some(found.snapshot.payload), records: found.scan.records };
+        let history =
+            |found: FoundJournal| History { snapshot: Some(found.snapshot.payload), records: found.scan.records };
         Ok(found.map(history).unwrap_or_default())
     }
 
@@ -218,19 +219,19 @@ impl<D: Disk> Journal<D> {
             last_sum: 0,
             buffer: Vec::new(),
             log_len: 0,
-            room: 0,
+            reserved_len: 0,
             snapshot_len: 0,
             failed: None,
         };
-        Ok(Opened { journal, snapshot: None, records: Vec::new(), cut: 0 })
+        Ok(Opened { journal, snapshot: None, records: Vec::new(), truncated_len: 0 })
     }
 
     /// Removes the files that are no longer needed.
     fn tidy(&mut self) -> Result<(), DiskError> {
         let keep = [snapshot_name(self.number), log_name(self.number)];
         for name in self.disk.names()? {
-            let is_ours = name == NEW || name.starts_with("snapshot-") || name.starts_with("log-");
-            if is_ours && !keep.contains(&name) {
+            let is_journal_file = name == NEW_SNAPSHOT || name.starts_with("snapshot-") || name.starts_with("log-");
+            if is_journal_file && !keep.contains(&name) {
                 self.disk.remove(&name)?;
             }
         }
@@ -270,15 +271,15 @@ impl<D: Disk> Journal<D> {
     pub fn reserve(&mut self, records: usize, bytes: usize) -> Result<(), DiskError> {
         self.check()?;
         let need = self.log_len() + (records * codec::HEADER + bytes) as u64;
-        if need <= self.room {
+        if need <= self.reserved_len {
             return Ok(());
         }
         let more = need - self.log_len;
         let log = log_name(self.number);
-        for more in [more.max(ROOM), more] {
+        for more in [more.max(RESERVE_LEN_MIN), more] {
             match self.disk.reserve(&log, more) {
                 Ok(()) => {
-                    self.room = self.log_len + more;
+                    self.reserved_len = self.log_len + more;
                     return Ok(());
                 }
                 Err(DiskError::Full) => {}
@@ -333,27 +334,27 @@ impl<D: Disk> Journal<D> {
         let number = self.number + 1;
         let header = codec::snapshot_header(self.key, self.sequence, snapshot);
         let written = (|| {
-            self.disk.create(NEW)?;
-            self.disk.append(NEW, &header.bytes)?;
-            self.disk.append(NEW, snapshot)?;
-            self.disk.sync(NEW)?;
+            self.disk.create(NEW_SNAPSHOT)?;
+            self.disk.append(NEW_SNAPSHOT, &header.bytes)?;
+            self.disk.append(NEW_SNAPSHOT, snapshot)?;
+            self.disk.sync(NEW_SNAPSHOT)?;
             self.disk.create(&log_name(number))?;
             self.disk.sync(&log_name(number))?;
             self.disk.sync_names()
         })();
         if let Err(error) = written {
             // A leftover file does no harm, apart from the room that it takes.
-            let _ = self.disk.remove(NEW);
+            let _ = self.disk.remove(NEW_SNAPSHOT);
             return Err(error);
         }
-        let renamed = self.disk.rename(NEW, &snapshot_name(number)).and_then(|()| self.disk.sync_names());
+        let renamed = self.disk.rename(NEW_SNAPSHOT, &snapshot_name(number)).and_then(|()| self.disk.sync_names());
         if let Err(error) = renamed {
             // It is unknown which snapshot the next owner finds, so nothing may go to either log.
             self.failed = Some(error.clone());
             return Err(error);
         }
         (self.number, self.last_sum) = (number, header.sum);
-        (self.log_len, self.room, self.snapshot_len) = (0, 0, snapshot.len() as u64);
+        (self.log_len, self.reserved_len, self.snapshot_len) = (0, 0, snapshot.len() as u64);
         self.tidy()
     }
 }

@@ -56,7 +56,7 @@ fn live(disk: &SimDisk, seed: u64, happened: &mut Vec<Vec<u8>>, kept: &mut usize
     };
     match go_on() {
         Ok(()) => false,
-        Err(JournalError::Disk(DiskError::Failed(_))) if disk.is_dead() => true,
+        Err(JournalError::Disk(DiskError::Failed(_))) if disk.has_crashed() => true,
         Err(error) => panic!("{error}"),
     }
 }
@@ -117,9 +117,9 @@ proptest! {
     #[test]
     fn a_log_may_be_cut_off_anywhere(len in 0..10 * RECORD_LEN) {
         let mut disk = filled(10);
-        disk.cut(&log_name(1), len as u64).unwrap();
+        disk.truncate(&log_name(1), len as u64).unwrap();
         let opened = Journal::open(disk.clone(), 6).unwrap();
-        prop_assert_eq!((opened.records.len(), opened.cut), (len / RECORD_LEN, (len % RECORD_LEN) as u64));
+        prop_assert_eq!((opened.records.len(), opened.truncated_len), (len / RECORD_LEN, (len % RECORD_LEN) as u64));
         let mut journal = opened.journal;
         journal.append(b"more");
         journal.sync().unwrap();
@@ -142,7 +142,7 @@ fn what_looks_like_a_record_inside_a_record_is_none() {
     // The outer record is damaged, as if it had been written in part.
     disk.corrupt(&log_name(1), 2 * RECORD_LEN + codec::HEADER);
     let opened = Journal::open(disk, 7).unwrap();
-    assert_eq!((opened.records.len(), opened.cut), (2, (codec::HEADER + lure.len()) as u64));
+    assert_eq!((opened.records.len(), opened.truncated_len), (2, (codec::HEADER + lure.len()) as u64));
 }
 
 #[test]
@@ -167,11 +167,11 @@ fn on_a_full_disk_what_was_reserved_is_kept_and_nothing_more_is_taken() {
     journal.append(&[2; 1000]);
     journal.sync().unwrap();
     // Room is reserved in large pieces, and most of this one is left.
-    assert_eq!(journal.reserve(1, ROOM as usize), Err(DiskError::Full));
+    assert_eq!(journal.reserve(1, RESERVE_LEN_MIN as usize), Err(DiskError::Full));
     assert_eq!(journal.replace(&[0; 10]), Err(DiskError::Full));
     assert_eq!(journal.error(), None, "the old snapshot and its log are as they were");
     disk.heal();
-    journal.reserve(1, ROOM as usize).unwrap();
+    journal.reserve(1, RESERVE_LEN_MIN as usize).unwrap();
     journal.replace(&snapshot(&[b"all".to_vec()])).unwrap();
     assert_eq!(history(&Journal::open(disk, 7).unwrap()), [b"all"]);
 }

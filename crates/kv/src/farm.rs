@@ -28,8 +28,8 @@ pub fn layout(items: u32, key_len_max: u32, value_len_max: u32, is_inline: bool,
 /// Emulates FaRM: inline (FaRM-em), one READ of six keys and values; otherwise (FaRM-em-VAR), one READ of six keys and
 /// pointers, and one of the value.
 pub fn emulation(items: u32, key_len: u32, value_len: u32, is_inline: bool) -> Emulation {
-    let of_slot = key_len + if is_inline { value_len } else { POINTER_LEN };
-    let elsewhere = if is_inline { 0 } else { value_len.max(1) };
-    let words = (u64::from(items) * u64::from(of_slot + elsewhere) / 8).max(1 << 16);
-    Emulation { words, probe_len: NEIGHBOURHOOD * of_slot, second_probes_of_ten: 0, value_len: elsewhere }
+    let slot_len = key_len + if is_inline { value_len } else { POINTER_LEN };
+    let out_of_line_len = if is_inline { 0 } else { value_len.max(1) };
+    let words = (u64::from(items) * u64::from(slot_len + out_of_line_len) / 8).max(1 << 16);
+    Emulation { words, probe_len: NEIGHBOURHOOD * slot_len, second_probes_of_ten: 0, value_len: out_of_line_len }
 }

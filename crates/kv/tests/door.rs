@@ -103,17 +103,17 @@ fn a_door_beside_other_things_looks_at_its_sockets_after_a_sleep() {
     let mut door = Door::open(listener, &Partitions::new(1), 0, DoorConfig::default()).unwrap().pop().unwrap();
     let mut cache = Cache::new(&CacheConfig { items: 100, memory_bytes: 4 << 20, ..CacheConfig::default() }).unwrap();
     while door.counters()[0].curr_connections.get() == 0 {
-        door.turn_beside(&mut cache, NOW_NS);
+        door.turn_shared(&mut cache, NOW_NS);
     }
     let mut turns_until = |what: &str, sleeps: bool| {
-        while door.turn_beside(&mut cache, NOW_NS) {}
+        while door.turn_shared(&mut cache, NOW_NS) {}
         client.write_all(b"get x\r\n").unwrap();
         let descriptor = door.descriptor().unwrap();
         assert!(descriptor.wait(Some(20_000_000_000)).unwrap(), "{what}: the socket is readable");
         if sleeps {
             assert!(wait_on(&mut [&mut door], 0, None).unwrap());
         }
-        let turns = (1..=33).find(|_| door.turn_beside(&mut cache, NOW_NS)).expect(what);
+        let turns = (1..=33).find(|_| door.turn_shared(&mut cache, NOW_NS)).expect(what);
         client.read_exact(&mut [0; 5]).unwrap();
         turns
     };

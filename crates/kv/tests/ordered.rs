@@ -47,13 +47,13 @@ impl World {
             server.turn();
             clock.advance(100_000);
         }
-        let client = Pipeline::over(rpc, channel, PipelineConfig { window: 8, timeout_ns: None }).unwrap();
+        let client = Pipeline::with_channel(rpc, channel, PipelineConfig { window: 8, timeout_ns: None }).unwrap();
         Self { clock, server, client }
     }
 
     /// Makes a request and passes its answer to `read`.
     fn ask<T>(&mut self, request: &Request<'_>, read: impl FnOnce(Result<Response<'_>, Error>) -> T) -> T {
-        self.client.ask(request, 7).unwrap();
+        self.client.submit(request, 7).unwrap();
         for _ in 0..1_000_000 {
             self.client.turn();
             self.server.turn();
@@ -280,7 +280,7 @@ fn a_key_that_no_index_takes_is_refused_before_it_is_sent() {
         Request::Scan { range, limit: 1 },
         Request::Sum { range: (Bound::Unbounded, Bound::Excluded(&longer)), limit: 1 },
     ] {
-        let Err(Error::Refused(refusal)) = world.client.ask(&request, 0) else { panic!("{request:?} was taken") };
+        let Err(Error::Refused(refusal)) = world.client.submit(&request, 0) else { panic!("{request:?} was taken") };
         assert_eq!(refusal, Refusal::Put(PutError::KeyTooLong { len: KEY_LEN_MAX + 1 }));
     }
     assert_eq!(world.client.in_flight(), 0);

@@ -1,7 +1,7 @@
 //! Prints how many verbs the simulator performs per second of CPU time, with a modelled NIC at both ends.
 //!
 //! `cargo run --release -p sinew-lab --example speed -- [NIC]`
-use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
+use sinew_harness::load::verbs::{Op, TransportKind, VerbsPlan};
 use sinew_lab::nics::rates;
 use sinew_lab::nics::verbs::{Threads, run};
 use sinew_sim::nic::Profile;
@@ -20,9 +20,9 @@ fn main() {
         std::process::exit(2);
     };
     for (op, carrier, what) in [
-        (Op::Write, Carrier::Uc, "WRITE of 32 B over UC, inline"),
-        (Op::Read, Carrier::Rc, "READ of 32 B"),
-        (Op::Send, Carrier::Ud, "SEND of 32 B over UD, inline"),
+        (Op::Write, TransportKind::Uc, "WRITE of 32 B over UC, inline"),
+        (Op::Read, TransportKind::Rc, "READ of 32 B"),
+        (Op::Send, TransportKind::Ud, "SEND of 32 B over UD, inline"),
     ] {
         for (qps, threads, hosts) in SHAPES {
             let plan = VerbsPlan { window: WINDOW, qps, ..rates::plan(op, carrier, 32, 1) };

@@ -27,7 +27,7 @@ pub use plan::{Plan, Times};
 pub use trial::Outcome;
 pub use trust::{Level, Trust};
 pub use words::Guideline;
-pub use workload::{ACCESSES_MAX, Goal, Kind, LOCKS_MAX, Load, OBJECT_MAX, PEERS_MAX, Workload};
+pub use workload::{ACCESSES_MAX, Goal, LOCKS_MAX, Load, OBJECT_MAX, PEERS_MAX, Workload, WorkloadKind};
 
 /// A design, and what is to be expected of it.
 #[derive(Clone, Debug)]
@@ -59,22 +59,23 @@ pub struct Ranking {
 
 /// Ranks the designs that a workload allows on a NIC.
 ///
-/// `goes_on` is called with the part that is done, from 0 to 1, and returns whether to go on looking for better
+/// `keep_going` is called with the part that is done, from 0 to 1, and returns whether to go on looking for better
 /// settings. Once it returns false, each design that was not run yet is run once, and what was found is returned. Equal
-/// arguments, with a `goes_on` that returns true throughout, give equal results.
-pub fn advise(profile: &Profile, workload: &Workload, goes_on: &mut dyn FnMut(f64) -> bool) -> Ranking {
-    let search::Found { ranked, is_complete } = search::search(profile, workload, goes_on);
-    let told = ranked.into_iter().filter(|tried| tried.outcome.done > 0).map(|search::Tried { plan, outcome }| {
-        let limit = limit::limit(&plan, &outcome);
-        Advice {
-            name: plan.design.name(workload),
-            limit,
-            why: words::why(&plan, limit.0),
-            settings: words::settings(&plan),
-            trust: trust::trust(&plan, &outcome),
-            outcome,
-            plan: (*plan).clone(),
-        }
-    });
-    Ranking { designs: told.collect(), is_complete }
+/// arguments, with a `keep_going` that returns true throughout, give equal results.
+pub fn advise(profile: &Profile, workload: &Workload, keep_going: &mut dyn FnMut(f64) -> bool) -> Ranking {
+    let search::SearchResult { ranked, is_complete } = search::search(profile, workload, keep_going);
+    let advice =
+        ranked.into_iter().filter(|tried| tried.outcome.done > 0).map(|search::Candidate { plan, outcome }| {
+            let limit = limit::limit(&plan, &outcome);
+            Advice {
+                name: plan.design.name(workload),
+                limit,
+                why: words::why(&plan, limit.0),
+                settings: words::settings(&plan),
+                trust: trust::trust(&plan, &outcome),
+                outcome,
+                plan: (*plan).clone(),
+            }
+        });
+    Ranking { designs: advice.collect(), is_complete }
 }

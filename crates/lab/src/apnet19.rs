@@ -15,19 +15,19 @@ pub mod ways;
 
 use sinew_sim::nic::Profile;
 
-use crate::experiment::{Against, Row};
-use cluster::{Found, Plan, run};
-use ways::{Kind, SIZES};
+use crate::experiment::{Comparison, Row};
+use cluster::{Plan, RunResult, run};
+use ways::{NamedMethod, SIZES};
 
 /// Results for each kind and size.
-struct Sweep(Vec<(Kind, usize, Found)>);
+struct Sweep(Vec<(NamedMethod, usize, RunResult)>);
 
 impl Sweep {
     fn of(
-        kinds: &[Kind],
+        kinds: &[NamedMethod],
         sizes: &[usize],
         progress: &mut dyn FnMut(f64),
-        mut find: impl FnMut(Kind, usize) -> Found,
+        mut find: impl FnMut(NamedMethod, usize) -> RunResult,
     ) -> Self {
         let mut found = Vec::new();
         for kind in kinds {
@@ -39,25 +39,25 @@ impl Sweep {
         Self(found)
     }
 
-    fn get(&self, kind: Kind, len: usize) -> &Found {
-        let is_it = |(a, b, _): &&(Kind, usize, Found)| *a == kind && *b == len;
+    fn get(&self, kind: NamedMethod, len: usize) -> &RunResult {
+        let is_it = |(a, b, _): &&(NamedMethod, usize, RunResult)| *a == kind && *b == len;
         &self.0.iter().find(is_it).expect("it was run").2
     }
 
     /// Latency of one kind over that of another.
-    fn ratio(&self, one: Kind, other: Kind, len: usize) -> f64 {
+    fn ratio(&self, one: NamedMethod, other: NamedMethod, len: usize) -> f64 {
         self.get(one, len).mean_ns / self.get(other, len).mean_ns
     }
 
     /// A row for each kind and size that was run.
-    fn rows(&self, figure: &str, metric: &str, unit: &'static str, of: fn(&Found) -> f64) -> Vec<Row> {
-        let row = |(kind, len, found): &(Kind, usize, Found)| Row {
+    fn rows(&self, figure: &str, metric: &str, unit: &'static str, of: fn(&RunResult) -> f64) -> Vec<Row> {
+        let row = |(kind, len, found): &(NamedMethod, usize, RunResult)| Row {
             id: format!("roce.{figure}.{}.{len}", kind.id),
             place: None,
             case: kind.name.to_owned(),
             metric: format!("{metric}, {len} B"),
             paper: None,
-            against: Against::Same,
+            against: Comparison::Same,
             model: Some(of(found)),
             measured: None,
             unit,
@@ -71,7 +71,7 @@ fn row(
     id: &str,
     place: &'static str,
     metric: &str,
-    against: Against,
+    against: Comparison,
     (paper, model): (f64, f64),
     unit: &'static str,
 ) -> Row {
@@ -89,18 +89,18 @@ fn row(
 }
 
 /// Sizes that fit inline in a work queue element.
-fn inlinable() -> impl Iterator<Item = usize> {
+fn inline_sizes() -> impl Iterator<Item = usize> {
     SIZES.into_iter().filter(|len| *len <= 256)
 }
 
 /// Mean latency beside a program that competes for each core, over eight times at which its slices begin.
-fn latency_beside_program(profile: &Profile, kind: Kind, len: usize) -> Found {
+fn latency_beside_program(profile: &Profile, kind: NamedMethod, len: usize) -> RunResult {
     const BEGINNINGS: u64 = 8;
-    let each: Vec<Found> = (1..=BEGINNINGS)
+    let each: Vec<RunResult> = (1..=BEGINNINGS)
         .map(|seed| run(profile, &Plan { seed, ..Plan::latency(kind, len) }.competing(4, profile)))
         .collect();
     let done: f64 = each.iter().map(|found| found.mops).sum();
     // There is one get at a time, so slices that coincide more let more gets complete: each mean is weighted by their
     // number.
-    Found { mean_ns: each.iter().map(|found| found.mean_ns * found.mops).sum::<f64>() / done, ..each[0] }
+    RunResult { mean_ns: each.iter().map(|found| found.mean_ns * found.mops).sum::<f64>() / done, ..each[0] }
 }

@@ -16,7 +16,7 @@ pub mod table5;
 use sinew_herd::WorkerConfig;
 use sinew_sim::nic::Profile;
 
-use crate::experiment::{Against, Row};
+use crate::experiment::{Comparison, Row};
 
 /// Requests in flight of each client. The paper does not say how many; each point is run with all of these.
 const WINDOWS: &[usize] = &[2, 4, 8, 16];
@@ -45,6 +45,13 @@ fn profile(name: &str) -> Profile {
 }
 
 /// A row whose value the model was told, or which follows from what it was told.
-fn given(id: impl Into<String>, place: &'static str, metric: &str, paper: f64, model: f64, unit: &'static str) -> Row {
-    Row::model(id, metric, model, unit).paper(place, paper, Against::Calibrated)
+fn calibrated_row(
+    id: impl Into<String>,
+    place: &'static str,
+    metric: &str,
+    paper: f64,
+    model: f64,
+    unit: &'static str,
+) -> Row {
+    Row::model(id, metric, model, unit).paper(place, paper, Comparison::Calibrated)
 }

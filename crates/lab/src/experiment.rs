@@ -55,7 +55,7 @@ pub struct Row {
     /// The paper's value.
     pub paper: Option<f64>,
     /// Relation of the paper's value to the one that was found.
-    pub against: Against,
+    pub against: Comparison,
     /// Value of the simulated cluster.
     pub model: Option<f64>,
     /// Value measured on this machine.
@@ -66,7 +66,7 @@ pub struct Row {
 
 /// Relation of the paper's value to the one that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Against {
+pub enum Comparison {
     /// Both measure the same thing: the difference is an error.
     Same,
     /// The model was calibrated on the paper's value, or the value follows from the set-up, so agreement proves
@@ -84,7 +84,7 @@ pub enum Against {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Error {
     /// Relative to the paper's value: 0.1 is a tenth too much.
-    Part(f64),
+    Relative(f64),
     /// Difference in percentage points, if the values are percentages themselves.
     Points(f64),
 }
@@ -98,7 +98,7 @@ impl Row {
             case: String::new(),
             metric: metric.into(),
             paper: None,
-            against: Against::Same,
+            against: Comparison::Same,
             model: None,
             measured: None,
             unit,
@@ -118,7 +118,7 @@ impl Row {
 
     /// Sets the paper's value, its place, and how the two compare.
     #[must_use]
-    pub fn paper(self, place: &'static str, paper: f64, against: Against) -> Self {
+    pub fn paper(self, place: &'static str, paper: f64, against: Comparison) -> Self {
         Self { place: Some(place), paper: Some(paper), against, ..self }
     }
 
@@ -140,12 +140,12 @@ impl Row {
 
     /// The error, if both values exist and measure the same thing.
     pub fn error(&self) -> Option<Error> {
-        let (Against::Same | Against::Calibrated) = self.against else { return None };
+        let (Comparison::Same | Comparison::Calibrated) = self.against else { return None };
         let (paper, found) = (self.paper?, self.found()?);
         match self.unit {
             "%" => Some(Error::Points(found - paper)),
             _ if paper == 0.0 => None,
-            _ => Some(Error::Part(found / paper - 1.0)),
+            _ => Some(Error::Relative(found / paper - 1.0)),
         }
     }
 }
@@ -171,19 +171,19 @@ mod tests {
             case: String::new(),
             metric: String::new(),
             paper,
-            against: Against::Same,
+            against: Comparison::Same,
             model,
             measured,
             unit: "us",
         };
-        assert_eq!(row(Some(200.0), Some(250.0), None).error(), Some(Error::Part(0.25)));
-        assert_eq!(row(Some(200.0), None, Some(150.0)).error(), Some(Error::Part(-0.25)));
+        assert_eq!(row(Some(200.0), Some(250.0), None).error(), Some(Error::Relative(0.25)));
+        assert_eq!(row(Some(200.0), None, Some(150.0)).error(), Some(Error::Relative(-0.25)));
         assert_eq!(row(None, Some(1.0), None).error(), None);
         assert_eq!(row(Some(0.0), Some(1.0), None).error(), None);
         assert_eq!(row(Some(1.0), None, None).error(), None);
         let percent = Row { unit: "%", ..row(Some(9.0), None, Some(6.5)) };
         assert_eq!(percent.error(), Some(Error::Points(-2.5)));
-        for against in [Against::AtMost, Against::AtLeast, Against::Other("another")] {
+        for against in [Comparison::AtMost, Comparison::AtLeast, Comparison::Other("another")] {
             let row = Row { against, ..row(Some(200.0), Some(50.0), None) };
             assert_eq!((row.error(), row.ratio()), (None, Some(0.25)), "a value of another thing has no error");
         }

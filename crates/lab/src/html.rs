@@ -13,7 +13,7 @@ mod ratios;
 use std::fmt::{Display, Write};
 
 pub use bars::{Bar, bars};
-pub use lines::{Panel, Shade, panels};
+pub use lines::{MarkedSpan, Panel, panels};
 pub use ratios::{BAND, Dot, ratios};
 
 const STYLE: &str = include_str!("html/style.css");
@@ -94,7 +94,7 @@ mod tests {
         let safe = "&quot;&gt;&lt;script&gt;alert(&#39;&amp;&#39;)&lt;/script&gt;";
         let series =
             Panel { name: hostile.to_owned(), unit: "Gbps", summary: hostile.to_owned(), lines: vec![vec![1.0, 2.0]] };
-        let shade = Shade { name: hostile.to_owned(), from: 0.0, to: 1.0, is_fault: true };
+        let shade = MarkedSpan { name: hostile.to_owned(), from: 0.0, to: 1.0, is_fault: true };
         let dot = Dot { name: hostile.to_owned(), ratio: 2.0, shown: hostile.to_owned(), is_good: None };
         let bar = Bar { name: hostile.to_owned(), paper: Some(1.0), found: None };
         for part in [

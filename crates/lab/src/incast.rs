@@ -4,10 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use sinew_rpc::{Config, Congestion};
-use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, Topology};
+use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, Topology};
 use sinew_wire::HEADER_LEN;
 
-use crate::programs::{Endpoint, Found, Sender, measuring, nsdi19, percentile, sink, start, turn};
+use crate::programs::{Endpoint, Sender, SenderResult, measuring, nsdi19, percentile, sink, start, turn};
 
 /// Rate of the cluster's links to hosts, in Gb/s.
 pub const RATE_GBPS: f64 = 25.0;
@@ -46,7 +46,7 @@ struct Victim {
 }
 
 impl Actor for Victim {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let doing = turn(&mut self.rpc);
         self.refused.set(self.rpc.stats().dropped_total());
         doing
@@ -76,7 +76,7 @@ impl Incast {
         // There is room for a request of each client: one without room is refused and retransmitted again and again.
         let roomy = PortConfig { arena_bytes: port.arena_bytes.max(2 * self.clients * self.len), ..port };
         start(&mut cluster, &nexus, HostId(0), "victim", roomy, |rpc, _| Victim { rpc, refused: counted });
-        let found = Rc::<RefCell<Found>>::default();
+        let found = Rc::<RefCell<SenderResult>>::default();
         for client in 0..self.clients {
             let host = HostId(1 + client % others);
             start(&mut cluster, &nexus, host, &format!("client{client}"), port, |rpc, clock| {

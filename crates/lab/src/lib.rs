@@ -23,7 +23,7 @@ pub mod small_calls;
 pub mod swarm;
 pub mod workload;
 
-pub use experiment::{Against, Error, Experiment, Row};
+pub use experiment::{Comparison, Error, Experiment, Row};
 
 /// All experiments, by paper and place.
 pub const EXPERIMENTS: &[&dyn Experiment] = &[

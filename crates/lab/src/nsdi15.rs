@@ -15,7 +15,7 @@ use sinew_harness::forwarding::Pipeline;
 use sinew_harness::lookups::{Form, Lookups, Trace};
 use sinew_host::{available_cpus, pin_current_thread};
 
-use crate::experiment::{Against, Row};
+use crate::experiment::{Comparison, Row};
 
 /// Lookups that run at once when they are interleaved or grouped.
 const WIDTH: usize = 32;
@@ -80,5 +80,5 @@ fn measured(id: impl Into<String>, metric: impl Into<String>, found: Option<f64>
 
 /// The same row beside a paper's value for another thing.
 fn beside(row: Row, place: &'static str, paper: f64, other: &'static str) -> Row {
-    row.paper(place, paper, Against::Other(other))
+    row.paper(place, paper, Comparison::Other(other))
 }

@@ -8,7 +8,7 @@ use sinew_mem::MessageBuffer;
 use sinew_rpc::{
     Algorithm, Call, Config, Congestion, Nexus, RequestType, Rpc, SessionEvent, SessionId, TimelyConfig, Timeout,
 };
-use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, SimPort};
+use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, SimClock, SimPort};
 
 /// An endpoint on a simulated host.
 pub type Endpoint = Rpc<SimPort, SimClock>;
@@ -71,22 +71,22 @@ pub fn measuring(rate_gbps: f64) -> Congestion {
 }
 
 /// Turns the loop once; an endpoint that was idle waits.
-pub fn turn<P: PacketPort>(rpc: &mut Rpc<P, SimClock>) -> Doing {
+pub fn turn<P: PacketPort>(rpc: &mut Rpc<P, SimClock>) -> ActorState {
     let busy = rpc.turn();
     wait(busy, rpc, None)
 }
 
 /// Next step of a program. One that was idle waits, until `until_ns` at the latest.
-pub fn wait<P: PacketPort>(busy: bool, rpc: &mut Rpc<P, SimClock>, until_ns: Option<u64>) -> Doing {
+pub fn wait<P: PacketPort>(busy: bool, rpc: &mut Rpc<P, SimClock>, until_ns: Option<u64>) -> ActorState {
     if busy {
-        return Doing::Work;
+        return ActorState::Work;
     }
     // A simulated port only notes that it wants to be woken. A program that has something to do at once must not wait
     // for that.
     match (rpc.wait(None), until_ns) {
-        (Ok(false), _) => Doing::Work,
-        (_, Some(until_ns)) => Doing::IdleUntil(until_ns),
-        (_, None) => Doing::Idle,
+        (Ok(false), _) => ActorState::Work,
+        (_, Some(until_ns)) => ActorState::IdleUntil(until_ns),
+        (_, None) => ActorState::Idle,
     }
 }
 
@@ -94,14 +94,14 @@ pub fn wait<P: PacketPort>(busy: bool, rpc: &mut Rpc<P, SimClock>, until_ns: Opt
 pub struct Server(pub Endpoint);
 
 impl Actor for Server {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         turn(&mut self.0)
     }
 }
 
 /// Results of all clients of one kind.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct SenderResult {
     /// Calls that were answered.
     pub calls: u64,
     /// Calls that failed.
@@ -112,7 +112,7 @@ pub struct Found {
     pub rtts_ns: Vec<u64>,
 }
 
-impl Found {
+impl SenderResult {
     /// Clears the results, after a warm-up.
     pub fn clear(&mut self) {
         *self = Self::default();
@@ -131,11 +131,11 @@ pub struct Sender {
     clock: SimClock,
     session: SessionId,
     is_open: bool,
-    idle: Vec<(MessageBuffer, MessageBuffer)>,
+    free_buffers: Vec<(MessageBuffer, MessageBuffer)>,
     /// Time at which each call began, by its tag.
     began_ns: Vec<u64>,
     free_tags: Vec<usize>,
-    found: Rc<RefCell<Found>>,
+    found: Rc<RefCell<SenderResult>>,
 }
 
 impl Sender {
@@ -146,7 +146,7 @@ impl Sender {
         server: &str,
         len: usize,
         window: usize,
-        found: &Rc<RefCell<Found>>,
+        found: &Rc<RefCell<SenderResult>>,
     ) -> Self {
         let mut rpc = rpc;
         let address: Address = format!("sim://{server}").parse().expect("an address");
@@ -158,7 +158,7 @@ impl Sender {
             clock,
             session,
             is_open: false,
-            idle,
+            free_buffers: idle,
             began_ns: vec![0; window],
             free_tags,
             found: Rc::clone(found),
@@ -168,14 +168,14 @@ impl Sender {
 }
 
 impl Actor for Sender {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         while let Some(event) = self.rpc.poll_event() {
             self.is_open |= matches!(event, SessionEvent::Connected(_));
         }
         let mut found = self.found.borrow_mut();
-        while let Some(over) = self.rpc.poll_completion() {
-            let tag = over.tag as usize;
-            match over.result {
+        while let Some(completion) = self.rpc.poll_completion() {
+            let tag = completion.tag as usize;
+            match completion.result {
                 Ok(()) => {
                     found.calls += 1;
                     found.latencies_ns.push(self.clock.now_ns().saturating_sub(self.began_ns[tag]));
@@ -183,14 +183,14 @@ impl Actor for Sender {
                 Err(_) => found.failed += 1,
             }
             self.free_tags.push(tag);
-            self.idle.push((over.request, over.response));
+            self.free_buffers.push((completion.request, completion.response));
         }
         while let Some(rtt_ns) = self.rpc.poll_rtt_ns() {
             found.rtts_ns.push(rtt_ns);
         }
         drop(found);
         while self.is_open
-            && let Some((request, response)) = self.idle.pop()
+            && let Some((request, response)) = self.free_buffers.pop()
         {
             let Some(tag) = self.free_tags.pop() else { break };
             self.began_ns[tag] = self.clock.now_ns();

@@ -14,7 +14,7 @@ mod watcher;
 
 use sinew_sim::nic::Profile;
 
-use crate::experiment::{Against, Row};
+use crate::experiment::{Comparison, Row};
 
 /// Profile of CloudLab's hosts (rdmabox VI-A), which have ConnectX-3, as Apt's do.
 fn profile() -> Profile {
@@ -26,7 +26,7 @@ fn row(
     id: &str,
     place: &'static str,
     metric: &str,
-    against: Against,
+    against: Comparison,
     (paper, model): (f64, f64),
     unit: &'static str,
 ) -> Row {

@@ -5,7 +5,7 @@ mod page;
 pub use page::html;
 pub use sinew_harness::units::figure;
 
-use crate::experiment::{Against, Error, Experiment, Row};
+use crate::experiment::{Comparison, Error, Experiment, Row};
 
 /// Content of a column in a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +38,7 @@ pub const COLUMNS: [Column; 11] = [
     Column {
         key: "error",
         of: |row| match row.error() {
-            Some(Error::Part(part)) => Cell::Figure(part),
+            Some(Error::Relative(part)) => Cell::Figure(part),
             _ => Cell::Empty,
         },
     },
@@ -53,11 +53,11 @@ pub const COLUMNS: [Column; 11] = [
         key: "against",
         of: |row| match (row.paper, row.against) {
             (None, _) => Cell::Empty,
-            (_, Against::Same) => text(Some("same")),
-            (_, Against::Calibrated) => text(Some("calibrated")),
-            (_, Against::AtMost) => text(Some("at most")),
-            (_, Against::AtLeast) => text(Some("at least")),
-            (_, Against::Other(what)) => text(Some(what)),
+            (_, Comparison::Same) => text(Some("same")),
+            (_, Comparison::Calibrated) => text(Some("calibrated")),
+            (_, Comparison::AtMost) => text(Some("at most")),
+            (_, Comparison::AtLeast) => text(Some("at least")),
+            (_, Comparison::Other(what)) => text(Some(what)),
         },
     },
     Column { key: "ratio", of: |row| number(row.ratio()) },
@@ -75,19 +75,19 @@ fn number(number: Option<f64>) -> Cell {
 pub fn standing(row: &Row) -> String {
     let (Some(paper), Some(found)) = (row.paper, row.found()) else { return String::new() };
     let error = match row.error() {
-        Some(Error::Part(part)) => format!("{:+.1} %", part * 100.0),
+        Some(Error::Relative(part)) => format!("{:+.1} %", part * 100.0),
         Some(Error::Points(points)) => format!("{points:+.1} points"),
         None => String::new(),
     };
     match row.against {
-        Against::Same => error,
-        Against::Calibrated => format!("{error}, calibrated"),
-        Against::AtMost if found <= paper => "not more".to_owned(),
-        Against::AtLeast if found >= paper => "not less".to_owned(),
-        Against::AtMost | Against::AtLeast => {
+        Comparison::Same => error,
+        Comparison::Calibrated => format!("{error}, calibrated"),
+        Comparison::AtMost if found <= paper => "not more".to_owned(),
+        Comparison::AtLeast if found >= paper => "not less".to_owned(),
+        Comparison::AtMost | Comparison::AtLeast => {
             row.ratio().map_or_else(|| "missed".to_owned(), |ratio| format!("missed: {} x", figure(ratio)))
         }
-        Against::Other(what) => row.ratio().map_or_else(String::new, |ratio| format!("{} x {what}", figure(ratio))),
+        Comparison::Other(what) => row.ratio().map_or_else(String::new, |ratio| format!("{} x {what}", figure(ratio))),
     }
 }
 
@@ -130,7 +130,7 @@ pub struct Done<'a> {
 mod tests {
     use super::*;
 
-    fn row(case: &str, paper: f64, model: Option<f64>, against: Against) -> Row {
+    fn row(case: &str, paper: f64, model: Option<f64>, against: Comparison) -> Row {
         Row {
             id: "a".to_owned(),
             place: None,
@@ -147,23 +147,23 @@ mod tests {
     #[test]
     fn a_row_stands_to_the_paper_as_what_is_claimed_allows() {
         let of = |against, model| standing(&row("", 4.0, Some(model), against));
-        assert_eq!(of(Against::Same, 5.0), "+25.0 %");
-        assert_eq!(of(Against::Calibrated, 4.0), "+0.0 %, calibrated");
-        assert_eq!([of(Against::AtMost, 4.0), of(Against::AtMost, 6.0)], ["not more", "missed: 1.50 x"]);
-        assert_eq!([of(Against::AtLeast, 4.0), of(Against::AtLeast, 2.0)], ["not less", "missed: 0.50 x"]);
-        assert_eq!(of(Against::Other("its Timely"), 1.0), "0.25 x its Timely");
-        assert_eq!(standing(&row("", 4.0, None, Against::Same)), "");
-        let points = Row { unit: "%", ..row("", 9.0, Some(6.5), Against::Same) };
+        assert_eq!(of(Comparison::Same, 5.0), "+25.0 %");
+        assert_eq!(of(Comparison::Calibrated, 4.0), "+0.0 %, calibrated");
+        assert_eq!([of(Comparison::AtMost, 4.0), of(Comparison::AtMost, 6.0)], ["not more", "missed: 1.50 x"]);
+        assert_eq!([of(Comparison::AtLeast, 4.0), of(Comparison::AtLeast, 2.0)], ["not less", "missed: 0.50 x"]);
+        assert_eq!(of(Comparison::Other("its Timely"), 1.0), "0.25 x its Timely");
+        assert_eq!(standing(&row("", 4.0, None, Comparison::Same)), "");
+        let points = Row { unit: "%", ..row("", 9.0, Some(6.5), Comparison::Same) };
         assert_eq!(standing(&points), "-2.5 points");
-        assert_eq!(standing(&row("", 0.0, Some(1.0), Against::AtMost)), "missed");
+        assert_eq!(standing(&row("", 0.0, Some(1.0), Comparison::AtMost)), "missed");
     }
 
     #[test]
     fn a_table_has_cases_above_their_rows_and_no_empty_column() {
         let rows = [
-            row("one", 4.0, Some(5.0), Against::Same),
-            row("one", 4.0, Some(4.0), Against::Same),
-            row("two", 4.0, None, Against::Same),
+            row("one", 4.0, Some(5.0), Comparison::Same),
+            row("one", 4.0, Some(4.0), Comparison::Same),
+            row("two", 4.0, None, Comparison::Same),
         ];
         let (heads, lines) = table(&rows);
         assert_eq!(heads, ["", "paper", "model", "unit", "against the paper"]);
@@ -171,7 +171,7 @@ mod tests {
         let indented = |line: &str| format!("\u{a0}\u{a0}latency|{line}");
         let [first, second, third] = ["4.00|5.00|us|+25.0 %", "4.00|4.00|us|+0.0 %", "4.00||us|"].map(indented);
         assert_eq!(lines, ["one", &first, &second, "two", &third]);
-        let (_, lines) = table(&[row("", 4.0, Some(5.0), Against::Same)]);
+        let (_, lines) = table(&[row("", 4.0, Some(5.0), Comparison::Same)]);
         assert_eq!((lines.len(), &*lines[0][0]), (1, "latency"));
     }
 

@@ -23,7 +23,7 @@ mod tests;
 mod windowed;
 mod workers;
 
-pub use drivers::{Driven, Found};
+pub use drivers::{Driven, DriverResults};
 pub use hosts::Hosts;
 pub use windowed::Windowed;
 pub use workers::{Serving, Working};

@@ -14,9 +14,9 @@ pub mod fig9;
 
 use sinew_sim::nic::Profile;
 
-use crate::experiment::{Against, Row};
-use crate::services::cache::{CacheFound, CacheRun};
-use crate::services::store::{Kind, StoreFound, StoreRun};
+use crate::experiment::{Comparison, Row};
+use crate::services::cache::{CacheResult, CacheRun};
+use crate::services::store::{StoreKind, StoreResult, StoreRun};
 
 /// Profile of Apt's hosts (Table 2).
 fn apt() -> Profile {
@@ -24,18 +24,18 @@ fn apt() -> Profile {
 }
 
 /// The emulated designs: prefix of the rows' names, name, and store.
-const EMULATED: [(&str, &str, Kind); 3] = [
-    ("pilaf", "Pilaf-em-OPT", Kind::Pilaf),
-    ("farm", "FaRM-em", Kind::Farm),
-    ("farmvar", "FaRM-em-VAR", Kind::FarmVar),
+const EMULATED: [(&str, &str, StoreKind); 3] = [
+    ("pilaf", "Pilaf-em-OPT", StoreKind::Pilaf),
+    ("farm", "FaRM-em", StoreKind::Farm),
+    ("farmvar", "FaRM-em-VAR", StoreKind::FarmVar),
 ];
 
 /// Runs HERD.
-fn herd(run: CacheRun) -> CacheFound {
+fn herd(run: CacheRun) -> CacheResult {
     run.run(&apt())
 }
 
-fn emulated(run: StoreRun) -> StoreFound {
+fn emulated(run: StoreRun) -> StoreResult {
     run.run(&apt())
 }
 
@@ -47,5 +47,5 @@ const SETUP: &str = "Hosts with a modelled ConnectX-3 each, as Apt's; keys of 16
 
 /// Marks a row that follows from an input of the profile, the NIC's advertised message rate.
 fn input(row: Row) -> Row {
-    Row { against: Against::Calibrated, ..row }
+    Row { against: Comparison::Calibrated, ..row }
 }

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use sinew_fabric::{Address, Clock, SeededGenerator};
 use sinew_mem::MessageBuffer;
 use sinew_rpc::{Config, Congestion, SessionEvent, SessionId};
-use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, Topology};
+use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, SimClock, Topology};
 
 use crate::programs::{Endpoint, SHORT, SINK, nsdi19, sink, start, turn};
 
@@ -96,7 +96,7 @@ impl SmallCalls {
         assert!(all_open(&cluster), "{} sessions are open after {SET_UP_NS} ns", shared.borrow().open);
         // From here on, two million session ends are accessed at random. Huge pages are only a hint: nothing depends on
         // them.
-        let _ = sinew_host::gather_on_huge_pages();
+        let _ = sinew_host::collapse_to_huge_pages();
         let open_ns = network.now_ns();
         cluster.run_until(open_ns + self.warm_up_ns);
         progress(Self::COUNTED_FROM);
@@ -161,7 +161,7 @@ struct Thread {
     number: usize,
     threads: usize,
     /// Other threads to which it has begun to open a session.
-    begun: usize,
+    connects_begun: usize,
     sessions: Vec<SessionId>,
     batch: usize,
     batches: Vec<Batch>,
@@ -181,19 +181,19 @@ impl Thread {
         clock: SimClock,
         number: usize,
         threads: usize,
-        what: &SmallCalls,
+        plan: &SmallCalls,
         shared: &Rc<RefCell<Shared>>,
     ) -> Self {
-        let batches = what.window / what.batch;
+        let batches = plan.window / plan.batch;
         let buffer = || rpc.alloc(SHORT).expect("the arena is large enough");
-        let buffers = (0..batches * what.batch).map(|_| (buffer(), buffer())).collect();
+        let buffers = (0..batches * plan.batch).map(|_| (buffer(), buffer())).collect();
         Self {
             clock,
             number,
             threads,
-            begun: 0,
+            connects_begun: 0,
             sessions: Vec::with_capacity(threads - 1),
-            batch: what.batch,
+            batch: plan.batch,
             batches: (0..batches).map(|_| Batch { began_ns: 0, left: 0 }).collect(),
             idle: (0..batches).collect(),
             buffers,
@@ -217,20 +217,20 @@ impl Thread {
             shared.open += 1;
             shared.ready += usize::from(self.sessions.len() == others);
         }
-        while self.begun < others && self.begun - self.sessions.len() < OPENING_MAX {
-            self.begun += 1;
-            let name = name_of((self.number + self.begun) % self.threads);
+        while self.connects_begun < others && self.connects_begun - self.sessions.len() < OPENING_MAX {
+            self.connects_begun += 1;
+            let name = name_of((self.number + self.connects_begun) % self.threads);
             let address: Address = format!("sim://{name}").parse().expect("an address");
             self.rpc.begin_connect(&address).expect("the others have ports");
         }
     }
 
-    fn take_answers(&mut self) {
+    fn handle_completions(&mut self) {
         let mut shared = self.shared.borrow_mut();
         let now_ns = self.clock.now_ns();
-        while let Some(over) = self.rpc.poll_completion() {
-            let batch = &mut self.batches[over.tag as usize];
-            match over.result {
+        while let Some(completion) = self.rpc.poll_completion() {
+            let batch = &mut self.batches[completion.tag as usize];
+            match completion.result {
                 Ok(()) => {
                     shared.calls += 1;
                     shared.latencies_ns.saturating_record(now_ns - batch.began_ns);
@@ -239,16 +239,16 @@ impl Thread {
             }
             batch.left -= 1;
             if batch.left == 0 {
-                self.idle.push(over.tag as usize);
+                self.idle.push(completion.tag as usize);
             }
-            self.buffers.push((over.request, over.response));
+            self.buffers.push((completion.request, completion.response));
         }
         let retransmissions = self.rpc.stats().retransmissions;
         shared.retransmissions += retransmissions - self.retransmissions;
         self.retransmissions = retransmissions;
     }
 
-    fn ask(&mut self) {
+    fn begin_batches(&mut self) {
         // All sessions are prefetched before the first call: the sessions of a hundred nodes are in no cache.
         for _ in 0..self.idle.len() * self.batch {
             let session = self.sessions[self.generator.below(self.sessions.len() as u64) as usize];
@@ -268,13 +268,13 @@ impl Thread {
 }
 
 impl Actor for Thread {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if self.sessions.len() < self.threads - 1 {
             self.connect();
         }
         if self.sessions.len() == self.threads - 1 {
-            self.take_answers();
-            self.ask();
+            self.handle_completions();
+            self.begin_batches();
         }
         turn(&mut self.rpc)
     }

@@ -84,7 +84,7 @@ pub struct Failure {
 
 impl Failure {
     /// The command that reproduces it.
-    pub fn again(&self) -> String {
+    pub fn replay_command(&self) -> String {
         format!("sinew sim replay {}", self.seed)
     }
 }
@@ -92,7 +92,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, time_ns, what, scenario } = self;
-        write!(f, "seed {seed}, at {} us: {what}\n{scenario}again: {}", time_ns / 1000, self.again())
+        write!(f, "seed {seed}, at {} us: {what}\n{scenario}again: {}", time_ns / 1000, self.replay_command())
     }
 }
 
@@ -100,11 +100,11 @@ impl std::error::Error for Failure {}
 
 /// Longest time that calls may take once all faults have ended: peers that count as dead have to be found so, and
 /// sessions opened again.
-const PATIENCE_NS: u64 = 5_000_000_000;
+const COMPLETION_TIME_MAX_NS: u64 = 5_000_000_000;
 /// Time that hosts need to know of each other again.
 const SETTLING_NS: u64 = 1_500_000_000;
 /// Time until nothing is in flight any more.
-const EMPTYING_NS: u64 = 1_000_000_000;
+const DRAIN_NS: u64 = 1_000_000_000;
 /// Time between two reports of progress.
 const STEP_NS: u64 = 1_000_000;
 
@@ -125,13 +125,13 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
 pub fn run_showing(seed: u64, progress: &mut dyn FnMut(f64)) -> Result<Report, Failure> {
     let scenario = Scenario::draw(seed);
     let mut swarm = Swarm::new(&scenario, progress);
-    let result = swarm.live();
+    let result = swarm.run();
     let time_ns = swarm.cluster.network().now_ns();
     result.map_err(|what| Failure { seed, time_ns, what, scenario: scenario.to_string() })
 }
 
 /// A host and its program.
-struct Place {
+struct MemberHandle {
     actor: ActorId,
     orders: Rc<RefCell<Orders>>,
     workers: Option<SimWorkers>,
@@ -141,7 +141,7 @@ struct Swarm<'a> {
     scenario: &'a Scenario,
     cluster: Cluster,
     ledger: Shared,
-    members: Vec<Place>,
+    members: Vec<MemberHandle>,
     generator: SeededGenerator,
     crashes: u64,
     progress: &'a mut dyn FnMut(f64),
@@ -167,15 +167,15 @@ impl<'a> Swarm<'a> {
     }
 
     /// Starts a host's program.
-    fn open(&mut self, host: usize) -> Place {
+    fn open(&mut self, host: usize) -> MemberHandle {
         let name = scenario::name(host);
         let port = self.cluster.network().open(HostId(host), &name, self.scenario.port).expect("the name is free");
         let (place, orders) = (port.place(), Rc::<RefCell<Orders>>::default());
         let config = WorkersConfig { workers: self.scenario.workers, capacity: 1 << 20, job_ns: 500 };
-        let workers = (self.scenario.kept > 0.0).then(|| self.cluster.workers(&name, config));
+        let workers = (self.scenario.kept_share > 0.0).then(|| self.cluster.workers(&name, config));
         let (seed, ledger) = (self.generator.next_u64(), self.ledger.clone());
         let member = Member::new(self.scenario, host, port, workers.as_ref(), seed, ledger, Rc::clone(&orders));
-        Place { actor: self.cluster.add(&name, [place], Box::new(member)), orders, workers }
+        MemberHandle { actor: self.cluster.add(&name, [place], Box::new(member)), orders, workers }
     }
 
     /// Time at which all faults are healed.
@@ -186,63 +186,63 @@ impl<'a> Swarm<'a> {
     /// Lets time pass, and reports progress.
     fn pass_until(&mut self, end_ns: u64) {
         // Calls usually need little time beyond this.
-        let all_ns = (self.healed_ns() + SETTLING_NS + EMPTYING_NS) as f64;
+        let expected_end_ns = (self.healed_ns() + SETTLING_NS + DRAIN_NS) as f64;
         loop {
             let now_ns = end_ns.min(self.cluster.network().now_ns() + STEP_NS);
             self.cluster.run_until(now_ns);
-            (self.progress)((now_ns as f64 / all_ns).min(1.0));
+            (self.progress)((now_ns as f64 / expected_end_ns).min(1.0));
             if now_ns >= end_ns {
                 return;
             }
         }
     }
 
-    fn live(&mut self) -> Result<Report, String> {
+    fn run(&mut self) -> Result<Report, String> {
         for (time_ns, fault) in &self.scenario.faults {
             self.pass_until(*time_ns);
             self.check()?;
-            self.happen(fault);
+            self.apply_fault(fault);
         }
         self.pass_until(self.healed_ns());
         self.heal();
-        for Place { orders, .. } in &self.members {
-            orders.borrow_mut().begins_no_more = true;
+        for MemberHandle { orders, .. } in &self.members {
+            orders.borrow_mut().stops_calls = true;
         }
         self.wait_for("calls that do not complete", |swarm| swarm.ledger.lock().outstanding() == 0)?;
         // By the end of this time, hosts that are gone count as dead, and sessions with those that came back are open.
         self.pass_until(self.cluster.network().now_ns() + SETTLING_NS);
         // All faults have ended, so calls that are made now must be answered.
         self.ledger.lock().must_succeed = true;
-        for Place { orders, .. } in &self.members {
+        for MemberHandle { orders, .. } in &self.members {
             orders.borrow_mut().last_calls = self.scenario.last_calls;
         }
         self.wait_for("calls after the faults that do not complete", |swarm| {
-            swarm.members.iter().all(|Place { orders, .. }| orders.borrow().last_calls == 0)
+            swarm.members.iter().all(|MemberHandle { orders, .. }| orders.borrow().last_calls == 0)
                 && swarm.ledger.lock().outstanding() == 0
         })?;
         if let Some(recovery) = Recovery::of(self.scenario) {
             // Packets that still wait in queues may yet cut a rate.
-            self.pass_until(self.cluster.network().now_ns() + EMPTYING_NS / 10);
-            for Place { orders, .. } in &self.members {
+            self.pass_until(self.cluster.network().now_ns() + DRAIN_NS / 10);
+            for MemberHandle { orders, .. } in &self.members {
                 orders.borrow_mut().recovery = Some(recovery);
             }
             self.wait_for("rates that do not recover", |swarm| {
-                swarm.members.iter().all(|Place { orders, .. }| orders.borrow().has_recovered)
+                swarm.members.iter().all(|MemberHandle { orders, .. }| orders.borrow().has_recovered)
             })?;
         }
-        for Place { orders, .. } in &self.members {
+        for MemberHandle { orders, .. } in &self.members {
             orders.borrow_mut().closes = true;
         }
         self.wait_for("sessions that are still there", |swarm| {
-            swarm.members.iter().all(|Place { orders, .. }| orders.borrow().is_empty())
+            swarm.members.iter().all(|MemberHandle { orders, .. }| orders.borrow().is_drained())
         })?;
-        for Place { orders, .. } in &self.members {
+        for MemberHandle { orders, .. } in &self.members {
             orders.borrow_mut().ends = true;
         }
         self.wait_for("hosts that do not end", |swarm| {
-            swarm.members.iter().all(|Place { orders, .. }| orders.borrow().has_ended)
+            swarm.members.iter().all(|MemberHandle { orders, .. }| orders.borrow().has_ended)
         })?;
-        self.pass_until(self.cluster.network().now_ns() + EMPTYING_NS);
+        self.pass_until(self.cluster.network().now_ns() + DRAIN_NS);
         self.check()?;
         let network = self.cluster.network();
         if network.in_flight() > 0 {
@@ -269,7 +269,7 @@ impl<'a> Swarm<'a> {
     }
 
     fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
-        let end_ns = self.cluster.network().now_ns() + PATIENCE_NS;
+        let end_ns = self.cluster.network().now_ns() + COMPLETION_TIME_MAX_NS;
         loop {
             self.check()?;
             if done(self) {
@@ -277,21 +277,21 @@ impl<'a> Swarm<'a> {
             }
             let now_ns = self.cluster.network().now_ns();
             if now_ns >= end_ns {
-                return Err(format!("{what}: {}", self.ledger.lock().left(&self.members_left())));
+                return Err(format!("{what}: {}", self.ledger.lock().describe_left(&self.describe_members())));
             }
             self.pass_until(now_ns + STEP_NS);
         }
     }
 
-    fn members_left(&self) -> String {
-        let left = |(host, place): (usize, &Place)| {
+    fn describe_members(&self) -> String {
+        let left = |(host, place): (usize, &MemberHandle)| {
             let orders = place.orders.borrow();
-            (!orders.is_empty()).then(|| format!("{} {}", scenario::name(host), orders.left()))
+            (!orders.is_drained()).then(|| format!("{} {}", scenario::name(host), orders.describe_left()))
         };
         self.members.iter().enumerate().filter_map(left).collect::<Vec<_>>().join("; ")
     }
 
-    fn happen(&mut self, fault: &Fault) {
+    fn apply_fault(&mut self, fault: &Fault) {
         let network = self.cluster.network().clone();
         match *fault {
             Fault::Link { link, direction, faults } => network.set_faults(LinkId(link), direction, faults),
@@ -311,7 +311,7 @@ impl<'a> Swarm<'a> {
                 self.crashes += 1;
                 self.members[host].workers.iter().for_each(SimWorkers::crash);
                 self.cluster.crash(self.members[host].actor);
-                self.ledger.lock().crashed(host);
+                self.ledger.lock().forget_client(host);
                 self.members[host] = self.open(host);
             }
         }

@@ -16,7 +16,7 @@ mod sizes;
 use sinew_rpc::{Algorithm, Congestion, Recovery, Timeout};
 use sinew_sim::{HostId, Topology};
 
-pub use faults::{Fault, Trouble};
+pub use faults::{Fault, FaultKind};
 pub use page::html;
 pub use report::{Drops, FaultReport, GroupReport, Percentiles, Queue, Report, Series};
 pub use run::{RunError, run, run_on};

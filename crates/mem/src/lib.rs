@@ -9,7 +9,7 @@
 //! - [`SharedBytes`] is memory that another process may be writing *now*. It has no slice view: it can only be copied
 //!   out, and the copy fails if the sender has revoked the bytes.
 //! - [`Region`] is a mapping: private, or a sealed memfd that other processes map.
-//! - [`Words`] is memory for tables that one thread writes and others may read.
+//! - [`TableWords`] is memory for tables that one thread writes and others may read.
 //! - [`ring`] is the packet ring between one producer and one consumer, and the board that many rings share.
 //! - [`WakeCell`] tells wakers whether a thread sleeps.
 
@@ -34,4 +34,4 @@ pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};
 pub use small::copy_small;
 pub use wake::WakeCell;
-pub use words::{Stamp, Words};
+pub use words::{Stamp, TableWords};

@@ -10,14 +10,14 @@
 pub fn copy_small(target: &mut [u8], source: &[u8]) {
     assert_eq!(target.len(), source.len(), "source and target must have the same length");
     // Each copies the first and the last bytes as two blocks, which may overlap.
-    if !(copy_ends::<16>(target, source) || copy_ends::<32>(target, source)) {
+    if !(copy_overlapping::<16>(target, source) || copy_overlapping::<32>(target, source)) {
         target.copy_from_slice(source);
     }
 }
 
 /// Copies from `N` to `2 * N` bytes; returns false, without copying, for any other length.
 #[inline(always)]
-fn copy_ends<const N: usize>(target: &mut [u8], source: &[u8]) -> bool {
+fn copy_overlapping<const N: usize>(target: &mut [u8], source: &[u8]) -> bool {
     if source.len() > 2 * N {
         return false;
     }

@@ -44,7 +44,7 @@ impl WakeCell {
 
     /// Declares that the thread is awake again. Returns true if it was woken: one waker has then found it asleep, and
     /// does what wakes it, if it has not done so yet.
-    pub fn awake(&self) -> bool {
+    pub fn end_sleep(&self) -> bool {
         self.state.swap(AWAKE, Ordering::AcqRel) == WOKEN
     }
 
@@ -65,8 +65,8 @@ mod tests {
         assert!(cell.sleep());
         assert!(cell.wake());
         assert!(!cell.wake());
-        assert!(cell.awake(), "one wake-up was seen");
-        assert!(cell.sleep() && !cell.awake(), "and is over");
+        assert!(cell.end_sleep(), "one wake-up was seen");
+        assert!(cell.sleep() && !cell.end_sleep(), "and is over");
     }
 
     #[test]

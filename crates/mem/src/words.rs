@@ -12,10 +12,10 @@ const HUGE_PAGE: usize = 2 << 20;
 /// hand.
 ///
 /// One thread writes, and any number may read meanwhile. Every access is atomic and none orders another, so what
-/// readers see may be torn, though each word is whole. [`Words::begin_change`] and its neighbours say how a reader
+/// readers see may be torn, though each word is whole. [`TableWords::begin_write`] and its neighbours say how a reader
 /// finds out. Clones are handles on the same memory. An index past the end panics, as a slice's does.
 #[derive(Clone)]
-pub struct Words {
+pub struct TableWords {
     start: NonNull<AtomicU64>,
     len: usize,
     // Keeps the memory mapped.
@@ -23,13 +23,13 @@ pub struct Words {
 }
 
 // SAFETY: a range of memory that the region keeps; every access is atomic.
-unsafe impl Send for Words {}
+unsafe impl Send for TableWords {}
 // SAFETY: as above.
-unsafe impl Sync for Words {}
+unsafe impl Sync for TableWords {}
 
-impl std::fmt::Debug for Words {
+impl std::fmt::Debug for TableWords {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Words").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("TableWords").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -46,11 +46,11 @@ macro_rules! with_usual_len {
     };
 }
 
-/// A version, taken before reading what it protects. See [`Words::begin_change`].
+/// A version, taken before reading what it protects. See [`TableWords::begin_write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(u64);
 
-impl Words {
+impl TableWords {
     /// `len` words, all zero.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Words {
 
     /// Stores the `N` words from `index` on.
     #[inline(always)]
-    pub fn store_some<const N: usize>(&self, index: usize, values: [u64; N]) {
+    pub fn store_array<const N: usize>(&self, index: usize, values: [u64; N]) {
         for (word, value) in self.all()[index..index + N].iter().zip(values) {
             word.store(value, Ordering::Relaxed);
         }
@@ -112,21 +112,21 @@ impl Words {
 
     /// The `N` words from `index` on.
     #[inline(always)]
-    pub fn load_some<const N: usize>(&self, index: usize) -> [u64; N] {
+    pub fn load_array<const N: usize>(&self, index: usize) -> [u64; N] {
         let words = &self.all()[index..index + N];
         std::array::from_fn(|at| words[at].load(Ordering::Relaxed))
     }
 
     /// The `N` words from `index` on, or `None` when they are not within the memory.
     #[inline(always)]
-    pub fn get_some<const N: usize>(&self, index: usize) -> Option<[u64; N]> {
+    pub fn get_array<const N: usize>(&self, index: usize) -> Option<[u64; N]> {
         let words = self.all().get(index..index.checked_add(N)?)?;
         Some(std::array::from_fn(|at| words[at].load(Ordering::Relaxed)))
     }
 
     /// The `N` words from `index` on, each loaded when it is taken, so that a fold need not keep them all.
     #[inline(always)]
-    pub fn iter_some<const N: usize>(&self, index: usize) -> impl DoubleEndedIterator<Item = u64> {
+    pub fn iter_array<const N: usize>(&self, index: usize) -> impl DoubleEndedIterator<Item = u64> {
         self.all()[index..index + N].iter().map(|word| word.load(Ordering::Relaxed))
     }
 
@@ -167,15 +167,15 @@ impl Words {
         }
     }
 
-    /// Whether the bytes from the word at `index` on are `bytes`, as [`Words::write`] wrote them. Returns false if they
-    /// are not within the memory.
+    /// Whether the bytes from the word at `index` on are `bytes`, as [`TableWords::write`] wrote them. Returns false if
+    /// they are not within the memory.
     #[inline(always)]
-    pub fn holds(&self, index: usize, bytes: &[u8]) -> bool {
-        with_usual_len!(bytes.len(), |len| self.holds_any(index, &bytes[..len]))
+    pub fn bytes_equal(&self, index: usize, bytes: &[u8]) -> bool {
+        with_usual_len!(bytes.len(), |len| self.bytes_equal_any(index, &bytes[..len]))
     }
 
     #[inline(always)]
-    fn holds_any(&self, index: usize, bytes: &[u8]) -> bool {
+    fn bytes_equal_any(&self, index: usize, bytes: &[u8]) -> bool {
         let end = index.checked_add(bytes.len().div_ceil(8));
         let Some(words) = end.and_then(|end| self.all().get(index..end)) else { return false };
         let (chunks, last) = bytes.as_chunks::<8>();
@@ -198,18 +198,18 @@ impl Words {
     }
 
     /// Begins a change that readers must not see half of: the version at `index`, a word of its own, is odd until
-    /// [`Words::end_change`]. Only the writer calls it; it then makes its stores, in these words or others, and ends
-    /// the change.
+    /// [`TableWords::end_write`]. Only the writer calls it; it then makes its stores, in these words or others, and
+    /// ends the change.
     #[inline(always)]
-    pub fn begin_change(&self, index: usize) {
+    pub fn begin_write(&self, index: usize) {
         self.store(index, self.load(index) | 1);
-        // Partner: the fence of `unchanged`. A reader that saw a store of the change sees the odd version.
+        // Partner: the fence of `is_unchanged`. A reader that saw a store of the change sees the odd version.
         fence(Ordering::Release);
     }
 
     /// Ends a change.
     #[inline(always)]
-    pub fn end_change(&self, index: usize) {
+    pub fn end_write(&self, index: usize) {
         // Partner: the load of `stamp`. A reader that sees the new version sees the whole change.
         self.all()[index].store((self.load(index) | 1).wrapping_add(1), Ordering::Release);
     }
@@ -224,8 +224,8 @@ impl Words {
     /// Whether nothing that the version at `index` protects has changed since `stamp` was taken. If so, everything read
     /// since then is as it was at one moment.
     #[inline(always)]
-    pub fn unchanged(&self, index: usize, stamp: Stamp) -> bool {
-        // Partner: the fence of `begin_change`.
+    pub fn is_unchanged(&self, index: usize, stamp: Stamp) -> bool {
+        // Partner: the fence of `begin_write`.
         fence(Ordering::Acquire);
         self.load(index) == stamp.0
     }
@@ -235,14 +235,14 @@ impl Words {
     #[inline(always)]
     pub fn announce(&self, index: usize, value: u64) {
         self.store(index, value);
-        // Partner: the fence of `load_after`.
+        // Partner: the fence of `load_acquired`.
         fence(Ordering::Release);
     }
 
     /// The word at `index`, no older than anything read before: it includes what was announced before any change that
     /// those reads saw.
     #[inline(always)]
-    pub fn load_after(&self, index: usize) -> u64 {
+    pub fn load_acquired(&self, index: usize) -> u64 {
         // Partner: the fence of `announce`.
         fence(Ordering::Acquire);
         self.load(index)
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn bytes_of_every_length_come_out_as_they_went_in() {
-        let words = Words::zeroed(16).unwrap();
+        let words = TableWords::zeroed(16).unwrap();
         let bytes: Vec<u8> = (1..=100).collect();
         for len in 0..=100 {
             words.write(2, &[0xFF; 104]);
@@ -271,10 +271,10 @@ mod tests {
             let mut out = vec![0; len];
             words.read(2, &mut out);
             assert_eq!(out, bytes[..len]);
-            assert!(words.holds(2, &bytes[..len]));
+            assert!(words.bytes_equal(2, &bytes[..len]));
             if len > 0 {
                 out[len - 1] ^= 1;
-                assert!(!words.holds(2, &out));
+                assert!(!words.bytes_equal(2, &out));
             }
             assert_eq!((words.load(1), words.load(15)), (0, 0));
         }
@@ -282,28 +282,28 @@ mod tests {
 
     #[test]
     fn memory_that_no_machine_has_is_refused() {
-        assert!(Words::zeroed(usize::MAX).is_err());
-        assert!(Words::zeroed(usize::MAX / 16).is_err());
+        assert!(TableWords::zeroed(usize::MAX).is_err());
+        assert!(TableWords::zeroed(usize::MAX / 16).is_err());
     }
 
     #[test]
     fn a_reader_never_takes_half_a_change_for_a_whole() {
-        let words = Words::zeroed(8).unwrap();
+        let words = TableWords::zeroed(8).unwrap();
         let writer = words.clone();
         let rounds = if cfg!(miri) { 100 } else { 300_000 };
         let thread = std::thread::spawn(move || {
             for round in 1..=rounds {
-                writer.begin_change(0);
+                writer.begin_write(0);
                 for word in 1..8 {
                     writer.store(word, round);
                 }
-                writer.end_change(0);
+                writer.end_write(0);
             }
         });
         loop {
             let Some(stamp) = words.stamp(0) else { continue };
-            let seen: [u64; 7] = words.load_some(1);
-            if words.unchanged(0, stamp) {
+            let seen: [u64; 7] = words.load_array(1);
+            if words.is_unchanged(0, stamp) {
                 assert!(seen.iter().all(|word| *word == seen[0]), "{seen:?}");
                 if seen[0] == rounds {
                     break;
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn whoever_saw_a_change_sees_what_was_announced_before_it() {
-        let words = Words::zeroed(2).unwrap();
+        let words = TableWords::zeroed(2).unwrap();
         let writer = words.clone();
         let rounds = if cfg!(miri) { 100 } else { 300_000 };
         let thread = std::thread::spawn(move || {
@@ -327,7 +327,7 @@ mod tests {
         });
         loop {
             let changed = words.load(1);
-            assert!(words.load_after(0) >= changed);
+            assert!(words.load_acquired(0) >= changed);
             if changed == rounds {
                 break;
             }

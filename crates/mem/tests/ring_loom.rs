@@ -178,7 +178,7 @@ fn a_late_word_of_a_wake_up_does_not_end_a_later_sleep() {
         let sleeper = doorbell.ring().expect("the receiver sleeps");
         let other = doorbell.clone();
         let sender = thread::spawn(move || other.woken(sleeper));
-        board.awake();
+        board.end_sleep();
         board.sleep();
         sender.join().unwrap();
         assert!(doorbell.ring().is_some(), "the second sleep is seen");

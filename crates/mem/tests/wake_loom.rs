@@ -61,7 +61,7 @@ fn a_wake_up_ends_the_sleep_that_begins_or_the_next() {
         });
         let (sleeper, flag) = &*shared;
         // The sleeper arms, disarms in a turn that comes before or after the wake-up, and arms again.
-        let woken = !sleeper.cell.sleep() || sleeper.cell.awake();
+        let woken = !sleeper.cell.sleep() || sleeper.cell.end_sleep();
         if woken {
             assert!(flag.load(Ordering::Relaxed), "what was done before the wake-up is seen after it");
         }
@@ -83,7 +83,7 @@ fn each_wake_up_that_a_sleeper_saw_was_written_once_and_none_that_it_did_not() {
         let mut owed = 0;
         for _ in 0..2 {
             if sleeper.cell.sleep() {
-                owed += u32::from(sleeper.cell.awake());
+                owed += u32::from(sleeper.cell.end_sleep());
             }
         }
         wakers.into_iter().for_each(|waker| waker.join().unwrap());
@@ -160,10 +160,10 @@ fn a_port_that_is_armed_again_sees_the_packet_or_is_readable() {
         board.sleep();
         if !board.is_rung() && consumer.is_empty() {
             // Armed. The receiver wakes up for another reason and takes a turn.
-            board.awake();
+            board.end_sleep();
             event.read();
         } else {
-            board.awake();
+            board.end_sleep();
         }
         let taken = consumer.take().is_some();
         board.sleep();

@@ -6,7 +6,7 @@ use crate::files::Caller;
 
 /// The caller of a request. A user's supplementary groups are looked up, since permissions depend on them; root needs
 /// none.
-pub(crate) fn of(request: &fuser::Request) -> Caller {
+pub(crate) fn caller_of(request: &fuser::Request) -> Caller {
     let (uid, gid, pid) = (request.uid(), request.gid(), request.pid());
     let groups = if uid == 0 || pid == 0 { Vec::new() } else { status(pid).as_deref().map_or_else(Vec::new, groups) };
     Caller { uid, gid, groups, pid }
@@ -16,7 +16,7 @@ pub(crate) fn of(request: &fuser::Request) -> Caller {
 /// this by interrupting requests, which `fuser` 0.18 does not pass on. A thread that cannot be seen, for example one in
 /// another PID namespace, counts as having none.
 pub(crate) fn is_interrupted(pid: u32) -> bool {
-    pid != 0 && status(pid).is_some_and(|status| has_signal(&status))
+    pid != 0 && status(pid).is_some_and(|status| has_pending_signal(&status))
 }
 
 fn status(pid: u32) -> Option<String> {
@@ -31,7 +31,7 @@ fn groups(status: &str) -> Vec<u32> {
     field(status, "Groups").into_iter().flat_map(str::split_whitespace).filter_map(|group| group.parse().ok()).collect()
 }
 
-fn has_signal(status: &str) -> bool {
+fn has_pending_signal(status: &str) -> bool {
     let mask = |name| field(status, name).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     (mask("SigPnd") | mask("ShdPnd")) & !mask("SigBlk") != 0
 }
@@ -45,9 +45,9 @@ mod tests {
     #[test]
     fn groups_and_signals_are_read_from_a_status() {
         assert_eq!(groups(STATUS), [4, 24, 1000]);
-        assert!(has_signal(STATUS));
-        assert!(!has_signal(&STATUS.replace("SigBlk:\t0000000000000000", "SigBlk:\t0000000000000002")));
-        assert!(!has_signal("nothing of it") && groups("nothing of it").is_empty());
+        assert!(has_pending_signal(STATUS));
+        assert!(!has_pending_signal(&STATUS.replace("SigBlk:\t0000000000000000", "SigBlk:\t0000000000000002")));
+        assert!(!has_pending_signal("nothing of it") && groups("nothing of it").is_empty());
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub fn leave_session() -> io::Result<()> {
 /// # Errors
 ///
 /// The system's error.
-pub fn hush() -> io::Result<()> {
+pub fn discard_output() -> io::Result<()> {
     let null = File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;

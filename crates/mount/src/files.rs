@@ -77,7 +77,7 @@ pub struct Attributes {
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum TimeChange {
     /// The current time.
     Now,
     /// The given time.
@@ -86,7 +86,7 @@ pub enum When {
 
 /// Attributes to change: those that are `Some`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct AttributeChange {
     /// New permissions.
     pub mode: Option<u16>,
     /// New owner.
@@ -96,14 +96,14 @@ pub struct Change {
     /// New size in bytes.
     pub size: Option<u64>,
     /// New time of last access.
-    pub accessed: Option<When>,
+    pub accessed: Option<TimeChange>,
     /// New time of last modification.
-    pub modified: Option<When>,
+    pub modified: Option<TimeChange>,
 }
 
 /// What to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum New<'a> {
+pub enum NewNode<'a> {
     /// A directory.
     Directory,
     /// A symbolic link to this path.
@@ -128,7 +128,7 @@ pub struct Opened {
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct DirectoryEntry {
     /// Position at which a later listing continues after this entry.
     pub cookie: u64,
     /// The name.
@@ -156,7 +156,7 @@ pub struct Space {
 
 /// Flags of `rename`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Renaming {
+pub struct RenameOptions {
     /// The new name must not exist.
     pub no_replace: bool,
     /// The two names are exchanged.
@@ -165,7 +165,7 @@ pub struct Renaming {
 
 /// Whether an extended attribute may or must exist before it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setting {
+pub enum XattrMode {
     /// It may exist or not.
     Any,
     /// It must not exist.
@@ -202,7 +202,7 @@ pub struct Lock {
 
 /// What `fallocate` does with a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allocating {
+pub enum AllocateMode {
     /// Reserves room for it.
     Reserve,
     /// Makes it a hole.
@@ -213,7 +213,7 @@ pub enum Allocating {
 
 /// What `lseek` looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sought {
+pub enum SeekTarget {
     /// Bytes that were written.
     Data,
     /// A hole, or the end of the file.
@@ -222,7 +222,7 @@ pub enum Sought {
 
 /// Times for which the kernel may trust what it was told without asking again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lifetimes {
+pub struct CacheLifetimes {
     /// For a name.
     pub name: Duration,
     /// For attributes.
@@ -231,24 +231,24 @@ pub struct Lifetimes {
 
 /// Tells the kernel that its cache is out of date. This never waits, so [`Files::open`] and [`Files::attributes`] may
 /// call it, too.
-pub trait Stale: Send + Sync {
+pub trait CacheNotifier: Send + Sync {
     /// The attributes of this inode are out of date.
-    fn attributes(&self, ino: u64);
+    fn invalidate_attributes(&self, ino: u64);
 }
 
 /// A file system, as the kernel sees it.
 pub trait Files: Send + Sync + 'static {
     /// Times for which the kernel may trust what it was told.
-    fn lifetimes(&self) -> Lifetimes;
+    fn lifetimes(&self) -> CacheLifetimes;
 
     /// Whether the file system keeps the locks. If not, the kernel keeps them, for this mount alone.
     fn shares_locks(&self) -> bool;
 
     /// Hands over the object that tells the kernel of stale caches. Called once, before anything else.
-    fn hear(&self, stale: std::sync::Arc<dyn Stale>);
+    fn set_notifier(&self, stale: std::sync::Arc<dyn CacheNotifier>);
 
     /// Looks up a name. The kernel holds one more reference to the inode after each answer with its attributes from
-    /// here, [`Self::make`], [`Self::create`] or [`Self::link`], and after each call of [`Self::found`].
+    /// here, [`Self::make`], [`Self::create`] or [`Self::link`], and after each call of [`Self::count_lookup`].
     ///
     /// # Errors
     ///
@@ -256,7 +256,7 @@ pub trait Files: Send + Sync + 'static {
     fn lookup(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<Attributes>;
 
     /// Records that a listing told the kernel of the inode, which counts as a lookup.
-    fn found(&self, ino: u64);
+    fn count_lookup(&self, ino: u64);
 
     /// Drops `times` references of the kernel's to the inode.
     fn forget(&self, ino: u64, times: u64);
@@ -273,7 +273,7 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `chmod`, `chown`, `truncate` and `utimensat`.
-    fn change(&self, who: &Caller, ino: u64, handle: Option<u64>, change: &Change) -> Result<Attributes>;
+    fn change(&self, who: &Caller, ino: u64, handle: Option<u64>, change: &AttributeChange) -> Result<Attributes>;
 
     /// Returns the target of a symbolic link.
     ///
@@ -287,7 +287,7 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `mkdir`, `symlink` and `mknod`.
-    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: New<'_>, mode: u16) -> Result<Attributes>;
+    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> Result<Attributes>;
 
     /// Removes a name of anything but a directory.
     ///
@@ -308,7 +308,7 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `renameat2`.
-    fn rename(&self, who: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) -> Result<()>;
+    fn rename(&self, who: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: RenameOptions) -> Result<()>;
 
     /// Gives an inode another name.
     ///
@@ -372,7 +372,7 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `readdir`.
-    fn list(&self, ino: u64, handle: u64, cookie: u64, add: &mut dyn FnMut(Listed) -> bool) -> Result<()>;
+    fn list(&self, ino: u64, handle: u64, cookie: u64, add: &mut dyn FnMut(DirectoryEntry) -> bool) -> Result<()>;
 
     /// Closes a directory that was opened for listing.
     fn release_directory(&self, ino: u64, handle: u64);
@@ -396,7 +396,7 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `setxattr`.
-    fn set_extended(&self, who: &Caller, ino: u64, name: &[u8], value: &[u8], how: Setting) -> Result<()>;
+    fn set_extended(&self, who: &Caller, ino: u64, name: &[u8], value: &[u8], how: XattrMode) -> Result<()>;
 
     /// Returns the value of an extended attribute.
     ///
@@ -444,7 +444,7 @@ pub trait Files: Send + Sync + 'static {
         ino: u64,
         handle: u64,
         range: (u64, u64),
-        how: Allocating,
+        how: AllocateMode,
         keeps_size: bool,
         drops_privileges: bool,
     ) -> Result<()>;
@@ -454,8 +454,8 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `lseek`: [`Errno::NXIO`] when there is none.
-    fn seek(&self, ino: u64, handle: u64, at: u64, what: Sought) -> Result<u64>;
+    fn seek(&self, ino: u64, handle: u64, at: u64, target: SeekTarget) -> Result<u64>;
 
     /// Called at unmount: writes what is not yet written.
-    fn end(&self);
+    fn unmounted(&self);
 }

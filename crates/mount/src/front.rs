@@ -20,10 +20,11 @@ use rustix::fs::OFlags;
 
 use crate::caller;
 use crate::files::{
-    Allocating, Attributes, Change, Files, Listed, Lock, New, Opened, Renaming, Setting, Sought, Stale,
+    AllocateMode, AttributeChange, Attributes, CacheNotifier, DirectoryEntry, Files, Lock, NewNode, Opened,
+    RenameOptions, SeekTarget, XattrMode,
 };
 use convert::{attribute, errno, generation, kind_of_mode, lock_kind, lock_number, mode_of, when};
-use locks::Waiting;
+use locks::WaitingLocks;
 use writers::Writers;
 
 /// Longest request, in bytes. The kernel cuts reads and writes of programs into requests of this size.
@@ -33,7 +34,7 @@ const BACKGROUND_MAX: u16 = 64;
 
 /// Features requested, where the kernel has them. `FUSE_ATOMIC_O_TRUNC` is not among them: with it the kernel has a
 /// file emptied before it notices that the file is a running program, and only then refuses to open it.
-const WANTED: [InitFlags; 6] = [
+const CAPABILITIES_WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_DO_READDIRPLUS,
     InitFlags::FUSE_READDIRPLUS_AUTO,
@@ -44,10 +45,10 @@ const WANTED: [InitFlags; 6] = [
 ];
 
 /// Features with which the file system keeps the locks of files, and not the kernel alone.
-const LOCKS: [InitFlags; 2] = [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS];
+const LOCK_CAPABILITIES: [InitFlags; 2] = [InitFlags::FUSE_POSIX_LOCKS, InitFlags::FUSE_FLOCK_LOCKS];
 
 /// Entries of a listing that the front adds itself: `.` and `..`.
-const DOTS: u64 = 2;
+const DOT_ENTRIES: u64 = 2;
 
 const FALLOC_KEEP_SIZE: i32 = 1;
 const FALLOC_PUNCH_HOLE: i32 = 2;
@@ -63,16 +64,16 @@ const ROOT_USER: u32 = 0;
 
 pub(crate) struct Front<F: Files> {
     files: Arc<F>,
-    waiting: Waiting<F>,
+    waiting_locks: WaitingLocks<F>,
     writers: Writers,
 }
 
 impl<F: Files> Front<F> {
     pub fn new(files: Arc<F>) -> Self {
-        Self { waiting: Waiting::new(Arc::clone(&files)), writers: Writers::default(), files }
+        Self { waiting_locks: WaitingLocks::new(Arc::clone(&files)), writers: Writers::default(), files }
     }
 
-    fn entry(&self, result: crate::Result<Attributes>, reply: ReplyEntry) {
+    fn reply_entry(&self, result: crate::Result<Attributes>, reply: ReplyEntry) {
         match result {
             Ok(attributes) => {
                 let lifetimes = self.files.lifetimes();
@@ -83,7 +84,7 @@ impl<F: Files> Front<F> {
         }
     }
 
-    fn told(&self, result: crate::Result<Attributes>, reply: ReplyAttr) {
+    fn reply_attr(&self, result: crate::Result<Attributes>, reply: ReplyAttr) {
         match result {
             Ok(attributes) => reply.attr(&self.files.lifetimes().attributes, &attribute(&attributes)),
             Err(error) => reply.error(errno(error)),
@@ -91,7 +92,7 @@ impl<F: Files> Front<F> {
     }
 }
 
-fn done(result: crate::Result<()>, reply: ReplyEmpty) {
+fn reply_empty(result: crate::Result<()>, reply: ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(errno(error)),
@@ -99,7 +100,7 @@ fn done(result: crate::Result<()>, reply: ReplyEmpty) {
 }
 
 /// Replies with the value of an extended attribute, or with its length if `size` is 0.
-fn extended(result: crate::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+fn reply_xattr(result: crate::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
     match result {
         Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
         Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
@@ -110,7 +111,7 @@ fn extended(result: crate::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
 
 /// Handle and flags of an opened file. With direct I/O it bypasses the page cache, several requests at a time;
 /// otherwise cached data stays if it is still valid.
-fn opening(opened: Opened, flags: i32) -> (FileHandle, FopenFlags) {
+fn open_reply(opened: Opened, flags: i32) -> (FileHandle, FopenFlags) {
     let is_direct = flags & OFlags::DIRECT.bits() as i32 != 0;
     let mut answer = FopenFlags::empty();
     if is_direct {
@@ -123,10 +124,10 @@ fn opening(opened: Opened, flags: i32) -> (FileHandle, FopenFlags) {
 }
 
 /// Tells the kernel which of its caches are out of date.
-pub(crate) struct Notices(pub Notifier);
+pub(crate) struct KernelNotifier(pub Notifier);
 
-impl Stale for Notices {
-    fn attributes(&self, ino: u64) {
+impl CacheNotifier for KernelNotifier {
+    fn invalidate_attributes(&self, ino: u64) {
         // A negative offset invalidates the attributes alone. That locks no page, so it is safe within a request. An
         // error only means that the kernel has forgotten the inode.
         let _ = self.0.inval_inode(INodeNo(ino), -1, 0);
@@ -135,12 +136,12 @@ impl Stale for Notices {
 
 impl<F: Files> Filesystem for Front<F> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for wanted in WANTED {
+        for wanted in CAPABILITIES_WANTED {
             // Optional: a kernel that lacks one works without.
             let _ = config.add_capabilities(wanted);
         }
         if self.files.shares_locks() {
-            for wanted in LOCKS {
+            for wanted in LOCK_CAPABILITIES {
                 let _ = config.add_capabilities(wanted);
             }
         }
@@ -155,11 +156,11 @@ impl<F: Files> Filesystem for Front<F> {
     }
 
     fn destroy(&mut self) {
-        self.waiting.end();
+        self.waiting_locks.end();
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.files.lookup(&caller::of(request), parent.0, name.as_bytes()), reply);
+        self.reply_entry(self.files.lookup(&caller::caller_of(request), parent.0, name.as_bytes()), reply);
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, times: u64) {
@@ -167,7 +168,7 @@ impl<F: Files> Filesystem for Front<F> {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.told(self.files.attributes(ino.0, handle.map(|handle| handle.0)), reply);
+        self.reply_attr(self.files.attributes(ino.0, handle.map(|handle| handle.0)), reply);
     }
 
     fn setattr(
@@ -189,9 +190,10 @@ impl<F: Files> Filesystem for Front<F> {
         reply: ReplyAttr,
     ) {
         let mode = mode.map(mode_of);
-        let change = Change { mode, uid, gid, size, accessed: accessed.map(when), modified: modified.map(when) };
+        let change =
+            AttributeChange { mode, uid, gid, size, accessed: accessed.map(when), modified: modified.map(when) };
         let handle = handle.map(|handle| handle.0);
-        self.told(self.files.change(&caller::of(request), ino.0, handle, &change), reply);
+        self.reply_attr(self.files.change(&caller::caller_of(request), ino.0, handle, &change), reply);
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
@@ -212,26 +214,30 @@ impl<F: Files> Filesystem for Front<F> {
         reply: ReplyEntry,
     ) {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
-        let new = New::Node { kind, device };
-        self.entry(self.files.make(&caller::of(request), parent.0, name.as_bytes(), new, mode_of(mode)), reply);
+        let new = NewNode::Node { kind, device };
+        self.reply_entry(
+            self.files.make(&caller::caller_of(request), parent.0, name.as_bytes(), new, mode_of(mode)),
+            reply,
+        );
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let made = self.files.make(&caller::of(request), parent.0, name.as_bytes(), New::Directory, mode_of(mode));
-        self.entry(made, reply);
+        let made =
+            self.files.make(&caller::caller_of(request), parent.0, name.as_bytes(), NewNode::Directory, mode_of(mode));
+        self.reply_entry(made, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let new = New::Link(target.as_os_str().as_bytes());
-        self.entry(self.files.make(&caller::of(request), parent.0, name.as_bytes(), new, 0o777), reply);
+        let new = NewNode::Link(target.as_os_str().as_bytes());
+        self.reply_entry(self.files.make(&caller::caller_of(request), parent.0, name.as_bytes(), new, 0o777), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.files.unlink(&caller::of(request), parent.0, name.as_bytes()), reply);
+        reply_empty(self.files.unlink(&caller::caller_of(request), parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(self.files.remove_directory(&caller::of(request), parent.0, name.as_bytes()), reply);
+        reply_empty(self.files.remove_directory(&caller::caller_of(request), parent.0, name.as_bytes()), reply);
     }
 
     fn rename(
@@ -244,7 +250,7 @@ impl<F: Files> Filesystem for Front<F> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let how = Renaming {
+        let how = RenameOptions {
             no_replace: flags.contains(RenameFlags::RENAME_NOREPLACE),
             exchange: flags.contains(RenameFlags::RENAME_EXCHANGE),
         };
@@ -253,18 +259,18 @@ impl<F: Files> Filesystem for Front<F> {
             return reply.error(Errno::EINVAL);
         }
         let (from, to) = ((parent.0, name.as_bytes()), (to.0, new_name.as_bytes()));
-        done(self.files.rename(&caller::of(request), from, to, how), reply);
+        reply_empty(self.files.rename(&caller::caller_of(request), from, to, how), reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(self.files.link(&caller::of(request), ino.0, parent.0, name.as_bytes()), reply);
+        self.reply_entry(self.files.link(&caller::caller_of(request), ino.0, parent.0, name.as_bytes()), reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.files.open(&caller::of(request), ino.0, flags.0) {
+        match self.files.open(&caller::caller_of(request), ino.0, flags.0) {
             Ok(opened) => {
                 self.writers.opened(request.uid(), ino.0, opened.handle, flags.0);
-                let (handle, answer) = opening(opened, flags.0);
+                let (handle, answer) = open_reply(opened, flags.0);
                 reply.opened(handle, answer);
             }
             Err(error) => reply.error(errno(error)),
@@ -281,10 +287,10 @@ impl<F: Files> Filesystem for Front<F> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.files.create(&caller::of(request), parent.0, name.as_bytes(), mode_of(mode), flags) {
+        match self.files.create(&caller::caller_of(request), parent.0, name.as_bytes(), mode_of(mode), flags) {
             Ok((attributes, opened)) => {
                 self.writers.opened(request.uid(), attributes.ino, opened.handle, flags);
-                let (handle, answer) = opening(opened, flags);
+                let (handle, answer) = open_reply(opened, flags);
                 // The reply has one lifetime for both: the shorter.
                 let lifetimes = self.files.lifetimes();
                 let lifetime = lifetimes.attributes.min(lifetimes.name);
@@ -326,7 +332,7 @@ impl<F: Files> Filesystem for Front<F> {
         // The kernel does not say which program wrote data through a mapping.
         let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let drops_privileges =
-            flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) || is_mapped && self.writers.has_others(ino.0);
+            flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) || is_mapped && self.writers.has_other_writers(ino.0);
         match self.files.write(ino.0, handle.0, at, data, drops_privileges) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(errno(error)),
@@ -334,8 +340,8 @@ impl<F: Files> Filesystem for Front<F> {
     }
 
     fn flush(&self, _: &Request, ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        done(self.files.flush(ino.0, handle.0, owner.0), reply);
-        self.waiting.look();
+        reply_empty(self.files.flush(ino.0, handle.0, owner.0), reply);
+        self.waiting_locks.retry_now();
     }
 
     fn release(
@@ -351,15 +357,15 @@ impl<F: Files> Filesystem for Front<F> {
         self.writers.closed(ino.0, handle.0);
         self.files.release(ino.0, handle.0, owner.map(|owner| owner.0));
         reply.ok();
-        self.waiting.look();
+        self.waiting_locks.retry_now();
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        done(self.files.sync(ino.0, handle.0, data_only), reply);
+        reply_empty(self.files.sync(ino.0, handle.0, data_only), reply);
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.files.open_directory(&caller::of(request), ino.0) {
+        match self.files.open_directory(&caller::caller_of(request), ino.0) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(error) => reply.error(errno(error)),
         }
@@ -371,11 +377,12 @@ impl<F: Files> Filesystem for Front<F> {
                 return reply.ok();
             }
         }
-        let listed = self.files.list(ino.0, handle.0, offset.saturating_sub(DOTS), &mut |listed: Listed| {
-            let name = OsStr::from_bytes(&listed.name);
-            let known = attribute(&listed.attributes);
-            !reply.add(known.ino, listed.cookie + DOTS, known.kind, name)
-        });
+        let listed =
+            self.files.list(ino.0, handle.0, offset.saturating_sub(DOT_ENTRIES), &mut |listed: DirectoryEntry| {
+                let name = OsStr::from_bytes(&listed.name);
+                let known = attribute(&listed.attributes);
+                !reply.add(known.ino, listed.cookie + DOT_ENTRIES, known.kind, name)
+            });
         match listed {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(error)),
@@ -393,16 +400,17 @@ impl<F: Files> Filesystem for Front<F> {
                 return reply.ok();
             }
         }
-        let listed = self.files.list(ino.0, handle.0, offset.saturating_sub(DOTS), &mut |listed: Listed| {
-            let name = OsStr::from_bytes(&listed.name);
-            let known = attribute(&listed.attributes);
-            let cookie = listed.cookie + DOTS;
-            let is_full = reply.add(known.ino, cookie, name, &lifetime, &known, generation(&listed.attributes));
-            if !is_full {
-                self.files.found(known.ino.0);
-            }
-            !is_full
-        });
+        let listed =
+            self.files.list(ino.0, handle.0, offset.saturating_sub(DOT_ENTRIES), &mut |listed: DirectoryEntry| {
+                let name = OsStr::from_bytes(&listed.name);
+                let known = attribute(&listed.attributes);
+                let cookie = listed.cookie + DOT_ENTRIES;
+                let is_full = reply.add(known.ino, cookie, name, &lifetime, &known, generation(&listed.attributes));
+                if !is_full {
+                    self.files.count_lookup(known.ino.0);
+                }
+                !is_full
+            });
         match listed {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(error)),
@@ -415,7 +423,7 @@ impl<F: Files> Filesystem for Front<F> {
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        done(self.files.sync_directory(ino.0), reply);
+        reply_empty(self.files.sync_directory(ino.0), reply);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
@@ -445,28 +453,28 @@ impl<F: Files> Filesystem for Front<F> {
         reply: ReplyEmpty,
     ) {
         let how = match flags {
-            0 => Setting::Any,
-            1 => Setting::Create,
-            2 => Setting::Replace,
+            0 => XattrMode::Any,
+            1 => XattrMode::Create,
+            2 => XattrMode::Replace,
             _ => return reply.error(Errno::EINVAL),
         };
-        done(self.files.set_extended(&caller::of(request), ino.0, name.as_bytes(), value, how), reply);
+        reply_empty(self.files.set_extended(&caller::caller_of(request), ino.0, name.as_bytes(), value, how), reply);
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        extended(self.files.extended(&caller::of(request), ino.0, name.as_bytes()), size, reply);
+        reply_xattr(self.files.extended(&caller::caller_of(request), ino.0, name.as_bytes()), size, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        extended(self.files.list_extended(&caller::of(request), ino.0), size, reply);
+        reply_xattr(self.files.list_extended(&caller::caller_of(request), ino.0), size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let mut caller = caller::of(request);
+        let mut caller = caller::caller_of(request);
         if name.as_bytes() == CAPABILITIES {
             caller.uid = ROOT_USER;
         }
-        done(self.files.remove_extended(&caller, ino.0, name.as_bytes()), reply);
+        reply_empty(self.files.remove_extended(&caller, ino.0, name.as_bytes()), reply);
     }
 
     fn getlk(
@@ -506,10 +514,10 @@ impl<F: Files> Filesystem for Front<F> {
         let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
         let lock = Lock { owner: owner.0, pid, start, last, kind };
         match self.files.set_lock(ino.0, &lock) {
-            Err(rustix::io::Errno::AGAIN) => self.waiting.add(ino.0, lock, request.pid(), waits, reply),
+            Err(rustix::io::Errno::AGAIN) => self.waiting_locks.add(ino.0, lock, request.pid(), waits, reply),
             result => {
-                done(result, reply);
-                self.waiting.look();
+                reply_empty(result, reply);
+                self.waiting_locks.retry_now();
             }
         }
     }
@@ -526,19 +534,19 @@ impl<F: Files> Filesystem for Front<F> {
     ) {
         let keeps_size = mode & FALLOC_KEEP_SIZE != 0;
         let how = match mode & !FALLOC_KEEP_SIZE {
-            0 => Allocating::Reserve,
-            FALLOC_PUNCH_HOLE if keeps_size => Allocating::Punch,
-            FALLOC_ZERO_RANGE => Allocating::Zero,
+            0 => AllocateMode::Reserve,
+            FALLOC_PUNCH_HOLE if keeps_size => AllocateMode::Punch,
+            FALLOC_ZERO_RANGE => AllocateMode::Zero,
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         let drops_privileges = request.uid() != ROOT_USER;
-        done(self.files.allocate(ino.0, handle.0, (at, len), how, keeps_size, drops_privileges), reply);
+        reply_empty(self.files.allocate(ino.0, handle.0, (at, len), how, keeps_size, drops_privileges), reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, handle: FileHandle, at: i64, whence: i32, reply: ReplyLseek) {
         let what = match whence {
-            SEEK_DATA => Sought::Data,
-            SEEK_HOLE => Sought::Hole,
+            SEEK_DATA => SeekTarget::Data,
+            SEEK_HOLE => SeekTarget::Hole,
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(at) = u64::try_from(at) else { return reply.error(Errno::ENXIO) };
@@ -557,10 +565,10 @@ mod tests {
     fn only_files_that_are_opened_for_direct_io_pass_the_page_cache_by() {
         let opened = |is_unchanged| Opened { handle: 5, is_unchanged };
         let direct = OFlags::DIRECT.bits() as i32;
-        assert_eq!(opening(opened(false), 0), (FileHandle(5), FopenFlags::empty()));
-        assert_eq!(opening(opened(true), 0).1, FopenFlags::FOPEN_KEEP_CACHE);
+        assert_eq!(open_reply(opened(false), 0), (FileHandle(5), FopenFlags::empty()));
+        assert_eq!(open_reply(opened(true), 0).1, FopenFlags::FOPEN_KEEP_CACHE);
         let past = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        assert_eq!(opening(opened(false), direct).1, past);
-        assert_eq!(opening(opened(true), direct).1, past | FopenFlags::FOPEN_KEEP_CACHE);
+        assert_eq!(open_reply(opened(false), direct).1, past);
+        assert_eq!(open_reply(opened(true), direct).1, past | FopenFlags::FOPEN_KEEP_CACHE);
     }
 }

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use sinew_mem::atomic::{AtomicU64, Ordering};
 
 use crate::files::{
-    Allocating, Attributes, Caller, Change, Files, Kind, Lifetimes, Listed, Lock, New, Opened, ROOT, Renaming, Result,
-    Setting, Sought, Space, Stale, When,
+    AllocateMode, AttributeChange, Attributes, CacheLifetimes, CacheNotifier, Caller, DirectoryEntry, Files, Kind,
+    Lock, NewNode, Opened, ROOT, RenameOptions, Result, SeekTarget, Space, TimeChange, XattrMode,
 };
 use data::Data;
 use node::{Content, Directory, NAME_MAX, Node};
@@ -45,10 +45,10 @@ impl std::fmt::Debug for InMemory {
     }
 }
 
-fn at(time: When) -> SystemTime {
+fn time_of(time: TimeChange) -> SystemTime {
     match time {
-        When::Now => SystemTime::now(),
-        When::At(time) => time,
+        TimeChange::Now => SystemTime::now(),
+        TimeChange::At(time) => time,
     }
 }
 
@@ -73,22 +73,22 @@ impl Tree {
     }
 
     /// What `stat` shows of an inode.
-    fn show(&self, ino: u64) -> Result<Attributes> {
+    fn attributes(&self, ino: u64) -> Result<Attributes> {
         Ok(self.node(ino)?.attributes())
     }
 
     /// Counts another reference of the kernel's to an inode.
-    fn known(&mut self, ino: u64) -> Result<Attributes> {
+    fn count_lookup(&mut self, ino: u64) -> Result<Attributes> {
         self.node_mut(ino)?.lookups += 1;
-        self.show(ino)
+        self.attributes(ino)
     }
 
     fn add(&mut self, who: &Caller, parent: u64, name: &[u8], content: Content, kind: Kind, mode: u16) -> Result<u64> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        let above = self.node(parent)?;
-        let (parent_mode, parent_gid) = (above.mode, above.gid);
+        let parent_node = self.node(parent)?;
+        let (parent_mode, parent_gid) = (parent_node.mode, parent_node.gid);
         if self.directory(parent)?.get(name).is_some() {
             return Err(Errno::EXIST);
         }
@@ -103,57 +103,57 @@ impl Tree {
         }
         self.nodes.insert(ino, node);
         self.directory(parent)?.insert(name, ino);
-        let above = self.node_mut(parent)?;
-        above.links += u32::from(is_directory);
-        above.touch();
+        let parent_node = self.node_mut(parent)?;
+        parent_node.links += u32::from(is_directory);
+        parent_node.touch();
         Ok(ino)
     }
 
     /// Removes a name, and its inode if that was the last name and the kernel has forgotten it.
-    fn take(&mut self, parent: u64, name: &[u8]) -> Result<()> {
+    fn remove_name(&mut self, parent: u64, name: &[u8]) -> Result<()> {
         let ino = self.directory(parent)?.remove(name).ok_or(Errno::NOENT)?;
         let node = self.node_mut(ino)?;
         let is_directory = matches!(node.content, Content::Directory(_));
         node.links = if is_directory { 0 } else { node.links - 1 };
         node.changed = SystemTime::now();
-        let above = self.node_mut(parent)?;
-        above.links -= u32::from(is_directory);
-        above.touch();
-        self.drop_if_unknown(ino);
+        let parent_node = self.node_mut(parent)?;
+        parent_node.links -= u32::from(is_directory);
+        parent_node.touch();
+        self.drop_if_unreferenced(ino);
         Ok(())
     }
 
-    fn drop_if_unknown(&mut self, ino: u64) {
+    fn drop_if_unreferenced(&mut self, ino: u64) {
         if self.nodes.get(&ino).is_some_and(|node| node.links == 0 && node.lookups == 0) {
             self.nodes.remove(&ino);
         }
     }
 
-    /// Whether a directory is `above`, or lies somewhere in it.
-    fn lies_in(&mut self, ino: u64, above: u64) -> bool {
-        if ino == above {
+    /// Whether a directory is `ancestor`, or lies somewhere in it.
+    fn is_descendant(&mut self, ino: u64, ancestor: u64) -> bool {
+        if ino == ancestor {
             return true;
         }
-        let inside = match &self.nodes.get(&above).map(|node| &node.content) {
+        let children = match &self.nodes.get(&ancestor).map(|node| &node.content) {
             Some(Content::Directory(directory)) => directory.inodes(),
             _ => return false,
         };
-        inside.into_iter().any(|inner| self.lies_in(ino, inner))
+        children.into_iter().any(|inner| self.is_descendant(ino, inner))
     }
 
-    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) -> Result<()> {
+    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), how: RenameOptions) -> Result<()> {
         if to.1.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         let moved = self.child(from.0, from.1)?;
         let replaced = self.directory(to.0)?.get(to.1);
         let is_directory = |tree: &Self, ino: u64| tree.node(ino).is_ok_and(|node| node.kind == Kind::Directory);
-        if is_directory(self, moved) && self.lies_in(to.0, moved) {
+        if is_directory(self, moved) && self.is_descendant(to.0, moved) {
             return Err(Errno::INVAL);
         }
         if how.exchange {
             let other = replaced.ok_or(Errno::NOENT)?;
-            if is_directory(self, other) && self.lies_in(from.0, other) {
+            if is_directory(self, other) && self.is_descendant(from.0, other) {
                 return Err(Errno::INVAL);
             }
             self.directory(from.0)?.insert(from.1, other);
@@ -175,7 +175,7 @@ impl Tree {
                         (true, true) if !self.directory(other)?.is_empty() => return Err(Errno::NOTEMPTY),
                         _ => {}
                     }
-                    self.take(to.0, to.1)?;
+                    self.remove_name(to.0, to.1)?;
                 }
                 None => {}
             }
@@ -212,14 +212,14 @@ impl InMemory {
         handles.get(&handle).map(|(_, data)| Arc::clone(data)).ok_or(Errno::BADF)
     }
 
-    fn opened(&self, ino: u64, data: Arc<Data>) -> Opened {
+    fn add_handle(&self, ino: u64, data: Arc<Data>) -> Opened {
         // Relaxed: the numbers only need to differ.
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, (ino, data));
         Opened { handle, is_unchanged: true }
     }
 
-    fn written(&self, ino: u64, drops_privileges: bool) {
+    fn note_write(&self, ino: u64, drops_privileges: bool) {
         if let Ok(node) = self.tree().node_mut(ino) {
             node.touch();
             if drops_privileges {
@@ -230,15 +230,15 @@ impl InMemory {
 }
 
 impl Files for InMemory {
-    fn lifetimes(&self) -> Lifetimes {
-        Lifetimes { name: LIFETIME, attributes: LIFETIME }
+    fn lifetimes(&self) -> CacheLifetimes {
+        CacheLifetimes { name: LIFETIME, attributes: LIFETIME }
     }
 
     fn shares_locks(&self) -> bool {
         false
     }
 
-    fn hear(&self, _: Arc<dyn Stale>) {}
+    fn set_notifier(&self, _: Arc<dyn CacheNotifier>) {}
 
     fn lookup(&self, _: &Caller, parent: u64, name: &[u8]) -> Result<Attributes> {
         if name.len() > NAME_MAX {
@@ -246,12 +246,12 @@ impl Files for InMemory {
         }
         let mut tree = self.tree();
         let ino = tree.child(parent, name)?;
-        tree.known(ino)
+        tree.count_lookup(ino)
     }
 
-    fn found(&self, ino: u64) {
+    fn count_lookup(&self, ino: u64) {
         // The inode exists: a listing has just returned it.
-        let _ = self.tree().known(ino);
+        let _ = self.tree().count_lookup(ino);
     }
 
     fn forget(&self, ino: u64, times: u64) {
@@ -259,14 +259,14 @@ impl Files for InMemory {
         if let Ok(node) = tree.node_mut(ino) {
             node.lookups = node.lookups.saturating_sub(times);
         }
-        tree.drop_if_unknown(ino);
+        tree.drop_if_unreferenced(ino);
     }
 
     fn attributes(&self, ino: u64, _: Option<u64>) -> Result<Attributes> {
-        self.tree().show(ino)
+        self.tree().attributes(ino)
     }
 
-    fn change(&self, who: &Caller, ino: u64, _: Option<u64>, change: &Change) -> Result<Attributes> {
+    fn change(&self, who: &Caller, ino: u64, _: Option<u64>, change: &AttributeChange) -> Result<Attributes> {
         let mut tree = self.tree();
         let node = tree.node_mut(ino)?;
         if let Some(size) = change.size {
@@ -280,10 +280,10 @@ impl Files for InMemory {
         node.mode = change.mode.unwrap_or(node.mode);
         node.uid = change.uid.unwrap_or(node.uid);
         node.gid = change.gid.unwrap_or(node.gid);
-        node.accessed = change.accessed.map_or(node.accessed, at);
-        node.modified = change.modified.map_or(node.modified, at);
+        node.accessed = change.accessed.map_or(node.accessed, time_of);
+        node.modified = change.modified.map_or(node.modified, time_of);
         node.changed = SystemTime::now();
-        tree.show(ino)
+        tree.attributes(ino)
     }
 
     fn read_link(&self, ino: u64) -> Result<Vec<u8>> {
@@ -293,16 +293,16 @@ impl Files for InMemory {
         }
     }
 
-    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: New<'_>, mode: u16) -> Result<Attributes> {
+    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> Result<Attributes> {
         let (content, kind) = match new {
-            New::Directory => (Content::Directory(Directory::default()), Kind::Directory),
-            New::Link(path) => (Content::Link(path.to_vec()), Kind::Link),
-            New::Node { kind: Kind::File, .. } => (Content::File(Arc::default()), Kind::File),
-            New::Node { kind, device } => (Content::Node { device }, kind),
+            NewNode::Directory => (Content::Directory(Directory::default()), Kind::Directory),
+            NewNode::Link(path) => (Content::Link(path.to_vec()), Kind::Link),
+            NewNode::Node { kind: Kind::File, .. } => (Content::File(Arc::default()), Kind::File),
+            NewNode::Node { kind, device } => (Content::Node { device }, kind),
         };
         let mut tree = self.tree();
         let ino = tree.add(who, parent, name, content, kind, mode)?;
-        tree.known(ino)
+        tree.count_lookup(ino)
     }
 
     fn unlink(&self, _: &Caller, parent: u64, name: &[u8]) -> Result<()> {
@@ -310,7 +310,7 @@ impl Files for InMemory {
         let ino = tree.child(parent, name)?;
         match tree.node(ino)?.kind {
             Kind::Directory => Err(Errno::ISDIR),
-            _ => tree.take(parent, name),
+            _ => tree.remove_name(parent, name),
         }
     }
 
@@ -318,12 +318,12 @@ impl Files for InMemory {
         let mut tree = self.tree();
         let ino = tree.child(parent, name)?;
         match tree.directory(ino)?.is_empty() {
-            true => tree.take(parent, name),
+            true => tree.remove_name(parent, name),
             false => Err(Errno::NOTEMPTY),
         }
     }
 
-    fn rename(&self, _: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) -> Result<()> {
+    fn rename(&self, _: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: RenameOptions) -> Result<()> {
         self.tree().rename(from, to, how)
     }
 
@@ -343,7 +343,7 @@ impl Files for InMemory {
         node.changed = SystemTime::now();
         tree.directory(parent)?.insert(name, ino);
         tree.node_mut(parent)?.touch();
-        tree.known(ino)
+        tree.count_lookup(ino)
     }
 
     fn open(&self, _: &Caller, ino: u64, flags: i32) -> Result<Opened> {
@@ -356,16 +356,16 @@ impl Files for InMemory {
             node.touch();
         }
         drop(tree);
-        Ok(self.opened(ino, data))
+        Ok(self.add_handle(ino, data))
     }
 
     fn create(&self, who: &Caller, parent: u64, name: &[u8], mode: u16, _: i32) -> Result<(Attributes, Opened)> {
         let data = Arc::new(Data::default());
         let mut tree = self.tree();
         let ino = tree.add(who, parent, name, Content::File(Arc::clone(&data)), Kind::File, mode)?;
-        let attributes = tree.known(ino)?;
+        let attributes = tree.count_lookup(ino)?;
         drop(tree);
-        Ok((attributes, self.opened(ino, data)))
+        Ok((attributes, self.add_handle(ino, data)))
     }
 
     fn read(&self, _: u64, handle: u64, at: u64, len: usize, answer: impl FnOnce(Result<&[u8]>)) {
@@ -377,7 +377,7 @@ impl Files for InMemory {
 
     fn write(&self, ino: u64, handle: u64, at: u64, data: &[u8], drops_privileges: bool) -> Result<()> {
         self.data(handle)?.write(at, data)?;
-        self.written(ino, drops_privileges);
+        self.note_write(ino, drops_privileges);
         Ok(())
     }
 
@@ -397,15 +397,15 @@ impl Files for InMemory {
         self.tree().directory(ino).map(|_| 0)
     }
 
-    fn list(&self, ino: u64, _: u64, cookie: u64, add: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
+    fn list(&self, ino: u64, _: u64, cookie: u64, add: &mut dyn FnMut(DirectoryEntry) -> bool) -> Result<()> {
         let mut from = cookie;
         loop {
             // `add` may call back, so the lock is released.
             let mut tree = self.tree();
-            let Some((cookie, name, ino)) = tree.directory(ino)?.behind(from) else { return Ok(()) };
-            let attributes = tree.show(ino)?;
+            let Some((cookie, name, ino)) = tree.directory(ino)?.next_after(from) else { return Ok(()) };
+            let attributes = tree.attributes(ino)?;
             drop(tree);
-            if !add(Listed { cookie, name, attributes }) {
+            if !add(DirectoryEntry { cookie, name, attributes }) {
                 return Ok(());
             }
             from = cookie;
@@ -421,7 +421,7 @@ impl Files for InMemory {
     fn space(&self) -> Result<Space> {
         const BLOCK: u64 = 4096;
         let tree = self.tree();
-        let taken: u64 = tree.nodes.values().map(Node::taken).sum();
+        let taken: u64 = tree.nodes.values().map(Node::allocated).sum();
         Ok(Space {
             block: BLOCK as u32,
             blocks: self.len / BLOCK,
@@ -432,7 +432,7 @@ impl Files for InMemory {
         })
     }
 
-    fn set_extended(&self, _: &Caller, _: u64, _: &[u8], _: &[u8], _: Setting) -> Result<()> {
+    fn set_extended(&self, _: &Caller, _: u64, _: &[u8], _: &[u8], _: XattrMode) -> Result<()> {
         Err(Errno::OPNOTSUPP)
     }
 
@@ -461,27 +461,27 @@ impl Files for InMemory {
         ino: u64,
         handle: u64,
         (at, len): (u64, u64),
-        how: Allocating,
+        how: AllocateMode,
         keeps_size: bool,
         drops_privileges: bool,
     ) -> Result<()> {
         let data = self.data(handle)?;
         let end = at.checked_add(len).ok_or(Errno::FBIG)?;
-        if how != Allocating::Reserve {
+        if how != AllocateMode::Reserve {
             data.zero(at, len);
         }
         if !keeps_size {
             data.grow(end)?;
         }
-        self.written(ino, drops_privileges);
+        self.note_write(ino, drops_privileges);
         Ok(())
     }
 
-    fn seek(&self, _: u64, handle: u64, at: u64, what: Sought) -> Result<u64> {
+    fn seek(&self, _: u64, handle: u64, at: u64, what: SeekTarget) -> Result<u64> {
         self.data(handle)?.seek(at, what)
     }
 
-    fn end(&self) {}
+    fn unmounted(&self) {}
 }
 
 #[cfg(test)]
@@ -510,11 +510,11 @@ mod tests {
         let (files, me) = files();
         let mut above = ROOT;
         for name in [b"a", b"b", b"c"] {
-            above = files.make(&me, above, name, New::Directory, 0o755).unwrap().ino;
+            above = files.make(&me, above, name, NewNode::Directory, 0o755).unwrap().ino;
         }
-        let how = Renaming::default();
+        let how = RenameOptions::default();
         assert_eq!(files.rename(&me, (ROOT, b"a"), (above, b"x"), how), Err(Errno::INVAL));
-        let exchange = Renaming { exchange: true, ..how };
+        let exchange = RenameOptions { exchange: true, ..how };
         assert_eq!(files.rename(&me, (ROOT, b"a"), (above, b"x"), exchange), Err(Errno::INVAL));
         assert_eq!(files.remove_directory(&me, ROOT, b"a"), Err(Errno::NOTEMPTY));
     }
@@ -524,7 +524,7 @@ mod tests {
         let (files, me) = files();
         let names: Vec<Vec<u8>> = (0..10).map(|name| format!("{name}").into_bytes()).collect();
         for name in &names {
-            files.make(&me, ROOT, name, New::Directory, 0o755).unwrap();
+            files.make(&me, ROOT, name, NewNode::Directory, 0o755).unwrap();
         }
         let (mut seen, mut cookie) = (Vec::new(), 0);
         files

@@ -13,9 +13,9 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::error::MountError;
 use crate::files::Files;
-use crate::front::{Front, Notices, REQUEST_MAX};
+use crate::front::{Front, KernelNotifier, REQUEST_MAX};
 use crate::helper;
-use crate::table::{DeviceNumber, Mounted, mounted_at};
+use crate::table::{DeviceNumber, Mounted, mounts_at};
 use crate::watch::{Watcher, detach};
 
 /// Options of a mount.
@@ -47,15 +47,15 @@ impl Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
     /// The file system was no longer in use.
-    Whole,
+    Unused,
     /// The file system was in use, and programs with open files have lost them.
     InUse,
 }
 
 /// Time to wait for the session's threads to end after unmounting.
-const GRACE: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between checks for that.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A mounted file system. Dropping it unmounts the file system.
 pub struct Mount<F: Files> {
@@ -79,7 +79,7 @@ fn check(point: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::NotADirectory(point.to_owned()));
     }
     let point = point.canonicalize().map_err(of)?;
-    if !mounted_at(&point).map_err(|error| MountError::of_table(&point, error))?.is_empty() {
+    if !mounts_at(&point).map_err(|error| MountError::of_table(&point, error))?.is_empty() {
         return Err(MountError::Busy(point));
     }
     OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::of_device)?;
@@ -107,11 +107,11 @@ impl<F: Files> Mount<F> {
         ];
         let of = |error| MountError::of_mount(&point, error);
         let session = Session::new(Front::new(Arc::clone(&files)), &point, &config).map_err(of)?;
-        files.hear(Arc::new(Notices(session.notifier())));
+        files.set_notifier(Arc::new(KernelNotifier(session.notifier())));
         let session = session.spawn().map_err(of)?;
         let mut mount = Self { files, point, session: Some(session), watcher: None };
         let mounted = mount.mounted()?;
-        read_ahead(mounted.device);
+        set_read_ahead(mounted.device);
         if let Some(command) = &options.watcher {
             let started = Watcher::start(command, mounted, &mount.point);
             mount.watcher = Some(started.map_err(|error| MountError::System { path: mount.point.clone(), error })?);
@@ -133,13 +133,13 @@ impl<F: Files> Mount<F> {
     fn mounted(&self) -> Result<Mounted, MountError> {
         let of = |error| MountError::of_mount(&self.point, error);
         std::fs::metadata(&self.point).map_err(of)?;
-        let mounts = mounted_at(&self.point).map_err(|error| MountError::of_table(&self.point, error))?;
+        let mounts = mounts_at(&self.point).map_err(|error| MountError::of_table(&self.point, error))?;
         let missing = || MountError::of_table(&self.point, io::Error::other("what was just mounted is not there"));
         mounts.last().copied().ok_or_else(missing)
     }
 
     /// Whether it was unmounted by someone else.
-    pub fn is_over(&self) -> bool {
+    pub fn is_unmounted(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
@@ -150,15 +150,15 @@ impl<F: Files> Mount<F> {
     ///
     /// The system's error. The mount ends nevertheless when this process does.
     pub fn unmount(mut self) -> io::Result<Unmounted> {
-        self.take_out()
+        self.do_unmount()
     }
 
-    fn take_out(&mut self) -> io::Result<Unmounted> {
-        let Some(session) = self.session.take() else { return Ok(Unmounted::Whole) };
-        let mut ended = Ok(Unmounted::Whole);
+    fn do_unmount(&mut self) -> io::Result<Unmounted> {
+        let Some(session) = self.session.take() else { return Ok(Unmounted::Unused) };
+        let mut outcome = Ok(Unmounted::Unused);
         if !session.guard.is_finished() {
-            ended = match gently(&self.point) {
-                Ok(()) => Ok(Unmounted::Whole),
+            outcome = match unmount_if_unused(&self.point) {
+                Ok(()) => Ok(Unmounted::Unused),
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                     if let Ok(root) = File::open(&self.point) {
                         // Writes back changed pages of mappings. Errors of such writes are reported to the programs
@@ -170,34 +170,34 @@ impl<F: Files> Mount<F> {
                 Err(error) => Err(error),
             };
         }
-        let until = Instant::now() + GRACE;
-        while !session.guard.is_finished() && Instant::now() < until && !matches!(ended, Ok(Unmounted::InUse)) {
-            thread::sleep(LOOK);
+        let until = Instant::now() + END_TIMEOUT;
+        while !session.guard.is_finished() && Instant::now() < until && !matches!(outcome, Ok(Unmounted::InUse)) {
+            thread::sleep(POLL_INTERVAL);
         }
-        self.files.end();
+        self.files.unmounted();
         match self.watcher.take() {
-            Some(watcher) if ended.is_ok() => watcher.dismiss(),
+            Some(watcher) if outcome.is_ok() => watcher.dismiss(),
             // The watcher tries once more.
             watcher => drop(watcher),
         }
         if session.guard.is_finished() {
-            let over = session.join();
-            return ended.and_then(|how| over.map(|()| how));
+            let joined = session.join();
+            return outcome.and_then(|how| joined.map(|()| how));
         }
         // The threads keep serving open files for as long as this process runs.
         std::mem::forget(session);
-        ended
+        outcome
     }
 }
 
 impl<F: Files> Drop for Mount<F> {
     fn drop(&mut self) {
         // A drop cannot report errors.
-        let _ = self.take_out();
+        let _ = self.do_unmount();
     }
 }
 
-fn gently(point: &Path) -> io::Result<()> {
+fn unmount_if_unused(point: &Path) -> io::Result<()> {
     match unmount(point, UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
         // It is not mounted there any more.
@@ -211,6 +211,6 @@ fn gently(point: &Path) -> io::Result<()> {
 }
 
 /// Makes the kernel read ahead by a whole request, which only root may do. A mount starts with 128 KB.
-fn read_ahead(device: DeviceNumber) {
+fn set_read_ahead(device: DeviceNumber) {
     let _ = std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (REQUEST_MAX >> 10).to_string());
 }

@@ -11,17 +11,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sinew_mem::atomic::{AtomicU64, Ordering};
-use sinew_remote_fs::client::{Client, Failed, Lane, Punch, Whence};
+use sinew_remote_fs::client::{Client, ClientError, Lane, RangeChange, Whence};
 use sinew_remote_fs::protocol::{
     self, Access, Attr, Error, Ino, LockOwner, NAME_LEN_MAX, NodeKind, PAGE, SetAttr, SetTime, SetXattr, Time,
 };
 use sinew_remote_memory::donor::LANES_MAX;
-use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::pool::AccessMethod;
 use sinew_rpc::Endpoint;
 
 use crate::files::{
-    Allocating, Attributes, Caller, Change, Files, Kind, Lifetimes, Listed, Lock, LockKind, New, Opened, Renaming,
-    Result, Setting, Sought, Space, Stale, When,
+    AllocateMode, AttributeChange, Attributes, CacheLifetimes, CacheNotifier, Caller, DirectoryEntry, Files, Kind,
+    Lock, LockKind, NewNode, Opened, RenameOptions, Result, SeekTarget, Space, TimeChange, XattrMode,
 };
 
 /// Makes the lane with this number for the calling thread.
@@ -38,70 +38,70 @@ thread_local! {
 /// Next number for a mount of this process.
 static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
-struct Common<E: Endpoint, A: Approach> {
+struct RemoteShared<E: Endpoint, A: AccessMethod> {
     id: u64,
     client: Arc<Client>,
-    make: MakeLane<E, A>,
+    make_lane: MakeLane<E, A>,
     /// Lane numbers not in use.
-    free: Mutex<Vec<u8>>,
-    stale: OnceLock<Arc<dyn Stale>>,
-    lifetimes: Lifetimes,
+    free_lanes: Mutex<Vec<u8>>,
+    notifier: OnceLock<Arc<dyn CacheNotifier>>,
+    lifetimes: CacheLifetimes,
 }
 
 /// A thread's lane. Its number becomes free again when the thread ends.
-struct Held<E: Endpoint + 'static, A: Approach + 'static> {
+struct ThreadLane<E: Endpoint + 'static, A: AccessMethod + 'static> {
     lane: Lane<E, A>,
     number: u8,
-    common: Arc<Common<E, A>>,
+    common: Arc<RemoteShared<E, A>>,
 }
 
-impl<E: Endpoint, A: Approach> Drop for Held<E, A> {
+impl<E: Endpoint, A: AccessMethod> Drop for ThreadLane<E, A> {
     fn drop(&mut self) {
-        self.common.free().push(self.number);
+        self.common.free_lanes().push(self.number);
     }
 }
 
 /// The remote file system, as seen by a mount.
-pub struct Remote<E: Endpoint + 'static, A: Approach + 'static> {
-    common: Arc<Common<E, A>>,
+pub struct Remote<E: Endpoint + 'static, A: AccessMethod + 'static> {
+    common: Arc<RemoteShared<E, A>>,
     /// The thread that tends the client.
-    tender: Mutex<Option<JoinHandle<()>>>,
+    maintenance_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl<E: Endpoint, A: Approach> std::fmt::Debug for Remote<E, A> {
+impl<E: Endpoint, A: AccessMethod> std::fmt::Debug for Remote<E, A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Remote").field("client", &self.common.client).finish_non_exhaustive()
     }
 }
 
-impl<E: Endpoint, A: Approach> Common<E, A> {
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+impl<E: Endpoint, A: AccessMethod> RemoteShared<E, A> {
+    fn free_lanes(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
+        self.free_lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<E: Endpoint + 'static, A: Approach + 'static> Remote<E, A> {
-    /// Joins the file system, and starts the thread that tends the client. `make` is called once by each thread.
+impl<E: Endpoint + 'static, A: AccessMethod + 'static> Remote<E, A> {
+    /// Joins the file system, and starts the thread that tends the client. `make_lane` is called once by each thread.
     ///
     /// # Errors
     ///
     /// A message, when the service cannot be joined or a lane cannot be made.
     pub fn join(
         client: &Arc<Client>,
-        make: MakeLane<E, A>,
-        lifetimes: Lifetimes,
+        make_lane: MakeLane<E, A>,
+        lifetimes: CacheLifetimes,
         timeout: Duration,
     ) -> std::result::Result<Self, String> {
-        let common = Arc::new(Common {
+        let common = Arc::new(RemoteShared {
             // Relaxed: the numbers only need to differ.
             id: MOUNTS.fetch_add(1, Ordering::Relaxed),
             client: Arc::clone(client),
-            make,
-            free: Mutex::new((0..LANES_MAX).rev().collect()),
-            stale: OnceLock::new(),
+            make_lane,
+            free_lanes: Mutex::new((0..LANES_MAX).rev().collect()),
+            notifier: OnceLock::new(),
             lifetimes,
         });
-        let remote = Self { common, tender: Mutex::default() };
+        let remote = Self { common, maintenance_thread: Mutex::default() };
         let (tell, told) = std::sync::mpsc::channel();
         let common = Arc::clone(&remote.common);
         let run = move || {
@@ -111,20 +111,20 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Remote<E, A> {
             // The caller of `join` waits for this.
             let _ = tell.send(begun);
             if is_good {
-                tend(&common);
+                run_maintenance(&common);
             }
         };
         let tender = std::thread::Builder::new().name("sinew-tender".to_owned()).spawn(run);
-        *remote.tender() = Some(tender.map_err(|error| format!("starting a thread: {error}"))?);
+        *remote.maintenance_thread() = Some(tender.map_err(|error| format!("starting a thread: {error}"))?);
         told.recv().unwrap_or_else(|_| Err("the thread that joins has ended".to_owned()))?;
         Ok(remote)
     }
 
-    fn tender(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.tender.lock().unwrap_or_else(PoisonError::into_inner)
+    fn maintenance_thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.maintenance_thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Lane<E, A>) -> std::result::Result<T, Failed>) -> Result<T> {
+    fn with<T>(&self, act: impl FnOnce(&mut Lane<E, A>) -> std::result::Result<T, ClientError>) -> Result<T> {
         match with_lane(&self.common, act) {
             Ok(result) => result.map_err(|failed| errno(&failed)),
             Err(why) => {
@@ -136,34 +136,35 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Remote<E, A> {
 }
 
 /// Calls `act` with the calling thread's lane, which is made first if necessary.
-fn with_lane<E: Endpoint + 'static, A: Approach + 'static, T>(
-    common: &Arc<Common<E, A>>,
+fn with_lane<E: Endpoint + 'static, A: AccessMethod + 'static, T>(
+    common: &Arc<RemoteShared<E, A>>,
     act: impl FnOnce(&mut Lane<E, A>) -> T,
 ) -> std::result::Result<T, String> {
     LANES.with_borrow_mut(|lanes| {
         let held = match lanes.entry(common.id) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let number = common.free().pop().ok_or("more threads than a client has lanes")?;
-                let lane = (common.make)(&common.client, number).inspect_err(|_| common.free().push(number))?;
-                entry.insert(Box::new(Held { lane, number, common: Arc::clone(common) }))
+                let number = common.free_lanes().pop().ok_or("more threads than a client has lanes")?;
+                let lane =
+                    (common.make_lane)(&common.client, number).inspect_err(|_| common.free_lanes().push(number))?;
+                entry.insert(Box::new(ThreadLane { lane, number, common: Arc::clone(common) }))
             }
         };
-        let held = held.downcast_mut::<Held<E, A>>().ok_or("the lanes of this mount have another type")?;
+        let held = held.downcast_mut::<ThreadLane<E, A>>().ok_or("the lanes of this mount have another type")?;
         Ok(act(&mut held.lane))
     })
 }
 
 /// Keeps the client's session alive, and commits what was written, until the client ends.
-fn tend<E: Endpoint + 'static, A: Approach + 'static>(common: &Arc<Common<E, A>>) {
+fn run_maintenance<E: Endpoint + 'static, A: AccessMethod + 'static>(common: &Arc<RemoteShared<E, A>>) {
     while !common.client.is_ending() {
         common.client.sleep(common.client.pause());
-        let _ = with_lane(common, Lane::tend);
+        let _ = with_lane(common, Lane::run_periodic);
     }
     LANES.with_borrow_mut(|lanes| lanes.remove(&common.id));
 }
 
-fn errno(failed: &Failed) -> Errno {
+fn errno(failed: &ClientError) -> Errno {
     Errno::from_raw_os_error(failed.errno())
 }
 
@@ -229,15 +230,15 @@ fn access(flags: i32) -> Access {
     Access { read: both || !write, write, execute: flags & FOR_EXEC != 0 }
 }
 
-fn set_time(time: When) -> SetTime {
+fn set_time(time: TimeChange) -> SetTime {
     match time {
-        When::Now => SetTime::Now,
-        When::At(time) => SetTime::To(time_of(time)),
+        TimeChange::Now => SetTime::Now,
+        TimeChange::At(time) => SetTime::To(time_of(time)),
     }
 }
 
 /// Last byte by which the kernel marks a lock to the end of the file.
-const TO_THE_END: u64 = i64::MAX as u64;
+const LAST_OFFSET: u64 = i64::MAX as u64;
 
 fn lock(ino: u64, lock: &Lock) -> Option<protocol::Lock> {
     let kind = match lock.kind {
@@ -250,7 +251,7 @@ fn lock(ino: u64, lock: &Lock) -> Option<protocol::Lock> {
 }
 
 fn last(last: u64) -> u64 {
-    if last >= TO_THE_END { u64::MAX } else { last }
+    if last >= LAST_OFFSET { u64::MAX } else { last }
 }
 
 /// Refuses a name that is too long, before the service is asked.
@@ -258,8 +259,8 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_LEN_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
 }
 
-impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
-    fn lifetimes(&self) -> Lifetimes {
+impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
+    fn lifetimes(&self) -> CacheLifetimes {
         self.common.lifetimes
     }
 
@@ -267,9 +268,9 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         true
     }
 
-    fn hear(&self, stale: Arc<dyn Stale>) {
+    fn set_notifier(&self, stale: Arc<dyn CacheNotifier>) {
         // Called only once, so the result does not matter.
-        let _ = self.common.stale.set(stale);
+        let _ = self.common.notifier.set(stale);
     }
 
     fn lookup(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<Attributes> {
@@ -277,7 +278,7 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         self.with(|lane| lane.lookup(&caller(who), Ino(parent), name)).map(|attr| attributes(&attr))
     }
 
-    fn found(&self, _: u64) {}
+    fn count_lookup(&self, _: u64) {}
 
     fn forget(&self, ino: u64, _: u64) {
         self.common.client.forget(ino);
@@ -287,8 +288,8 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         self.with(|lane| lane.attributes(Ino(ino))).map(|attr| attributes(&attr))
     }
 
-    fn change(&self, who: &Caller, ino: u64, handle: Option<u64>, change: &Change) -> Result<Attributes> {
-        let Change { mode, uid, gid, size, accessed, modified } = *change;
+    fn change(&self, who: &Caller, ino: u64, handle: Option<u64>, change: &AttributeChange) -> Result<Attributes> {
+        let AttributeChange { mode, uid, gid, size, accessed, modified } = *change;
         let (mode, atime, mtime) = (mode.map(u32::from), accessed.map(set_time), modified.map(set_time));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
         self.with(|lane| lane.set_attributes(&caller(who), Ino(ino), set, handle)).map(|attr| attributes(&attr))
@@ -298,10 +299,10 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         self.with(|lane| lane.read_link(Ino(ino)))
     }
 
-    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: New<'_>, mode: u16) -> Result<Attributes> {
+    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> Result<Attributes> {
         check_name(name)?;
         let (who, parent, mode) = (caller(who), Ino(parent), u32::from(mode));
-        let node = |kind: Kind| match kind {
+        let node_kind = |kind: Kind| match kind {
             Kind::File => Ok(NodeKind::File),
             Kind::Fifo => Ok(NodeKind::Fifo),
             Kind::Socket => Ok(NodeKind::Socket),
@@ -310,10 +311,10 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
             Kind::Directory | Kind::Link => Err(Errno::INVAL),
         };
         let made = match new {
-            New::Directory => self.with(|lane| lane.make_directory(&who, parent, name, mode)),
-            New::Link(path) => self.with(|lane| lane.make_link(&who, parent, name, path)),
-            New::Node { kind, device } => {
-                let kind = node(kind)?;
+            NewNode::Directory => self.with(|lane| lane.make_directory(&who, parent, name, mode)),
+            NewNode::Link(path) => self.with(|lane| lane.make_link(&who, parent, name, path)),
+            NewNode::Node { kind, device } => {
+                let kind = node_kind(kind)?;
                 self.with(|lane| lane.make_node(&who, parent, name, mode, (kind, device)))
             }
         };
@@ -330,7 +331,7 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         self.with(|lane| lane.remove_directory(&caller(who), Ino(parent), name))
     }
 
-    fn rename(&self, who: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: Renaming) -> Result<()> {
+    fn rename(&self, who: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: RenameOptions) -> Result<()> {
         check_name(from.1).and(check_name(to.1))?;
         let flags = u32::from(how.no_replace) | u32::from(how.exchange) << 1;
         self.with(|lane| lane.rename(&caller(who), (Ino(from.0), from.1), (Ino(to.0), to.1), flags))
@@ -345,9 +346,9 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         let truncates = flags & OFlags::TRUNC.bits() as i32 != 0;
         let opened = self.with(|lane| lane.open(&caller(who), Ino(ino), access(flags), truncates))?;
         if !opened.is_unchanged
-            && let Some(stale) = self.common.stale.get()
+            && let Some(stale) = self.common.notifier.get()
         {
-            stale.attributes(ino);
+            stale.invalidate_attributes(ino);
         }
         Ok(Opened { handle: opened.handle, is_unchanged: opened.is_unchanged })
     }
@@ -361,12 +362,12 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
             loop {
                 match lane.create(&who, Ino(parent), name, mode.into(), access) {
                     // Another host created it first.
-                    Err(Failed::Refused(Error::Exists)) if !is_exclusive => {}
+                    Err(ClientError::Refused(Error::Exists)) if !is_exclusive => {}
                     result => return result,
                 }
                 match lane.lookup(&who, Ino(parent), name) {
                     Ok(attr) => return lane.open(&who, attr.ino, access, truncates),
-                    Err(Failed::Refused(Error::NotFound)) => {}
+                    Err(ClientError::Refused(Error::NotFound)) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -422,11 +423,11 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         self.with(|lane| lane.open_directory(&caller(who), Ino(ino)))
     }
 
-    fn list(&self, _: u64, handle: u64, cookie: u64, add: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
+    fn list(&self, _: u64, handle: u64, cookie: u64, add: &mut dyn FnMut(DirectoryEntry) -> bool) -> Result<()> {
         self.with(|lane| {
             lane.list(handle, cookie, &mut |entry| {
                 let attributes = attributes(&entry.attr);
-                add(Listed { cookie: entry.cookie, name: entry.name.clone(), attributes })
+                add(DirectoryEntry { cookie: entry.cookie, name: entry.name.clone(), attributes })
             })
         })
     }
@@ -453,11 +454,11 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         })
     }
 
-    fn set_extended(&self, who: &Caller, ino: u64, name: &[u8], value: &[u8], how: Setting) -> Result<()> {
+    fn set_extended(&self, who: &Caller, ino: u64, name: &[u8], value: &[u8], how: XattrMode) -> Result<()> {
         let how = match how {
-            Setting::Any => SetXattr::Any,
-            Setting::Create => SetXattr::Create,
-            Setting::Replace => SetXattr::Replace,
+            XattrMode::Any => SetXattr::Any,
+            XattrMode::Create => SetXattr::Create,
+            XattrMode::Replace => SetXattr::Replace,
         };
         self.with(|lane| lane.set_extended(&caller(who), Ino(ino), name, value, how))
     }
@@ -476,12 +477,12 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
 
     fn test_lock(&self, ino: u64, wanted: &Lock) -> Result<Option<Lock>> {
         let Some(of) = lock(ino, wanted) else { return Ok(None) };
-        let excluding = self.with(|lane| lane.test_lock(of))?;
-        Ok(excluding.map(|held| Lock {
+        let conflict = self.with(|lane| lane.test_lock(of))?;
+        Ok(conflict.map(|held| Lock {
             owner: 0,
             pid: held.pid,
             start: held.first,
-            last: held.last.min(TO_THE_END),
+            last: held.last.min(LAST_OFFSET),
             kind: match held.kind {
                 protocol::LockKind::Read => LockKind::Shared,
                 protocol::LockKind::Write => LockKind::Exclusive,
@@ -504,16 +505,16 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         ino: u64,
         handle: u64,
         (at, len): (u64, u64),
-        how: Allocating,
+        how: AllocateMode,
         keeps_size: bool,
         drops_privileges: bool,
     ) -> Result<()> {
         let how = match how {
-            Allocating::Reserve => Punch::Reserve,
-            Allocating::Punch | Allocating::Zero => Punch::Hole,
+            AllocateMode::Reserve => RangeChange::Reserve,
+            AllocateMode::Punch | AllocateMode::Zero => RangeChange::Hole,
         };
         self.with(|lane| {
-            lane.punch(handle, at, len, how, keeps_size)?;
+            lane.change_range(handle, at, len, how, keeps_size)?;
             if drops_privileges {
                 lane.drop_privileges(handle, Ino(ino))?;
             }
@@ -521,19 +522,19 @@ impl<E: Endpoint + 'static, A: Approach + 'static> Files for Remote<E, A> {
         })
     }
 
-    fn seek(&self, _: u64, handle: u64, at: u64, what: Sought) -> Result<u64> {
+    fn seek(&self, _: u64, handle: u64, at: u64, what: SeekTarget) -> Result<u64> {
         let what = match what {
-            Sought::Data => Whence::Data,
-            Sought::Hole => Whence::Hole,
+            SeekTarget::Data => Whence::Data,
+            SeekTarget::Hole => Whence::Hole,
         };
         self.with(|lane| lane.seek(handle, at, what))?.ok_or(Errno::NXIO)
     }
 
-    fn end(&self) {
+    fn unmounted(&self) {
         // Data that could not be written is reported in the log.
         let _ = self.with(Lane::end);
         LANES.with_borrow_mut(|lanes| lanes.remove(&self.common.id));
-        if let Some(tender) = self.tender().take() {
+        if let Some(tender) = self.maintenance_thread().take() {
             let _ = tender.join();
         }
     }

@@ -57,7 +57,7 @@ impl std::str::FromStr for DeviceNumber {
 /// # Errors
 ///
 /// An error of reading the table.
-pub(crate) fn mounted_at(point: &Path) -> std::io::Result<Vec<Mounted>> {
+pub(crate) fn mounts_at(point: &Path) -> std::io::Result<Vec<Mounted>> {
     // Paths in it are bytes, not necessarily UTF-8.
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(find(&table, point))

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::helper;
-use crate::table::{Mounted, mounted_at};
+use crate::table::{Mounted, mounts_at};
 
 /// The job of the second process.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Watch {
 
 impl Watch {
     /// Reads the two arguments that the process was started with. `None` if they are not valid.
-    pub fn of(mounted: &str, point: impl Into<PathBuf>) -> Option<Self> {
+    pub fn parse(mounted: &str, point: impl Into<PathBuf>) -> Option<Self> {
         Some(Self { mounted: mounted.parse().ok()?, point: point.into() })
     }
 
@@ -38,13 +38,13 @@ impl Watch {
                 Ok(_) => {}
             }
         }
-        self.clear();
+        self.detach_if_mounted();
     }
 
     /// Unmounts the file system if it is still mounted, together with further mounts of it on top. Another file system
     /// mounted at the same place meanwhile stays.
-    fn clear(&self) {
-        while let Ok(mounts) = mounted_at(&self.point)
+    fn detach_if_mounted(&self) {
+        while let Ok(mounts) = mounts_at(&self.point)
             && mounts.contains(&self.mounted)
             && mounts.last().is_some_and(|top| top.device == self.mounted.device)
         {

@@ -55,7 +55,7 @@ pub use file::{LastCopyError, LastCopyFile};
 use marks::Marks;
 use medium::Medium;
 use syncing::Syncing;
-pub use trailer::Whose;
+pub use trailer::VolumeIdentity;
 
 /// Reads in flight for the copying in the background, at most.
 const COPYING_MAX: usize = 2;
@@ -66,7 +66,7 @@ const RETRY_NS: u64 = 5_000_000_000;
 
 /// A request to the store.
 #[derive(Debug)]
-enum Asked {
+enum Submitted {
     Read {
         at: u64,
         len: usize,
@@ -102,7 +102,7 @@ pub struct LastCopyStats {
 /// A store with a last copy; see [the module](self).
 ///
 /// A read of bytes that the store has lost ([`StoreError::Lost`]) is answered from the file. So is a read while too few
-/// donors answer to tell who owns the store ([`StoreError::Silent`]): a host that is cut off reads what it wrote
+/// donors answer to tell who owns the store ([`StoreError::NoAnswer`]): a host that is cut off reads what it wrote
 /// itself, even if another has taken the store over meanwhile. As soon as the donors say that another writer has the
 /// store, or that it has ended, requests get that answer. Changes need the store, and fail without it as before. If the
 /// file fails it is given up, and the store goes on without it.
@@ -115,16 +115,16 @@ pub struct LastCopy<S, C> {
     /// Reason why the file was given up, if it was.
     given_up: Option<String>,
     marks: Marks,
-    asked: Vec<Option<(u64, Asked)>>,
+    submitted: Vec<Option<(u64, Submitted)>>,
     free: Vec<usize>,
     /// Reads in flight that copy chunks to the file.
     copying: usize,
     /// When a chunk that could not be read is tried again.
     retry_ns: u64,
     /// Flushes that the store has done, and that wait for the next sync.
-    flushed: Vec<Finished>,
+    awaiting_sync: Vec<Finished>,
     syncing: Option<Syncing>,
-    came: Vec<Finished>,
+    arrived: Vec<Finished>,
     finished: VecDeque<Finished>,
     stats: LastCopyStats,
 }
@@ -156,13 +156,13 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
             file: Some(file),
             alarm,
             given_up: None,
-            asked: Vec::new(),
+            submitted: Vec::new(),
             free: Vec::new(),
             copying: 0,
             retry_ns: 0,
-            flushed: Vec::new(),
+            awaiting_sync: Vec::new(),
             syncing: None,
-            came: Vec::new(),
+            arrived: Vec::new(),
             finished: VecDeque::new(),
             stats: LastCopyStats::default(),
             inner,
@@ -206,19 +206,19 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         self.given_up.as_deref()
     }
 
-    fn note(&mut self, tag: u64, asked: Asked) -> u64 {
-        let name = self.free.pop().unwrap_or_else(|| {
-            self.asked.push(None);
-            self.asked.len() - 1
+    fn record_submitted(&mut self, tag: u64, request: Submitted) -> u64 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.submitted.push(None);
+            self.submitted.len() - 1
         });
-        self.asked[name] = Some((tag, asked));
-        name as u64
+        self.submitted[slot] = Some((tag, request));
+        slot as u64
     }
 
-    fn forget(&mut self, name: u64) -> Option<(u64, Asked)> {
-        let asked = self.asked.get_mut(name as usize)?.take()?;
-        self.free.push(name as usize);
-        Some(asked)
+    fn take_submitted(&mut self, slot: u64) -> Option<(u64, Submitted)> {
+        let request = self.submitted.get_mut(slot as usize)?.take()?;
+        self.free.push(slot as usize);
+        Some(request)
     }
 
     /// Calls `what` with the file, if there still is one. An error gives the file up.
@@ -250,11 +250,11 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         });
         // The donors have flushed these, and there is nothing else to wait for.
         let waiting = self.syncing.take().map(|syncing| syncing.flushes);
-        self.finished.extend(waiting.into_iter().flatten().chain(self.flushed.drain(..)));
+        self.finished.extend(waiting.into_iter().flatten().chain(self.awaiting_sync.drain(..)));
     }
 
     /// Marks the file as incomplete if it lacks something.
-    fn unmark(&mut self) {
+    fn mark_incomplete(&mut self) {
         if self.marks.is_complete() {
             return;
         }
@@ -275,18 +275,18 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
             let range = self.marks.range(chunk);
             let len = (range.end - range.start) as usize;
             let Ok(target) = self.inner.arena().alloc(len, len) else {
-                self.marks.put_back(chunk);
+                self.marks.requeue(chunk);
                 break;
             };
-            let tag = self.note(0, Asked::Copy { chunk, is_retry });
+            let tag = self.record_submitted(0, Submitted::Copy { chunk, is_retry });
             match self.inner.submit(Request { tag, job: Job::Read { at: range.start, target } }) {
                 Ok(()) => {
                     self.copying += 1;
                     any = true;
                 }
                 Err(_) => {
-                    self.forget(tag);
-                    self.marks.put_back(chunk);
+                    self.take_submitted(tag);
+                    self.marks.requeue(chunk);
                     break;
                 }
             }
@@ -300,7 +300,7 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         if let Some(chunk) = self.marks.next_missing() {
             return Some((chunk, false));
         }
-        if !self.marks.has_aside() {
+        if !self.marks.has_unreadable() {
             return None;
         }
         let now_ns = self.clock.now_ns();
@@ -308,17 +308,17 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
             return None;
         }
         self.retry_ns = now_ns.saturating_add(RETRY_NS);
-        Some((self.marks.next_aside()?, true))
+        Some((self.marks.next_unreadable()?, true))
     }
 
-    fn copied(&mut self, chunk: usize, is_retry: bool, finished: &Finished) {
+    fn on_copied(&mut self, chunk: usize, is_retry: bool, finished: &Finished) {
         self.copying -= 1;
         let range = self.marks.range(chunk);
         let (Ok(()), Some(bytes)) = (&finished.result, &finished.target) else {
-            if !self.marks.has_aside() {
+            if !self.marks.has_unreadable() {
                 self.retry_ns = self.clock.now_ns().saturating_add(RETRY_NS);
             }
-            return self.marks.put_aside(chunk);
+            return self.marks.set_unreadable(chunk);
         };
         let (at, is_zero) = (range.start, bytes.iter().all(|byte| *byte == 0));
         let written = self.with_medium(|medium| match is_zero {
@@ -327,46 +327,46 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         });
         if written.is_some() {
             self.stats.copied_bytes += range.end - range.start;
-            self.marks.copied(chunk);
+            self.marks.set_copied(chunk);
             if is_retry {
-                self.marks.take_back_aside();
+                self.marks.requeue_unreadable();
             }
         }
     }
 
     /// Handles a result of the store: does the same to the file, or reads from the file what the store could not.
-    fn take(&mut self, mut finished: Finished) {
-        let Some((tag, asked)) = self.forget(finished.tag) else { return };
+    fn complete(&mut self, mut finished: Finished) {
+        let Some((tag, request)) = self.take_submitted(finished.tag) else { return };
         finished.tag = tag;
         let is_done = finished.result.is_ok();
-        match asked {
-            Asked::Copy { chunk, is_retry } => return self.copied(chunk, is_retry, &finished),
+        match request {
+            Submitted::Copy { chunk, is_retry } => return self.on_copied(chunk, is_retry, &finished),
             // Everything submitted before it has finished, and has reached the file.
-            Asked::Flush if is_done && self.file.is_some() => return self.flushed.push(finished),
-            Asked::Flush => {}
-            Asked::Read { at, len } => match finished.result {
-                Ok(()) => self.marks.answers(at, len as u64),
-                Err(StoreError::Lost { .. } | StoreError::Silent(_)) => self.read(at, len, &mut finished),
+            Submitted::Flush if is_done && self.file.is_some() => return self.awaiting_sync.push(finished),
+            Submitted::Flush => {}
+            Submitted::Read { at, len } => match finished.result {
+                Ok(()) => self.marks.clear_doubt(at, len as u64),
+                Err(StoreError::Lost { .. } | StoreError::NoAnswer(_)) => self.read_from_file(at, len, &mut finished),
                 Err(_) => {}
             },
-            Asked::Write { at, source } if is_done => {
+            Submitted::Write { at, source } if is_done => {
                 if self.with_medium(|medium| medium.write(at, source.bytes())).is_some() {
-                    self.marks.changed(at, source.len as u64);
+                    self.marks.set_changed(at, source.len as u64);
                 }
             }
-            Asked::Discard { at, len } if is_done => {
+            Submitted::Discard { at, len } if is_done => {
                 if self.with_medium(|medium| medium.clear(at, len)).is_some() {
-                    self.marks.changed(at, len);
+                    self.marks.set_changed(at, len);
                 }
             }
-            Asked::Write { at, source } => self.marks.doubt(at, source.len as u64),
-            Asked::Discard { at, len } => self.marks.doubt(at, len),
+            Submitted::Write { at, source } => self.marks.set_doubtful(at, source.len as u64),
+            Submitted::Discard { at, len } => self.marks.set_doubtful(at, len),
         }
-        self.unmark();
+        self.mark_incomplete();
         self.finished.push_back(finished);
     }
 
-    fn read(&mut self, at: u64, len: usize, finished: &mut Finished) {
+    fn read_from_file(&mut self, at: u64, len: usize, finished: &mut Finished) {
         if !self.marks.has(at, len as u64) {
             return;
         }
@@ -399,12 +399,12 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
             }
         }
         let is_complete = self.marks.is_complete();
-        let is_wanted = !self.flushed.is_empty() || is_complete && !self.is_complete();
+        let is_wanted = !self.awaiting_sync.is_empty() || is_complete && !self.is_complete();
         if self.syncing.is_none()
             && is_wanted
             && let Some(file) = &self.file
         {
-            let flushes = std::mem::take(&mut self.flushed);
+            let flushes = std::mem::take(&mut self.awaiting_sync);
             self.stats.syncs += 1;
             self.syncing = Some(Syncing::begin(file.medium(), &*self.pool, self.alarm.waker(), flushes, is_complete));
             any = true;
@@ -425,11 +425,11 @@ impl<S: Store, C: Clock> Readiness for LastCopy<S, C> {
         // A sync that ended before the alarm was set woke nothing.
         let is_over = self.syncing.as_ref().is_some_and(|syncing| syncing.result().is_some());
         let armed = if is_over { Ok(Armed::Ready) } else { self.inner.arm(now_ns) };
-        let retry_ns = (self.file.is_some() && self.marks.has_aside()).then_some(self.retry_ns);
+        let retry_ns = (self.file.is_some() && self.marks.has_unreadable()).then_some(self.retry_ns);
         let retry = Armed::Sleep { until_ns: retry_ns }.on_clock(self.clock.now_ns(), now_ns);
         match (armed, retry) {
             (Ok(Armed::Sleep { until_ns }), Armed::Sleep { until_ns: retry_ns }) => {
-                Ok(Armed::Sleep { until_ns }.by(retry_ns))
+                Ok(Armed::Sleep { until_ns }.min_deadline(retry_ns))
             }
             (other, _) => {
                 self.alarm.clear();
@@ -454,14 +454,14 @@ impl<S: Store, C: Clock> Store for LastCopy<S, C> {
 
     fn submit(&mut self, Request { tag, job }: Request) -> Result<(), Refused> {
         let asked = match &job {
-            Job::Read { at, target } => Asked::Read { at: *at, len: target.len() },
-            Job::Write { at, source } => Asked::Write { at: *at, source: source.clone() },
-            Job::Discard { at, len } => Asked::Discard { at: *at, len: *len },
-            Job::Flush => Asked::Flush,
+            Job::Read { at, target } => Submitted::Read { at: *at, len: target.len() },
+            Job::Write { at, source } => Submitted::Write { at: *at, source: source.clone() },
+            Job::Discard { at, len } => Submitted::Discard { at: *at, len: *len },
+            Job::Flush => Submitted::Flush,
         };
-        let name = self.note(tag, asked);
+        let name = self.record_submitted(tag, asked);
         self.inner.submit(Request { tag: name, job }).map_err(|refused| {
-            self.forget(name);
+            self.take_submitted(name);
             match refused {
                 Refused::Busy(request) => Refused::Busy(Request { tag, ..request }),
                 Refused::Never { error, request } => Refused::Never { error, request: Request { tag, ..request } },
@@ -472,10 +472,10 @@ impl<S: Store, C: Clock> Store for LastCopy<S, C> {
 
     fn turn(&mut self) -> bool {
         let mut found = self.inner.turn();
-        let mut came = std::mem::take(&mut self.came);
+        let mut came = std::mem::take(&mut self.arrived);
         found |= self.inner.poll(&mut came, POLL_MAX) > 0;
-        came.drain(..).for_each(|finished| self.take(finished));
-        self.came = came;
+        came.drain(..).for_each(|finished| self.complete(finished));
+        self.arrived = came;
         found |= self.sync();
         found | self.copy()
     }

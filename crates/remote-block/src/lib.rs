@@ -9,7 +9,7 @@ pub mod last_copy;
 pub mod protocol;
 pub mod server;
 
-pub use last_copy::{LastCopy, LastCopyError, LastCopyFile, LastCopyStats, Whose};
+pub use last_copy::{LastCopy, LastCopyError, LastCopyFile, LastCopyStats, VolumeIdentity};
 pub use sinew_door::Listener;
 
 pub use server::{Closed, Config, Counters, OpenError, Server};

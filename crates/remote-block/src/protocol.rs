@@ -27,8 +27,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use handshake::{Export, Handshake, OPTION_LEN_MAX, OPTIONS_MAX, Ran, Session, Then, Unwelcome};
-pub use reply::{DATA_FRONT_MAX, Extent, data_front, put_done, put_error, put_hole, put_status};
+pub use handshake::{Export, Handshake, HandshakeError, NextStep, OPTION_LEN_MAX, OPTIONS_MAX, Progress, Session};
+pub use reply::{DATA_FRONT_MAX, StatusExtent, data_front, put_done, put_error, put_hole, put_status};
 pub use request::{Command, ErrorCode, Request};
 
 /// Shortest request, in bytes; also the unit of offsets.

@@ -56,13 +56,13 @@ use jobs::Jobs;
 use sockets::{Event, Sockets};
 
 /// Connections whose sockets are read without asking the system, because they had input a moment ago.
-const HOT_MAX: usize = 4;
+const ACTIVE_MAX: usize = 4;
 /// Turns between two calls of the system while there are such connections.
-const TURNS_BETWEEN_LOOKS: u32 = 16;
+const TURNS_BETWEEN_POLLS: u32 = 16;
 /// Longest time for which an ending server still answers requests in progress, in ns.
-const GRACE_NS: u64 = 2_000_000_000;
+const SHUTDOWN_NS: u64 = 2_000_000_000;
 /// Interval between two looks at the store, in ns.
-const LOOK_NS: u64 = 200_000_000;
+const CALLBACK_NS: u64 = 200_000_000;
 /// Finished parts taken from the store in one turn, at most.
 const FINISHED_PER_TURN: usize = 1024;
 
@@ -78,14 +78,14 @@ pub struct Server<S> {
     free: Vec<usize>,
     generation: u64,
     /// Connections with something to do.
-    queue: VecDeque<usize>,
+    to_serve: VecDeque<usize>,
     /// Connections with something to send.
-    dirty: Vec<usize>,
+    to_send: Vec<usize>,
     /// Connections that had input a moment ago.
-    hot: ArrayVec<usize, HOT_MAX>,
+    active: ArrayVec<usize, ACTIVE_MAX>,
     turns: u32,
     /// Connections in their handshake.
-    shaking: usize,
+    in_handshake: usize,
     jobs: Jobs,
     budget: Budget,
     zeros: Frozen,
@@ -115,11 +115,11 @@ impl<S: Store> Server<S> {
             connections: Vec::with_capacity(connections),
             free: Vec::with_capacity(connections),
             generation: 0,
-            queue: VecDeque::with_capacity(connections),
-            dirty: Vec::with_capacity(connections),
-            hot: ArrayVec::new(),
+            to_serve: VecDeque::with_capacity(connections),
+            to_send: Vec::with_capacity(connections),
+            active: ArrayVec::new(),
             turns: 0,
-            shaking: 0,
+            in_handshake: 0,
             jobs: Jobs::default(),
             budget: Budget::new(config.memory, connections),
             zeros: zeros.freeze(),
@@ -174,7 +174,7 @@ impl<S: Store> Server<S> {
     ///
     /// The system's error, if it cannot sleep.
     pub fn run(&mut self, clock: &impl Clock, is_over: impl Fn() -> bool) -> io::Result<()> {
-        self.run_and_look(clock, is_over, |_| {})
+        self.run_with_callback(clock, is_over, |_| {})
     }
 
     /// As [`Self::run`], and shows the store to `look` a few times a second while there is work, and once afterwards.
@@ -182,47 +182,47 @@ impl<S: Store> Server<S> {
     /// # Errors
     ///
     /// As for [`Self::run`].
-    pub fn run_and_look(
+    pub fn run_with_callback(
         &mut self,
         clock: &impl Clock,
         is_over: impl Fn() -> bool,
         mut look: impl FnMut(&mut S),
     ) -> io::Result<()> {
-        let mut ends_ns = None;
-        let mut look_ns = 0;
+        let mut shutdown_ns = None;
+        let mut next_callback_ns = 0;
         // Whether there was work since the last look.
-        let mut is_news = true;
+        let mut has_worked = true;
         let mut now_ns = clock.now_ns();
         loop {
             let found = self.turn(now_ns);
             // A turn may last longer than the thread spins, so idle time starts at its end.
             now_ns = clock.now_ns();
-            is_news |= found;
-            if now_ns >= look_ns {
+            has_worked |= found;
+            if now_ns >= next_callback_ns {
                 look(&mut self.store);
-                is_news = false;
-                look_ns = now_ns.saturating_add(LOOK_NS);
+                has_worked = false;
+                next_callback_ns = now_ns.saturating_add(CALLBACK_NS);
             }
             if is_over() {
                 self.is_ending = true;
-                let ends_ns = *ends_ns.get_or_insert(now_ns.saturating_add(GRACE_NS));
+                let ends_ns = *shutdown_ns.get_or_insert(now_ns.saturating_add(SHUTDOWN_NS));
                 if self.is_idle() || now_ns >= ends_ns {
                     self.close_all();
                     return Ok(());
                 }
             }
             if self.poller.step(now_ns, found) == Step::Block {
-                let look_ns = is_news.then_some(look_ns);
-                self.sleep(now_ns, ends_ns.into_iter().chain(look_ns).min())?;
+                let look_ns = has_worked.then_some(next_callback_ns);
+                self.sleep(now_ns, shutdown_ns.into_iter().chain(look_ns).min())?;
                 now_ns = clock.now_ns();
             }
         }
     }
 
-    /// Sleeps until there is something to do, or until `ends_ns`.
+    /// Sleeps until there is something to do, or until `shutdown_ns`.
     fn sleep(&mut self, now_ns: u64, ends_ns: Option<u64>) -> io::Result<()> {
-        self.hot.clear();
-        if !self.queue.is_empty() {
+        self.active.clear();
+        if !self.to_serve.is_empty() {
             return Ok(());
         }
         let until_ns = self.next_tick_ns().into_iter().chain(ends_ns).min();
@@ -233,29 +233,29 @@ impl<S: Store> Server<S> {
     /// Does the work that is due, without waiting for more. Returns whether there was any.
     pub fn turn(&mut self, now_ns: u64) -> bool {
         self.now_ns = now_ns;
-        let mut found = self.look();
+        let mut found = self.poll_sockets();
         self.tick();
-        for _ in 0..self.queue.len() {
-            let Some(index) = self.queue.pop_front() else { break };
+        for _ in 0..self.to_serve.len() {
+            let Some(index) = self.to_serve.pop_front() else { break };
             if self.serve(index) {
                 found = true;
-                self.note_hot(index);
+                self.note_active(index);
             }
         }
         found |= self.jobs.retry(&mut self.store);
         found |= self.store.turn();
-        found |= self.take_finished();
-        found |= self.send_dirty();
+        found |= self.handle_finished();
+        found |= self.send_queued();
         self.grant();
         found
     }
 
     /// Finds the sockets that have events.
-    fn look(&mut self) -> bool {
+    fn poll_sockets(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
-        if !self.hot.is_empty() && !self.turns.is_multiple_of(TURNS_BETWEEN_LOOKS) {
-            for at in 0..self.hot.len() {
-                let index = self.hot[at];
+        if !self.active.is_empty() && !self.turns.is_multiple_of(TURNS_BETWEEN_POLLS) {
+            for at in 0..self.active.len() {
+                let index = self.active[at];
                 if let Some(Some(connection)) = self.connections.get_mut(index) {
                     connection.readable |= !connection.ending;
                     self.enqueue(index);
@@ -264,7 +264,7 @@ impl<S: Store> Server<S> {
             return false;
         }
         let mut found = false;
-        self.sockets.look();
+        self.sockets.poll();
         while let Some(event) = self.sockets.next() {
             match event {
                 Event::Listener => found |= self.accept(),
@@ -274,7 +274,7 @@ impl<S: Store> Server<S> {
                         connection.hung_up |= hung_up;
                         connection.is_gone |= gone;
                         if connection.blocked {
-                            self.mark_dirty(index);
+                            self.queue_send(index);
                         }
                         self.enqueue(index);
                     }
@@ -284,37 +284,37 @@ impl<S: Store> Server<S> {
         found
     }
 
-    fn note_hot(&mut self, index: usize) {
-        if self.hot.contains(&index) {
+    fn note_active(&mut self, index: usize) {
+        if self.active.contains(&index) {
             return;
         }
-        if self.hot.is_full() {
+        if self.active.is_full() {
             // There are too many to try each, so the system is asked instead.
-            self.hot.clear();
+            self.active.clear();
         } else {
-            self.hot.push(index);
+            self.active.push(index);
         }
     }
 
     fn enqueue(&mut self, index: usize) {
         if let Some(Some(connection)) = self.connections.get_mut(index)
-            && !std::mem::replace(&mut connection.queued, true)
+            && !std::mem::replace(&mut connection.is_queued, true)
         {
-            self.queue.push_back(index);
+            self.to_serve.push_back(index);
         }
     }
 
-    fn mark_dirty(&mut self, index: usize) {
+    fn queue_send(&mut self, index: usize) {
         if let Some(Some(connection)) = self.connections.get_mut(index)
-            && !std::mem::replace(&mut connection.dirty, true)
+            && !std::mem::replace(&mut connection.is_send_queued, true)
         {
-            self.dirty.push(index);
+            self.to_send.push(index);
         }
     }
 
     /// Whether everything is answered and sent.
     fn is_idle(&self) -> bool {
         let mut connections = self.connections.iter().flatten();
-        self.jobs.count() == 0 && self.queue.is_empty() && connections.all(|connection| connection.is_done())
+        self.jobs.count() == 0 && self.to_serve.is_empty() && connections.all(|connection| connection.is_done())
     }
 }

@@ -21,12 +21,12 @@ const HOLE: u64 = 8192;
 const PIECE: u64 = 1000;
 
 /// A store with a bad end and a hole at its beginning, which accepts few requests at a time.
-struct Bad {
+struct FaultyStore {
     inner: RamStore,
     under_way: usize,
 }
 
-impl Readiness for Bad {
+impl Readiness for FaultyStore {
     fn descriptor(&self) -> Option<Descriptor> {
         self.inner.descriptor()
     }
@@ -40,7 +40,7 @@ impl Readiness for Bad {
     }
 }
 
-impl Store for Bad {
+impl Store for FaultyStore {
     fn len(&self) -> u64 {
         self.inner.len()
     }
@@ -92,14 +92,14 @@ impl Store for Bad {
     }
 }
 
-fn serve_bad() -> Running {
+fn serve_faulty() -> RunningServer {
     let config = Config::default();
-    serve_store(Bad { inner: RamStore::new(LEN as usize, config.arena_bytes()).unwrap(), under_way: 0 }, config)
+    serve_store(FaultyStore { inner: RamStore::new(LEN as usize, config.arena_bytes()).unwrap(), under_way: 0 }, config)
 }
 
 #[test]
 fn what_a_store_cannot_do_is_the_protocols_error_and_the_next_request_is_served() {
-    let server = serve_bad();
+    let server = serve_faulty();
     for structured in [false, true] {
         let mut client = server.client(structured);
         assert!(client.read(0, LOST, 1) == Err(5));
@@ -108,8 +108,8 @@ fn what_a_store_cannot_do_is_the_protocols_error_and_the_next_request_is_served(
         assert!(client.read(if structured { DF } else { 0 }, LOST - (600 << 10), 700 << 10) == Err(5));
         assert_eq!(client.write(0, FULL, b"x"), Reply::Error(28));
         assert_eq!(client.write(FUA, FULL - (600 << 10), &[1; 900 << 10]), Reply::Error(28));
-        assert_eq!(client.simply(ZEROES, NO_HOLE, FULL - (300 << 10), 300 << 10), Reply::Done);
-        assert_eq!(client.simply(ZEROES, NO_HOLE, FULL - (300 << 10), (300 << 10) + 1), Reply::Error(28));
+        assert_eq!(client.request_done(ZEROES, NO_HOLE, FULL - (300 << 10), 300 << 10), Reply::Done);
+        assert_eq!(client.request_done(ZEROES, NO_HOLE, FULL - (300 << 10), (300 << 10) + 1), Reply::Error(28));
         assert_eq!(client.read(0, 1 << 20, 4).unwrap(), [0; 4]);
     }
     assert!(server.end().io_errors >= 6);
@@ -117,7 +117,7 @@ fn what_a_store_cannot_do_is_the_protocols_error_and_the_next_request_is_served(
 
 #[test]
 fn a_busy_store_is_asked_again_and_order_stays() {
-    let server = serve_bad();
+    let server = serve_faulty();
     let mut client = server.client(true);
     for round in 0..50u8 {
         let at = 1 << 20;
@@ -140,15 +140,15 @@ fn a_busy_store_is_asked_again_and_order_stays() {
 
 #[test]
 fn holes_are_told_and_not_sent() {
-    let server = serve_bad();
+    let server = serve_faulty();
     let mut client = server.client(true);
     client.ask(READ, 0, 1, 100, 1000);
     assert_eq!(client.reply(0), (1, true, Reply::Hole(100, 1000)));
     assert_eq!(client.read(DF, 0, HOLE as u32 + 1).unwrap(), vec![0; HOLE as usize + 1]);
-    assert_eq!(client.simply(STATUS, 0, 4096, 8192), Reply::Status(vec![(4096, 3), (4096, 0)]));
-    assert_eq!(client.simply(STATUS, REQ_ONE, 4096, 8192), Reply::Status(vec![(4096, 3)]));
-    assert_eq!(client.simply(STATUS, REQ_ONE, 8192, 1 << 20), Reply::Status(vec![(1 << 20, 0)]));
-    assert_eq!(client.simply(STATUS, 0, LEN - 1, 2), Reply::Error(22));
+    assert_eq!(client.request_done(STATUS, 0, 4096, 8192), Reply::Status(vec![(4096, 3), (4096, 0)]));
+    assert_eq!(client.request_done(STATUS, REQ_ONE, 4096, 8192), Reply::Status(vec![(4096, 3)]));
+    assert_eq!(client.request_done(STATUS, REQ_ONE, 8192, 1 << 20), Reply::Status(vec![(1 << 20, 0)]));
+    assert_eq!(client.request_done(STATUS, 0, LEN - 1, 2), Reply::Error(22));
     assert_eq!(server.client(false).read(0, 0, 4).unwrap(), [0; 4]);
     assert_eq!(server.end().statuses, 3);
 }

@@ -27,10 +27,10 @@ fn what_is_written_is_read_by_all() {
         }
     }
     let [first, second] = &mut clients;
-    assert_eq!(first.simply(ZEROES, NO_HOLE, 100_000, 700_000), Reply::Done);
-    assert_eq!(second.simply(TRIM, FUA, 900_000, 100), Reply::Done);
-    assert_eq!(second.simply(FLUSH, 0, 0, 0), Reply::Done);
-    assert_eq!(second.simply(5, 0, 0, 10), Reply::Done);
+    assert_eq!(first.request_done(ZEROES, NO_HOLE, 100_000, 700_000), Reply::Done);
+    assert_eq!(second.request_done(TRIM, FUA, 900_000, 100), Reply::Done);
+    assert_eq!(second.request_done(FLUSH, 0, 0, 0), Reply::Done);
+    assert_eq!(second.request_done(5, 0, 0, 10), Reply::Done);
     assert!(second.read(0, 100_000, 700_000).unwrap().iter().all(|byte| *byte == 0));
     assert_eq!(second.read(0, 899_999, 102).unwrap()[1..101], [0; 100]);
     assert_eq!(second.read(0, 99_999, 1).unwrap(), [long[1..][29_998]]);
@@ -61,12 +61,12 @@ fn what_is_not_in_order_is_refused_and_its_payload_read_off() {
         assert_eq!(client.write(0, 0, &vec![1; (32 << 20) + 1]), Reply::Error(22));
         assert_eq!(client.read(0, LEN as u64, 1), Err(22));
         assert_eq!(client.read(0, 0, 0), Err(22));
-        assert_eq!(client.simply(ZEROES, NO_HOLE | 16, 0, 1), Reply::Error(95));
-        assert_eq!(client.simply(99, 0, 0, 1), Reply::Error(22));
+        assert_eq!(client.request_done(ZEROES, NO_HOLE | 16, 0, 1), Reply::Error(95));
+        assert_eq!(client.request_done(99, 0, 0, 1), Reply::Error(22));
         if structured {
             assert_eq!(client.read(DF, 0, (32 << 20) + 1), Err(75));
         } else {
-            assert_eq!(client.simply(STATUS, 0, 0, 1), Reply::Error(22));
+            assert_eq!(client.request_done(STATUS, 0, 0, 1), Reply::Error(22));
         }
         assert_eq!(client.read(0, 0, 4).unwrap(), [0; 4], "the next request is served");
     }
@@ -82,7 +82,7 @@ fn nonsense_ends_a_connection_and_nobody_elses() {
     client.socket.write_all(&[0x25; 28]).unwrap();
     assert!(client.is_closed());
     let mut stranger = server.socket();
-    take::<18>(&mut stranger);
+    read_array::<18>(&mut stranger);
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(Client { socket: stranger, structured: false }.is_closed());
     other.write(0, 0, b"still there");
@@ -160,7 +160,7 @@ fn a_server_that_is_asked_to_end_does_and_its_socket_is_gone() {
     let mut client = server.client(false);
     client.write(0, 0, b"kept");
     let mut idle = server.socket();
-    take::<18>(&mut idle);
+    read_array::<18>(&mut idle);
     let began = Instant::now();
     server.end();
     assert!(began.elapsed() < Duration::from_secs(10) && !path.exists());
@@ -186,11 +186,11 @@ proptest! {
                 }
                 1 => {
                     model[range].fill(0);
-                    prop_assert_eq!(client.simply(ZEROES, if byte & 1 == 1 { NO_HOLE } else { 0 }, at, len), Reply::Done);
+                    prop_assert_eq!(client.request_done(ZEROES, if byte & 1 == 1 { NO_HOLE } else { 0 }, at, len), Reply::Done);
                 }
                 2 => {
                     model[range].fill(0);
-                    prop_assert_eq!(client.simply(TRIM, 0, at, len), Reply::Done);
+                    prop_assert_eq!(client.request_done(TRIM, 0, at, len), Reply::Done);
                 }
                 _ => prop_assert!(client.read(0, at, len).unwrap() == model[range]),
             }

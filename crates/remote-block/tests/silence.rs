@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use sinew_fabric::{Armed, Clock, Descriptor, PollerConfig, Readiness};
+use sinew_fabric::{Armed, Clock, Descriptor, PollPolicy, Readiness};
 use sinew_mem::Arena;
 use sinew_remote_block::Config;
 use sinew_remote_memory::{Finished, RamStore, Refused, Request, Status, Store};
@@ -22,25 +22,25 @@ const LOOK_NS: u64 = 1000;
 
 /// A clock that stands still between two readings.
 #[derive(Clone, Default)]
-struct Steps(Arc<AtomicU64>);
+struct StepClock(Arc<AtomicU64>);
 
-impl Clock for Steps {
+impl Clock for StepClock {
     fn now_ns(&self) -> u64 {
         self.0.fetch_add(LOOK_NS, Ordering::Relaxed)
     }
 }
 
 /// A store whose every working turn takes longer than the server spins.
-struct Slow {
+struct SlowStore {
     inner: RamStore,
-    time: Steps,
+    time: StepClock,
     idle_turns: u64,
     worked: bool,
     /// Idle turns between the last work and the sleep after it.
     spun: Arc<AtomicU64>,
 }
 
-impl Readiness for Slow {
+impl Readiness for SlowStore {
     fn descriptor(&self) -> Option<Descriptor> {
         self.inner.descriptor()
     }
@@ -57,7 +57,7 @@ impl Readiness for Slow {
     }
 }
 
-impl Store for Slow {
+impl Store for SlowStore {
     fn len(&self) -> u64 {
         self.inner.len()
     }
@@ -91,10 +91,10 @@ impl Store for Slow {
 
 #[test]
 fn work_that_takes_longer_than_the_spin_is_not_taken_for_silence() {
-    let config = Config { poller: PollerConfig::Adaptive { spin_max_ns: SPIN_NS }, ..Config::default() };
-    let (time, spun) = (Steps::default(), Arc::new(AtomicU64::new(0)));
+    let config = Config { poller: PollPolicy::Adaptive { spin_max_ns: SPIN_NS }, ..Config::default() };
+    let (time, spun) = (StepClock::default(), Arc::new(AtomicU64::new(0)));
     let inner = RamStore::new(1 << 20, config.arena_bytes()).unwrap();
-    let store = Slow { inner, time: time.clone(), idle_turns: 0, worked: false, spun: Arc::clone(&spun) };
+    let store = SlowStore { inner, time: time.clone(), idle_turns: 0, worked: false, spun: Arc::clone(&spun) };
     let server = serve_by(time, store, config);
     let mut client = server.client(false);
     for _ in 0..16 {
@@ -114,7 +114,7 @@ fn what_was_done_last_is_looked_at_before_a_long_sleep() {
     let config = Config::default();
     let store = RamStore::new(1 << 20, config.arena_bytes()).unwrap();
     let (looks, seen) = std::sync::mpsc::channel();
-    let server = serve_and_look(Time(Instant::now()), store, config, move |_| {
+    let server = serve_with_callback(Time(Instant::now()), store, config, move |_| {
         let _ = looks.send(());
     });
     let mut client = server.client(false);

@@ -10,11 +10,11 @@ mod pages;
 use std::collections::BTreeMap;
 
 use crate::disk::Disk;
+use crate::durable_state::DurableState;
 use crate::journal::{History, Journal};
-use crate::kept::Kept;
 use crate::protocol::{Ino, Pages};
 use crate::service::OpenError;
-use crate::tree::{Body, Wrong};
+use crate::tree::{Body, Inconsistency};
 pub use pages::{PageCheck, Progress};
 
 /// A fault that a check found.
@@ -23,7 +23,7 @@ pub use pages::{PageCheck, Progress};
 pub enum Finding {
     /// A fault in the tree of names.
     #[error(transparent)]
-    Names(#[from] Wrong),
+    Names(#[from] Inconsistency),
     /// A page belongs to two files, or twice to one.
     #[error("inode {} has page {page} of segment {segment}, and so has inode {}", ino.0, other.0)]
     Shared {
@@ -87,19 +87,19 @@ pub enum Finding {
 /// # Errors
 ///
 /// [`OpenError`] if the disk cannot be read, or what it holds cannot be interpreted.
-pub fn read(disk: impl Disk) -> Result<Option<Kept>, OpenError> {
+pub fn read(disk: impl Disk) -> Result<Option<DurableState>, OpenError> {
     let History { snapshot, records } = Journal::read(disk)?;
     let Some(snapshot) = snapshot else { return Ok(None) };
-    let mut kept = Kept::read(&snapshot).ok_or_else(|| OpenError::Unknown("the snapshot".into()))?;
+    let mut state = DurableState::read(&snapshot).ok_or_else(|| OpenError::Unknown("the snapshot".into()))?;
     for (index, record) in records.iter().enumerate() {
         let why = |error| OpenError::Unknown(format!("record {} behind the snapshot: {error}", index + 1));
-        kept.replay(record).map_err(why)?;
+        state.replay(record).map_err(why)?;
     }
-    Ok(Some(kept))
+    Ok(Some(state))
 }
 
 /// Finds the inconsistencies in what a disk holds, if each segment should have `copies` copies.
-pub fn names(kept: &Kept, copies: usize) -> Vec<Finding> {
+pub fn names(kept: &DurableState, copies: usize) -> Vec<Finding> {
     let mut findings: Vec<Finding> = kept.tree.check().into_iter().map(Finding::from).collect();
     let mut owners: BTreeMap<(u32, u32), Ino> = BTreeMap::new();
     for (ino, inode) in kept.tree.inodes() {

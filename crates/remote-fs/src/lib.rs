@@ -18,9 +18,9 @@
 //!
 //! - [`protocol`] is values and their encoding. A checksum is of a page's contents alone: bytes that match it are right
 //!   wherever they were found, so even with a stale layout no client reads another file's bytes.
-//! - [`tree`] (the names, with [`map`]s of pages) changes by requests. [`kept`] is the tree with the clients, their
-//!   unsettled answers and the segments, and changes by operations, which are the [`journal`]'s records. So an answer
-//!   that was lost is given again after a restart.
+//! - [`tree`] (the names, with [`map`]s of pages) changes by requests. [`durable_state`] is the tree with the clients,
+//!   their unsettled answers and the segments, and changes by operations, which are the [`journal`]'s records. So an
+//!   answer that was lost is given again after a restart.
 //! - [`journal`]: a record names its predecessor's checksum, and how far the log was known to be durable. So a tail
 //!   that was never made durable is cut off, whichever parts of it reached the disk, and a log with damage before that
 //!   is refused. Records of a turn are synced together; answers, those to reads included, wait while anything is not
@@ -34,7 +34,7 @@
 
 pub mod check;
 pub mod client;
-pub mod kept;
+pub mod durable_state;
 pub mod locks;
 pub mod map;
 pub mod protocol;

@@ -9,7 +9,7 @@ use crate::protocol::{Error, Ino, LOCKS_MAX, Lock, LockKind, LockOwner};
 type Owner = (u64, LockOwner);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Locked {
+struct OwnedLock {
     owner: Owner,
     lock: Lock,
 }
@@ -17,7 +17,7 @@ struct Locked {
 /// The table of locks.
 #[derive(Debug, Default)]
 pub struct Locks {
-    by_inode: BTreeMap<Ino, Vec<Locked>>,
+    by_inode: BTreeMap<Ino, Vec<OwnedLock>>,
     /// Number of ranges that each client has locked.
     counts: BTreeMap<u64, usize>,
 }
@@ -26,19 +26,19 @@ fn is_flock(owner: LockOwner) -> bool {
     matches!(owner, LockOwner::Flock(_))
 }
 
-fn excludes(one: &Locked, owner: Owner, lock: &Lock) -> bool {
-    one.owner != owner
-        && is_flock(one.lock.owner) == is_flock(lock.owner)
-        && one.lock.first <= lock.last
-        && lock.first <= one.lock.last
-        && (one.lock.kind == LockKind::Write || lock.kind == LockKind::Write)
+fn conflicts(held: &OwnedLock, owner: Owner, lock: &Lock) -> bool {
+    held.owner != owner
+        && is_flock(held.lock.owner) == is_flock(lock.owner)
+        && held.lock.first <= lock.last
+        && lock.first <= held.lock.last
+        && (held.lock.kind == LockKind::Write || lock.kind == LockKind::Write)
 }
 
 impl Locks {
     /// Returns a lock that conflicts with this one, if there is one.
-    pub fn excluding(&self, client: u64, lock: &Lock) -> Option<Lock> {
+    pub fn find_conflict(&self, client: u64, lock: &Lock) -> Option<Lock> {
         let all = self.by_inode.get(&lock.ino)?;
-        all.iter().find(|one| excludes(one, (client, lock.owner), lock)).map(|one| one.lock)
+        all.iter().find(|one| conflicts(one, (client, lock.owner), lock)).map(|one| one.lock)
     }
 
     /// Locks a range, replacing the owner's locks in it.
@@ -55,7 +55,7 @@ impl Locks {
         if self.count(client) + 2 > LOCKS_MAX {
             return Err(Error::TooMany);
         }
-        if self.excluding(client, &lock).is_some() {
+        if self.find_conflict(client, &lock).is_some() {
             return Err(Error::WouldBlock);
         }
         let owner = (client, lock.owner);
@@ -73,7 +73,7 @@ impl Locks {
             !(is_like && touches)
         });
         let merged = before - all.len();
-        all.push(Locked { owner, lock: Lock { first, last, ..lock } });
+        all.push(OwnedLock { owner, lock: Lock { first, last, ..lock } });
         *self.counts.entry(client).or_default() += 1;
         self.subtract(client, merged);
         Ok(())
@@ -82,24 +82,24 @@ impl Locks {
     /// Releases an owner's locks in a range.
     pub fn unlock(&mut self, client: u64, ino: Ino, owner: LockOwner, first: u64, last: u64) {
         let Some(all) = self.by_inode.get_mut(&ino) else { return };
-        let (mut rests, before) = (Vec::new(), all.len());
+        let (mut remainders, before) = (Vec::new(), all.len());
         all.retain(|one| {
             let is_hit = one.owner == (client, owner) && one.lock.first <= last && first <= one.lock.last;
             if is_hit && one.lock.first < first {
-                rests.push(Locked { lock: Lock { last: first - 1, ..one.lock }, ..*one });
+                remainders.push(OwnedLock { lock: Lock { last: first - 1, ..one.lock }, ..*one });
             }
             if is_hit && one.lock.last > last {
-                rests.push(Locked { lock: Lock { first: last + 1, ..one.lock }, ..*one });
+                remainders.push(OwnedLock { lock: Lock { first: last + 1, ..one.lock }, ..*one });
             }
             !is_hit
         });
-        let gone = before - all.len();
-        *self.counts.entry(client).or_default() += rests.len();
-        all.extend(rests);
+        let removed = before - all.len();
+        *self.counts.entry(client).or_default() += remainders.len();
+        all.extend(remainders);
         if all.is_empty() {
             self.by_inode.remove(&ino);
         }
-        self.subtract(client, gone);
+        self.subtract(client, removed);
     }
 
     /// Releases all locks of a client.
@@ -112,7 +112,7 @@ impl Locks {
     }
 
     /// Forgets the locks of an inode that is gone.
-    pub fn forget(&mut self, ino: Ino) {
+    pub fn remove_inode(&mut self, ino: Ino) {
         for one in self.by_inode.remove(&ino).unwrap_or_default() {
             self.subtract(one.owner.0, 1);
         }
@@ -123,9 +123,9 @@ impl Locks {
         self.counts.get(&client).copied().unwrap_or_default()
     }
 
-    fn subtract(&mut self, client: u64, gone: usize) {
+    fn subtract(&mut self, client: u64, removed: usize) {
         if let Some(count) = self.counts.get_mut(&client) {
-            *count = count.saturating_sub(gone);
+            *count = count.saturating_sub(removed);
             if *count == 0 {
                 self.counts.remove(&client);
             }
@@ -169,7 +169,7 @@ mod tests {
                                 && (kind == LockKind::Write || *other == LockKind::Write)
                         });
                         let lock = lock(client, owner, first, last, kind);
-                        prop_assert_eq!(locks.excluding(client, &lock).is_some(), is_excluded);
+                        prop_assert_eq!(locks.find_conflict(client, &lock).is_some(), is_excluded);
                         let expected = if is_excluded { Err(Error::WouldBlock) } else { Ok(()) };
                         prop_assert_eq!(locks.lock(client, lock), expected);
                         if !is_excluded {
@@ -206,12 +206,12 @@ mod tests {
         let taken = (0..).map(|index| locks.lock(1, at(2 * index))).take_while(Result::is_ok).count();
         assert_eq!(taken, LOCKS_MAX - 1);
         assert!(locks.lock(2, at(0)).is_ok());
-        locks.forget(Ino(1));
+        locks.remove_inode(Ino(1));
         assert_eq!((locks.count(1), locks.count(2)), (0, 0));
         assert!(locks.lock(1, at(0)).is_ok());
         assert_eq!(locks.lock(2, lock(2, LockOwner::Posix(1), 5, 4, LockKind::Read)), Err(Error::Invalid));
         let to_end = lock(2, LockOwner::Posix(1), 7, u64::MAX, LockKind::Write);
         assert!(locks.lock(2, to_end).is_ok());
-        assert_eq!(locks.excluding(1, &at(u64::MAX)), Some(to_end));
+        assert_eq!(locks.find_conflict(1, &at(u64::MAX)), Some(to_end));
     }
 }

@@ -42,7 +42,7 @@ pub struct Map {
 }
 
 /// Adds a page to the freed ones, in one run with its neighbour if possible.
-fn free(freed: &mut Vec<Pages>, slot: Slot) {
+fn free_slot(freed: &mut Vec<Pages>, slot: Slot) {
     match freed.last_mut() {
         Some(last) if last.segment == slot.segment && last.first + last.count == slot.page => last.count += 1,
         _ => freed.push(Pages { segment: slot.segment, first: slot.page, count: 1 }),
@@ -79,7 +79,7 @@ impl Map {
             if old.is_hole() {
                 self.pages += 1;
             } else {
-                free(freed, old);
+                free_slot(freed, old);
             }
         }
         self.forget_short(at, at + u64::from(pages.count));
@@ -90,8 +90,9 @@ impl Map {
         if at >= end {
             return;
         }
-        let numbers: Vec<u64> = self.chunks.range(at / CHUNK..=(end - 1) / CHUNK).map(|(number, _)| *number).collect();
-        for number in numbers {
+        let chunk_numbers: Vec<u64> =
+            self.chunks.range(at / CHUNK..=(end - 1) / CHUNK).map(|(number, _)| *number).collect();
+        for number in chunk_numbers {
             let Some(chunk) = self.chunks.get_mut(&number) else { continue };
             let base = number * CHUNK;
             let first = at.saturating_sub(base) as usize;
@@ -99,7 +100,7 @@ impl Map {
             for slot in chunk.get_mut(first..last).unwrap_or_default() {
                 if !slot.is_hole() {
                     self.pages -= 1;
-                    free(freed, std::mem::replace(slot, Slot::HOLE));
+                    free_slot(freed, std::mem::replace(slot, Slot::HOLE));
                 }
             }
             while chunk.pop_if(|slot| slot.is_hole()).is_some() {}
@@ -168,7 +169,7 @@ impl Map {
     }
 
     /// Returns the first page at or after `at` that is not a hole.
-    pub fn first_from(&self, at: u64) -> Option<u64> {
+    pub fn next_stored(&self, at: u64) -> Option<u64> {
         let chunks = self.chunks.range(at / CHUNK..);
         let mut pages = chunks.flat_map(|(number, chunk)| (number * CHUNK..).zip(chunk));
         pages.find(|(page, slot)| *page >= at && !slot.is_hole()).map(|(page, _)| page)

@@ -11,7 +11,7 @@
 //! 2. [`Message::Join`]. The answer, [`Joined`], has the client's number, a secret that all later requests carry, the
 //!    service's epoch and the donors. The client has each donor admit it ([`Joined`] has the volume, epoch and client
 //!    number for that).
-//! 3. [`Message::Ask`], with an [`Envelope`] around each [`Request`].
+//! 3. [`Message::Request`], with an [`Envelope`] around each [`Request`].
 //! 4. The client sends something at least every third of [`Joined::lease_ns`], a [`Request::Heartbeat`] if there is
 //!    nothing else. A client that is silent for the whole lease is declared dead: its open handles, locks and
 //!    reservations are gone, and donors expel it.
@@ -50,7 +50,7 @@ mod page;
 mod request;
 mod wire;
 
-pub use answer::{Answer, DonorPlace, Entry, Joined, Layout, Reply, Space};
+pub use answer::{Answer, DonorInfo, Entry, Joined, Layout, Reply, Space};
 pub use attr::{Attr, Caller, Ino, Kind, Time};
 pub use error::Error;
 pub use limits::{
@@ -58,9 +58,9 @@ pub use limits::{
     LOCKS_MAX, NAME_LEN_MAX, OPENS_MAX, PAGE, READDIR_MAX, REQUEST_LEN_MAX, RESERVE_PAGES_MAX, SECRET_LEN,
     SEGMENTS_MAX, XATTR_VALUE_MAX, XATTRS_LEN_MAX,
 };
-pub use page::{Extent, Fresh, Pages, Place, Replica, Run, Sums};
+pub use page::{Extent, Pages, Placement, Reservation, Run, SegmentCopy, Sums};
 pub use request::{
-    Access, Envelope, Held, Join, Lock, LockKind, LockOwner, Message, Mode, NodeKind, Request, SetAttr, SetTime,
+    Access, Envelope, Join, Lock, LockKind, LockOwner, Message, Mode, NodeKind, OpenFile, Request, SetAttr, SetTime,
     SetXattr,
 };
 pub use wire::{FILES, Malformed};

@@ -32,18 +32,18 @@
 
 mod config;
 mod core;
-mod graves;
 mod growth;
 mod lanes;
 mod memory;
 mod orphans;
+mod quota;
 mod reads;
 mod repair;
-mod room;
+mod retired_clients;
 mod sessions;
 mod store;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use config::{Config, Failure, Now, OpenError, Stats};
-pub use core::{Service, Taken};
+pub use core::{Accepted, Service};

@@ -12,12 +12,12 @@ use crate::protocol::{EXTENTS_MAX, Pages, SEGMENTS_MAX};
 use intervals::Intervals;
 
 /// Intervals of a segment that are examined for one that is long enough.
-const LOOKS_MAX: usize = 64;
+const RUNS_SEARCHED_MAX: usize = 64;
 
 /// Error for pages that are not in the expected state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pages {}+{} of segment {} are not {state}", pages.first, pages.count, pages.segment)]
-pub struct NotSo {
+pub struct WrongState {
     /// The pages.
     pub pages: Pages,
     /// The expected state.
@@ -25,7 +25,7 @@ pub struct NotSo {
 }
 
 #[derive(Debug, Default)]
-struct Segment {
+struct SegmentSpace {
     pages: u32,
     free: Intervals,
     /// Reserved pages of each client.
@@ -38,7 +38,7 @@ struct Segment {
 /// The pages of all segments.
 #[derive(Debug, Default)]
 pub struct Space {
-    segments: BTreeMap<u32, Segment>,
+    segments: BTreeMap<u32, SegmentSpace>,
     /// Number of pages that each client has reserved.
     clients: BTreeMap<u64, u64>,
     /// Segment at which the next reservation starts to look. It rotates, so that all donors are written to.
@@ -50,7 +50,7 @@ impl Space {
     pub fn add(&mut self, segment: u32, pages: u32) {
         let mut free = Intervals::default();
         free.insert(0, pages);
-        self.segments.insert(segment, Segment { pages, free, is_open: true, ..Segment::default() });
+        self.segments.insert(segment, SegmentSpace { pages, free, is_open: true, ..SegmentSpace::default() });
     }
 
     /// Removes a segment.
@@ -62,7 +62,7 @@ impl Space {
     }
 
     /// Sets whether pages of a segment may be reserved.
-    pub fn open(&mut self, segment: u32, is_open: bool) {
+    pub fn set_open(&mut self, segment: u32, is_open: bool) {
         if let Some(segment) = self.segments.get_mut(&segment) {
             segment.is_open = is_open;
         }
@@ -109,37 +109,37 @@ impl Space {
         (count > 0).then_some((first, count))
     }
 
-    fn segment(&mut self, pages: Pages, state: &'static str) -> Result<&mut Segment, NotSo> {
+    fn segment(&mut self, pages: Pages, state: &'static str) -> Result<&mut SegmentSpace, WrongState> {
         let segment = self.segments.get_mut(&pages.segment);
-        let is_in = |segment: &&mut Segment| {
+        let is_in = |segment: &&mut SegmentSpace| {
             pages.count > 0 && pages.first.checked_add(pages.count).is_some_and(|end| end <= segment.pages)
         };
-        segment.filter(is_in).ok_or(NotSo { pages, state })
+        segment.filter(is_in).ok_or(WrongState { pages, state })
     }
 
     /// Marks free pages as used: for the pages of files when a file system is loaded.
     ///
     /// # Errors
     ///
-    /// [`NotSo`] when some are not free, because two files have them.
-    pub fn take(&mut self, pages: Pages) -> Result<(), NotSo> {
+    /// [`WrongState`] when some are not free, because two files have them.
+    pub fn take(&mut self, pages: Pages) -> Result<(), WrongState> {
         let state = "free";
         let is_free = self.segment(pages, state)?.free.remove(pages.first, pages.count);
-        if is_free { Ok(()) } else { Err(NotSo { pages, state }) }
+        if is_free { Ok(()) } else { Err(WrongState { pages, state }) }
     }
 
     /// Marks used pages as free.
     ///
     /// # Errors
     ///
-    /// [`NotSo`] when some do not belong to a file.
-    pub fn free(&mut self, pages: Pages) -> Result<(), NotSo> {
+    /// [`WrongState`] when some do not belong to a file.
+    pub fn free(&mut self, pages: Pages) -> Result<(), WrongState> {
         let state = "used";
         let segment = self.segment(pages, state)?;
         let Pages { first, count, .. } = pages;
         let others = segment.reserved.values().chain([&segment.kept_back]);
         if others.into_iter().any(|other| other.overlaps(first, count)) || !segment.free.insert(first, count) {
-            return Err(NotSo { pages, state });
+            return Err(WrongState { pages, state });
         }
         Ok(())
     }
@@ -159,7 +159,8 @@ impl Space {
                 let Some(segment) = self.segments.get_mut(number).filter(|segment| segment.is_open) else { continue };
                 let before = runs.len();
                 while left > 0 && runs.len() < EXTENTS_MAX {
-                    let found = if is_whole { segment.free.find(left, LOOKS_MAX) } else { segment.free.first() };
+                    let found =
+                        if is_whole { segment.free.find(left, RUNS_SEARCHED_MAX) } else { segment.free.first() };
                     let Some((first, count)) = found else { break };
                     let count = count.min(left);
                     segment.free.remove(first, count);
@@ -193,13 +194,13 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`NotSo`] when some are not reserved by it.
-    pub fn commit(&mut self, client: u64, pages: Pages) -> Result<(), NotSo> {
+    /// [`WrongState`] when some are not reserved by it.
+    pub fn commit(&mut self, client: u64, pages: Pages) -> Result<(), WrongState> {
         let state = "reserved by the client";
         let segment = self.segment(pages, state)?;
         let reserved = segment.reserved.get_mut(&client);
         if !reserved.is_some_and(|reserved| reserved.remove(pages.first, pages.count)) {
-            return Err(NotSo { pages, state });
+            return Err(WrongState { pages, state });
         }
         if segment.reserved.get(&client).is_some_and(|reserved| reserved.len() == 0) {
             segment.reserved.remove(&client);
@@ -212,13 +213,13 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`NotSo`] when some are not reserved by it.
-    pub fn give_back(&mut self, client: u64, pages: Pages) -> Result<(), NotSo> {
+    /// [`WrongState`] when some are not reserved by it.
+    pub fn give_back(&mut self, client: u64, pages: Pages) -> Result<(), WrongState> {
         self.commit(client, pages)?;
         self.free(pages)
     }
 
-    /// Keeps back the reservations of a client that is gone, until [`Self::let_go`]. Returns them.
+    /// Keeps back the reservations of a client that is gone, until [`Self::release`]. Returns them.
     pub fn keep_back(&mut self, client: u64) -> Vec<Pages> {
         let mut kept = Vec::new();
         for (number, segment) in &mut self.segments {
@@ -233,8 +234,8 @@ impl Space {
 
     /// Frees pages that were kept back, now that their client cannot write to them any more. Pages not kept back (their
     /// segment is gone) are left alone.
-    pub fn let_go(&mut self, kept: &[Pages]) {
-        for pages in kept {
+    pub fn release(&mut self, kept_back: &[Pages]) {
+        for pages in kept_back {
             if let Some(segment) = self.segments.get_mut(&pages.segment)
                 && segment.kept_back.remove(pages.first, pages.count)
             {

@@ -20,7 +20,7 @@ mod set_attr;
 mod state;
 mod xattr;
 
-pub use check::Wrong;
+pub use check::Inconsistency;
 pub use directory::Directory;
 pub use inode::{Body, Inode};
 pub use state::{Context, Tree};

@@ -3,18 +3,18 @@
 //! - [`Call`], [`Answer`], [`Refusal`]: requests to a donor, and its answers.
 //! - [`Donor`]: the donor as a state machine, without memory, clock or I/O of its own: the owner of each slab, the
 //!   epoch that may use it, and the vote.
-//! - [`Service`]: a donor that others call over `rpc`, with memory that they reach by verbs, or by calls ([`Lends`]);
-//!   the [`Key`] says who may.
+//! - [`Service`]: a donor that others call over `rpc`, with memory that they reach by verbs, or by calls
+//!   ([`MemoryProvider`]); the [`Key`] says who may.
 //!
 //! A volume's bytes pass by another way: an [engine](crate::engine) reads and writes them.
 //!
 //! # Design
 //!
-//! - **Access.** [`Lends`] is a donor's side of access to its memory, and [`Approach`](crate::pool::Approach) the
-//!   caller's. By verbs, access means queue pairs: a client that loses access loses its queue pairs. All of a donor's
-//!   memory is under one key, so members of a pool trust each other; over shared memory, where a process that maps it
-//!   can write all of it, a key for each volume would keep nobody out. By calls, access is a token, which the donor
-//!   looks up for each call, with the slabs of its volume.
+//! - **Access.** [`MemoryProvider`] is a donor's side of access to its memory, and
+//!   [`Approach`](crate::pool::AccessMethod) the caller's. By verbs, access means queue pairs: a client that loses
+//!   access loses its queue pairs. All of a donor's memory is under one key, so members of a pool trust each other;
+//!   over shared memory, where a process that maps it can write all of it, a key for each volume would keep nobody out.
+//!   By calls, access is a token, which the donor looks up for each call, with the slabs of its volume.
 //! - **Stragglers.** Over shared memory initiators move their bytes themselves, and one that was stopped in the middle
 //!   of a copy goes on with it, whatever became of its queue pair. So before it changes memory, an initiator takes a
 //!   seat, where it notes its queue pair and the bytes, and only then checks that the queue pair is still connected;
@@ -31,9 +31,9 @@
 //!   no earlier operation on it is in flight, since its donor may then lend it to another volume.
 //! - **Strangers.** A donor beyond this host asks for a key (an answer to its nonce), or was started with `--open`.
 
+mod access_grants;
 mod clients;
-mod lendings;
-mod lends;
+mod memory_provider;
 mod protocol;
 mod service;
 mod slabs;
@@ -41,9 +41,9 @@ mod state;
 mod stragglers;
 mod wire;
 
-pub use lends::{CallsAlone, Grounds, Lends, NoLending, OwnMemory};
-pub use protocol::{Answer, Call, Lent, Refusal, Stored};
+pub use memory_provider::{CallsOnly, DonorMemory, MemoryProvider, NoGrant, PrivateMemory};
+pub use protocol::{Answer, Call, LentSlab, Refusal, Stored};
 pub use service::{Service, ServiceConfig, ServiceStats};
 pub use sinew_rpc::gate::{Gate, KEY_LEN_MIN, Key, PROOF_LEN, Side};
 pub use state::{Donor, DonorLimits, LANES_MAX};
-pub use wire::{CONTROL, Request, Response, Way};
+pub use wire::{AccessPath, CONTROL, Request, Response};

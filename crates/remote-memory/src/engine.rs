@@ -9,10 +9,10 @@
 //!   threads are woken.
 //! - [`Path`]: a thread's path to the donor: [`VerbsPath`], over any [verbs](sinew_fabric::verbs), or [`RpcPath`], by
 //!   calls to a donor that answers for its [`Ranges`].
-//! - [`Registering`]: the treatment of requests whose memory the path has not registered: depending on their size it is
-//!   copied (preMR), or registered and kept in a cache of the path (dynMR). [`Crossing`] measures the size at which
-//!   registering becomes cheaper.
-//! - [`Admission`]: the limit on bytes in flight: [`Unlimited`], [`StaticWindow`] (the paper's) or [`FindingWindow`].
+//! - [`RegistrationPolicy`]: the treatment of requests whose memory the path has not registered: depending on their
+//!   size it is copied (preMR), or registered and kept in a cache of the path (dynMR). [`CostCurve`] measures the size
+//!   at which registering becomes cheaper.
+//! - [`Admission`]: the limit on bytes in flight: [`Unlimited`], [`StaticWindow`] (the paper's) or [`AdaptiveWindow`].
 //!
 //! # Guarantees
 //!
@@ -49,7 +49,7 @@
 //!   with an error, and a write among it may still land later.
 //! - **[`VerbsPath`] has four queue pairs**, and gives one chain to each in turn; [`RpcPath`] makes a chain one call.
 //!   Both pass one suite of facts (feature `facts`), on modelled NICs, on loopback and over shared memory.
-//! - **A window is fixed** (7 MB in rdmabox V-A) **or found**: [`FindingWindow`] tries windows up and down, and keeps
+//! - **A window is fixed** (7 MB in rdmabox V-A) **or found**: [`AdaptiveWindow`] tries windows up and down, and keeps
 //!   the one with the highest throughput. On modelled NICs it finds the right one for pages, and one that is too small
 //!   for short messages of many threads (`rdmabox-fig8`): the thread that turns first takes all of a small window, and
 //!   a little more of it brings nothing.
@@ -59,20 +59,20 @@
 //! - **An engine is turned until it is idle**, even by an owner that has no requests of its own left, since it may have
 //!   taken others' requests. (`sinew_harness::load::memory` ends only then.)
 
+mod adaptive_window;
 mod admission;
 mod batch;
-mod crossing;
+mod cost_curve;
 mod donating;
 mod driver;
 mod error;
 #[cfg(feature = "facts")]
 pub mod facts;
-mod finding;
 mod flight;
 mod inbox;
 pub(crate) mod order;
 mod path;
-mod registering;
+mod registration;
 mod request;
 mod rpc_path;
 mod shared;
@@ -80,18 +80,18 @@ mod state;
 mod stats;
 mod verbs_path;
 
+pub use adaptive_window::AdaptiveWindow;
 pub use admission::{Admission, StaticWindow, Unlimited};
 pub use batch::Mode;
-pub use crossing::{Crossing, Takes};
+pub use cost_curve::{Cost, CostCurve};
 pub use donating::{ACCESS, Ranges, Refusal};
 pub(crate) use donating::{Parsed, answer};
 pub use driver::{Engine, EngineConfig};
-pub use error::{EngineError, Why};
-pub use finding::FindingWindow;
+pub use error::{EngineError, FailureCause};
 pub use path::{Done, Limits, Path, PathJob};
-pub use registering::{Registering, RegistrationStats};
+pub use registration::{RegistrationPolicy, RegistrationStats};
 pub use request::{Finished, Op, Refused, Request};
 pub use rpc_path::{RpcPath, RpcPathConfig};
 pub use shared::{Shared, SharedConfig};
 pub use stats::EngineStats;
-pub use verbs_path::{Lending, VerbsPath, VerbsPathConfig};
+pub use verbs_path::{DonorQueuePairs, VerbsPath, VerbsPathConfig};

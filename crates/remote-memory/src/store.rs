@@ -124,7 +124,7 @@ pub enum StoreError {
     Unavailable(String),
     /// Too few donors answer to tell who owns the store: another writer, or nobody.
     #[error("{0}")]
-    Silent(String),
+    NoAnswer(String),
 }
 
 /// Reason why a request was not accepted.

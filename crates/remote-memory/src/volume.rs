@@ -70,4 +70,4 @@ pub use donors::{CallFailed, DONORS_MAX, Donors, Event};
 pub use open::{NewVolume, Opening};
 pub use open_error::OpenError;
 pub use record::{BadRecord, DonorId, Member, Record, Voter, id_of};
-pub use slot::{Found, HEADER, Header, Shape, Version, checksum};
+pub use slot::{HEADER, Header, Shape, SlotState, Version, checksum};

@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{ByCalls, DONORS, Endpoint, Means, World, address};
+use common::{AccessKind, ByCalls, DONORS, Endpoint, World, address};
 use sinew_fabric::verbs::Slice;
 use sinew_mem::atomic::Arc;
 use sinew_remote_memory::donor::{Answer, Call, Refusal};
 use sinew_remote_memory::engine::Op;
-use sinew_remote_memory::pool::{Approach, PoolConfig, Reach};
+use sinew_remote_memory::pool::{AccessMethod, DonorHandle, PoolConfig};
 use sinew_remote_memory::volume::{CallFailed, Event};
 use sinew_rpc::SharedEndpoint;
 
@@ -16,8 +16,8 @@ const VOLUME: u64 = 9;
 const LEN: usize = 4096;
 
 /// A program on a host that reaches the first donor.
-struct Somebody<M: Means> {
-    reach: Reach<SharedEndpoint<Endpoint>, M::Approach>,
+struct TestClient<M: AccessKind> {
+    reach: DonorHandle<SharedEndpoint<Endpoint>, M::Approach>,
     approach: Arc<M::Approach>,
     events: Vec<Event>,
 }
@@ -29,13 +29,13 @@ with_all_means!(
     a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way,
 );
 
-impl<M: Means> Somebody<M> {
+impl<M: AccessKind> TestClient<M> {
     fn new(world: &World<M>, host: usize) -> Self {
         let config = PoolConfig { key: world.key.clone(), call_timeout_ns: 10_000_000, ..PoolConfig::default() };
         let name = world.opened.replace(world.opened.get() + 1);
         let rpc = SharedEndpoint::new(world.endpoint(host, &format!("somebody{name}")));
         let approach = Arc::new(M::approach(world, host, &rpc));
-        let reach = Reach::new(address(0).parse().unwrap(), rpc, &approach, &config);
+        let reach = DonorHandle::new(address(0).parse().unwrap(), rpc, &approach, &config);
         Self { reach, approach, events: Vec::new() }
     }
 
@@ -50,7 +50,7 @@ impl<M: Means> Somebody<M> {
             if !self.events.is_empty() {
                 return self.events.remove(0);
             }
-            world.pass();
+            world.advance();
         }
         panic!("no event arrives");
     }
@@ -58,7 +58,7 @@ impl<M: Means> Somebody<M> {
     fn ask(&mut self, world: &mut World<M>, call: Call) -> Result<Answer, CallFailed> {
         self.reach.call(1, call);
         match self.next(world) {
-            Event::Answered { result, .. } => result,
+            Event::CallAnswered { result, .. } => result,
             other => panic!("{other:?}"),
         }
     }
@@ -75,27 +75,27 @@ impl<M: Means> Somebody<M> {
 
     fn write(&mut self, world: &mut World<M>, at: u64, byte: u8) -> Result<(), String> {
         self.begin_write(at, byte);
-        self.over(world).map(|_| ())
+        self.next_result(world).map(|_| ())
     }
 
     fn read(&mut self, world: &mut World<M>, at: u64) -> Result<u8, String> {
         let target = self.approach.arena().alloc(LEN, LEN).unwrap();
         self.reach.submit(3, Op::Read { at, target }).unwrap();
-        self.over(world)
+        self.next_result(world)
     }
 
-    fn over(&mut self, world: &mut World<M>) -> Result<u8, String> {
+    fn next_result(&mut self, world: &mut World<M>) -> Result<u8, String> {
         match self.next(world) {
-            Event::Over { error: Some(error), .. } => Err(error),
-            Event::Over { target, .. } => Ok(target.map_or(0, |target| target[0])),
+            Event::OpFinished { error: Some(error), .. } => Err(error),
+            Event::OpFinished { target, .. } => Ok(target.map_or(0, |target| target[0])),
             other => panic!("{other:?}"),
         }
     }
 }
 
 /// Makes a writer that has fenced the volume and taken a slab. Returns the writer, and the base of the slab.
-fn writer<M: Means>(world: &mut World<M>, epoch: u32) -> (Somebody<M>, u64) {
-    let mut writer = Somebody::new(world, DONORS);
+fn writer<M: AccessKind>(world: &mut World<M>, epoch: u32) -> (TestClient<M>, u64) {
+    let mut writer = TestClient::new(world, DONORS);
     writer.ask(world, Call::Fence { volume: VOLUME, epoch }).unwrap();
     match writer.ask(world, Call::Take { volume: VOLUME, epoch, len: 1 << 20 }) {
         Ok(Answer::Taken { lent, .. }) => (writer, lent.base),
@@ -103,10 +103,10 @@ fn writer<M: Means>(world: &mut World<M>, epoch: u32) -> (Somebody<M>, u64) {
     }
 }
 
-fn clients_read_what_others_wrote_and_strangers_reach_nothing<M: Means>() {
+fn clients_read_what_others_wrote_and_strangers_reach_nothing<M: AccessKind>() {
     let mut world = World::<M>::new(1);
     let (mut writer, base) = writer(&mut world, 1);
-    let mut clients: Vec<_> = (0..2).map(|host| Somebody::new(&world, DONORS + 1 + host)).collect();
+    let mut clients: Vec<_> = (0..2).map(|host| TestClient::new(&world, DONORS + 1 + host)).collect();
     assert!(clients[0].write(&mut world, base, 1).is_err(), "it has no way");
     for (number, client) in clients.iter_mut().enumerate() {
         client.admit(&mut world, 1, number as u64).unwrap();
@@ -117,17 +117,17 @@ fn clients_read_what_others_wrote_and_strangers_reach_nothing<M: Means>() {
             assert_eq!(somebody.read(&mut world, base + (number * LEN) as u64), Ok(number as u8 + 1));
         }
     }
-    let mut stranger = Somebody::new(&world, DONORS + 1);
+    let mut stranger = TestClient::new(&world, DONORS + 1);
     let wrong_epoch = stranger.admit(&mut world, 2, 7);
     assert!(matches!(wrong_epoch, Err(CallFailed::Refused(_))), "{wrong_epoch:?}");
     assert!(stranger.read(&mut world, base).is_err());
 }
 
-fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_answered<M: Means>() {
+fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_answered<M: AccessKind>() {
     for seed in 0..12 {
         let mut world = World::<M>::new(seed);
         let (mut writer, base) = writer(&mut world, 1);
-        let (mut client, mut other) = (Somebody::new(&world, DONORS + 1), Somebody::new(&world, DONORS + 2));
+        let (mut client, mut other) = (TestClient::new(&world, DONORS + 1), TestClient::new(&world, DONORS + 2));
         client.admit(&mut world, 1, 5).unwrap();
         other.admit(&mut world, 1, 6).unwrap();
         // When it is expelled, some of its WRITEs are at the donor, some on the network, and some still in its NIC.
@@ -138,7 +138,7 @@ fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_ans
         for page in 0..64 {
             other.write(&mut world, base + page * LEN as u64, 2).unwrap();
         }
-        let failed = (0..64).filter(|_| client.over(&mut world).is_err()).count();
+        let failed = (0..64).filter(|_| client.next_result(&mut world).is_err()).count();
         assert!(failed > 0, "seed {seed}: some writes must fail");
         for page in 0..64 {
             assert_eq!(writer.read(&mut world, base + page * LEN as u64), Ok(2), "seed {seed}, page {page}");
@@ -150,22 +150,22 @@ fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_ans
     }
 }
 
-fn a_later_epoch_ends_all_clients_of_the_one_before<M: Means>() {
+fn a_later_epoch_ends_all_clients_of_the_one_before<M: AccessKind>() {
     let mut world = World::<M>::new(3);
     let (mut old, base) = writer(&mut world, 1);
-    let mut client = Somebody::new(&world, DONORS + 1);
+    let mut client = TestClient::new(&world, DONORS + 1);
     client.admit(&mut world, 1, 5).unwrap();
     // A writer that fences again under the same epoch leaves its clients alone.
     old.ask(&mut world, Call::Fence { volume: VOLUME, epoch: 1 }).unwrap();
     client.write(&mut world, base, 1).unwrap();
     (0..16).for_each(|page| client.begin_write(base + page * LEN as u64, 2));
     client.turn();
-    let mut new = Somebody::new(&world, DONORS + 2);
+    let mut new = TestClient::new(&world, DONORS + 2);
     new.ask(&mut world, Call::Fence { volume: VOLUME, epoch: 2 }).unwrap();
     for page in 0..16 {
         new.write(&mut world, base + page * LEN as u64, 3).unwrap();
     }
-    (0..16).for_each(|_| _ = client.over(&mut world));
+    (0..16).for_each(|_| _ = client.next_result(&mut world));
     assert!(client.write(&mut world, base, 4).is_err());
     for page in 0..16 {
         assert_eq!(new.read(&mut world, base + page * LEN as u64), Ok(3), "page {page}");
@@ -175,10 +175,10 @@ fn a_later_epoch_ends_all_clients_of_the_one_before<M: Means>() {
     assert_eq!(client.read(&mut world, base), Ok(3));
 }
 
-fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way<M: Means>() {
+fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way<M: AccessKind>() {
     let mut world = World::<M>::new(4);
     let (_writer, base) = writer(&mut world, 1);
-    let mut client = Somebody::new(&world, DONORS + 1);
+    let mut client = TestClient::new(&world, DONORS + 1);
     client.admit(&mut world, 1, 5).unwrap();
     (0..300).for_each(|page| client.begin_write(base + page % 64 * LEN as u64, 1));
     client.turn();
@@ -186,8 +186,8 @@ fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way<M: 
     let (mut over, mut answered) = (0, 0);
     while over < 300 || answered < 1 {
         match client.next(&mut world) {
-            Event::Over { .. } => over += 1,
-            Event::Answered { result, .. } => answered += u32::from(result.is_ok()),
+            Event::OpFinished { .. } => over += 1,
+            Event::CallAnswered { result, .. } => answered += u32::from(result.is_ok()),
         }
     }
     client.write(&mut world, base, 2).unwrap();
@@ -203,7 +203,7 @@ fn by_calls_nobody_reaches_what_is_not_the_volumes() {
     let end = base + (1 << 20);
     writer.write(&mut world, end - LEN as u64, 1).unwrap();
     assert!(writer.write(&mut world, end - 1, 1).is_err());
-    let mut other = Somebody::new(&world, DONORS + 1);
+    let mut other = TestClient::new(&world, DONORS + 1);
     other.ask(&mut world, Call::Fence { volume: VOLUME + 1, epoch: 1 }).unwrap();
     assert!(other.read(&mut world, base).is_err());
     let donor = &world.donors[0].as_ref().unwrap().service;

@@ -3,7 +3,7 @@
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{Clock, ManualClock, SeededGenerator};
 use sinew_mem::{Arena, SharedMemory};
-use sinew_remote_memory::engine::facts::Ground;
+use sinew_remote_memory::engine::facts::TestSetup;
 use sinew_remote_memory::engine::{
     ACCESS, Engine, EngineConfig, Op, Ranges, Request, RpcPath, RpcPathConfig, Shared, SharedConfig, Unlimited,
 };
@@ -13,7 +13,7 @@ use sinew_rpc::{Config, Nexus, Rpc};
 const LEN: usize = 4 << 20;
 
 /// A donor and its callers.
-struct Calls {
+struct CallsSetup {
     network: Network,
     clock: ManualClock,
     donor: Rpc<LoopbackPort, ManualClock>,
@@ -24,14 +24,14 @@ struct Calls {
     client_arena_bytes: usize,
 }
 
-impl Calls {
+impl CallsSetup {
     fn new() -> Self {
         let clock = ManualClock::new();
         clock.advance(1_000_000);
         let network = Network::new(clock.clone());
         let ranges = Ranges::new();
         let memory = SharedMemory::private(LEN).unwrap();
-        let key = ranges.give(memory.clone());
+        let key = ranges.offer(memory.clone());
         let nexus = Nexus::builder().handle(ACCESS, ranges.handler()).build().unwrap();
         let port = network.port("donor").unwrap();
         let donor = Rpc::new(&nexus, port, clock.clone(), Box::new(SeededGenerator::new(1)));
@@ -40,7 +40,7 @@ impl Calls {
     }
 }
 
-impl Ground for Calls {
+impl TestSetup for CallsSetup {
     type Path = RpcPath<Rpc<LoopbackPort, ManualClock>>;
 
     fn len(&self) -> u64 {
@@ -61,7 +61,7 @@ impl Ground for Calls {
         let session = rpc.begin_connect(&self.donor.address()).unwrap();
         while rpc.poll_event().is_none() {
             rpc.turn();
-            self.pass();
+            self.advance();
         }
         RpcPath::new(rpc, session, self.key, &RpcPathConfig::default())
     }
@@ -70,26 +70,26 @@ impl Ground for Calls {
         self.clock.now_ns()
     }
 
-    fn pass(&mut self) {
+    fn advance(&mut self) {
         self.donor.turn();
         self.clock.advance(2_000);
     }
 
-    fn look(&self, at: u64, bytes: &mut [u8]) {
+    fn read_donor(&self, at: u64, bytes: &mut [u8]) {
         self.memory.read(at as usize, bytes).unwrap();
     }
 
-    fn kill(&mut self) {
+    fn kill_donor(&mut self) {
         assert!(self.network.kill("donor"));
     }
 }
 
-engine_tests!(Calls::new());
+engine_tests!(CallsSetup::new());
 
 #[test]
 fn calls_that_find_no_memory_wait_for_those_under_way() {
     const EACH: usize = 48 << 10;
-    let mut calls = Calls { client_arena_bytes: 1 << 20, ..Calls::new() };
+    let mut calls = CallsSetup { client_arena_bytes: 1 << 20, ..CallsSetup::new() };
     let shared = Shared::new("donor", LEN as u64, Unlimited, SharedConfig::default());
     let mut engine = Engine::new(&shared, calls.path(), EngineConfig::default());
     let mut finished = Vec::new();
@@ -109,7 +109,7 @@ fn calls_that_find_no_memory_wait_for_those_under_way() {
         for _ in 0..100_000 {
             engine.turn(calls.clock.now_ns());
             engine.poll(&mut finished, usize::MAX);
-            calls.pass();
+            calls.advance();
         }
         assert_eq!(finished.len(), 64, "round {round}");
         for one in finished.drain(..) {

@@ -3,8 +3,8 @@
 use sinew_fabric::SeededGenerator;
 use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
 use sinew_mem::Arena;
-use sinew_remote_memory::engine::facts::{Ground, run_seed};
-use sinew_remote_memory::engine::{Lending, VerbsPath, VerbsPathConfig};
+use sinew_remote_memory::engine::facts::{TestSetup, run_seed};
+use sinew_remote_memory::engine::{DonorQueuePairs, VerbsPath, VerbsPathConfig};
 use sinew_remote_memory::engine_tests;
 use sinew_sim::nic::Profile;
 use sinew_sim::{HostId, LinkFaults, Network, SimDomain, SimExposed, SimVerbs, Topology};
@@ -12,16 +12,16 @@ use sinew_sim::{HostId, LinkFaults, Network, SimDomain, SimExposed, SimVerbs, To
 const LEN: usize = 4 << 20;
 
 /// A donor on one host, and threads on the other.
-struct Nics {
+struct NicsSetup {
     network: Network,
-    asking: (SimVerbs, SimDomain),
+    client: (SimVerbs, SimDomain),
     donor: (SimVerbs, SimDomain),
     memory: SimExposed,
     arena: Arena,
-    lending: Vec<Lending<SimVerbs>>,
+    donor_qps: Vec<DonorQueuePairs<SimVerbs>>,
 }
 
-impl Nics {
+impl NicsSetup {
     fn new(seed: u64) -> Self {
         let network = Network::new(Topology::star(2, 54.54, 10, 4096), seed).unwrap();
         let profile = Profile::built_in("cx3").unwrap();
@@ -34,11 +34,11 @@ impl Nics {
         let (asking, donor) = (open(0, "asking"), open(1, "donor"));
         let memory = donor.1.expose(LEN, Access::ALL).unwrap();
         let arena = asking.1.arena(256 << 20).unwrap();
-        Self { network, asking, donor, memory, arena, lending: Vec::new() }
+        Self { network, client: asking, donor, memory, arena, donor_qps: Vec::new() }
     }
 }
 
-impl Ground for Nics {
+impl TestSetup for NicsSetup {
     type Path = VerbsPath<SimVerbs>;
 
     fn len(&self) -> u64 {
@@ -50,12 +50,12 @@ impl Ground for Nics {
     }
 
     fn path(&mut self) -> Self::Path {
-        let (device, domain) = &self.asking;
+        let (device, domain) = &self.client;
         let config = VerbsPathConfig { queue_pairs: 3, depth: 16, ..VerbsPathConfig::default() };
         let mut path = VerbsPath::new(device, domain, std::slice::from_ref(&self.arena), &config).unwrap();
-        let lending = Lending::new(&self.donor.0, &self.donor.1, &path.addresses()).unwrap();
+        let lending = DonorQueuePairs::new(&self.donor.0, &self.donor.1, &path.addresses()).unwrap();
         path.connect(&lending.addresses(), self.memory.remote()).unwrap();
-        self.lending.push(lending);
+        self.donor_qps.push(lending);
         path
     }
 
@@ -63,28 +63,28 @@ impl Ground for Nics {
         self.network.now_ns()
     }
 
-    fn pass(&mut self) {
+    fn advance(&mut self) {
         // When nothing is in flight, a timer is due next.
         let step_ns = if self.network.in_flight() > 0 { 700 } else { 20_000 };
         self.network.run_until(self.network.now_ns() + step_ns);
     }
 
-    fn look(&self, at: u64, bytes: &mut [u8]) {
+    fn read_donor(&self, at: u64, bytes: &mut [u8]) {
         self.memory.read(at as usize, bytes).unwrap();
     }
 
-    fn kill(&mut self) {
+    fn kill_donor(&mut self) {
         self.network.set_cut(HostId(0), HostId(1), true);
     }
 }
 
-engine_tests!(Nics::new(1));
+engine_tests!(NicsSetup::new(1));
 
 #[test]
 // Few packets are faulty, since a READ starts over with each that is lost.
 fn links_that_lose_double_and_damage_packets_change_nothing() {
     for seed in 100..108 {
-        let mut nics = Nics::new(seed);
+        let mut nics = NicsSetup::new(seed);
         let mut random = SeededGenerator::new(seed);
         let reordering_ns = [50, 300, 2_000][random.below(3) as usize];
         let faults =

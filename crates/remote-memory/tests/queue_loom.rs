@@ -11,8 +11,8 @@ use sinew_fabric::verbs::Scatter;
 use sinew_fabric::{Armed, Descriptor, Readiness, WakeTarget, Waker};
 use sinew_mem::{AllocError, Arena, MessageBuffer};
 use sinew_remote_memory::engine::{
-    Admission, Done, Engine, EngineConfig, Finished, Limits, Op, Path, PathJob, Request, Shared, SharedConfig,
-    StaticWindow, Unlimited, Why,
+    Admission, Done, Engine, EngineConfig, FailureCause, Finished, Limits, Op, Path, PathJob, Request, Shared,
+    SharedConfig, StaticWindow, Unlimited,
 };
 
 const LEN: usize = 4;
@@ -131,7 +131,7 @@ impl Path for Way {
         any
     }
 
-    fn error(&self) -> Option<&Why> {
+    fn error(&self) -> Option<&FailureCause> {
         None
     }
 
@@ -161,7 +161,7 @@ impl World {
 
     fn has(&self) -> [u8; LEN] {
         let donor = self.donor.lock().unwrap();
-        assert!(donor.in_flight.is_empty() && self.shared.live() == 0 && self.shared.in_flight_bytes() == 0);
+        assert!(donor.in_flight.is_empty() && self.shared.unfinished() == 0 && self.shared.in_flight_bytes() == 0);
         donor.memory
     }
 }
@@ -259,7 +259,7 @@ fn an_engine_that_is_dropped_loses_nobodys_requests() {
         }
         other.join().unwrap();
         first.engine.turn(1);
-        while !first.engine.is_idle() || world.shared.live() > 0 {
+        while !first.engine.is_idle() || world.shared.unfinished() > 0 {
             first.engine.turn(1);
             first.engine.poll(&mut first.finished, usize::MAX);
         }

@@ -5,8 +5,8 @@ use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
 use sinew_mem::atomic::Arc;
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_remote_memory::engine::{
-    Crossing, Engine, EngineConfig, Finished, Lending, Op, Registering, RegistrationStats, Request, Shared,
-    SharedConfig, Unlimited, VerbsPath, VerbsPathConfig,
+    CostCurve, DonorQueuePairs, Engine, EngineConfig, Finished, Op, RegistrationPolicy, RegistrationStats, Request,
+    Shared, SharedConfig, Unlimited, VerbsPath, VerbsPathConfig,
 };
 use sinew_sim::nic::Profile;
 use sinew_sim::{HostId, Network, SimDomain, SimExposed, SimVerbs, Topology};
@@ -14,18 +14,18 @@ use sinew_sim::{HostId, Network, SimDomain, SimExposed, SimVerbs, Topology};
 const LEN: usize = 16 << 20;
 const KB: usize = 1 << 10;
 
-struct Ground {
+struct Setup {
     network: Network,
     shared: Arc<Shared>,
     engine: Engine<VerbsPath<SimVerbs>>,
     memory: SimExposed,
     domain: SimDomain,
-    _lending: Lending<SimVerbs>,
+    _lending: DonorQueuePairs<SimVerbs>,
     /// Arena of the caller's buffers.
     callers: Arena,
 }
 
-impl Ground {
+impl Setup {
     fn new(config: &VerbsPathConfig, engine: EngineConfig) -> Self {
         let network = Network::new(Topology::star(2, 54.54, 10, 4096), 1).unwrap();
         let profile = Profile::built_in("cx3").unwrap();
@@ -39,7 +39,7 @@ impl Ground {
         let memory = donor.1.expose(LEN, Access::ALL).unwrap();
         let arena = domain.arena(LEN).unwrap();
         let mut path = VerbsPath::new(&device, &domain, &[arena], config).unwrap();
-        let lending = Lending::new(&donor.0, &donor.1, &path.addresses()).unwrap();
+        let lending = DonorQueuePairs::new(&donor.0, &donor.1, &path.addresses()).unwrap();
         path.connect(&lending.addresses(), memory.remote()).unwrap();
         let shared = Shared::new("the donor", LEN as u64, Unlimited, SharedConfig::default());
         let engine = Engine::new(&shared, path, engine);
@@ -47,8 +47,8 @@ impl Ground {
         Self { network, shared, engine, memory, domain, _lending: lending, callers }
     }
 
-    fn with(registering: Registering) -> Self {
-        Self::new(&VerbsPathConfig { registering, ..VerbsPathConfig::default() }, EngineConfig::default())
+    fn with_policy(registering: RegistrationPolicy) -> Self {
+        Self::new(&VerbsPathConfig { registration: registering, ..VerbsPathConfig::default() }, EngineConfig::default())
     }
 
     fn buffer(&self, len: usize, byte: u8) -> MessageBuffer {
@@ -95,16 +95,16 @@ impl Ground {
 #[test]
 fn requests_of_as_many_bytes_as_the_threshold_are_registered_and_shorter_ones_copied() {
     for (len, misses, copied) in [(64 * KB, 2, 0), (64 * KB - 64, 0, 2)] {
-        let mut ground = Ground::with(Registering::From(64 * KB));
-        let source = ground.buffer(len, 7);
-        ground.write(4096, source);
-        let target = ground.buffer(len, 0);
-        let target = ground.read(4096, target);
+        let mut setup = Setup::with_policy(RegistrationPolicy::From(64 * KB));
+        let source = setup.buffer(len, 7);
+        setup.write(4096, source);
+        let target = setup.buffer(len, 0);
+        let target = setup.read(4096, target);
         assert!(target.iter().all(|byte| *byte == 7));
         let mut seen = vec![0; len];
-        ground.memory.read(4096, &mut seen).unwrap();
+        setup.memory.read(4096, &mut seen).unwrap();
         assert!(seen.iter().all(|byte| *byte == 7));
-        let (stats, engine) = (ground.stats(), ground.shared.stats());
+        let (stats, engine) = (setup.stats(), setup.shared.stats());
         // A write's buffer returns to its arena, and may become the read's.
         assert_eq!((stats.misses + stats.hits, engine.copied), (misses, copied), "{len} bytes");
     }
@@ -112,136 +112,142 @@ fn requests_of_as_many_bytes_as_the_threshold_are_registered_and_shorter_ones_co
 
 #[test]
 fn without_a_threshold_all_are_registered_or_none() {
-    for (registering, asked) in [(Registering::Always, 1), (Registering::Never, 0)] {
-        let mut ground = Ground::with(registering);
-        let target = ground.buffer(64, 0);
-        ground.read(0, target);
-        assert_eq!((ground.stats().misses, ground.engine.path().registered().0), (asked, asked as usize));
-        assert_eq!(ground.shared.stats().copied, 1 - asked);
+    for (registering, asked) in [(RegistrationPolicy::Always, 1), (RegistrationPolicy::Never, 0)] {
+        let mut setup = Setup::with_policy(registering);
+        let target = setup.buffer(64, 0);
+        setup.read(0, target);
+        assert_eq!((setup.stats().misses, setup.engine.path().registered().0), (asked, asked as usize));
+        assert_eq!(setup.shared.stats().copied, 1 - asked);
     }
 }
 
 #[test]
 fn a_buffer_is_registered_once_and_found_afterwards() {
-    let mut ground = Ground::with(Registering::Always);
-    let mut target = ground.buffer(4096, 0);
-    let began_ns = ground.network.now_ns();
-    target = ground.read(0, target);
-    let first_ns = ground.network.now_ns() - began_ns;
+    let mut setup = Setup::with_policy(RegistrationPolicy::Always);
+    let mut target = setup.buffer(4096, 0);
+    let began_ns = setup.network.now_ns();
+    target = setup.read(0, target);
+    let first_ns = setup.network.now_ns() - began_ns;
     for _ in 0..3 {
-        target = ground.read(0, target);
+        target = setup.read(0, target);
     }
-    let RegistrationStats { hits, misses, .. } = ground.stats();
+    let RegistrationStats { hits, misses, .. } = setup.stats();
     assert_eq!((hits, misses), (3, 1));
     assert!(first_ns > 0);
     // A longer buffer needs a registration of its own, even at the same address.
     drop(target);
-    let longer = ground.buffer(64 * KB, 0);
-    ground.read(0, longer);
-    assert_eq!(ground.stats().misses, 2);
+    let longer = setup.buffer(64 * KB, 0);
+    setup.read(0, longer);
+    assert_eq!(setup.stats().misses, 2);
 }
 
 #[test]
 fn what_has_not_been_asked_for_the_longest_is_evicted() {
-    let config =
-        VerbsPathConfig { registering: Registering::Always, registrations_max: 2, ..VerbsPathConfig::default() };
-    let mut ground = Ground::new(&config, EngineConfig::default());
-    let mut buffers: Vec<_> = (0..3).map(|_| Some(ground.buffer(4096, 0))).collect();
-    let mut read = |ground: &mut Ground, index: usize| {
+    let config = VerbsPathConfig {
+        registration: RegistrationPolicy::Always,
+        registrations_max: 2,
+        ..VerbsPathConfig::default()
+    };
+    let mut setup = Setup::new(&config, EngineConfig::default());
+    let mut buffers: Vec<_> = (0..3).map(|_| Some(setup.buffer(4096, 0))).collect();
+    let mut read = |setup: &mut Setup, index: usize| {
         let target = buffers[index].take().unwrap();
-        buffers[index] = Some(ground.read(0, target));
+        buffers[index] = Some(setup.read(0, target));
     };
     for index in [0, 1, 0, 2, 0, 1] {
-        read(&mut ground, index);
+        read(&mut setup, index);
     }
     // Reading 2 evicts 1, and reading 1 evicts 2.
-    let stats = ground.stats();
+    let stats = setup.stats();
     assert_eq!((stats.hits, stats.misses, stats.evictions, stats.refused), (2, 4, 2, 0));
-    assert_eq!(ground.engine.path().registered(), (2, 8192));
+    assert_eq!(setup.engine.path().registered(), (2, 8192));
 }
 
 #[test]
 fn bytes_are_bounded_as_well_and_what_is_longer_than_that_is_copied() {
     let config = VerbsPathConfig {
-        registering: Registering::Always,
+        registration: RegistrationPolicy::Always,
         registered_bytes_max: 64 * KB,
         ..VerbsPathConfig::default()
     };
-    let mut ground = Ground::new(&config, EngineConfig::default());
+    let mut setup = Setup::new(&config, EngineConfig::default());
     for (len, byte, registered, refused) in [(64 * KB, 1, 1, 0), (64 * KB + 64, 2, 0, 1), (4 * KB, 3, 1, 1)] {
-        let source = ground.buffer(len, byte);
-        ground.write(0, source);
+        let source = setup.buffer(len, byte);
+        setup.write(0, source);
         let mut seen = vec![0; len];
-        ground.memory.read(0, &mut seen).unwrap();
+        setup.memory.read(0, &mut seen).unwrap();
         assert!(seen.iter().all(|seen| *seen == byte));
-        assert_eq!((ground.engine.path().registered().0, ground.stats().refused), (registered, refused));
+        assert_eq!((setup.engine.path().registered().0, setup.stats().refused), (registered, refused));
     }
 }
 
 #[test]
 fn what_is_in_flight_is_never_evicted_and_others_are_copied_meanwhile() {
-    let config =
-        VerbsPathConfig { registering: Registering::Always, registrations_max: 1, ..VerbsPathConfig::default() };
-    let mut ground = Ground::new(&config, EngineConfig::default());
-    ground.memory.write(0, &[5; 8192]).unwrap();
-    let (first, second) = (ground.buffer(4096, 0), ground.buffer(4096, 0));
-    ground.submit(1, Op::Read { at: 0, target: first });
-    ground.engine.turn(ground.network.now_ns());
-    ground.submit(2, Op::Read { at: 4096, target: second });
-    ground.engine.turn(ground.network.now_ns());
-    let finished = ground.finish(2);
+    let config = VerbsPathConfig {
+        registration: RegistrationPolicy::Always,
+        registrations_max: 1,
+        ..VerbsPathConfig::default()
+    };
+    let mut setup = Setup::new(&config, EngineConfig::default());
+    setup.memory.write(0, &[5; 8192]).unwrap();
+    let (first, second) = (setup.buffer(4096, 0), setup.buffer(4096, 0));
+    setup.submit(1, Op::Read { at: 0, target: first });
+    setup.engine.turn(setup.network.now_ns());
+    setup.submit(2, Op::Read { at: 4096, target: second });
+    setup.engine.turn(setup.network.now_ns());
+    let finished = setup.finish(2);
     assert!(finished.iter().all(|one| one.target.as_ref().is_some_and(|target| **target == [5; 4096])));
-    let stats = ground.stats();
-    assert_eq!((stats.misses, stats.evictions, ground.shared.stats().copied), (1, 0, 1), "{stats:?}");
+    let stats = setup.stats();
+    assert_eq!((stats.misses, stats.evictions, setup.shared.stats().copied), (1, 0, 1), "{stats:?}");
     // Now it is idle, and can be evicted.
-    let target = ground.buffer(64 * KB, 0);
-    ground.read(0, target);
-    assert_eq!(ground.stats().evictions, 1);
+    let target = setup.buffer(64 * KB, 0);
+    setup.read(0, target);
+    assert_eq!(setup.stats().evictions, 1);
 }
 
 #[test]
 fn adjacent_requests_of_registered_memory_become_one_operation() {
-    let mut ground = Ground::with(Registering::From(64 * KB));
-    let sources: Vec<_> = (1..=3).map(|byte| ground.buffer(64 * KB, byte)).collect();
+    let mut setup = Setup::with_policy(RegistrationPolicy::From(64 * KB));
+    let sources: Vec<_> = (1..=3).map(|byte| setup.buffer(64 * KB, byte)).collect();
     for (index, source) in sources.into_iter().enumerate() {
         let at = (index * 64 * KB) as u64;
-        ground.submit(index as u64, Op::Write { at, source: source.freeze().into() });
+        setup.submit(index as u64, Op::Write { at, source: source.freeze().into() });
     }
-    ground.finish(3);
-    let stats = ground.shared.stats();
+    setup.finish(3);
+    let stats = setup.shared.stats();
     assert_eq!((stats.write_ops, stats.merged, stats.copied), (1, 3, 0));
     let mut seen = vec![0; 3 * 64 * KB];
-    ground.memory.read(0, &mut seen).unwrap();
+    setup.memory.read(0, &mut seen).unwrap();
     assert!(seen.chunks(64 * KB).zip(1..).all(|(chunk, byte)| chunk.iter().all(|seen| *seen == byte)));
 }
 
 #[test]
 fn a_write_that_is_cut_is_registered_once() {
     let engine = EngineConfig { fragment_len: 64 * KB, ..EngineConfig::default() };
-    let config = VerbsPathConfig { registering: Registering::From(64 * KB), ..VerbsPathConfig::default() };
-    let mut ground = Ground::new(&config, engine);
-    let source = ground.buffer(256 * KB, 9);
-    ground.write(0, source);
-    let stats = ground.stats();
-    assert_eq!((stats.misses, ground.shared.stats().write_ops), (1, 4));
+    let config = VerbsPathConfig { registration: RegistrationPolicy::From(64 * KB), ..VerbsPathConfig::default() };
+    let mut setup = Setup::new(&config, engine);
+    let source = setup.buffer(256 * KB, 9);
+    setup.write(0, source);
+    let stats = setup.stats();
+    assert_eq!((stats.misses, setup.shared.stats().write_ops), (1, 4));
     let mut seen = vec![0; 256 * KB];
-    ground.memory.read(0, &mut seen).unwrap();
+    setup.memory.read(0, &mut seen).unwrap();
     assert!(seen.iter().all(|seen| *seen == 9));
 }
 
 #[test]
 fn what_the_profile_charges_crosses_where_the_paper_says() {
-    let ground = Ground::with(Registering::Never);
+    let setup = Setup::with_policy(RegistrationPolicy::Never);
     let registration = Profile::built_in("cx3").unwrap().registration;
     // Clusters charge a core's own time; here the clock advances only as told.
     let clock = sinew_fabric::ManualClock::new();
     let register = |len: usize| -> Result<(), sinew_fabric::verbs::VerbsError> {
-        ground.domain.register(ground.callers.alloc(len, len)?.place())?;
+        setup.domain.register(setup.callers.alloc(len, len)?.place())?;
         clock.advance(registration.call_ns + (len as u64).div_ceil(4096) * registration.page_ns);
         Ok(())
     };
     let copy = |len: usize| clock.advance((len as f64 / registration.copy_bytes_per_ns) as u64);
-    let crossing = Crossing::measure(&clock, 1, register, copy).unwrap();
+    let crossing = CostCurve::measure(&clock, 1, register, copy).unwrap();
     // "In user space, threshold that MR registration gets better is 928KB in our measurement" (rdmabox IV-A).
-    assert_eq!(crossing.registering(), Registering::PAPER);
+    assert_eq!(crossing.policy(), RegistrationPolicy::PAPER);
 }

@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{DONORS, Endpoint, MEMORY, Means, World, address};
+use common::{AccessKind, DONORS, Endpoint, MEMORY, World, address};
 use sinew_fabric::verbs::Slice;
 use sinew_mem::atomic::Arc;
 use sinew_remote_memory::donor::Key;
-use sinew_remote_memory::pool::{Pool, PoolConfig, Room, place};
+use sinew_remote_memory::pool::{DonorSpace, Pool, PoolConfig, place_volume};
 use sinew_remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store, StoreError};
 use sinew_remote_memory::volume::{OpenError, Opening, Shape, Volume, VolumeConfig};
 use sinew_rpc::SharedEndpoint;
@@ -15,7 +15,7 @@ use sinew_rpc::SharedEndpoint;
 const ID: u64 = 77;
 const PAGE: u64 = BLOCK as u64;
 
-type Donors<M> = Pool<SharedEndpoint<Endpoint>, <M as Means>::Approach>;
+type Donors<M> = Pool<SharedEndpoint<Endpoint>, <M as AccessKind>::Approach>;
 
 with_all_means!(
     a_volume_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does,
@@ -25,12 +25,12 @@ with_all_means!(
     a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired,
 );
 
-impl<M: Means> World<M> {
+impl<M: AccessKind> World<M> {
     fn donors(&self, host: usize, key: Option<Key>) -> Donors<M> {
         let rpc = SharedEndpoint::new(self.endpoint(host, &format!("writer{host}")));
         let donors = (0..DONORS).map(|lane| (address(lane).parse().unwrap(), rpc.share()));
         let config = PoolConfig { key, call_timeout_ns: 10_000_000, ..PoolConfig::default() };
-        Pool::by(Arc::new(M::approach(self, host, &rpc)), donors, &config)
+        Pool::with_access(Arc::new(M::approach(self, host, &rpc)), donors, &config)
     }
 
     fn finish(&mut self, mut opening: Opening<Donors<M>>) -> Result<Volume<Donors<M>>, OpenError> {
@@ -38,7 +38,7 @@ impl<M: Means> World<M> {
             if let Some(volume) = opening.turn()? {
                 return Ok(volume);
             }
-            self.pass();
+            self.advance();
         }
         panic!("the volume did not open by {} ns", self.network.now_ns());
     }
@@ -48,11 +48,11 @@ impl<M: Means> World<M> {
     }
 
     fn create_with(&mut self, host: usize, config: VolumeConfig) -> Volume<Donors<M>> {
-        let rooms: Vec<Room> = sinew_remote_memory::volume::Donors::ids(&self.donors(DONORS + 2, None))
+        let rooms: Vec<DonorSpace> = sinew_remote_memory::volume::Donors::ids(&self.donors(DONORS + 2, None))
             .iter()
-            .map(|donor| Room { donor: *donor, free: MEMORY as u64 })
+            .map(|donor| DonorSpace { donor: *donor, free: MEMORY as u64 })
             .collect();
-        let new = place(512 * PAGE, 2, Shape { slots: 300 }.slab_len(), 1, &rooms).unwrap();
+        let new = place_volume(512 * PAGE, 2, Shape { slots: 300 }.slab_len(), 1, &rooms).unwrap();
         let opening = Opening::create(self.donors(host, self.key.clone()), ID, new, config);
         self.finish(opening).unwrap()
     }
@@ -69,7 +69,7 @@ impl<M: Means> World<M> {
             if volume.poll(&mut finished, 1) == 1 {
                 return finished.remove(0);
             }
-            self.pass();
+            self.advance();
         }
         panic!("no request finished");
     }
@@ -93,16 +93,16 @@ impl<M: Means> World<M> {
 }
 
 fn config() -> VolumeConfig {
-    VolumeConfig { retry_ns: 1_000_000, patience_ns: 200_000_000, lease_ns: 0, ..VolumeConfig::default() }
+    VolumeConfig { retry_ns: 1_000_000, vote_timeout_ns: 200_000_000, lease_ns: 0, ..VolumeConfig::default() }
 }
 
-fn write<M: Means>(volume: &Volume<Donors<M>>, page: u64, byte: u8) -> Job {
+fn write<M: AccessKind>(volume: &Volume<Donors<M>>, page: u64, byte: u8) -> Job {
     let mut buffer = volume.arena().alloc(BLOCK, BLOCK).unwrap();
     buffer[..].fill(byte);
     Job::Write { at: page * PAGE, source: Slice::from(buffer.freeze()) }
 }
 
-fn a_volume_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does<M: Means>() {
+fn a_volume_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does<M: AccessKind>() {
     for seed in 0..3 {
         let mut world = World::<M>::new(seed);
         let mut volume = world.create(DONORS);
@@ -126,7 +126,7 @@ fn a_volume_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does<M:
     }
 }
 
-fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing<M: Means>() {
+fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing<M: AccessKind>() {
     for seed in 0..6 {
         let mut world = World::<M>::new(seed);
         let mut old = world.create(DONORS);
@@ -154,16 +154,16 @@ fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing<M: Means>
     }
 }
 
-fn a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_loses_it<M: Means>() {
+fn a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_loses_it<M: AccessKind>() {
     const BEAT_NS: u64 = 1_000_000;
-    let patient = || VolumeConfig { lease_ns: 4 * BEAT_NS, revive_ns: BEAT_NS, ..config() };
+    let patient = || VolumeConfig { lease_ns: 4 * BEAT_NS, heartbeat_ns: BEAT_NS, ..config() };
     let mut world = World::<M>::new(1);
     let mut old = world.create_with(DONORS, patient());
     world.write(&mut old, 1, 1).unwrap();
     let mut opening = Opening::new(world.donors(DONORS + 1, world.key.clone()), ID, patient());
     let refused = (0..100_000).find_map(|_| {
         old.turn();
-        world.pass();
+        world.advance();
         opening.turn().err()
     });
     assert_eq!(refused, Some(OpenError::InUse));
@@ -178,7 +178,7 @@ fn a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_lo
     // The old writer goes on, and learns even without a write that it has lost the volume.
     let ended = (0..100_000).any(|_| {
         old.turn();
-        world.pass();
+        world.advance();
         old.status() != Status::Whole
     });
     let Err(error) = world.write(&mut old, 1, 3) else { panic!("{ended}: a write without access succeeded") };
@@ -189,7 +189,7 @@ fn a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_lo
     new.leave();
     while !new.has_left() {
         new.turn();
-        world.pass();
+        world.advance();
     }
     let since_ns = world.network.now_ns();
     let opening = Opening::new(world.donors(DONORS, world.key.clone()), ID, patient());
@@ -198,7 +198,7 @@ fn a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_lo
     assert_eq!(world.read(&mut next, 1), Ok(2));
 }
 
-fn strangers_get_no_memory<M: Means>() {
+fn strangers_get_no_memory<M: AccessKind>() {
     let mut world = World::<M>::new(1);
     drop(world.create(DONORS));
     for key in [None, Key::new(b"another key of some bytes")] {
@@ -208,11 +208,11 @@ fn strangers_get_no_memory<M: Means>() {
         world.network.run_until(world.network.now_ns() + 1_000_000);
     }
     let refused = world.donors[0].as_ref().unwrap().service.stats();
-    assert!(refused.strangers > 0, "{refused:?}");
+    assert!(refused.unadmitted > 0, "{refused:?}");
     assert!(world.open(DONORS + 1).is_ok());
 }
 
-fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired<M: Means>() {
+fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired<M: AccessKind>() {
     let mut world = World::<M>::new(3);
     let mut volume = world.create(DONORS);
     for page in 0..64 {
@@ -235,7 +235,7 @@ fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired<
         if volume.status() == Status::Whole {
             break;
         }
-        world.pass();
+        world.advance();
     }
     assert_eq!(volume.status(), Status::Whole);
     world.kill(1);

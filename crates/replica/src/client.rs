@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sinew_fabric::{Address, Generator};
-use sinew_rpc::gate::{Key, Knock, Knocked};
+use sinew_rpc::gate::{CallerHandshake, HandshakeStep, Key};
 use sinew_rpc::{CallOptions, Completion, Endpoint, SessionEvent, SessionId};
 
-use crate::client_wire::{Answer, Ask, Freshness, Status};
+use crate::client_wire::{Answer, ClientRequest, Freshness, Status};
 use crate::sessions::IN_FLIGHT_MAX;
 use crate::wire::{self, CLIENT, GREET, MemberInfo};
 
@@ -17,7 +17,7 @@ const SUSPECT_NS: u64 = 60_000_000;
 /// As [`TRY_NS`], for requests that take longer: watches, and changes of the members.
 const LONG_TRY_NS: u64 = 35_000_000_000;
 /// Time before the next attempt, in ns.
-const AGAIN_NS: u64 = 1_000_000;
+const RETRY_NS: u64 = 1_000_000;
 /// Time after which a lost connection is opened again, in ns.
 const REOPEN_NS: u64 = 5_000_000;
 const ANSWER_LEN: usize = 256;
@@ -49,7 +49,7 @@ pub enum ClientError {
     DiskFull,
     /// Every member that was reached refuses the client.
     #[error("{address}: {why}; give the cluster's key with --key-file")]
-    Stranger {
+    NotAdmitted {
         /// Address of the last of them.
         address: String,
         /// Reason for its refusal.
@@ -68,11 +68,11 @@ pub enum ClientError {
 
 /// A successful answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answered {
+pub enum RequestOutcome {
     /// The command ran, with this answer of the state machine.
-    Ran(Vec<u8>),
+    CommandAnswer(Vec<u8>),
     /// The query found this.
-    Found(Vec<u8>),
+    QueryAnswer(Vec<u8>),
     /// Status of a member.
     Status(Box<Status>),
     /// The change was made.
@@ -94,7 +94,7 @@ impl Request {
     }
 
     /// Whether any member may answer.
-    fn is_of_any(&self) -> bool {
+    fn is_for_any_member(&self) -> bool {
         matches!(self, Self::Watch { .. } | Self::Read { freshness: Freshness::Stale, .. })
     }
 }
@@ -104,27 +104,27 @@ struct Pending {
     request: Request,
     end_ns: u64,
     /// When it is to be sent; `None` while it is in flight.
-    next_ns: Option<u64>,
+    send_at_ns: Option<u64>,
     /// The only address that may answer, if given.
     at: Option<String>,
     may_have_run: bool,
 }
 
 /// The connection to an address.
-struct Way {
+struct Connection {
     session: Option<SessionId>,
     /// Whether calls can be sent: if there is a key, both sides have proved that they have it.
     is_open: bool,
-    knock: Option<Knock>,
+    handshake: Option<CallerHandshake>,
     /// When the session was begun.
     since_ns: u64,
     /// No other session is begun before this time.
-    until_ns: u64,
+    reopen_at_ns: u64,
 }
 
-impl Way {
+impl Connection {
     const fn closed(until_ns: u64) -> Self {
-        Self { session: None, is_open: false, knock: None, since_ns: 0, until_ns }
+        Self { session: None, is_open: false, handshake: None, since_ns: 0, reopen_at_ns: until_ns }
     }
 }
 
@@ -134,8 +134,8 @@ pub struct Client<E> {
     random: Box<dyn Generator>,
     addresses: Vec<String>,
     /// Index in `addresses` of the member that gets the next attempt.
-    at: usize,
-    ways: BTreeMap<String, Way>,
+    current: usize,
+    connections: BTreeMap<String, Connection>,
     /// Times until which members count as gone, by index in `addresses`.
     suspects: BTreeMap<usize, u64>,
     nonce: u64,
@@ -148,11 +148,11 @@ pub struct Client<E> {
     calls: BTreeMap<u64, (u64, usize)>,
     next_call: u64,
     key: Option<Key>,
-    /// Messages of a [`Knock`] in flight, with the address that they went to.
-    knocks: BTreeMap<u64, String>,
+    /// Messages of a [`CallerHandshake`] in flight, with the address that they went to.
+    handshakes: BTreeMap<u64, String>,
     /// Indices in `addresses` of members that refuse the client.
     refused: BTreeSet<usize>,
-    done: VecDeque<(u64, Result<Answered, ClientError>)>,
+    done: VecDeque<(u64, Result<RequestOutcome, ClientError>)>,
     reached: Vec<String>,
     silent: Vec<String>,
     scratch: Vec<u8>,
@@ -166,8 +166,8 @@ impl<E: Endpoint> Client<E> {
             rpc,
             random,
             addresses,
-            at: 0,
-            ways: BTreeMap::new(),
+            current: 0,
+            connections: BTreeMap::new(),
             suspects: BTreeMap::new(),
             nonce,
             session: None,
@@ -178,7 +178,7 @@ impl<E: Endpoint> Client<E> {
             calls: BTreeMap::new(),
             next_call: 0,
             key: None,
-            knocks: BTreeMap::new(),
+            handshakes: BTreeMap::new(),
             refused: BTreeSet::new(),
             done: VecDeque::new(),
             reached: Vec::new(),
@@ -218,7 +218,7 @@ impl<E: Endpoint> Client<E> {
         let now_ns = self.rpc.now_ns();
         let end_ns = now_ns.saturating_add(timeout_ns);
         self.pending
-            .insert(self.next_id, Pending { tag, request, end_ns, next_ns: Some(now_ns), at, may_have_run: false });
+            .insert(self.next_id, Pending { tag, request, end_ns, send_at_ns: Some(now_ns), at, may_have_run: false });
         self.next_id += 1;
         Ok(())
     }
@@ -263,20 +263,26 @@ impl<E: Endpoint> Client<E> {
     /// # Errors
     ///
     /// [`ClientError::WindowFull`] if too many requests are in flight.
-    pub fn ask(&mut self, tag: u64, ask: &Ask<'_>, at: Option<&str>, timeout_ns: u64) -> Result<(), ClientError> {
+    pub fn ask(
+        &mut self,
+        tag: u64,
+        ask: &ClientRequest<'_>,
+        at: Option<&str>,
+        timeout_ns: u64,
+    ) -> Result<(), ClientError> {
         let mut bytes = Vec::new();
         wire::encode(ask, &mut bytes);
         self.begin(tag, Request::Other { bytes }, at.map(str::to_owned), timeout_ns)
     }
 
     /// Takes the next finished request.
-    pub fn poll(&mut self) -> Option<(u64, Result<Answered, ClientError>)> {
+    pub fn poll(&mut self) -> Option<(u64, Result<RequestOutcome, ClientError>)> {
         self.done.pop_front()
     }
 
     /// When the client needs its next turn, if nothing arrives earlier.
     pub fn next_turn_ns(&self) -> Option<u64> {
-        let wait = |pending: &Pending| pending.next_ns.map_or(pending.end_ns, |next| next.min(pending.end_ns));
+        let wait = |pending: &Pending| pending.send_at_ns.map_or(pending.end_ns, |next| next.min(pending.end_ns));
         self.pending.values().map(wait).min()
     }
 
@@ -286,21 +292,21 @@ impl<E: Endpoint> Client<E> {
         let now_ns = self.rpc.now_ns();
         while let Some(event) = self.rpc.poll_event() {
             busy = true;
-            self.take_event(&event, now_ns);
+            self.handle_event(&event, now_ns);
         }
         while let Some(completion) = self.rpc.poll_completion() {
             busy = true;
-            if let Some(address) = self.knocks.remove(&completion.tag) {
-                self.take_knock(&address, &completion, now_ns);
+            if let Some(address) = self.handshakes.remove(&completion.tag) {
+                self.handle_proof_answer(&address, &completion, now_ns);
                 continue;
             }
             let Some((id, at)) = self.calls.remove(&completion.tag) else { continue };
             match completion.result {
-                Ok(()) => self.take_answer(id, at, &completion.response, now_ns),
+                Ok(()) => self.handle_answer(id, at, &completion.response, now_ns),
                 Err(error) => {
                     let is_known =
                         matches!(error.execution, sinew_rpc::Execution::NeverSent | sinew_rpc::Execution::NotRun);
-                    self.failed(id, at, !is_known, now_ns);
+                    self.on_attempt_failed(id, at, !is_known, now_ns);
                 }
             }
         }
@@ -308,22 +314,24 @@ impl<E: Endpoint> Client<E> {
         busy
     }
 
-    fn take_event(&mut self, event: &SessionEvent, now_ns: u64) {
+    fn handle_event(&mut self, event: &SessionEvent, now_ns: u64) {
         let session = event.session();
-        let Some((address, way)) = self.ways.iter_mut().find(|(_, way)| way.session == Some(session)) else { return };
+        let Some((address, way)) = self.connections.iter_mut().find(|(_, way)| way.session == Some(session)) else {
+            return;
+        };
         match (event, &self.key) {
             (SessionEvent::Connected(_), None) => way.is_open = true,
             (SessionEvent::Connected(_), Some(key)) => {
-                let knock = Knock::new(key, &mut *self.random);
+                let knock = CallerHandshake::new(key, &mut *self.random);
                 let (greeting, address) = (knock.greeting(), address.clone());
-                way.knock = Some(knock);
-                self.say_at_door(address, session, &greeting, now_ns);
+                way.handshake = Some(knock);
+                self.send_proof(address, session, &greeting, now_ns);
             }
-            _ => *way = Way::closed(now_ns + REOPEN_NS),
+            _ => *way = Connection::closed(now_ns + REOPEN_NS),
         }
     }
 
-    fn say_at_door(&mut self, address: String, session: SessionId, message: &[u8], now_ns: u64) {
+    fn send_proof(&mut self, address: String, session: SessionId, message: &[u8], now_ns: u64) {
         let tag = self.next_call;
         let buffers = self.rpc.alloc(message.len()).and_then(|request| Ok((request, self.rpc.alloc(ANSWER_LEN)?)));
         let sent = buffers.is_ok_and(|(mut request, response)| {
@@ -333,48 +341,48 @@ impl<E: Endpoint> Client<E> {
         });
         if sent {
             self.next_call += 1;
-            self.knocks.insert(tag, address);
+            self.handshakes.insert(tag, address);
         } else {
-            self.hang_up(&address, now_ns);
+            self.disconnect(&address, now_ns);
         }
     }
 
-    /// Handles the answer to a message of a [`Knock`].
-    fn take_knock(&mut self, address: &str, completion: &Completion, now_ns: u64) {
-        let Some(way) = self.ways.get_mut(address) else { return };
-        let (Some(session), Some(knock)) = (way.session, &mut way.knock) else { return };
-        let knocked = completion.result.is_ok().then(|| knock.hear(&completion.response));
+    /// Handles the answer to a message of a [`CallerHandshake`].
+    fn handle_proof_answer(&mut self, address: &str, completion: &Completion, now_ns: u64) {
+        let Some(way) = self.connections.get_mut(address) else { return };
+        let (Some(session), Some(knock)) = (way.session, &mut way.handshake) else { return };
+        let knocked = completion.result.is_ok().then(|| knock.handle_answer(&completion.response));
         let at = self.addresses.iter().position(|known| known == address);
         match knocked {
-            None => self.hang_up(address, now_ns),
-            Some(Knocked::Welcome) => {
-                (way.is_open, way.knock) = (true, None);
+            None => self.disconnect(address, now_ns),
+            Some(HandshakeStep::Welcome) => {
+                (way.is_open, way.handshake) = (true, None);
                 at.map(|at| self.refused.remove(&at));
                 self.pending
                     .values_mut()
-                    .filter_map(|pending| pending.next_ns.as_mut())
+                    .filter_map(|pending| pending.send_at_ns.as_mut())
                     .for_each(|next| *next = now_ns);
             }
-            Some(Knocked::Send(message)) => self.say_at_door(address.to_owned(), session, &message, now_ns),
-            Some(Knocked::Refused(why)) => {
-                self.hang_up(address, now_ns);
-                at.into_iter().for_each(|at| self.refused_by(at, why, now_ns));
+            Some(HandshakeStep::Send(message)) => self.send_proof(address.to_owned(), session, &message, now_ns),
+            Some(HandshakeStep::Refused(why)) => {
+                self.disconnect(address, now_ns);
+                at.into_iter().for_each(|at| self.on_refused(at, why, now_ns));
             }
         }
     }
 
-    fn hang_up(&mut self, address: &str, now_ns: u64) {
-        if let Some(way) = self.ways.get_mut(address) {
+    fn disconnect(&mut self, address: &str, now_ns: u64) {
+        if let Some(way) = self.connections.get_mut(address) {
             way.session.map(|session| self.rpc.disconnect(session));
-            *way = Way::closed(now_ns + REOPEN_NS);
+            *way = Connection::closed(now_ns + REOPEN_NS);
         }
     }
 
     /// Handles a member that refuses the client. Another may accept it, unless all have refused.
-    fn refused_by(&mut self, at: usize, why: &'static str, now_ns: u64) {
+    fn on_refused(&mut self, at: usize, why: &'static str, now_ns: u64) {
         self.refused.insert(at);
         self.suspects.insert(at, now_ns + SUSPECT_NS);
-        self.look_elsewhere(at, now_ns);
+        self.try_next_member(at, now_ns);
         if self.refused.len() < self.addresses.len() {
             return;
         }
@@ -386,7 +394,7 @@ impl<E: Endpoint> Client<E> {
                 let (reached, silent) = (self.reached.clone(), self.silent.clone());
                 ClientError::NoAnswer { reached, silent, may_have_run }
             } else {
-                ClientError::Stranger { address: address.clone(), why }
+                ClientError::NotAdmitted { address: address.clone(), why }
             };
             self.finish(id, Err(error));
         }
@@ -394,52 +402,52 @@ impl<E: Endpoint> Client<E> {
 
     /// Sends the requests that are due, and fails those that have waited too long.
     fn send_due(&mut self, now_ns: u64) -> bool {
-        let due = |pending: &Pending| pending.next_ns.is_some_and(|next| next <= now_ns) || pending.end_ns <= now_ns;
+        let due = |pending: &Pending| pending.send_at_ns.is_some_and(|next| next <= now_ns) || pending.end_ns <= now_ns;
         let ids: Vec<u64> = self.pending.iter().filter(|(_, pending)| due(pending)).map(|(id, _)| *id).collect();
         let mut busy = false;
         for id in ids {
             let Some(pending) = self.pending.get_mut(&id) else { continue };
             if pending.end_ns <= now_ns {
-                let may_have_run = pending.may_have_run || pending.next_ns.is_none();
+                let may_have_run = pending.may_have_run || pending.send_at_ns.is_none();
                 let (reached, silent) = (self.reached.clone(), self.silent.clone());
                 self.finish(id, Err(ClientError::NoAnswer { reached, silent, may_have_run }));
                 busy = true;
                 continue;
             }
-            busy |= self.try_once(id, now_ns);
+            busy |= self.try_request(id, now_ns);
         }
         busy
     }
 
-    fn try_once(&mut self, id: u64, now_ns: u64) -> bool {
+    fn try_request(&mut self, id: u64, now_ns: u64) -> bool {
         let done_below = self.done_below();
         let Some(pending) = self.pending.get_mut(&id) else { return false };
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         match (&pending.request, self.session) {
-            (Request::Open, _) => wire::encode(&Ask::Open { nonce: self.nonce }, &mut bytes),
+            (Request::Open, _) => wire::encode(&ClientRequest::Open { nonce: self.nonce }, &mut bytes),
             (Request::Run { number, command }, Some(session)) => {
-                wire::encode(&Ask::Run { session, number: *number, done_below, command }, &mut bytes);
+                wire::encode(&ClientRequest::Run { session, number: *number, done_below, command }, &mut bytes);
             }
             // It waits for its session.
             (Request::Run { .. }, None) => {
-                pending.next_ns = Some(now_ns + AGAIN_NS);
+                pending.send_at_ns = Some(now_ns + RETRY_NS);
                 self.scratch = bytes;
                 return false;
             }
             (Request::Read { freshness, query }, _) => {
-                wire::encode(&Ask::Read { freshness: *freshness, query }, &mut bytes);
+                wire::encode(&ClientRequest::Read { freshness: *freshness, query }, &mut bytes);
             }
-            (Request::Watch { query }, _) => wire::encode(&Ask::Watch { query }, &mut bytes),
+            (Request::Watch { query }, _) => wire::encode(&ClientRequest::Watch { query }, &mut bytes),
             (Request::Other { bytes: asked }, _) => bytes.extend_from_slice(asked),
         }
         let at = match &pending.at {
             Some(address) => self.addresses.iter().position(|known| known == address),
-            None => Some(self.at % self.addresses.len().max(1)),
+            None => Some(self.current % self.addresses.len().max(1)),
         };
         let timeout_ns = if pending.request.is_long() { LONG_TRY_NS } else { TRY_NS };
         let timeout_ns = timeout_ns.min(pending.end_ns - now_ns);
-        pending.next_ns = Some(now_ns + AGAIN_NS);
+        pending.send_at_ns = Some(now_ns + RETRY_NS);
         let (only_there, call) = (pending.at.is_some(), self.next_call);
         let sent = at.is_some_and(|at| self.call(at, &bytes, call, timeout_ns, now_ns));
         self.scratch = bytes;
@@ -448,30 +456,30 @@ impl<E: Endpoint> Client<E> {
                 self.next_call += 1;
                 self.calls.insert(call, (id, at));
                 if let Some(pending) = self.pending.get_mut(&id) {
-                    pending.next_ns = None;
+                    pending.send_at_ns = None;
                 }
             }
             // Another member may be reachable.
-            Some(at) if !only_there && self.is_gone(at) => self.look_elsewhere(at, now_ns),
+            Some(at) if !only_there && self.is_disconnected(at) => self.try_next_member(at, now_ns),
             _ => {}
         }
         sent
     }
 
-    fn is_gone(&self, at: usize) -> bool {
-        let way = self.addresses.get(at).and_then(|address| self.ways.get(address));
+    fn is_disconnected(&self, at: usize) -> bool {
+        let way = self.addresses.get(at).and_then(|address| self.connections.get(address));
         way.is_none_or(|way| way.session.is_none())
     }
 
     /// Goes on to the next member that does not count as gone.
-    fn look_elsewhere(&mut self, from: usize, now_ns: u64) {
+    fn try_next_member(&mut self, from: usize, now_ns: u64) {
         let count = self.addresses.len().max(1);
-        if self.at % count != from {
+        if self.current % count != from {
             return;
         }
         let is_suspect = |at: &usize| self.suspects.get(at).is_some_and(|until_ns| now_ns < *until_ns);
         let next = (1..count).map(|step| (from + step) % count).find(|at| !is_suspect(at));
-        self.at = next.unwrap_or((from + 1) % count);
+        self.current = next.unwrap_or((from + 1) % count);
     }
 
     /// Number below which all commands have finished.
@@ -485,12 +493,12 @@ impl<E: Endpoint> Client<E> {
 
     fn call(&mut self, at: usize, bytes: &[u8], tag: u64, timeout_ns: u64, now_ns: u64) -> bool {
         let Some(address) = self.addresses.get(at) else { return false };
-        let way = self.ways.entry(address.clone()).or_insert(Way::closed(0));
-        if way.session.is_none() && now_ns >= way.until_ns {
+        let way = self.connections.entry(address.clone()).or_insert(Connection::closed(0));
+        if way.session.is_none() && now_ns >= way.reopen_at_ns {
             way.session = address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
             way.since_ns = now_ns;
             if way.session.is_none() {
-                way.until_ns = now_ns + REOPEN_NS;
+                way.reopen_at_ns = now_ns + REOPEN_NS;
             }
         }
         let Some(session) = way.session else { return false };
@@ -499,7 +507,7 @@ impl<E: Endpoint> Client<E> {
         if self.key.is_some() && !way.is_open {
             if now_ns - way.since_ns > TRY_NS {
                 self.suspects.insert(at, now_ns + SUSPECT_NS);
-                self.look_elsewhere(at, now_ns);
+                self.try_next_member(at, now_ns);
             }
             return false;
         }
@@ -511,22 +519,22 @@ impl<E: Endpoint> Client<E> {
     }
 
     /// Handles a failed attempt.
-    fn failed(&mut self, id: u64, at: usize, may_have_run: bool, now_ns: u64) {
+    fn on_attempt_failed(&mut self, id: u64, at: usize, may_have_run: bool, now_ns: u64) {
         self.suspects.insert(at, now_ns + SUSPECT_NS);
-        self.look_elsewhere(at, now_ns);
+        self.try_next_member(at, now_ns);
         if let Some(pending) = self.pending.get_mut(&id) {
             pending.may_have_run |= may_have_run;
-            pending.next_ns = Some(now_ns);
+            pending.send_at_ns = Some(now_ns);
         }
     }
 
-    fn again(&mut self, id: u64, next_ns: u64) {
+    fn send_again(&mut self, id: u64, next_ns: u64) {
         if let Some(pending) = self.pending.get_mut(&id) {
-            pending.next_ns = Some(next_ns);
+            pending.send_at_ns = Some(next_ns);
         }
     }
 
-    fn take_answer(&mut self, id: u64, at: usize, bytes: &[u8], now_ns: u64) {
+    fn handle_answer(&mut self, id: u64, at: usize, bytes: &[u8], now_ns: u64) {
         // A request that has already finished tells nothing about the current session.
         if !self.pending.contains_key(&id) {
             return;
@@ -537,50 +545,50 @@ impl<E: Endpoint> Client<E> {
         match answer {
             Answer::Opened { session } => {
                 self.session = Some(session);
-                self.finish(id, Ok(Answered::Done));
-                for pending in self.pending.values_mut().filter(|pending| pending.next_ns.is_some()) {
-                    pending.next_ns = Some(now_ns);
+                self.finish(id, Ok(RequestOutcome::Done));
+                for pending in self.pending.values_mut().filter(|pending| pending.send_at_ns.is_some()) {
+                    pending.send_at_ns = Some(now_ns);
                 }
             }
-            Answer::Ran(answer) => self.finish(id, Ok(Answered::Ran(answer.to_vec()))),
-            Answer::Found(found) => self.finish(id, Ok(Answered::Found(found.to_vec()))),
-            Answer::Status(status) => self.finish(id, Ok(Answered::Status(status))),
-            Answer::Done => self.finish(id, Ok(Answered::Done)),
-            Answer::NothingYet => self.again(id, now_ns),
-            Answer::Busy => self.again(id, now_ns + AGAIN_NS),
+            Answer::CommandAnswer(answer) => self.finish(id, Ok(RequestOutcome::CommandAnswer(answer.to_vec()))),
+            Answer::QueryAnswer(found) => self.finish(id, Ok(RequestOutcome::QueryAnswer(found.to_vec()))),
+            Answer::Status(status) => self.finish(id, Ok(RequestOutcome::Status(status))),
+            Answer::Done => self.finish(id, Ok(RequestOutcome::Done)),
+            Answer::NothingYet => self.send_again(id, now_ns),
+            Answer::Busy => self.send_again(id, now_ns + RETRY_NS),
             Answer::Expired | Answer::Forgotten => {
-                self.begin_session_anew();
+                self.reopen_session();
                 self.finish(id, Err(ClientError::Expired));
             }
             Answer::DiskFull => self.finish(id, Err(ClientError::DiskFull)),
             Answer::Refused(why) => self.finish(id, Err(ClientError::Refused(why))),
-            Answer::Stranger => {
+            Answer::NotAdmitted => {
                 // The member may have restarted: the next attempt begins with the proofs.
                 if self.key.is_some()
                     && let Some(address) = self.addresses.get(at).cloned()
                 {
-                    self.hang_up(&address, now_ns);
+                    self.disconnect(&address, now_ns);
                 }
-                self.again(id, now_ns + AGAIN_NS);
-                self.refused_by(at, "it wants the cluster's key", now_ns);
+                self.send_again(id, now_ns + RETRY_NS);
+                self.on_refused(at, "it wants the cluster's key", now_ns);
             }
-            Answer::Elsewhere { leader, members, silent } => {
-                let mut is_of_any = false;
+            Answer::NotLeader { leader, members, silent } => {
+                let mut is_for_any_member = false;
                 if let Some(pending) = self.pending.get_mut(&id) {
-                    is_of_any = pending.request.is_of_any();
+                    is_for_any_member = pending.request.is_for_any_member();
                     // A leader that accepted it and then lost its leadership answers like this, too, and the command
                     // may still be committed.
                     pending.may_have_run |= matches!(pending.request, Request::Run { .. });
                 }
-                self.learn(at, leader.filter(|_| !is_of_any), &members, silent, now_ns);
-                let wait_ns = if self.at % self.addresses.len().max(1) == at { AGAIN_NS } else { 0 };
-                self.again(id, now_ns + wait_ns.max(AGAIN_NS / 4));
+                self.learn_members(at, leader.filter(|_| !is_for_any_member), &members, silent, now_ns);
+                let wait_ns = if self.current % self.addresses.len().max(1) == at { RETRY_NS } else { 0 };
+                self.send_again(id, now_ns + wait_ns.max(RETRY_NS / 4));
             }
         }
     }
 
     /// Learns from the answer of a member that does not lead.
-    fn learn(
+    fn learn_members(
         &mut self,
         at: usize,
         leader: Option<MemberInfo>,
@@ -588,9 +596,9 @@ impl<E: Endpoint> Client<E> {
         silent: Vec<String>,
         now_ns: u64,
     ) {
-        let here = self.addresses.get(at).cloned().unwrap_or_default();
-        if !self.reached.contains(&here) {
-            self.reached.push(here);
+        let own_address = self.addresses.get(at).cloned().unwrap_or_default();
+        if !self.reached.contains(&own_address) {
+            self.reached.push(own_address);
         }
         self.silent = silent;
         for member in members.iter().take(wire::MEMBERS_MAX) {
@@ -601,14 +609,14 @@ impl<E: Endpoint> Client<E> {
         match leader.and_then(|leader| self.addresses.iter().position(|address| *address == leader.address)) {
             // That leader is gone, but the member that named it does not know yet.
             Some(leader) if self.suspects.get(&leader).is_some_and(|until_ns| now_ns < *until_ns) => {
-                self.look_elsewhere(at, now_ns);
+                self.try_next_member(at, now_ns);
             }
-            Some(leader) => self.at = leader,
-            None => self.look_elsewhere(at, now_ns),
+            Some(leader) => self.current = leader,
+            None => self.try_next_member(at, now_ns),
         }
     }
 
-    fn begin_session_anew(&mut self) {
+    fn reopen_session(&mut self) {
         (self.session, self.is_opening, self.nonce) = (None, false, self.random.next_u64());
         // Drops pending requests to open a session: that would be a second session, under which commands could run
         // again.
@@ -620,7 +628,7 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    fn finish(&mut self, id: u64, result: Result<Answered, ClientError>) {
+    fn finish(&mut self, id: u64, result: Result<RequestOutcome, ClientError>) {
         let Some(pending) = self.pending.remove(&id) else { return };
         if matches!(pending.request, Request::Open) {
             self.is_opening = false;

@@ -18,7 +18,7 @@ pub enum Freshness {
 
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ask<'a> {
+pub enum ClientRequest<'a> {
     /// Opens a session.
     Open {
         /// Drawn at random. Repeating it returns the same session.
@@ -176,9 +176,9 @@ pub enum Answer<'a> {
         session: u64,
     },
     /// The command ran, with this answer of the state machine.
-    Ran(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
+    CommandAnswer(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
     /// The query found this.
-    Found(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
+    QueryAnswer(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
     /// A watch found nothing for a while; repeat it.
     NothingYet,
     /// Status of the member.
@@ -187,7 +187,7 @@ pub enum Answer<'a> {
     Done,
     /// This member cannot do it, or not any more: ask the leader, or, if none is known, another member in a moment. A
     /// command may have run, and is safe to repeat in its session.
-    Elsewhere {
+    NotLeader {
         /// The leader, if known.
         leader: Option<MemberInfo>,
         /// All members that it knows.
@@ -206,5 +206,5 @@ pub enum Answer<'a> {
     /// It was not understood, or not allowed. Nothing was done.
     Refused(String),
     /// The client has not proved that it has the cluster's key. Nothing was done.
-    Stranger,
+    NotAdmitted,
 }

@@ -8,55 +8,57 @@ use std::hash::BuildHasherDefault;
 
 use sinew_fabric::{Address, Generator, SeededGenerator};
 use sinew_journal::disk::Disk;
-use sinew_rpc::gate::{Gate, Key, Knock, Knocked};
+use sinew_rpc::gate::{CallerHandshake, Gate, HandshakeStep, Key};
 use sinew_rpc::{CallOptions, ClientEvent, ClientId, DeferredCall, Endpoint, NexusError, SessionEvent, SessionId};
 use siphasher::sip::SipHasher13;
 
 use crate::client_wire::Answer;
 use crate::machine::StateMachine;
-use crate::member::{Member, MemberError, PeerAnswer, Receiver, Taken, Transport};
-use crate::wire::{self, CLIENT, GREET, MemberId, PEER, Say};
+use crate::member::{Accepted, Member, MemberError, PeerAnswer, Receiver, Transport};
+use crate::wire::{self, CLIENT, GREET, MemberId, PEER, PeerMessage};
 
 /// Time after which a message without an answer counts as lost, in ns.
 const ANSWER_NS: u64 = 500_000_000;
 /// Time after which a lost connection is opened again, in ns.
-const AGAIN_NS: u64 = 10_000_000;
+const REOPEN_NS: u64 = 10_000_000;
 /// Messages in flight to one member, at most.
 const IN_FLIGHT_MAX: usize = 128;
 /// Longest answer, in bytes, that needs no further buffer.
 const ANSWER_LEN: usize = 1024;
 /// Interval between checks for requests whose clients have gone, and for members without a connection, in ns.
-const LOOK_NS: u64 = 20_000_000;
+const CONNECT_INTERVAL_NS: u64 = 20_000_000;
 /// Time for which a member that refused us, or that we refused, is not asked again, in ns.
 const REFUSED_NS: u64 = 500_000_000;
 /// Callers at a time that have greeted but not yet proved that they have the key.
-const STRANGERS_MAX: usize = 1024;
+const UNADMITTED_MAX: usize = 1024;
 
 /// A map by numbers that this program chose. The order of iteration is the same in every run.
 type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<SipHasher13>>;
 
-enum State {
+enum ConnectionState {
     Closed {
         until_ns: u64,
     },
     Opening(SessionId),
     /// Both sides are proving that they have the key.
-    Knocking(SessionId, Knock),
+    Proving(SessionId, CallerHandshake),
     Open(SessionId),
 }
 
 /// The connection to an address.
-struct Way {
+struct Connection {
     address: String,
-    state: State,
+    state: ConnectionState,
     in_flight: usize,
 }
 
-impl Way {
+impl Connection {
     fn session(&self) -> Option<SessionId> {
         match &self.state {
-            State::Closed { .. } => None,
-            State::Opening(session) | State::Knocking(session, _) | State::Open(session) => Some(*session),
+            ConnectionState::Closed { .. } => None,
+            ConnectionState::Opening(session)
+            | ConnectionState::Proving(session, _)
+            | ConnectionState::Open(session) => Some(*session),
         }
     }
 }
@@ -65,38 +67,38 @@ impl Way {
 struct Sent {
     to: Option<MemberId>,
     /// Index of its connection.
-    way: usize,
+    connection: usize,
     is_piece: bool,
 }
 
 #[derive(Default)]
-struct Ways {
+struct Connections {
     /// One for each address that a message was ever sent to. Addresses come from the cluster's configurations, so there
     /// are few.
-    ways: Vec<Way>,
+    list: Vec<Connection>,
     sent: ByNumber<Sent>,
-    /// Messages of a [`Knock`] in flight, with the index of their connection.
-    knocks: ByNumber<usize>,
+    /// Messages of a [`CallerHandshake`] in flight, with the index of their connection.
+    handshakes: ByNumber<usize>,
     next_tag: u64,
     /// Calls of members that are answered at the end of the turn.
     waiting: VecDeque<(MemberId, DeferredCall)>,
     scratch: Vec<u8>,
     /// Messages that could not be sent: the receiver, and whether each was a piece of a snapshot.
     failed: Vec<(Option<MemberId>, bool)>,
-    no_way: u64,
+    unsent: u64,
     /// Last refusal because of the key: the address and the reason.
     refusal: Option<(String, &'static str)>,
-    /// [`Say::Stranger`] as bytes.
-    stranger: Vec<u8>,
+    /// [`PeerMessage::NotAdmitted`] as bytes.
+    not_admitted: Vec<u8>,
 }
 
 /// A member on an endpoint; see [the module](self).
 pub struct Host<E, S, D> {
     rpc: E,
     member: Member<S, D>,
-    ways: Ways,
-    held: ByNumber<DeferredCall>,
-    look_ns: u64,
+    connections: Connections,
+    held_calls: ByNumber<DeferredCall>,
+    next_look_ns: u64,
     gate: Gate<ClientId>,
     key: Option<Key>,
 }
@@ -104,7 +106,7 @@ pub struct Host<E, S, D> {
 /// The endpoint and the connections, as the member's transport.
 struct Sender<'a, E> {
     rpc: &'a mut E,
-    ways: &'a mut Ways,
+    connections: &'a mut Connections,
     now_ns: u64,
     is_busy: bool,
 }
@@ -112,67 +114,71 @@ struct Sender<'a, E> {
 impl<E: Endpoint> Sender<'_, E> {
     /// Returns the index of the connection to an address, and its session if that is open. Opens it if it is closed.
     fn session(&mut self, address: &str) -> Option<(usize, SessionId)> {
-        let ways = &mut self.ways.ways;
+        let ways = &mut self.connections.list;
         let at = ways.iter().position(|way| way.address == address).unwrap_or_else(|| {
-            ways.push(Way { address: address.to_owned(), state: State::Closed { until_ns: 0 }, in_flight: 0 });
+            ways.push(Connection {
+                address: address.to_owned(),
+                state: ConnectionState::Closed { until_ns: 0 },
+                in_flight: 0,
+            });
             ways.len() - 1
         });
         let way = &mut ways[at];
         match &way.state {
             _ if way.in_flight >= IN_FLIGHT_MAX => None,
-            State::Open(session) => Some((at, *session)),
-            State::Closed { until_ns } if self.now_ns >= *until_ns => {
+            ConnectionState::Open(session) => Some((at, *session)),
+            ConnectionState::Closed { until_ns } if self.now_ns >= *until_ns => {
                 let opened = address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
                 way.state = match opened {
-                    Some(session) => State::Opening(session),
-                    None => State::Closed { until_ns: self.now_ns + AGAIN_NS },
+                    Some(session) => ConnectionState::Opening(session),
+                    None => ConnectionState::Closed { until_ns: self.now_ns + REOPEN_NS },
                 };
                 self.is_busy = true;
                 None
             }
-            State::Opening(_) | State::Knocking(..) | State::Closed { .. } => None,
+            ConnectionState::Opening(_) | ConnectionState::Proving(..) | ConnectionState::Closed { .. } => None,
         }
     }
 
     fn call(&mut self, address: &str, to: Option<MemberId>, is_piece: bool) -> bool {
         let Some((way, session)) = self.session(address) else { return false };
-        let bytes = &self.ways.scratch;
+        let bytes = &self.connections.scratch;
         let Ok(mut request) = self.rpc.alloc(bytes.len()) else { return false };
         let Ok(response) = self.rpc.alloc(ANSWER_LEN) else { return false };
         if request.fill(bytes).is_err() {
             return false;
         }
-        let tag = self.ways.next_tag;
+        let tag = self.connections.next_tag;
         let options = CallOptions::tag(tag).timeout_ns(ANSWER_NS);
         if self.rpc.enqueue_request(session, PEER, request, response, options).is_err() {
             return false;
         }
-        self.ways.next_tag += 1;
-        self.ways.sent.insert(tag, Sent { to, way, is_piece });
-        self.ways.ways[way].in_flight += 1;
+        self.connections.next_tag += 1;
+        self.connections.sent.insert(tag, Sent { to, connection: way, is_piece });
+        self.connections.list[way].in_flight += 1;
         true
     }
 }
 
 impl<E: Endpoint> Transport for Sender<'_, E> {
-    fn send(&mut self, to: Receiver<'_>, say: &Say<'_>) {
-        let mut scratch = std::mem::take(&mut self.ways.scratch);
+    fn send(&mut self, to: Receiver<'_>, say: &PeerMessage<'_>) {
+        let mut scratch = std::mem::take(&mut self.connections.scratch);
         scratch.clear();
         wire::to_bytes(say, &mut scratch);
-        self.ways.scratch = scratch;
+        self.connections.scratch = scratch;
         self.is_busy = true;
-        let is_piece = matches!(say, Say::Piece { .. });
+        let is_piece = matches!(say, PeerMessage::Piece { .. });
         let (id, address) = match to {
             Receiver::Member(id, address) => (Some(id), address),
             Receiver::Address(address) => (None, Some(address)),
         };
-        let waiting = self.ways.waiting.iter().position(|(from, _)| Some(*from) == id && !is_piece);
-        if let Some((_, call)) = waiting.and_then(|at| self.ways.waiting.remove(at)) {
-            return self.rpc.reply(call, &self.ways.scratch);
+        let waiting = self.connections.waiting.iter().position(|(from, _)| Some(*from) == id && !is_piece);
+        if let Some((_, call)) = waiting.and_then(|at| self.connections.waiting.remove(at)) {
+            return self.rpc.reply(call, &self.connections.scratch);
         }
         if !address.is_some_and(|address| self.call(address, id, is_piece)) {
-            self.ways.no_way += 1;
-            self.ways.failed.push((id, is_piece));
+            self.connections.unsent += 1;
+            self.connections.failed.push((id, is_piece));
         }
     }
 
@@ -191,11 +197,11 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         rpc.handle_polled(PEER)?;
         rpc.handle_polled(CLIENT)?;
         rpc.handle_polled(GREET)?;
-        let (held, mut ways): (_, Ways) = Default::default();
-        wire::to_bytes(&Say::Stranger, &mut ways.stranger);
+        let (held, mut connections): (_, Connections) = Default::default();
+        wire::to_bytes(&PeerMessage::NotAdmitted, &mut connections.not_admitted);
         // Without a key it draws no random numbers.
-        let gate = Gate::new(None, STRANGERS_MAX, Box::new(SeededGenerator::new(0)));
-        Ok(Self { rpc, member, ways, held, look_ns: 0, gate, key: None })
+        let gate = Gate::new(None, UNADMITTED_MAX, Box::new(SeededGenerator::new(0)));
+        Ok(Self { rpc, member, connections, held_calls: held, next_look_ns: 0, gate, key: None })
     }
 
     /// Admits only members and clients that have the cluster's key, and proves to other members that this one has it.
@@ -203,14 +209,14 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     #[must_use]
     pub fn keyed(mut self, key: Key, random: Box<dyn Generator>) -> Self {
         self.key = Some(key.clone());
-        self.gate = Gate::new(Some(key), STRANGERS_MAX, random);
+        self.gate = Gate::new(Some(key), UNADMITTED_MAX, random);
         self
     }
 
     /// Last refusal because of the key, whether another member refused this one or this one refused it: the other's
     /// address, and the reason.
     pub fn refusal(&self) -> Option<(&str, &'static str)> {
-        self.ways.refusal.as_ref().map(|(address, why)| (address.as_str(), *why))
+        self.connections.refusal.as_ref().map(|(address, why)| (address.as_str(), *why))
     }
 
     /// The member.
@@ -229,12 +235,12 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     }
 
     /// Messages that could not be sent.
-    pub fn no_way(&self) -> u64 {
-        self.ways.no_way
+    pub fn unsent(&self) -> u64 {
+        self.connections.unsent
     }
 
     /// Time for which it may sleep if nothing happens, in ns.
-    pub fn rest_ns(&self) -> u64 {
+    pub fn sleep_ns(&self) -> u64 {
         self.member.next_turn_ns().saturating_sub(self.rpc.now_ns())
     }
 
@@ -248,35 +254,35 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         let now_ns = self.rpc.now_ns();
         while let Some(call) = self.rpc.poll_request() {
             busy = true;
-            self.take_request(call, now_ns)?;
+            self.handle_request(call, now_ns)?;
         }
-        busy |= self.take_completions(now_ns)?;
-        self.take_events(now_ns);
-        let mut sender = Sender { rpc: &mut self.rpc, ways: &mut self.ways, now_ns, is_busy: false };
-        if now_ns >= self.look_ns {
-            self.look_ns = now_ns + LOOK_NS;
+        busy |= self.handle_completions(now_ns)?;
+        self.handle_events(now_ns);
+        let mut sender = Sender { rpc: &mut self.rpc, connections: &mut self.connections, now_ns, is_busy: false };
+        if now_ns >= self.next_look_ns {
+            self.next_look_ns = now_ns + CONNECT_INTERVAL_NS;
             // Followers have nothing to say to each other until their leader dies. An election must not begin with a
             // handshake, during which requests for votes are lost.
-            for address in self.member.others() {
+            for address in self.member.other_addresses() {
                 sender.session(address);
             }
-            self.held.retain(|_, call| !call.is_abandoned());
+            self.held_calls.retain(|_, call| !call.is_abandoned());
         }
         busy |= self.member.turn(now_ns, &mut sender)?;
         busy |= sender.is_busy;
-        for (to, was_piece) in self.ways.failed.drain(..) {
+        for (to, was_piece) in self.connections.failed.drain(..) {
             self.member.call_failed(to, was_piece);
         }
-        if !self.ways.waiting.is_empty() {
+        if !self.connections.waiting.is_empty() {
             let mut nothing = Vec::new();
-            wire::to_bytes(&Say::Nothing, &mut nothing);
-            for (_, call) in self.ways.waiting.drain(..) {
+            wire::to_bytes(&PeerMessage::Nothing, &mut nothing);
+            for (_, call) in self.connections.waiting.drain(..) {
                 self.rpc.reply(call, &nothing);
                 busy = true;
             }
         }
         self.member.take_answers(|held, answer| {
-            if let Some(call) = self.held.remove(&held) {
+            if let Some(call) = self.held_calls.remove(&held) {
                 self.rpc.reply(call, answer);
                 busy = true;
             }
@@ -284,31 +290,31 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         Ok(busy)
     }
 
-    fn take_request(&mut self, call: DeferredCall, now_ns: u64) -> Result<(), MemberError> {
+    fn handle_request(&mut self, call: DeferredCall, now_ns: u64) -> Result<(), MemberError> {
         let client = call.client();
         match call.request_type() {
             GREET => {
-                let answer = self.gate.hear(client, call.request());
+                let answer = self.gate.handle_message(client, call.request());
                 self.rpc.reply(call, &answer);
             }
-            kind if !self.gate.knows(client) => {
+            kind if !self.gate.is_proven(client) => {
                 let mut answer = Vec::new();
                 match kind {
-                    PEER => wire::to_bytes(&Say::Stranger, &mut answer),
-                    _ => wire::encode(&Answer::Stranger, &mut answer),
+                    PEER => wire::to_bytes(&PeerMessage::NotAdmitted, &mut answer),
+                    _ => wire::encode(&Answer::NotAdmitted, &mut answer),
                 }
-                self.member.refused_stranger();
+                self.member.count_not_admitted();
                 self.rpc.reply(call, &answer);
             }
-            PEER => return self.take_peer(call, now_ns),
-            _ => self.take_client(call, now_ns),
+            PEER => return self.handle_peer(call, now_ns),
+            _ => self.handle_client(call, now_ns),
         }
         Ok(())
     }
 
-    fn take_peer(&mut self, call: DeferredCall, now_ns: u64) -> Result<(), MemberError> {
-        match self.member.take_peer(call.request(), now_ns)? {
-            PeerAnswer::AfterTurn(from) => self.ways.waiting.push_back((from, call)),
+    fn handle_peer(&mut self, call: DeferredCall, now_ns: u64) -> Result<(), MemberError> {
+        match self.member.handle_peer(call.request(), now_ns)? {
+            PeerAnswer::AtEndOfTurn(from) => self.connections.waiting.push_back((from, call)),
             PeerAnswer::Now(say) => {
                 let mut bytes = Vec::new();
                 wire::to_bytes(&say, &mut bytes);
@@ -318,50 +324,52 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         Ok(())
     }
 
-    fn take_client(&mut self, call: DeferredCall, now_ns: u64) {
-        match self.member.take_client(call.request(), now_ns) {
-            Taken::Answer(answer) => self.rpc.reply(call, &answer),
-            Taken::Held(held) => drop(self.held.insert(held, call)),
+    fn handle_client(&mut self, call: DeferredCall, now_ns: u64) {
+        match self.member.handle_client(call.request(), now_ns) {
+            Accepted::Answer(answer) => self.rpc.reply(call, &answer),
+            Accepted::Deferred(held) => drop(self.held_calls.insert(held, call)),
         }
     }
 
-    fn take_completions(&mut self, now_ns: u64) -> Result<bool, MemberError> {
+    fn handle_completions(&mut self, now_ns: u64) -> Result<bool, MemberError> {
         let mut busy = false;
         while let Some(completion) = self.rpc.poll_completion() {
             busy = true;
-            if let Some(way) = self.ways.knocks.remove(&completion.tag) {
+            if let Some(way) = self.connections.handshakes.remove(&completion.tag) {
                 let answer = completion.result.is_ok().then_some(&completion.response[..]);
-                self.take_knock(way, answer, now_ns);
+                self.handle_proof_answer(way, answer, now_ns);
                 continue;
             }
-            let Some(sent) = self.ways.sent.remove(&completion.tag) else { continue };
-            self.ways.ways[sent.way].in_flight -= 1;
+            let Some(sent) = self.connections.sent.remove(&completion.tag) else { continue };
+            self.connections.list[sent.connection].in_flight -= 1;
             match completion.result {
-                Ok(()) if completion.response[..] == self.ways.stranger[..] => {
-                    self.refused(sent.way, "it wants the cluster's key", now_ns);
+                Ok(()) if completion.response[..] == self.connections.not_admitted[..] => {
+                    self.on_refused(sent.connection, "it wants the cluster's key", now_ns);
                     self.member.call_failed(sent.to, sent.is_piece);
                 }
-                Ok(()) => self.member.take_answer(sent.to, sent.is_piece, &completion.response, now_ns)?,
+                Ok(()) => self.member.handle_answer(sent.to, sent.is_piece, &completion.response, now_ns)?,
                 Err(_) => self.member.call_failed(sent.to, sent.is_piece),
             }
         }
         Ok(busy)
     }
 
-    fn take_events(&mut self, now_ns: u64) {
+    fn handle_events(&mut self, now_ns: u64) {
         while let Some(event) = self.rpc.poll_event() {
             let session = event.session();
-            let Some(at) = self.ways.ways.iter().position(|way| way.session() == Some(session)) else { continue };
-            self.ways.ways[at].state = match (event, &self.key) {
-                (SessionEvent::Connected(session), None) => State::Open(session),
+            let Some(at) = self.connections.list.iter().position(|way| way.session() == Some(session)) else {
+                continue;
+            };
+            self.connections.list[at].state = match (event, &self.key) {
+                (SessionEvent::Connected(session), None) => ConnectionState::Open(session),
                 (SessionEvent::Connected(session), Some(key)) => {
-                    let knock = Knock::new(key, self.gate.random());
+                    let knock = CallerHandshake::new(key, self.gate.random());
                     let greeting = knock.greeting();
-                    self.ways.ways[at].state = State::Knocking(session, knock);
-                    self.say_at_door(at, session, &greeting, now_ns);
+                    self.connections.list[at].state = ConnectionState::Proving(session, knock);
+                    self.send_proof(at, session, &greeting, now_ns);
                     continue;
                 }
-                _ => State::Closed { until_ns: now_ns + AGAIN_NS },
+                _ => ConnectionState::Closed { until_ns: now_ns + REOPEN_NS },
             };
         }
         while let Some(event) = self.rpc.poll_client_event() {
@@ -371,45 +379,45 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         }
     }
 
-    fn say_at_door(&mut self, way: usize, session: SessionId, message: &[u8], now_ns: u64) {
-        let tag = self.ways.next_tag;
-        self.ways.next_tag += 1;
+    fn send_proof(&mut self, connection: usize, session: SessionId, message: &[u8], now_ns: u64) {
+        let tag = self.connections.next_tag;
+        self.connections.next_tag += 1;
         let (Ok(mut request), Ok(response)) = (self.rpc.alloc(message.len()), self.rpc.alloc(ANSWER_LEN)) else {
-            return self.close(way, AGAIN_NS, now_ns);
+            return self.close(connection, REOPEN_NS, now_ns);
         };
         let options = CallOptions::tag(tag).timeout_ns(ANSWER_NS);
         if request.fill(message).is_err()
             || self.rpc.enqueue_request(session, GREET, request, response, options).is_err()
         {
-            return self.close(way, AGAIN_NS, now_ns);
+            return self.close(connection, REOPEN_NS, now_ns);
         }
-        self.ways.knocks.insert(tag, way);
+        self.connections.handshakes.insert(tag, connection);
     }
 
-    /// Handles the answer to a message of a [`Knock`]; `None` if there was no answer.
-    fn take_knock(&mut self, way: usize, answer: Option<&[u8]>, now_ns: u64) {
-        let State::Knocking(session, knock) = &mut self.ways.ways[way].state else { return };
+    /// Handles the answer to a message of a [`CallerHandshake`]; `None` if there was no answer.
+    fn handle_proof_answer(&mut self, connection: usize, answer: Option<&[u8]>, now_ns: u64) {
+        let ConnectionState::Proving(session, knock) = &mut self.connections.list[connection].state else { return };
         let session = *session;
-        match answer.map(|answer| knock.hear(answer)) {
-            None => self.close(way, AGAIN_NS, now_ns),
-            Some(Knocked::Welcome) => {
-                self.ways.ways[way].state = State::Open(session);
-                self.ways.refusal = None;
+        match answer.map(|answer| knock.handle_answer(answer)) {
+            None => self.close(connection, REOPEN_NS, now_ns),
+            Some(HandshakeStep::Welcome) => {
+                self.connections.list[connection].state = ConnectionState::Open(session);
+                self.connections.refusal = None;
             }
-            Some(Knocked::Send(message)) => self.say_at_door(way, session, &message, now_ns),
-            Some(Knocked::Refused(why)) => self.refused(way, why, now_ns),
+            Some(HandshakeStep::Send(message)) => self.send_proof(connection, session, &message, now_ns),
+            Some(HandshakeStep::Refused(why)) => self.on_refused(connection, why, now_ns),
         }
     }
 
-    fn refused(&mut self, way: usize, why: &'static str, now_ns: u64) {
-        self.ways.refusal = Some((self.ways.ways[way].address.clone(), why));
-        self.close(way, REFUSED_NS, now_ns);
+    fn on_refused(&mut self, connection: usize, why: &'static str, now_ns: u64) {
+        self.connections.refusal = Some((self.connections.list[connection].address.clone(), why));
+        self.close(connection, REFUSED_NS, now_ns);
     }
 
-    fn close(&mut self, way: usize, rest_ns: u64, now_ns: u64) {
-        if let Some(session) = self.ways.ways[way].session() {
+    fn close(&mut self, connection: usize, rest_ns: u64, now_ns: u64) {
+        if let Some(session) = self.connections.list[connection].session() {
             self.rpc.disconnect(session);
         }
-        self.ways.ways[way].state = State::Closed { until_ns: now_ns + rest_ns };
+        self.connections.list[connection].state = ConnectionState::Closed { until_ns: now_ns + rest_ns };
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::{BadSnapshot, Malformed, StateMachine};
 use crate::wire;
 use history::History;
-pub use messages::{Change, Command, Done, Expect, Found, Item, Query};
+pub use messages::{Change, Command, CommandResult, Expect, Item, Query, QueryResult};
 
 /// Longest key, in bytes.
 pub const KEY_LEN_MAX: usize = 64 << 10;
@@ -42,7 +42,7 @@ pub struct KvStore {
 }
 
 #[derive(Serialize, Deserialize)]
-struct KeptItem<'a> {
+struct StoredItem<'a> {
     #[serde(borrow, with = "serde_bytes")]
     key: &'a [u8],
     #[serde(borrow, with = "serde_bytes")]
@@ -52,11 +52,11 @@ struct KeptItem<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept<'a> {
+struct StoredState<'a> {
     kind: u32,
     revision: u64,
     #[serde(borrow)]
-    items: Vec<KeptItem<'a>>,
+    items: Vec<StoredItem<'a>>,
 }
 
 const KIND: u32 = u32::from_le_bytes(*b"kv-1");
@@ -85,7 +85,7 @@ fn check(command: &Command<'_>) -> Result<(), Malformed> {
     }
 }
 
-fn nonsense(what: &str) -> Malformed {
+fn not_understood(what: &str) -> Malformed {
     Malformed(format!("the {what} was not understood: use the same release on both sides"))
 }
 
@@ -128,33 +128,33 @@ impl KvStore {
         true
     }
 
-    fn run(&mut self, command: &Command<'_>) -> Done<'_> {
+    fn run(&mut self, command: &Command<'_>) -> CommandResult<'_> {
         match *command {
-            Command::Put { key, value } => Done::Changed { revision: self.put(key, value) },
-            Command::Delete { key } if self.delete(key) => Done::Changed { revision: self.revision },
-            Command::Delete { .. } => Done::NotThere,
+            Command::Put { key, value } => CommandResult::Changed { revision: self.put(key, value) },
+            Command::Delete { key } if self.delete(key) => CommandResult::Changed { revision: self.revision },
+            Command::Delete { .. } => CommandResult::KeyMissing,
             Command::Swap { key, expect, value } => {
-                let is_so = match (expect, self.items.get(key)) {
+                let is_expected = match (expect, self.items.get(key)) {
                     (Expect::Nothing, found) => found.is_none(),
                     (Expect::Revision(revision), Some(found)) => found.revision == revision,
                     (Expect::Value(bytes), Some(found)) => *found.bytes == *bytes,
                     (_, None) => false,
                 };
-                if !is_so {
-                    return Done::Differs { found: self.items.get(key).map(|value| item(&[], value)) };
+                if !is_expected {
+                    return CommandResult::Differs { found: self.items.get(key).map(|value| item(&[], value)) };
                 }
                 match value {
-                    Some(value) => Done::Changed { revision: self.put(key, value) },
+                    Some(value) => CommandResult::Changed { revision: self.put(key, value) },
                     None => {
                         self.delete(key);
-                        Done::Changed { revision: self.revision }
+                        CommandResult::Changed { revision: self.revision }
                     }
                 }
             }
         }
     }
 
-    fn range(&self, from: &[u8], to: Option<&[u8]>, limit: usize) -> Found<'_> {
+    fn range(&self, from: &[u8], to: Option<&[u8]>, limit: usize) -> QueryResult<'_> {
         let end = to.map_or(Bound::Unbounded, Bound::Excluded);
         let (mut items, mut len, mut more) = (Vec::new(), 0, false);
         if to.is_none_or(|to| from < to) {
@@ -167,7 +167,7 @@ impl KvStore {
                 items.push(item(key, value));
             }
         }
-        Found::Items { revision: self.revision, items, more }
+        QueryResult::Items { revision: self.revision, items, more }
     }
 }
 
@@ -177,11 +177,11 @@ fn item<'a>(key: &'a [u8], value: &'a Value) -> Item<'a> {
 
 impl StateMachine for KvStore {
     fn check_command(&self, command: &[u8]) -> Result<(), Malformed> {
-        check(&wire::decode(command).map_err(|_| nonsense("command"))?)
+        check(&wire::decode(command).map_err(|_| not_understood("command"))?)
     }
 
     fn check_query(&self, query: &[u8]) -> Result<(), Malformed> {
-        match wire::decode(query).map_err(|_| nonsense("query"))? {
+        match wire::decode(query).map_err(|_| not_understood("query"))? {
             Query::Get { key } => check_key(key),
             Query::Range { from, to, .. }
                 if from.len() > KEY_LEN_MAX || to.is_some_and(|to| to.len() > KEY_LEN_MAX) =>
@@ -202,14 +202,14 @@ impl StateMachine for KvStore {
     fn apply(&mut self, command: &[u8], answer: &mut Vec<u8>) {
         let done = match wire::decode(command) {
             Ok(decoded) if check(&decoded).is_ok() => self.run(&decoded),
-            _ => Done::Malformed,
+            _ => CommandResult::Malformed,
         };
         wire::encode(&done, answer);
     }
 
     fn read(&self, query: &[u8], answer: &mut Vec<u8>) -> bool {
         let found = match wire::decode(query) {
-            Ok(Query::Get { key }) => Found::Item {
+            Ok(Query::Get { key }) => QueryResult::Item {
                 revision: self.revision,
                 item: self.items.get_key_value(key).map(|(key, value)| item(key, value)),
             },
@@ -218,30 +218,30 @@ impl StateMachine for KvStore {
                 Some(found) => found,
                 None => return false,
             },
-            Err(_) => Found::Malformed,
+            Err(_) => QueryResult::Malformed,
         };
         wire::encode(&found, answer);
         true
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        let items = self.items.iter().map(|(key, value)| KeptItem {
+        let items = self.items.iter().map(|(key, value)| StoredItem {
             key,
             value: &value.bytes,
             revision: value.revision,
             created: value.created,
         });
         let mut bytes = Vec::new();
-        wire::encode(&Kept { kind: KIND, revision: self.revision, items: items.collect() }, &mut bytes);
+        wire::encode(&StoredState { kind: KIND, revision: self.revision, items: items.collect() }, &mut bytes);
         bytes
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), BadSnapshot> {
-        let Kept { kind, revision, items } = wire::decode(snapshot).map_err(|_| BadSnapshot)?;
+        let StoredState { kind, revision, items } = wire::decode(snapshot).map_err(|_| BadSnapshot)?;
         if kind != KIND || items.iter().any(|item| item.revision > revision || item.created > item.revision) {
             return Err(BadSnapshot);
         }
-        let items = items.into_iter().map(|KeptItem { key, value, revision, created }| {
+        let items = items.into_iter().map(|StoredItem { key, value, revision, created }| {
             (Arc::from(key), Value { bytes: value.into(), revision, created })
         });
         (self.items, self.revision) = (items.collect(), revision);

@@ -16,7 +16,7 @@ pub struct Log {
     /// The latest snapshot. The entries begin at, or before, the one that follows it.
     snapshot: Snapshot,
     /// Index and term of the entry before the first one kept.
-    before: (u64, u64),
+    compacted_to: (u64, u64),
     entries: VecDeque<Entry>,
     /// Bytes of the entries after the snapshot.
     len: u64,
@@ -32,7 +32,7 @@ impl Log {
     /// Makes a log that begins after a snapshot.
     pub fn new(snapshot: Snapshot, hard_state: HardState) -> Self {
         let meta = snapshot.get_metadata();
-        Self { hard_state, before: (meta.index, meta.term), snapshot, ..Self::default() }
+        Self { hard_state, compacted_to: (meta.index, meta.term), snapshot, ..Self::default() }
     }
 
     /// The latest snapshot.
@@ -66,13 +66,13 @@ impl Log {
     }
 
     fn last(&self) -> u64 {
-        self.before.0 + self.entries.len() as u64
+        self.compacted_to.0 + self.entries.len() as u64
     }
 
     /// Appends entries at their indices. Replaces any that were there, and drops those after them.
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
-        let keep = first.index.saturating_sub(self.before.0 + 1) as usize;
+        let keep = first.index.saturating_sub(self.compacted_to.0 + 1) as usize;
         for gone in self.entries.drain(keep.min(self.entries.len())..) {
             self.len = self.len.saturating_sub(len_of(&gone));
         }
@@ -83,7 +83,7 @@ impl Log {
     /// Installs a snapshot made by another member: the log then begins after it.
     pub fn install(&mut self, snapshot: Snapshot) {
         let meta = snapshot.get_metadata();
-        self.before = (meta.index, meta.term);
+        self.compacted_to = (meta.index, meta.term);
         self.hard_state.commit = self.hard_state.commit.max(meta.index);
         self.hard_state.term = self.hard_state.term.max(meta.term);
         self.entries.clear();
@@ -96,16 +96,16 @@ impl Log {
     pub fn compact(&mut self, snapshot: Snapshot, keep: u64) {
         let index = snapshot.get_metadata().index;
         self.snapshot = snapshot;
-        while self.before.0 + keep < index
+        while self.compacted_to.0 + keep < index
             && let Some(entry) = self.entries.pop_front()
         {
-            self.before = (entry.index, entry.term);
+            self.compacted_to = (entry.index, entry.term);
         }
         self.len = self.entries.iter().filter(|entry| entry.index > index).map(len_of).sum();
     }
 
     /// Entries after an index.
-    pub fn behind(&self, index: u64) -> impl Iterator<Item = &Entry> {
+    pub fn after(&self, index: u64) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| entry.index > index)
     }
 }
@@ -122,13 +122,13 @@ impl Storage for Log {
         max_size: impl Into<Option<u64>>,
         _context: GetEntriesContext,
     ) -> Result<Vec<Entry>> {
-        if low <= self.before.0 {
+        if low <= self.compacted_to.0 {
             return Err(Error::Store(StorageError::Compacted));
         }
         if high > self.last() + 1 {
             return Err(Error::Store(StorageError::Unavailable));
         }
-        let (from, to) = ((low - self.before.0 - 1) as usize, (high - self.before.0 - 1) as usize);
+        let (from, to) = ((low - self.compacted_to.0 - 1) as usize, (high - self.compacted_to.0 - 1) as usize);
         let mut room = max_size.into().unwrap_or(u64::MAX);
         let mut taken = Vec::new();
         for entry in self.entries.range(from..to) {
@@ -143,24 +143,24 @@ impl Storage for Log {
     }
 
     fn term(&self, index: u64) -> Result<u64> {
-        if index == self.before.0 {
-            return Ok(self.before.1);
+        if index == self.compacted_to.0 {
+            return Ok(self.compacted_to.1);
         }
         let meta = self.snapshot.get_metadata();
         if index == meta.index {
             return Ok(meta.term);
         }
-        if index < self.before.0 {
+        if index < self.compacted_to.0 {
             return Err(Error::Store(StorageError::Compacted));
         }
-        match self.entries.get((index - self.before.0 - 1) as usize) {
+        match self.entries.get((index - self.compacted_to.0 - 1) as usize) {
             Some(entry) => Ok(entry.term),
             None => Err(Error::Store(StorageError::Unavailable)),
         }
     }
 
     fn first_index(&self) -> Result<u64> {
-        Ok(self.before.0 + 1)
+        Ok(self.compacted_to.0 + 1)
     }
 
     fn last_index(&self) -> Result<u64> {
@@ -172,8 +172,8 @@ impl Storage for Log {
         let (index, roles) = (meta.index, meta.get_conf_state());
         // Its receiver must be among the snapshot's members, and the entries that follow the snapshot must still be
         // there.
-        let knows = roles.voters.contains(&to) || roles.learners.contains(&to) || roles.learners_next.contains(&to);
-        if index == 0 || index < request_index || index < self.before.0 || !knows {
+        let is_member = roles.voters.contains(&to) || roles.learners.contains(&to) || roles.learners_next.contains(&to);
+        if index == 0 || index < request_index || index < self.compacted_to.0 || !is_member {
             self.wants_snapshot.set(true);
             return Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable));
         }

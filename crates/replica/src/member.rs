@@ -1,9 +1,9 @@
 //! One member of a cluster, without I/O, clock or thread: it is given messages, requests and the time, and returns
 //! messages and answers.
 //!
-//! The caller passes it what has arrived ([`Member::take_peer`], [`Member::take_answer`], [`Member::take_client`]), and
-//! then gives it a turn ([`Member::turn`]). In a turn, everything gathered goes to the log with one write, and to each
-//! other member in one message.
+//! The caller passes it what has arrived ([`Member::handle_peer`], [`Member::handle_answer`],
+//! [`Member::handle_client`]), and then gives it a turn ([`Member::turn`]). In a turn, everything gathered goes to the
+//! log with one write, and to each other member in one message.
 //!
 //! # Design
 //!
@@ -23,9 +23,9 @@
 mod applying;
 mod clients;
 mod config;
+mod durable;
 mod engine;
 mod founding;
-mod kept;
 mod membership;
 mod peers;
 mod pieces;
@@ -44,24 +44,24 @@ use crate::client_wire::Dropped;
 use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::sessions::Sessions;
-use crate::wire::{ClusterId, Founding, MemberId, MemberInfo, Say, WireEntry, WireMessage};
+use crate::wire::{ClusterId, Founding, MemberId, MemberInfo, PeerMessage, WireEntry, WireMessage};
+pub use clients::Accepted;
 use clients::Clients;
-pub use clients::Taken;
 pub use config::{MemberConfig, MemberError};
+use durable::{Promise, Record, Replicated};
 use founding::FoundingState;
-use kept::{Promise, Record, Replicated};
-use membership::Wishes;
+use membership::MembershipChanges;
 use pieces::{Incoming, Outgoing};
 use reads::Reads;
 
 /// Index and term before the first entry of a new cluster's log. They are not 0, so that a member added later needs a
 /// snapshot, which names the first members.
-const FIRST: (u64, u64) = (1, 1);
+const FOUNDING_ENTRY: (u64, u64) = (1, 1);
 
 /// Sender of a member's messages.
 pub trait Transport {
     /// Sends a message to a member. It may be lost.
-    fn send(&mut self, to: Receiver<'_>, say: &Say<'_>);
+    fn send(&mut self, to: Receiver<'_>, say: &PeerMessage<'_>);
 
     /// Sends out everything accepted so far, because the member is about to write to its disk.
     fn flush(&mut self);
@@ -81,9 +81,9 @@ pub enum Receiver<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum PeerAnswer<'a> {
     /// This message.
-    Now(Say<'a>),
-    /// The next message to this member, if the turn that follows produces one; otherwise [`Say::Nothing`].
-    AfterTurn(MemberId),
+    Now(PeerMessage<'a>),
+    /// The next message to this member, if the turn that follows produces one; otherwise [`PeerMessage::Nothing`].
+    AtEndOfTurn(MemberId),
 }
 
 /// A member; see [the module](self).
@@ -107,24 +107,24 @@ pub struct Member<S, D> {
     has_base: bool,
     is_full: bool,
     /// Entries given to the engine since the last write, and their bytes.
-    let_in: (usize, usize),
+    unwritten: (usize, usize),
     clients: Clients,
     reads: Reads,
-    wishes: Wishes,
+    changes: MembershipChanges,
     incoming: Option<Incoming>,
     outgoing: BTreeMap<MemberId, Outgoing>,
     /// Messages of this turn.
     outbox: BTreeMap<MemberId, Vec<Message>>,
-    heard_ns: BTreeMap<MemberId, u64>,
+    last_heard_ns: BTreeMap<MemberId, u64>,
     /// Whether others have said that it is no member.
     is_unwanted: bool,
     next_tick_ns: u64,
     /// Ticks of silence after which it asks for votes.
-    patience: usize,
+    election_ticks_drawn: usize,
     /// Until this time it votes for nobody, because an earlier life may have confirmed a leader's lease.
     quiet_until_ns: u64,
     /// Term that it led at the end of its last turn.
-    led: Option<u64>,
+    led_term: Option<u64>,
     dropped: Dropped,
 }
 
@@ -155,7 +155,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let mut member = Self {
             node: engine::start(&config, id, Log::default(), 0)?,
             founding_state: FoundingState::new(&peers),
-            patience: config.election_ticks,
+            election_ticks_drawn: config.election_ticks,
             config,
             me,
             peers,
@@ -169,21 +169,21 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             has_base: journal.is_none(),
             journal,
             is_full: false,
-            let_in: (0, 0),
+            unwritten: (0, 0),
             clients: Clients::default(),
             reads: Reads::default(),
-            wishes: Wishes::default(),
+            changes: MembershipChanges::default(),
             incoming: None,
             outgoing: BTreeMap::new(),
             outbox: BTreeMap::new(),
-            heard_ns: BTreeMap::new(),
+            last_heard_ns: BTreeMap::new(),
             is_unwanted: false,
             next_tick_ns: now_ns,
             quiet_until_ns: 0,
-            led: None,
+            led_term: None,
             dropped: Dropped::default(),
         };
-        member.draw_patience();
+        member.draw_election_ticks();
         if let Some(base) = base {
             member.recover(&base, &records)?;
             member.quiet_until_ns = now_ns + 2 * member.config.election_ticks as u64 * member.config.tick_ns;
@@ -193,7 +193,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     /// Restores its state from the contents of the disk.
     fn recover(&mut self, base: &[u8], records: &[Vec<u8>]) -> Result<(), MemberError> {
-        let base = kept::read_base(base)?;
+        let base = durable::read_base(base)?;
         if base.me.name != self.me.name {
             return Err(MemberError::OtherMember { found: base.me.name, asked: self.me.name.clone() });
         }
@@ -210,7 +210,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let mut log = Log::new(snapshot, Default::default());
         append(&mut log, &base.tail)?;
         for record in records {
-            match kept::read(record)? {
+            match durable::read(record)? {
                 Record::Entries(entries) => append(&mut log, &entries)?,
                 Record::Promise(later) => promise = later,
             }
@@ -226,7 +226,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     /// Restores the replicated state from a snapshot.
     fn restore(&mut self, snapshot: &Snapshot) -> Result<(), MemberError> {
-        let replicated: Replicated<'_> = kept::read(&snapshot.data)?;
+        let replicated: Replicated<'_> = durable::read(&snapshot.data)?;
         self.machine.restore(replicated.machine)?;
         self.sessions = replicated.sessions;
         self.members = replicated.members.into_iter().map(|member| (member.id, member)).collect();
@@ -251,7 +251,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Addresses of the other members, as far as they are known.
-    pub fn others(&self) -> impl Iterator<Item = &str> {
+    pub fn other_addresses(&self) -> impl Iterator<Item = &str> {
         self.members.values().filter(|member| member.id != self.me.id).map(|member| member.address.as_str())
     }
 
@@ -281,15 +281,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     /// Draws the silence of a leader after which this member asks for votes. It is a tick more than the silence after
     /// which the others vote, since their ticks may lag ours by that much.
-    fn draw_patience(&mut self) {
+    fn draw_election_ticks(&mut self) {
         let ticks = self.config.election_ticks;
-        self.patience = ticks + 1 + (self.random.next_u64() % ticks as u64) as usize;
+        self.election_ticks_drawn = ticks + 1 + (self.random.next_u64() % ticks as u64) as usize;
     }
 
     /// Draws the pause before this member asks for votes again. It is short, since no leader can still be heard.
-    fn draw_pause(&mut self) {
+    fn draw_campaign_pause(&mut self) {
         let least = self.config.election_ticks.div_ceil(2);
-        self.patience = least + (self.random.next_u64() % (least as u64 + 1)) as usize;
+        self.election_ticks_drawn = least + (self.random.next_u64() % (least as u64 + 1)) as usize;
     }
 
     fn leader(&self) -> Option<&MemberInfo> {
@@ -305,11 +305,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     pub fn turn(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
         let ticked = self.tick(now_ns, transport)?;
         self.reads.begin(&mut self.node, now_ns);
-        let busy = self.pump(now_ns, transport)?;
+        let busy = self.process_ready(now_ns, transport)?;
         self.send(transport);
         self.send_pieces(now_ns, transport);
-        self.note_leadership();
-        self.clients.look_at_watches(&self.machine, now_ns);
+        self.update_leadership();
+        self.clients.answer_watches(&self.machine, now_ns);
         Ok(busy || ticked)
     }
 
@@ -320,27 +320,30 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         // A member that was stopped has not heard the others; it must first process what they sent meanwhile.
         self.next_tick_ns = (self.next_tick_ns + self.config.tick_ns).max(now_ns + self.config.tick_ns / 2);
         if self.cluster.is_none() {
-            self.look_for_peers(now_ns, transport)?;
+            self.find_peers(now_ns, transport)?;
             return Ok(true);
         }
         self.node.tick();
         let raft = &mut self.node.raft;
-        if raft.state != StateRole::Leader && raft.election_elapsed >= self.patience && now_ns >= self.quiet_until_ns {
+        if raft.state != StateRole::Leader
+            && raft.election_elapsed >= self.election_ticks_drawn
+            && now_ns >= self.quiet_until_ns
+        {
             if raft.promotable() {
                 raft.election_elapsed = 0;
                 // It fails only if this member already leads, or has a change still to apply.
                 let _ = self.node.campaign();
-                self.draw_pause();
+                self.draw_campaign_pause();
             } else {
-                self.draw_patience();
+                self.draw_election_ticks();
             }
         }
-        self.look_at_wishes(now_ns, transport);
+        self.continue_membership_change(now_ns, transport);
         Ok(true)
     }
 
     /// Lets the engine do what it can, and carries out the results.
-    fn pump(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
+    fn process_ready(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
         let mut busy = false;
         while self.node.has_ready() {
             busy = true;
@@ -348,12 +351,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 self.replace_journal()?;
             }
             let mut ready = self.node.ready();
-            self.gather(ready.take_messages());
+            self.collect_messages(ready.take_messages());
             if !ready.snapshot().is_empty() {
                 self.install(ready.snapshot().clone())?;
             }
             // The commit index can be found out again; a promise cannot.
-            self.keep(ready.entries(), ready.hs().filter(|_| ready.must_sync()).map(Promise::of));
+            self.journal_entries(ready.entries(), ready.hs().filter(|_| ready.must_sync()).map(Promise::of));
             if let Some(state) = ready.hs() {
                 self.node.mut_store().set_hard_state(state.clone());
             }
@@ -365,26 +368,26 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     journal.sync()?;
                 }
             }
-            self.gather(ready.take_persisted_messages());
-            self.reads.confirmed(ready.take_read_states(), now_ns);
+            self.collect_messages(ready.take_persisted_messages());
+            self.reads.on_confirmed(ready.take_read_states(), now_ns);
             let committed = ready.take_committed_entries();
             self.apply(&committed)?;
             let mut light = self.node.advance(ready);
             if let Some(commit) = light.commit_index() {
                 self.node.mut_store().set_commit(commit);
             }
-            self.gather(light.take_messages());
+            self.collect_messages(light.take_messages());
             let committed = light.take_committed_entries();
             self.apply(&committed)?;
             self.node.advance_apply();
         }
-        self.let_in = (0, 0);
+        self.unwritten = (0, 0);
         self.answer_reads();
         self.compact_if_long()?;
         Ok(busy)
     }
 
-    fn gather(&mut self, messages: Vec<Message>) {
+    fn collect_messages(&mut self, messages: Vec<Message>) {
         for message in messages {
             if message.get_msg_type() == raft::eraftpb::MessageType::MsgSnapshot {
                 self.begin_pieces(message);
@@ -395,11 +398,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Adds entries and promises to the journal's buffer, and entries to the log.
-    fn keep(&mut self, entries: &[Entry], promise: Option<Promise>) {
+    fn journal_entries(&mut self, entries: &[Entry], promise: Option<Promise>) {
         if let Some(journal) = &mut self.journal {
             let mut bytes = Vec::new();
             if !entries.is_empty() {
-                crate::wire::encode(&Record::Entries(entries.iter().map(WireEntry::of).collect()), &mut bytes);
+                crate::wire::encode(&Record::Entries(entries.iter().map(WireEntry::from_entry).collect()), &mut bytes);
                 journal.append(&bytes);
             }
             if let Some(promise) = promise {
@@ -418,11 +421,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if messages.is_empty() {
                 continue;
             }
-            let said = messages.iter().filter_map(WireMessage::of).collect();
-            let say = Say::Messages { cluster, from: self.me.id, to: *to, messages: said };
+            let wire_messages = messages.iter().filter_map(WireMessage::from_message).collect();
+            let message = PeerMessage::Messages { cluster, from: self.me.id, to: *to, messages: wire_messages };
             let address = self.members.get(to).map(|member| member.address.as_str());
-            transport.send(Receiver::Member(*to, address), &say);
-            drop(say);
+            transport.send(Receiver::Member(*to, address), &message);
+            drop(message);
             messages.clear();
         }
         let members = &self.members;
@@ -445,8 +448,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let (Some(journal), Some(cluster)) = (&mut self.journal, self.cluster) else { return Ok(()) };
         let log = self.node.store();
         let snapshot = log.latest_snapshot();
-        let tail = log.behind(snapshot.get_metadata().index);
-        match journal.replace(&kept::base(&self.me, cluster, log.hard_state(), snapshot, tail)) {
+        let tail = log.after(snapshot.get_metadata().index);
+        match journal.replace(&durable::base(&self.me, cluster, log.hard_state(), snapshot, tail)) {
             Err(sinew_journal::disk::DiskError::Full) if journal.error().is_none() => {
                 self.is_full = true;
                 Ok(())
@@ -460,24 +463,25 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Turns away requests that wait for a term that has ended. A term may begin and end within one turn.
-    fn note_leadership(&mut self) {
+    fn update_leadership(&mut self) {
         let leads = self.is_leader().then_some(self.node.raft.term);
-        if leads.is_none() || self.led.is_some_and(|led| leads != Some(led)) {
-            self.reads.forget_lease();
-            if self.clients.awaits_log() || !self.reads.is_idle() || !self.wishes.is_idle() {
-                let elsewhere = self.elsewhere();
-                self.clients.turn_away(&elsewhere);
-                self.reads.turn_away(&mut self.clients, &elsewhere);
-                self.wishes.turn_away(&mut self.clients, &elsewhere);
+        if leads.is_none() || self.led_term.is_some_and(|led| leads != Some(led)) {
+            self.reads.drop_lease();
+            if self.clients.awaits_log() || !self.reads.is_idle() || !self.changes.is_idle() {
+                let elsewhere = self.redirect();
+                self.clients.redirect_all(&elsewhere);
+                self.reads.redirect_all(&mut self.clients, &elsewhere);
+                self.changes.redirect_all(&mut self.clients, &elsewhere);
             }
         }
-        self.led = leads;
+        self.led_term = leads;
     }
 
     /// Names of members not heard of for a while.
     fn silent(&self, now_ns: u64) -> BTreeSet<&str> {
         let since = now_ns.saturating_sub(2 * self.election_ns());
-        let is_silent = |id: &MemberId| *id != self.me.id && self.heard_ns.get(id).is_none_or(|heard| *heard < since);
+        let is_silent =
+            |id: &MemberId| *id != self.me.id && self.last_heard_ns.get(id).is_none_or(|heard| *heard < since);
         self.members.values().filter(|member| is_silent(&member.id)).map(|member| member.name.as_str()).collect()
     }
 }
@@ -515,7 +519,7 @@ fn check_peers(name: &str, peers: &[(String, String)]) -> Result<String, MemberE
     }
     for (name, address) in peers {
         let info = MemberInfo { id: MemberId(1), name: name.clone(), address: address.clone() };
-        if !info.is_sane() {
+        if !info.is_valid() {
             return wrong(format!("peer {name:?} at {address:?}: a name has 1 to 64 bytes, an address 1 to 256"));
         }
     }

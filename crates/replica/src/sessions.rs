@@ -18,10 +18,10 @@ pub const IN_FLIGHT_MAX: usize = 256;
 /// What to do with a command of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// It has not run: run it, and keep the answer with [`Sessions::keep`].
+    /// It has not run: run it, and keep the answer with [`Sessions::store_answer`].
     Run,
     /// It has run, with this answer.
-    Ran(&'a [u8]),
+    HasRun(&'a [u8]),
     /// It has run, and its client has confirmed the answer.
     Forgotten,
     /// The session does not exist, or not any more.
@@ -33,7 +33,7 @@ pub enum Verdict<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Session {
     /// Log index of the last use.
-    used: u64,
+    last_used_index: u64,
     /// Nonce that opened it, so that a repeated request opens only one session.
     nonce: u64,
     /// Commands below this number have run, and their answers have arrived.
@@ -44,7 +44,7 @@ struct Session {
 
 impl Session {
     /// Position of a command's answer (`Ok`), or the position at which to insert it (`Err`).
-    fn place(&self, number: u64) -> Result<usize, usize> {
+    fn position(&self, number: u64) -> Result<usize, usize> {
         self.answers.binary_search_by_key(&number, |(number, _)| *number)
     }
 }
@@ -56,19 +56,19 @@ pub struct Sessions {
     by_use: BTreeMap<u64, u64>,
     /// Buffers of answers, for reuse.
     #[serde(skip)]
-    spare: Spare,
+    spare: SpareBuffers,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Spare(VecDeque<Vec<u8>>);
+struct SpareBuffers(VecDeque<Vec<u8>>);
 
-impl PartialEq for Spare {
+impl PartialEq for SpareBuffers {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Spare {}
+impl Eq for SpareBuffers {}
 
 impl Sessions {
     /// Number of sessions.
@@ -96,7 +96,7 @@ impl Sessions {
         {
             self.sessions.remove(&oldest);
         }
-        self.sessions.insert(name, Session { used: index, nonce, ..Session::default() });
+        self.sessions.insert(name, Session { last_used_index: index, nonce, ..Session::default() });
         self.by_use.insert(index, name);
         name
     }
@@ -104,14 +104,14 @@ impl Sessions {
     /// Ends a session.
     pub fn close(&mut self, name: u64) {
         if let Some(session) = self.sessions.remove(&name) {
-            self.by_use.remove(&session.used);
+            self.by_use.remove(&session.last_used_index);
         }
     }
 
     fn touch(&mut self, name: u64, index: u64) {
         if let Some(session) = self.sessions.get_mut(&name) {
-            self.by_use.remove(&session.used);
-            session.used = index;
+            self.by_use.remove(&session.last_used_index);
+            session.last_used_index = index;
             self.by_use.insert(index, name);
         }
     }
@@ -137,8 +137,8 @@ impl Sessions {
         if number - session.done_below >= IN_FLIGHT_MAX as u64 {
             return Verdict::TooMany;
         }
-        match session.place(number) {
-            Ok(place) => Verdict::Ran(&session.answers[place].1),
+        match session.position(number) {
+            Ok(place) => Verdict::HasRun(&session.answers[place].1),
             Err(_) => Verdict::Run,
         }
     }
@@ -151,9 +151,9 @@ impl Sessions {
     }
 
     /// Keeps the answer of a command for which [`Self::begin`] returned [`Verdict::Run`].
-    pub fn keep(&mut self, name: u64, number: u64, answer: Vec<u8>) -> &[u8] {
+    pub fn store_answer(&mut self, name: u64, number: u64, answer: Vec<u8>) -> &[u8] {
         let Some(session) = self.sessions.get_mut(&name) else { return &[] };
-        let place = session.place(number).unwrap_or_else(|place| {
+        let place = session.position(number).unwrap_or_else(|place| {
             session.answers.insert(place, (number, answer));
             place
         });
@@ -175,9 +175,9 @@ mod tests {
         match sessions.begin(index, name, number, done_below) {
             Verdict::Run => {
                 let answer = index.to_le_bytes().to_vec();
-                Some(sessions.keep(name, number, answer).to_vec())
+                Some(sessions.store_answer(name, number, answer).to_vec())
             }
-            Verdict::Ran(answer) => Some(answer.to_vec()),
+            Verdict::HasRun(answer) => Some(answer.to_vec()),
             _ => None,
         }
     }
@@ -264,9 +264,9 @@ mod tests {
                 match sessions.begin(index as u64 + 10, names[client as usize], number, done_below) {
                     Verdict::Run => {
                         proptest::prop_assert!(ran.insert((client, number)), "ran twice");
-                        sessions.keep(names[client as usize], number, vec![]);
+                        sessions.store_answer(names[client as usize], number, vec![]);
                     }
-                    Verdict::Ran(_) => proptest::prop_assert!(ran.contains(&(client, number))),
+                    Verdict::HasRun(_) => proptest::prop_assert!(ran.contains(&(client, number))),
                     Verdict::Forgotten => proptest::prop_assert!(number < done[client as usize]),
                     other => proptest::prop_assert!(false, "{other:?}"),
                 }

@@ -9,7 +9,7 @@ use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot}
 use serde::{Deserialize, Serialize};
 use sinew_rpc::RequestType;
 
-use crate::few::{self, Few};
+use crate::few::{self, InlineList};
 
 /// Request type of calls between members.
 pub const PEER: RequestType = RequestType::new(64);
@@ -50,7 +50,7 @@ pub struct MemberInfo {
 
 impl MemberInfo {
     /// Whether its id is not 0, and its strings have valid lengths.
-    pub fn is_sane(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.id.0 != 0
             && (1..=NAME_LEN_MAX).contains(&self.name.len())
             && (1..=ADDRESS_LEN_MAX).contains(&self.address.len())
@@ -68,11 +68,11 @@ pub struct Founding {
 
 impl Founding {
     /// Whether it has a valid number of valid members, with different ids.
-    pub fn is_sane(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         let ids: std::collections::BTreeSet<_> = self.members.iter().map(|member| member.id).collect();
         (1..=MEMBERS_MAX).contains(&self.members.len())
             && ids.len() == self.members.len()
-            && self.members.iter().all(MemberInfo::is_sane)
+            && self.members.iter().all(MemberInfo::is_valid)
     }
 }
 
@@ -82,7 +82,7 @@ pub enum Phase {
     /// It knows no cluster.
     New,
     /// It is, or was, in this cluster.
-    Of(ClusterId),
+    MemberOf(ClusterId),
 }
 
 /// A member's introduction.
@@ -132,7 +132,7 @@ pub struct Roles {
 
 impl Roles {
     /// Converts from the engine's form.
-    pub fn of(state: &ConfState) -> Self {
+    pub fn from_state(state: &ConfState) -> Self {
         Self {
             voters: state.voters.clone(),
             learners: state.learners.clone(),
@@ -171,7 +171,7 @@ impl Roles {
 
 /// Place of a snapshot in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotPlace {
+pub struct SnapshotMeta {
     /// Index of the last entry that is in it.
     pub index: u64,
     /// Term of that entry.
@@ -180,11 +180,11 @@ pub struct SnapshotPlace {
     pub roles: Roles,
 }
 
-impl SnapshotPlace {
+impl SnapshotMeta {
     /// Converts from the engine's form.
-    pub fn of(snapshot: &Snapshot) -> Self {
+    pub fn from_snapshot(snapshot: &Snapshot) -> Self {
         let meta = snapshot.get_metadata();
-        Self { index: meta.index, term: meta.term, roles: Roles::of(meta.get_conf_state()) }
+        Self { index: meta.index, term: meta.term, roles: Roles::from_state(meta.get_conf_state()) }
     }
 
     /// Converts to the engine's form; `None` if it is invalid.
@@ -215,7 +215,7 @@ pub struct WireMessage<'a> {
     #[serde(borrow, with = "serde_bytes")]
     context: &'a [u8],
     #[serde(borrow, with = "few")]
-    entries: Few<WireEntry<'a>>,
+    entries: InlineList<WireEntry<'a>>,
 }
 
 /// A piece of a snapshot.
@@ -224,7 +224,7 @@ pub struct Piece<'a> {
     /// Term of the leader.
     pub term: u64,
     /// The snapshot.
-    pub place: SnapshotPlace,
+    pub place: SnapshotMeta,
     /// Bytes of the whole snapshot.
     pub len: u64,
     /// Offset of this piece.
@@ -236,7 +236,7 @@ pub struct Piece<'a> {
 
 /// A message to another member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Say<'a> {
+pub enum PeerMessage<'a> {
     /// An introduction.
     Hello(Hello),
     /// Messages of the engine.
@@ -249,7 +249,7 @@ pub enum Say<'a> {
         to: MemberId,
         /// The messages, in order.
         #[serde(borrow, with = "few")]
-        messages: Few<WireMessage<'a>>,
+        messages: InlineList<WireMessage<'a>>,
     },
     /// A piece of a snapshot.
     Piece {
@@ -266,18 +266,18 @@ pub enum Say<'a> {
     /// Nothing to say, or the acknowledgement of a piece.
     Nothing,
     /// The message was for another life, cluster or member.
-    Wrong {
+    WrongReceiver {
         /// The member that is here.
         here: MemberInfo,
     },
     /// The sender is no member, or not any more.
     NoMember,
     /// The sender has not proved that it has the cluster's key.
-    Stranger,
+    NotAdmitted,
 }
 
 /// Serialises a message, and appends it to `buffer`.
-pub fn to_bytes(say: &Say<'_>, buffer: &mut Vec<u8>) {
+pub fn to_bytes(say: &PeerMessage<'_>, buffer: &mut Vec<u8>) {
     encode(say, buffer);
 }
 
@@ -291,26 +291,26 @@ pub fn encode(value: &impl Serialize, buffer: &mut Vec<u8>) {
 
 /// Error for bytes that are no valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nonsense {
+pub enum DecodeError {
     /// They are of this other version.
     Version(u8),
     /// They cannot be parsed.
-    Other,
+    Malformed,
 }
 
 /// Parses a value, which must take up all the bytes.
 ///
 /// # Errors
 ///
-/// [`Nonsense`], with the version if that is the reason.
-pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Nonsense> {
+/// [`DecodeError`], with the version if that is the reason.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
     match bytes.split_first() {
         Some((&VERSION, rest)) => match postcard::take_from_bytes(rest) {
             Ok((value, [])) => Ok(value),
-            _ => Err(Nonsense::Other),
+            _ => Err(DecodeError::Malformed),
         },
-        Some((&version, _)) => Err(Nonsense::Version(version)),
-        None => Err(Nonsense::Other),
+        Some((&version, _)) => Err(DecodeError::Version(version)),
+        None => Err(DecodeError::Malformed),
     }
 }
 
@@ -337,7 +337,7 @@ fn number_of(kind: MessageType) -> Option<u8> {
 
 impl<'a> WireEntry<'a> {
     /// Converts from the engine's form.
-    pub fn of(entry: &'a Entry) -> Self {
+    pub fn from_entry(entry: &'a Entry) -> Self {
         Self {
             kind: if entry.get_entry_type() == EntryType::EntryNormal { 0 } else { 2 },
             term: entry.term,
@@ -370,7 +370,7 @@ impl<'a> WireEntry<'a> {
 
 impl<'a> WireMessage<'a> {
     /// Converts from the engine's form; `None` for kinds that are not sent this way.
-    pub fn of(message: &'a Message) -> Option<Self> {
+    pub fn from_message(message: &'a Message) -> Option<Self> {
         Some(Self {
             kind: number_of(message.get_msg_type())?,
             term: message.term,
@@ -382,7 +382,7 @@ impl<'a> WireMessage<'a> {
             reject_hint: message.reject_hint,
             priority: message.priority,
             context: &message.context,
-            entries: message.entries.iter().map(WireEntry::of).collect(),
+            entries: message.entries.iter().map(WireEntry::from_entry).collect(),
         })
     }
 
@@ -455,18 +455,18 @@ mod tests {
 
     #[test]
     fn a_message_survives_its_bytes() {
-        fn say<'a>() -> (WireMessage<'a>, Say<'a>) {
+        fn say<'a>() -> (WireMessage<'a>, PeerMessage<'a>) {
             let wire = append(vec![entry(11, 3), entry(12, 5)]);
             let (cluster, from, to) = (ClusterId(9), MemberId(1), MemberId(2));
-            (wire.clone(), Say::Messages { cluster, from, to, messages: [wire].into() })
+            (wire.clone(), PeerMessage::Messages { cluster, from, to, messages: [wire].into() })
         }
         let message = say().0.to_message(MemberId(1), MemberId(2)).unwrap();
-        assert_eq!(WireMessage::of(&message), Some(say().0));
+        assert_eq!(WireMessage::from_message(&message), Some(say().0));
         let mut bytes = Vec::new();
         to_bytes(&say().1, &mut bytes);
-        assert_eq!(decode::<Say<'_>>(&bytes), Ok(say().1));
+        assert_eq!(decode::<PeerMessage<'_>>(&bytes), Ok(say().1));
         bytes[0] = 9;
-        assert_eq!(decode::<Say<'_>>(&bytes), Err(Nonsense::Version(9)));
+        assert_eq!(decode::<PeerMessage<'_>>(&bytes), Err(DecodeError::Version(9)));
     }
 
     #[test]
@@ -474,7 +474,7 @@ mod tests {
         let mut bytes = vec![VERSION, 1, 9, 1, 2];
         // It claims many messages, and has none of them.
         bytes.extend([0xFF, 0xFF, 0xFF, 0xFF, 0x0F]);
-        assert_eq!(decode::<Say<'_>>(&bytes), Err(Nonsense::Other));
+        assert_eq!(decode::<PeerMessage<'_>>(&bytes), Err(DecodeError::Malformed));
     }
 
     #[test]
@@ -505,7 +505,7 @@ mod tests {
     fn roles_that_contradict_each_other_are_none() {
         let sane = Roles { voters: vec![1, 2], learners: vec![3], ..Roles::default() };
         assert!(sane.to_state().is_some());
-        assert_eq!(Roles::of(&sane.to_state().unwrap()), sane);
+        assert_eq!(Roles::from_state(&sane.to_state().unwrap()), sane);
         for roles in [
             Roles { voters: vec![], ..sane.clone() },
             Roles { voters: vec![0, 1], ..sane.clone() },
@@ -524,7 +524,7 @@ mod tests {
         #[test]
         fn any_bytes_are_a_message_or_none(mut bytes in proptest::collection::vec(0_u8.., 0..200)) {
             if let Some(first) = bytes.first_mut() { *first = VERSION; }
-            if let Ok(Say::Messages { from, to, messages, .. }) = decode::<Say<'_>>(&bytes) {
+            if let Ok(PeerMessage::Messages { from, to, messages, .. }) = decode::<PeerMessage<'_>>(&bytes) {
                 for message in messages {
                     let _ = message.to_message(from, to);
                 }

@@ -6,15 +6,15 @@ use std::rc::Rc;
 
 use sinew_fabric::{Clock, SeededGenerator};
 use sinew_journal::disk::SimDisk;
-use sinew_replica::client::{Answered, Client, ClientError};
+use sinew_replica::client::{Client, ClientError, RequestOutcome};
 use sinew_replica::client_wire::Freshness;
 use sinew_replica::host::Host;
-use sinew_replica::kv::{Command, Done, Found, KvStore, Query};
+use sinew_replica::kv::{Command, CommandResult, KvStore, Query, QueryResult};
 use sinew_replica::member::{Member, MemberConfig};
 use sinew_replica::wire;
 use sinew_rpc::gate::Key;
 use sinew_rpc::{Config, Endpoint, Nexus, Rpc};
-use sinew_sim::{Actor, ActorId, Cluster, Doing, HostId, Network, PortConfig, SimClock, SimPort, Topology};
+use sinew_sim::{Actor, ActorId, ActorState, Cluster, HostId, Network, PortConfig, SimClock, SimPort, Topology};
 
 type SimRpc = Rpc<SimPort, SimClock>;
 const MS: u64 = 1_000_000;
@@ -30,20 +30,20 @@ struct Server {
 }
 
 impl Actor for Server {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let busy = self.host.turn().unwrap();
         self.leads.borrow_mut().insert(self.at, (self.host.member().term(), self.host.member().is_leader()));
-        rest(busy, self.host.member().next_turn_ns(), self.host.rpc())
+        next_turn(busy, self.host.member().next_turn_ns(), self.host.rpc())
     }
 }
 
-fn rest(busy: bool, next_ns: u64, rpc: &mut SimRpc) -> Doing {
+fn next_turn(busy: bool, next_ns: u64, rpc: &mut SimRpc) -> ActorState {
     if busy {
-        return Doing::Work;
+        return ActorState::Work;
     }
     match rpc.wait(None) {
-        Ok(false) => Doing::Work,
-        _ => Doing::IdleUntil(next_ns),
+        Ok(false) => ActorState::Work,
+        _ => ActorState::IdleUntil(next_ns),
     }
 }
 
@@ -75,36 +75,36 @@ impl Event {
     }
 }
 
-const PATIENCE_NS: u64 = 5_000 * MS;
+const TIMEOUT_NS: u64 = 5_000 * MS;
 
 impl Writer {
     fn begin(&mut self) {
         let mut bytes = Vec::new();
         if self.next.is_multiple_of(4) {
             wire::encode(&Query::Get { key: b"k" }, &mut bytes);
-            self.client.read(self.next, Freshness::Linear, &bytes, PATIENCE_NS).unwrap();
+            self.client.read(self.next, Freshness::Linear, &bytes, TIMEOUT_NS).unwrap();
         } else {
             let value = self.next.to_le_bytes();
             wire::encode(&Command::Put { key: b"k", value: &value }, &mut bytes);
-            self.client.run(self.next, &bytes, PATIENCE_NS).unwrap();
+            self.client.run(self.next, &bytes, TIMEOUT_NS).unwrap();
         }
         self.next += 1;
     }
 }
 
 impl Actor for Writer {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let mut busy = self.client.turn();
         let at_ns = self.client.rpc().now_ns();
         while let Some((tag, result)) = self.client.poll() {
             busy = true;
             let event = match result {
-                Ok(Answered::Ran(done)) => match wire::decode(&done) {
-                    Ok(Done::Changed { revision }) => Event::Put { value: tag, revision, at_ns },
+                Ok(RequestOutcome::CommandAnswer(done)) => match wire::decode(&done) {
+                    Ok(CommandResult::Changed { revision }) => Event::Put { value: tag, revision, at_ns },
                     other => panic!("{other:?}"),
                 },
-                Ok(Answered::Found(found)) => match wire::decode(&found) {
-                    Ok(Found::Item { item, .. }) => {
+                Ok(RequestOutcome::QueryAnswer(found)) => match wire::decode(&found) {
+                    Ok(QueryResult::Item { item, .. }) => {
                         let value = item.map(|item| u64::from_le_bytes(*item.value.first_chunk().unwrap()));
                         Event::Got { value, at_ns }
                     }
@@ -120,7 +120,7 @@ impl Actor for Writer {
             self.begin_ns = at_ns + self.pause_ns;
             busy = true;
         }
-        rest(busy, self.client.next_turn_ns().unwrap_or(self.begin_ns.max(at_ns + 1000)), self.client.rpc())
+        next_turn(busy, self.client.next_turn_ns().unwrap_or(self.begin_ns.max(at_ns + 1000)), self.client.rpc())
     }
 }
 
@@ -130,7 +130,7 @@ struct Sim {
     disks: Vec<Option<SimDisk>>,
     leads: Rc<RefCell<BTreeMap<usize, (u64, bool)>>>,
     nexus: Nexus,
-    lives: u64,
+    incarnations: u64,
     key: Option<Key>,
 }
 
@@ -147,8 +147,15 @@ impl Sim {
         let network = Network::new(Topology::star(members + 2, 25.0, 200, 1500), seed).unwrap();
         let nexus = Nexus::builder().config(config()).build().unwrap();
         let disks = (0..members).map(|_| on_disk.then(SimDisk::new)).collect();
-        let mut sim =
-            Self { cluster: Cluster::new(&network), actors: vec![], disks, leads: Rc::default(), nexus, lives: 0, key };
+        let mut sim = Self {
+            cluster: Cluster::new(&network),
+            actors: vec![],
+            disks,
+            leads: Rc::default(),
+            nexus,
+            incarnations: 0,
+            key,
+        };
         for at in 0..members {
             let actor = sim.start(at);
             sim.actors.push(actor);
@@ -164,7 +171,7 @@ impl Sim {
     }
 
     fn start(&mut self, at: usize) -> ActorId {
-        self.lives += 1;
+        self.incarnations += 1;
         let members = self.disks.len();
         let peers = (0..members).map(|at| (name(at), format!("sim://{}", name(at)))).collect();
         let rpc = self.endpoint(at, &name(at));
@@ -177,14 +184,14 @@ impl Sim {
             host = host.keyed(key.clone(), Box::new(SeededGenerator::new(self.cluster.network().random())));
         }
         let server = Server { host, leads: Rc::clone(&self.leads), at };
-        self.cluster.add(&format!("{}-{}", name(at), self.lives), [place], Box::new(server))
+        self.cluster.add(&format!("{}-{}", name(at), self.incarnations), [place], Box::new(server))
     }
 
     fn crash(&mut self, at: usize) {
         self.cluster.crash(self.actors[at]);
         self.leads.borrow_mut().remove(&at);
         if let Some(disk) = &self.disks[at] {
-            disk.crash(self.lives);
+            disk.crash(self.incarnations);
         }
     }
 
@@ -304,7 +311,7 @@ fn a_cluster_with_a_key_serves_and_replaces_its_leader_and_refuses_strangers() {
         let mut sim = Sim::with_key(3, false, 1, cluster);
         let log = sim.writer_with(2, 0, client);
         sim.pass_ms(300);
-        assert!(matches!(log.borrow()[..], [Event::Failed(ClientError::Stranger { .. })]), "{:?}", log.borrow());
+        assert!(matches!(log.borrow()[..], [Event::Failed(ClientError::NotAdmitted { .. })]), "{:?}", log.borrow());
     }
 }
 

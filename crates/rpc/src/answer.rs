@@ -16,14 +16,14 @@ use crate::table::SlotId;
 
 /// Name of a call at its server, while it is unanswered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ServerCall {
+pub(crate) struct ServerCallId {
     pub key: SessionKey,
     pub number: u64,
 }
 
 /// Location and type of a call.
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct SlotLocation {
     /// By the time of a late answer this slot may be another call's.
     pub slot: SlotId,
     pub request_type: RequestType,
@@ -34,8 +34,8 @@ pub(crate) struct Found {
 /// A call whose handler is running.
 #[derive(Clone, Copy)]
 pub(crate) struct RunningCall {
-    pub call: ServerCall,
-    pub found: Found,
+    pub id: ServerCallId,
+    pub location: SlotLocation,
 }
 
 /// A request's bytes: where they were received, or in a buffer of their own.
@@ -57,7 +57,7 @@ impl Deref for RequestData<'_> {
 }
 
 /// A complete request, for its handler.
-pub(crate) struct Arrived<'a> {
+pub(crate) struct ReadyRequest<'a> {
     pub call: RunningCall,
     pub request: RequestData<'a>,
 }
@@ -80,7 +80,7 @@ pub(crate) enum ErrorCode {
     /// The deadline that came with the request has passed.
     DeadlinePassed = 9,
     /// As `DeadlinePassed`, but before the handler had the request.
-    CameTooLate = 10,
+    ExpiredOnArrival = 10,
     /// The caller cancelled the call.
     Cancelled = 11,
 }
@@ -97,7 +97,7 @@ impl ErrorCode {
             Self::Overtaken,
             Self::RequestTooLarge,
             Self::DeadlinePassed,
-            Self::CameTooLate,
+            Self::ExpiredOnArrival,
             Self::Cancelled,
         ]
         .into_iter()
@@ -115,7 +115,7 @@ impl ErrorCode {
             Self::Overtaken => (Cause::Overtaken, Execution::MayHaveRun),
             Self::RequestTooLarge => (Cause::RequestTooLarge, Execution::NotRun),
             Self::DeadlinePassed => (Cause::DeadlinePassed, Execution::MayHaveRun),
-            Self::CameTooLate => (Cause::DeadlinePassed, Execution::NotRun),
+            Self::ExpiredOnArrival => (Cause::DeadlinePassed, Execution::NotRun),
             Self::Cancelled => (Cause::Cancelled, Execution::MayHaveRun),
         }
     }
@@ -124,38 +124,38 @@ impl ErrorCode {
 /// The answer of a handler that kept the request, and the share of memory that counts for the peer until the endpoint
 /// has the answer.
 pub(crate) struct Answer {
-    pub call: ServerCall,
+    pub call: ServerCallId,
     pub answer: Result<MessageBuffer, ErrorCode>,
     pub share: Option<Share>,
 }
 
 /// Answers that the endpoint has not taken yet.
 #[derive(Default)]
-struct Waiting {
+struct AnswerQueueState {
     answers: Vec<Answer>,
     /// Whether the endpoint is gone.
     is_closed: bool,
 }
 
 /// The route by which other threads return answers to an endpoint.
-pub(crate) struct Returns {
+pub(crate) struct AnswerQueue {
     /// Whether answers, or a queue beside them, may hold something, so that the endpoint is mostly spared the locks.
     /// Set after a push; partner of the swap in `take`.
     filled: AtomicBool,
-    waiting: Mutex<Waiting>,
+    state: Mutex<AnswerQueueState>,
     waker: Waker,
     /// Whether an answer must arrive with the wake-up, not before.
     in_virtual_time: bool,
 }
 
-impl Returns {
+impl AnswerQueue {
     pub fn new(waker: Waker) -> Self {
         let in_virtual_time = waker.is_in_virtual_time();
-        Self { filled: AtomicBool::new(false), waiting: Mutex::default(), waker, in_virtual_time }
+        Self { filled: AtomicBool::new(false), state: Mutex::default(), waker, in_virtual_time }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, AnswerQueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The endpoint's waker if it is in virtual time, where changes that others are to see take effect through it.
@@ -165,49 +165,49 @@ impl Returns {
 
     pub fn push(self: &Arc<Self>, answer: Answer) {
         if self.in_virtual_time {
-            let returns = Arc::clone(self);
-            self.waker.wake_with(Box::new(move || _ = returns.put(answer)));
-        } else if self.put(answer) {
+            let queue = Arc::clone(self);
+            self.waker.wake_with(Box::new(move || _ = queue.enqueue(answer)));
+        } else if self.enqueue(answer) {
             self.waker.wake();
         }
     }
 
     /// Returns whether the endpoint must be woken, because nothing was there before.
-    fn put(&self, answer: Answer) -> bool {
+    fn enqueue(&self, answer: Answer) -> bool {
         {
-            let mut waiting = self.lock();
-            if waiting.is_closed {
+            let mut state = self.lock_state();
+            if state.is_closed {
                 return false;
             }
-            waiting.answers.push(answer);
+            state.answers.push(answer);
         }
-        self.note()
+        self.mark_filled()
     }
 
     /// Notes that there is something in a queue beside the answers. Returns whether nothing was there before.
-    pub fn note(&self) -> bool {
+    pub fn mark_filled(&self) -> bool {
         !self.filled.swap(true, Ordering::AcqRel)
     }
 
     /// Runs `put`, which puts something into a queue beside the answers, and wakes the endpoint, which finds it in its
     /// next turn.
-    pub fn put_beside(self: &Arc<Self>, put: impl FnOnce() + Send + 'static) {
+    pub fn put_in_other_queue(self: &Arc<Self>, put: impl FnOnce() + Send + 'static) {
         if self.in_virtual_time {
-            let returns = Arc::clone(self);
+            let queue = Arc::clone(self);
             self.waker.wake_with(Box::new(move || {
                 put();
-                returns.note();
+                queue.mark_filled();
             }));
         } else {
             put();
-            if self.note() {
+            if self.mark_filled() {
                 self.waker.wake();
             }
         }
     }
 
     #[inline]
-    pub fn waiting(&self) -> bool {
+    pub fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Relaxed)
     }
 
@@ -215,12 +215,12 @@ impl Returns {
         // First the flag, then the answers: an answer that comes in between is either taken now, or sets the flag
         // again.
         self.filled.swap(false, Ordering::AcqRel);
-        std::mem::take(&mut self.lock().answers)
+        std::mem::take(&mut self.lock_state().answers)
     }
 
     /// Gives the emptied vector back, so that the next answers need not allocate.
     pub fn recycle(&self, emptied: Vec<Answer>) {
-        let answers = &mut self.lock().answers;
+        let answers = &mut self.lock_state().answers;
         if answers.capacity() == 0 {
             *answers = emptied;
         }
@@ -230,9 +230,9 @@ impl Returns {
     /// still come.
     pub fn close(&self) {
         let left = {
-            let mut waiting = self.lock();
-            waiting.is_closed = true;
-            std::mem::take(&mut waiting.answers)
+            let mut state = self.lock_state();
+            state.is_closed = true;
+            std::mem::take(&mut state.answers)
         };
         drop(left);
     }

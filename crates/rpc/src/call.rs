@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sinew_mem::{AllocError, Arena, MessageBuffer};
 
-use crate::answer::{Answer, ErrorCode, RequestData, Returns, RunningCall, ServerCall};
+use crate::answer::{Answer, AnswerQueue, ErrorCode, RequestData, RunningCall, ServerCallId};
 use crate::core::Core;
 use crate::error::{CallBackError, Rejected};
 use crate::names::{CallId, ClientId, RequestType, SessionId};
@@ -38,13 +38,13 @@ impl<'a> Call<'a> {
 
     /// The type of the request.
     pub fn request_type(&self) -> RequestType {
-        self.call.found.request_type
+        self.call.location.request_type
     }
 
     /// The client that made the call, that is, the session over which it came.
     #[inline]
     pub fn client(&self) -> ClientId {
-        ClientId(self.call.call.key.0)
+        ClientId(self.call.id.key.0)
     }
 
     /// The session over which a client that accepts calls can be called; see [`crate::Rpc::session_to`].
@@ -59,7 +59,7 @@ impl<'a> Call<'a> {
     /// The time until which the caller waits, on the endpoint's clock ([`Self::now_ns`]); `None` if the caller gave
     /// none.
     pub fn deadline_ns(&self) -> Option<u64> {
-        self.core.servers.deadline_ns(self.call.call)
+        self.core.servers.deadline_ns(self.call.id)
     }
 
     /// The time of this turn of the endpoint's loop, on the endpoint's clock. It is read once for all requests of a
@@ -92,7 +92,7 @@ impl<'a> Call<'a> {
     /// as `max`. While `write` runs, `max` bytes of memory are needed; a `max` over the session's largest message fails
     /// the call with [`crate::Cause::ResponseTooLarge`].
     pub fn reply_up_to(mut self, max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
-        self.core.servers.answer_up_to(&mut self.core.shared, self.call.call, max, write);
+        self.core.servers.answer_up_to(&mut self.core.shared, self.call.id, max, write);
         // Set afterwards: if `write` panics, the call is still unanswered.
         self.answered = true;
     }
@@ -101,7 +101,7 @@ impl<'a> Call<'a> {
     #[inline]
     pub fn reply_buffer(mut self, response: MessageBuffer) {
         self.answered = true;
-        self.core.servers.answer_buffer(&mut self.core.shared, self.call.call, response);
+        self.core.servers.answer_buffer(&mut self.core.shared, self.call.id, response);
     }
 
     /// Answers as if no handler were registered for the request's type: the client gets [`crate::Cause::NoHandler`],
@@ -109,7 +109,7 @@ impl<'a> Call<'a> {
     /// does not know this one.
     pub fn refuse_type(mut self) {
         self.answered = true;
-        self.core.servers.answer_error(&mut self.core.shared, self.call.call, ErrorCode::NoHandler);
+        self.core.servers.answer_error(&mut self.core.shared, self.call.id, ErrorCode::NoHandler);
     }
 
     /// Allocates a message buffer of `len` bytes from the endpoint's arena.
@@ -149,7 +149,7 @@ impl<'a> Call<'a> {
         self.answered = true;
         let deadline_ns = self.deadline_ns();
         keep(self.core, self.call, deadline_ns, RequestData::Lent(self.request)).inspect_err(|_| {
-            self.core.servers.answer_error(&mut self.core.shared, self.call.call, ErrorCode::NoMemory);
+            self.core.servers.answer_error(&mut self.core.shared, self.call.id, ErrorCode::NoMemory);
         })
     }
 }
@@ -162,7 +162,7 @@ fn code_of_drop() -> ErrorCode {
 /// Answers a call whose handler did not.
 #[cold]
 #[inline(never)]
-fn answer_for(core: &mut Core, call: ServerCall) {
+fn answer_for(core: &mut Core, call: ServerCallId) {
     core.servers.answer_error(&mut core.shared, call, code_of_drop());
 }
 
@@ -170,7 +170,7 @@ impl Drop for Call<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.answered {
-            answer_for(self.core, self.call.call);
+            answer_for(self.core, self.call.id);
         }
     }
 }
@@ -191,7 +191,7 @@ pub(crate) fn keep(
         RequestData::Owned(buffer) => buffer.block_len(),
     };
     let full = AllocError::ArenaFull { asked, capacity: share };
-    let (share, abandoned) = servers.keep(shared, call.call, deadline_ns, block_len).ok_or(full)?;
+    let (share, abandoned) = servers.keep_request(shared, call.id, deadline_ns, block_len).ok_or(full)?;
     let request = match request {
         RequestData::Owned(buffer) => buffer,
         RequestData::Lent(bytes) => {
@@ -202,13 +202,13 @@ pub(crate) fn keep(
         }
     };
     Ok(DeferredCall {
-        call: call.call,
-        request_type: call.found.request_type,
+        call: call.id,
+        request_type: call.location.request_type,
         request: Some(request),
         share: Some(share),
         abandoned,
         deadline_ns,
-        returns: Arc::clone(&servers.returns),
+        returns: Arc::clone(&servers.answer_queue),
         arena: shared.arena.clone(),
         data_per_packet,
         answered: false,
@@ -295,7 +295,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     pub fn reply_up_to(&mut self, index: usize, max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         let entry = &self.entries[index];
         if !entry.answered.get() {
-            self.core.servers.answer_up_to(&mut self.core.shared, entry.call.call, max, write);
+            self.core.servers.answer_up_to(&mut self.core.shared, entry.call.id, max, write);
             entry.answered.set(true);
         }
     }
@@ -308,7 +308,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     pub fn reply_buffer(&mut self, index: usize, response: MessageBuffer) {
         let entry = &self.entries[index];
         if !entry.answered.replace(true) {
-            self.core.servers.answer_buffer(&mut self.core.shared, entry.call.call, response);
+            self.core.servers.answer_buffer(&mut self.core.shared, entry.call.id, response);
         }
     }
 
@@ -344,7 +344,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     /// When there is no such request.
     #[inline]
     pub fn client(&self, index: usize) -> ClientId {
-        ClientId(self.entries[index].call.call.key.0)
+        ClientId(self.entries[index].call.id.key.0)
     }
 
     /// The session over which a client that accepts calls can be called; see [`crate::Rpc::session_to`].
@@ -363,7 +363,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     ///
     /// When there is no such request.
     pub fn deadline_ns(&self, index: usize) -> Option<u64> {
-        self.core.servers.deadline_in_burst_ns(self.entries[index].call.call)
+        self.core.servers.deadline_in_burst_ns(self.entries[index].call.id)
     }
 
     /// Keeps request `index`, to be answered later.
@@ -379,9 +379,9 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     pub fn defer(&mut self, index: usize) -> Result<DeferredCall, AllocError> {
         let entry = &self.entries[index];
         assert!(!entry.answered.replace(true), "request {index} was answered already");
-        let deadline_ns = self.core.servers.deadline_in_burst_ns(entry.call.call);
+        let deadline_ns = self.core.servers.deadline_in_burst_ns(entry.call.id);
         keep(self.core, entry.call, deadline_ns, RequestData::Lent(&entry.request)).inspect_err(|_| {
-            self.core.servers.answer_error(&mut self.core.shared, entry.call.call, ErrorCode::NoMemory);
+            self.core.servers.answer_error(&mut self.core.shared, entry.call.id, ErrorCode::NoMemory);
         })
     }
 }
@@ -389,7 +389,7 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
 impl Drop for BurstCalls<'_, '_> {
     fn drop(&mut self) {
         for entry in self.entries.iter().filter(|entry| !entry.answered.replace(true)) {
-            self.core.servers.answer_error(&mut self.core.shared, entry.call.call, code_of_drop());
+            self.core.servers.answer_error(&mut self.core.shared, entry.call.id, code_of_drop());
         }
     }
 }
@@ -401,14 +401,14 @@ impl Drop for BurstCalls<'_, '_> {
 ///
 /// Dropping it answers its client with an error, as for [`Call`].
 pub struct DeferredCall {
-    call: ServerCall,
+    call: ServerCallId,
     request_type: RequestType,
     request: Option<MessageBuffer>,
     /// Dropped after the buffer that it counts, since it is declared after it.
     share: Option<Share>,
     abandoned: Abandoned,
     deadline_ns: Option<u64>,
-    returns: Arc<Returns>,
+    returns: Arc<AnswerQueue>,
     arena: Arena,
     /// Data per packet in the layout of the endpoint's buffers, in bytes.
     data_per_packet: usize,
@@ -496,7 +496,7 @@ impl DeferredCall {
         self.returns.push(Answer { call: self.call, answer, share: self.share.take() });
     }
 
-    pub(crate) fn name(&self) -> ServerCall {
+    pub(crate) fn name(&self) -> ServerCallId {
         self.call
     }
 
@@ -517,7 +517,7 @@ impl DeferredCall {
     /// endpoint.
     pub(crate) fn reply_at(mut self, core: &mut Core, len: usize, write: impl FnOnce(&[u8], &mut [u8])) {
         let Core { shared, servers, .. } = core;
-        if !Arc::ptr_eq(&self.returns, &servers.returns) {
+        if !Arc::ptr_eq(&self.returns, &servers.answer_queue) {
             let answer = self.arena.alloc(len, len.max(1)).map(|mut buffer| {
                 write(self.request(), &mut buffer);
                 buffer
@@ -527,7 +527,7 @@ impl DeferredCall {
         // From here on the memory is charged to its slot.
         self.share = None;
         let request = self.request.as_deref().unwrap_or_default();
-        servers.answer_kept(shared, self.call, len, |response| write(request, response));
+        servers.answer_kept_call(shared, self.call, len, |response| write(request, response));
         // Set afterwards: if `write` panics, the call is still unanswered.
         self.answered = true;
     }

@@ -96,7 +96,7 @@ impl Channel {
         match channel.finish(endpoint) {
             Ok(()) => Ok(channel),
             Err(error) => {
-                channel.give_up(endpoint);
+                channel.discard(endpoint);
                 Err(error)
             }
         }
@@ -128,7 +128,7 @@ impl Channel {
             match endpoint.begin_connect_with(&channel.address, options) {
                 Ok(session) => channel.sessions.push(session),
                 Err(error) => {
-                    channel.give_up(endpoint);
+                    channel.discard(endpoint);
                     return Err(error.into());
                 }
             }
@@ -185,18 +185,18 @@ impl Channel {
         response: MessageBuffer,
         options: impl Into<CallOptions>,
     ) -> Result<CallId, Rejected> {
-        let place = self.place_with_room(endpoint);
-        self.next = if place + 1 == self.sessions.len() { 0 } else { place + 1 };
-        endpoint.enqueue_request(self.sessions[place], request_type, request, response, options.into())
+        let index = self.session_with_room(endpoint);
+        self.next = if index + 1 == self.sessions.len() { 0 } else { index + 1 };
+        endpoint.enqueue_request(self.sessions[index], request_type, request, response, options.into())
     }
 
     /// Returns the place of the session that gets the next call.
-    fn place_with_room<E: Endpoint + ?Sized>(&self, endpoint: &E) -> usize {
+    fn session_with_room<E: Endpoint + ?Sized>(&self, endpoint: &E) -> usize {
         let mut full = None;
-        for place in (self.next..self.sessions.len()).chain(0..self.next) {
-            match endpoint.session_slots(self.sessions[place]) {
-                Some(slots) if slots.free > 0 => return place,
-                Some(_) if full.is_none() => full = Some(place),
+        for index in (self.next..self.sessions.len()).chain(0..self.next) {
+            match endpoint.session_slots(self.sessions[index]) {
+                Some(slots) if slots.free > 0 => return index,
+                Some(_) if full.is_none() => full = Some(index),
                 _ => {}
             }
         }
@@ -228,7 +228,7 @@ impl Channel {
         // The port may have noticed already that the server ended.
         endpoint.turn();
         if self.begin_reconnect(endpoint)? == 0 {
-            self.ask_who_is_there(endpoint)?;
+            self.probe_server(endpoint)?;
             self.begin_reconnect(endpoint)?;
         }
         self.turn_until_open(endpoint)
@@ -236,11 +236,11 @@ impl Channel {
 
     /// Opens a session and closes it again. If the server was restarted since the others were opened, its answer shows
     /// that it knows none of them.
-    fn ask_who_is_there<E: Endpoint + ?Sized>(&self, endpoint: &mut E) -> Result<(), ChannelError> {
+    fn probe_server<E: Endpoint + ?Sized>(&self, endpoint: &mut E) -> Result<(), ChannelError> {
         let options = ConnectOptions::new().lane(self.options.lane);
-        let asked = endpoint.begin_connect_with(&self.address, options).and_then(|session| {
+        let probed = endpoint.begin_connect_with(&self.address, options).and_then(|session| {
             let is_opening = |endpoint: &mut E| endpoint.session_slots(session) == Some(SessionSlots::default());
-            let result = match self.event_of(endpoint, session, is_opening) {
+            let result = match self.wait_for_event(endpoint, session, is_opening) {
                 Ok(Some(SessionEvent::ConnectFailed { error, .. })) => Err(error),
                 Ok(Some(SessionEvent::Lost { peer, cause, .. })) => Err(ConnectError::Failed { peer, cause }),
                 Ok(_) => Ok(()),
@@ -253,10 +253,10 @@ impl Channel {
                 }
             };
             // A second `disconnect` returns whether the session is still there.
-            self.event_of(endpoint, session, |endpoint| endpoint.disconnect(session))?;
+            self.wait_for_event(endpoint, session, |endpoint| endpoint.disconnect(session))?;
             result
         });
-        match asked {
+        match probed {
             // There is no room for one more session, which says nothing about the others.
             Err(
                 ConnectError::Sessions { .. }
@@ -266,22 +266,22 @@ impl Channel {
                 | ConnectError::PeerShare { .. }
                 | ConnectError::Lane(EnqueueError::LaneFull { .. }),
             ) => Ok(()),
-            asked => Ok(asked?),
+            probed => Ok(probed?),
         }
     }
 
     /// Turns the endpoint until the session has an event, or no longer exists: if its lane was closed, it will have no
     /// event.
-    fn event_of<E: Endpoint + ?Sized>(
+    fn wait_for_event<E: Endpoint + ?Sized>(
         &self,
         endpoint: &mut E,
         session: SessionId,
-        mut is_there: impl FnMut(&mut E) -> bool,
+        mut exists: impl FnMut(&mut E) -> bool,
     ) -> Result<Option<SessionEvent>, ConnectError> {
         loop {
-            let is_there = is_there(endpoint);
+            let exists = exists(endpoint);
             let event = endpoint.take_session_event(self.options.lane, session);
-            if event.is_some() || !is_there {
+            if event.is_some() || !exists {
                 return Ok(event);
             }
             endpoint.turn_or_wait()?;
@@ -297,10 +297,10 @@ impl Channel {
     /// [`ChannelError`] when the address cannot be resolved, or a limit of this endpoint is reached.
     pub fn begin_reconnect<E: Endpoint + ?Sized>(&mut self, endpoint: &mut E) -> Result<usize, ChannelError> {
         let mut begun = 0;
-        for place in 0..self.sessions.len() {
-            let session = self.sessions[place];
+        for index in 0..self.sessions.len() {
+            let session = self.sessions[index];
             if endpoint.session_slots(session).is_none() {
-                self.sessions[place] = self.begin_one(endpoint)?;
+                self.sessions[index] = self.begin_session(endpoint)?;
                 begun += 1;
                 while endpoint.take_session_event(self.options.lane, session).is_some() {}
             }
@@ -308,7 +308,7 @@ impl Channel {
         Ok(begun)
     }
 
-    fn begin_one<E: Endpoint + ?Sized>(&self, endpoint: &mut E) -> Result<SessionId, ConnectError> {
+    fn begin_session<E: Endpoint + ?Sized>(&self, endpoint: &mut E) -> Result<SessionId, ConnectError> {
         endpoint.begin_connect_with(&self.address, self.options)
     }
 
@@ -341,7 +341,7 @@ impl Channel {
         // A server grants the same number of slots to each session of a channel.
         let missing = self.calls.saturating_sub(status.slots).div_ceil((status.slots / status.open.max(1)).max(1));
         for _ in 0..missing {
-            let session = self.begin_one(endpoint)?;
+            let session = self.begin_session(endpoint)?;
             self.sessions.push(session);
         }
         Ok(missing == 0)
@@ -380,7 +380,7 @@ impl Channel {
     }
 
     /// Ends all sessions of a channel that the caller never got, and drops their events.
-    fn give_up<E: Endpoint + ?Sized>(self, endpoint: &mut E) {
+    fn discard<E: Endpoint + ?Sized>(self, endpoint: &mut E) {
         for session in self.sessions {
             endpoint.disconnect(session);
             while endpoint.take_session_event(self.options.lane, session).is_some() {}

@@ -34,9 +34,9 @@ use crate::table::{SlotId, Table};
 use crate::transmit::{TxItem, TxKind};
 use owed::OwedUntil;
 pub(crate) use queue::NewCall;
-use queue::{PlaceId, Queued, Queues};
-pub(crate) use state::{Back, ClientCold, ClientSession, ClientSlot, ClientState, Opening, Travel};
-use state::{CallView, Form, NOT_LEFT, Outgoing};
+use queue::{Queued, QueuedId, Queues};
+use state::{CallView, Form, NOT_SENT, Outgoing};
+pub(crate) use state::{ClientCold, ClientSession, ClientSlot, ClientState, LongCall, Opening, ReverseSession};
 
 /// Cap on back-off, as the power of two by which it multiplies the configured time-out.
 const BACKOFF_MAX: u8 = 6;
@@ -58,7 +58,7 @@ struct Unfinished {
 pub(crate) struct Clients {
     pub table: Table<ClientSession, ClientSlot>,
     /// One for each slot of the table.
-    travel: Vec<Travel>,
+    long_calls: Vec<LongCall>,
     pub cold: Vec<ClientCold>,
     pub lanes: Lanes,
     queues: Queues,
@@ -74,7 +74,7 @@ impl Clients {
     pub fn new(slots: u16, lane_backlog_max: usize, now_ns: u64) -> Self {
         Self {
             table: Table::new(slots),
-            travel: Vec::new(),
+            long_calls: Vec::new(),
             cold: Vec::new(),
             lanes: Lanes::new(lane_backlog_max),
             queues: Queues::default(),
@@ -90,13 +90,13 @@ impl Clients {
     pub fn insert(&mut self, token: u64) -> usize {
         let index = self.table.insert(token);
         let slots = self.table.slots.len();
-        if self.travel.capacity() < slots {
-            sinew_mem::grow_for_random_access(&mut self.travel);
+        if self.long_calls.capacity() < slots {
+            sinew_mem::grow_for_random_access(&mut self.long_calls);
         }
-        self.travel.resize_with(slots.max(self.travel.len()), Travel::default);
+        self.long_calls.resize_with(slots.max(self.long_calls.len()), LongCall::default);
         for id in self.table.slots_of(index) {
             // The slot's first call has the number after this one.
-            self.table.slots[id.at()].number = self.table.place_of(id) as u64;
+            self.table.slots[id.index()].number = self.table.position_of(id) as u64;
         }
         *self.cold(index) = ClientCold::default();
         index
@@ -125,13 +125,13 @@ impl Clients {
 
     /// The client that is called over this session, if it is such a session.
     pub fn client_called(&self, index: usize) -> Option<ClientId> {
-        self.cold.get(index).and_then(|cold| cold.of)
+        self.cold.get(index).and_then(|cold| cold.client_called)
     }
 
     /// The sessions that a lane opened.
     pub fn sessions_of(&self, lane: LaneId) -> Vec<SessionId> {
-        let is_its = |index: &usize| self.cold.get(*index).is_some_and(|cold| cold.lane == lane);
-        self.table.occupied().filter(is_its).map(|index| self.table.entries[index].id()).collect()
+        let is_of_lane = |index: &usize| self.cold.get(*index).is_some_and(|cold| cold.lane == lane);
+        self.table.occupied().filter(is_of_lane).map(|index| self.table.entries[index].id()).collect()
     }
 
     pub fn cold(&mut self, index: usize) -> &mut ClientCold {
@@ -149,13 +149,13 @@ impl Clients {
 
     /// Excludes a pause of our loop from what is being measured: it is no part of the round trips.
     #[cold]
-    pub fn excuse(&mut self, times_calls: bool) {
+    pub fn exclude_pause(&mut self, times_calls: bool) {
         for at in 0..self.listed.len() {
             let mut view = self.view(self.listed[at]);
             if view.slot.request.is_some() {
-                view.lengthen(times_calls);
+                view.make_long(times_calls);
             }
-            view.travel.timed = 0;
+            view.long.timed = 0;
         }
     }
 
@@ -181,8 +181,8 @@ impl Clients {
         let index = self.table.entry_of(id);
         CallView {
             session: &mut self.table.entries[index],
-            slot: &mut self.table.slots[id.at()],
-            travel: &mut self.travel[id.at()],
+            slot: &mut self.table.slots[id.index()],
+            long: &mut self.long_calls[id.index()],
         }
     }
 
@@ -205,12 +205,12 @@ impl Clients {
             && request.is_from(&shared.arena)
             && response.is_from(&shared.arena)
         {
-            let place = entry.free_slots.trailing_zeros() as usize;
+            let position = entry.free_slots.trailing_zeros() as usize;
             entry.free_slots &= entry.free_slots - 1;
             entry.credits -= 1;
             let remote_key = entry.remote_key;
-            let (id, slots) = (self.table.slot(index, place), self.table.slots_per_entry() as u64);
-            let slot = &mut self.table.slots[id.at()];
+            let (id, slots) = (self.table.slot(index, position), self.table.slots_per_entry() as u64);
+            let slot = &mut self.table.slots[id.index()];
             if !slot.listed {
                 self.listed.push(id);
             }
@@ -222,7 +222,7 @@ impl Clients {
             if TIMED {
                 // The options are written when the request leaves.
                 request.front_mut()[..HEADER_LEN].copy_from_slice(&header);
-                self.travel[id.at()].deadline_ns = call.deadline_ns;
+                self.long_calls[id.index()].deadline_ns = call.deadline_ns;
                 shared.note_deadline(call.deadline_ns);
             } else {
                 *request.header_mut(0) = header;
@@ -232,7 +232,7 @@ impl Clients {
                 response: Some(response),
                 tag: call.tag,
                 number,
-                progress_ns: NOT_LEFT,
+                progress_ns: NOT_SENT,
                 request_type: call.request_type,
                 form: if TIMED { Form::ShortTimed } else { Form::Short },
                 listed: true,
@@ -250,12 +250,12 @@ impl Clients {
             });
             return Ok(CallId { session, number });
         }
-        self.enqueue_other(shared, session, call, request, response)
+        self.enqueue_slow(shared, session, call, request, response)
     }
 
     /// Accepts a call that cannot leave at once as one packet.
     #[inline(never)]
-    fn enqueue_other(
+    fn enqueue_slow(
         &mut self,
         shared: &mut Shared,
         session: SessionId,
@@ -271,15 +271,15 @@ impl Clients {
         let queued = Queued { call, request, response };
         let entry = &mut self.table.entries[index];
         if call.is_too_late(shared.now_ns) {
-            let place = self.queues.push(&mut self.cold[index].queue, index, queued);
-            let number = self.queues.number(place);
-            self.end_waiting(shared, index, place, Cause::DeadlinePassed);
+            let queued_id = self.queues.push(&mut self.cold[index].queue, index, queued);
+            let number = self.queues.number(queued_id);
+            self.end_waiting(shared, index, queued_id, Cause::DeadlinePassed);
             return Ok(CallId { session, number });
         }
         let number = if entry.free_slots == 0 || entry.state != ClientState::Open {
             entry.has_queue = true;
-            let place = self.queues.push(&mut self.cold[index].queue, index, queued);
-            self.queues.number(place)
+            let queued_id = self.queues.push(&mut self.cold[index].queue, index, queued);
+            self.queues.number(queued_id)
         } else {
             self.start(shared, index, queued, None)
         };
@@ -316,34 +316,34 @@ impl Clients {
     }
 
     /// Gives a call a slot, and sends as many packets as the credits allow. Returns the call's number.
-    fn start(&mut self, shared: &mut Shared, index: usize, queued: Queued, waited: Option<PlaceId>) -> u64 {
+    fn start(&mut self, shared: &mut Shared, index: usize, queued: Queued, queued_id: Option<QueuedId>) -> u64 {
         let Queued { call, request, response } = queued;
         let slots = self.table.slots_per_entry() as u64;
         let session = &mut self.table.entries[index];
-        let place = session.free_slots.trailing_zeros() as usize;
+        let position = session.free_slots.trailing_zeros() as usize;
         let data_per_packet = session.data_per_packet as usize;
         let message_len_max = session.message_len_max as usize;
         // A server that does not know deadlines is not told: then only this side ends the call.
         let has_options = call.deadline_ns.is_some() && session.features.has(Features::OPTIONS);
-        let id = self.table.slot(index, place);
-        let number = self.table.slots[id.at()].number + slots;
+        let id = self.table.slot(index, position);
+        let number = self.table.slots[id.index()].number + slots;
         debug_assert!(number <= REQUEST_NUMBER_MAX);
-        let travel = Travel { has_options, deadline_ns: call.deadline_ns, waited, ..Travel::default() };
-        let packets = packets_of(request.len() + travel.lead(), data_per_packet);
+        let long = LongCall { has_options, deadline_ns: call.deadline_ns, queued_id, ..LongCall::default() };
+        let packets = packets_of(request.len() + long.lead(), data_per_packet);
         // A call that was queued while the session was opening meets the session's limits only here.
         let prepared = if request.len() > message_len_max || packets > PACKETS_MAX {
             Err((request, Cause::RequestTooLarge))
         } else {
-            lay_out(shared, request, travel.lead(), packets, data_per_packet)
+            prepare_request(shared, request, long.lead(), packets, data_per_packet)
         };
         let request = match prepared {
             Ok(request) => request,
             Err((request, cause)) => {
-                if waited.is_none() {
+                if queued_id.is_none() {
                     // The number names this call, and must not name another one.
-                    self.table.slots[id.at()].number = number;
+                    self.table.slots[id.index()].number = number;
                 }
-                self.never_sent(shared, index, (waited, number), Queued { call, request, response }, cause);
+                self.complete_unsent(shared, index, (queued_id, number), Queued { call, request, response }, cause);
                 return number;
             }
         };
@@ -361,30 +361,30 @@ impl Clients {
             listed: true,
             lane: call.lane,
         };
-        *view.travel = Travel { request_packets: packets as u32, ..travel };
-        if let Some(waited) = waited {
+        *view.long = LongCall { request_packets: packets as u32, ..long };
+        if let Some(waited) = queued_id {
             self.queues.start(waited, id);
         }
         if !was_listed {
             self.listed.push(id);
         }
-        self.pump_in_turn(shared, index, id);
+        self.send_in_turn(shared, index, id);
         number
     }
 
     /// Ends a call that has no slot.
-    fn never_sent(
+    fn complete_unsent(
         &mut self,
         shared: &mut Shared,
         index: usize,
-        (waited, number): (Option<PlaceId>, u64),
+        (queued_id, number): (Option<QueuedId>, u64),
         queued: Queued,
         cause: Cause,
     ) {
         let Queued { call, request, response } = queued;
         let session = &self.table.entries[index];
         let peer = Arc::clone(&shared.peers.get(session.peer_index).name);
-        let id = CallId { session: session.id(), number: self.let_name_go(waited, number) };
+        let id = CallId { session: session.id(), number: self.release_number(queued_id, number) };
         let request_type = RequestType::new(call.request_type);
         let result = Err(CallError { peer, cause, execution: Execution::NeverSent, request_type });
         let unfinished = Unfinished { id, lane: call.lane, tag: call.tag, result, response };
@@ -392,10 +392,10 @@ impl Clients {
     }
 
     /// Returns the number by which the caller knows a call, and frees it, since the call is over.
-    fn let_name_go(&mut self, waited: Option<PlaceId>, number: u64) -> u64 {
-        waited.map_or(number, |waited| {
-            let number = self.queues.number(waited);
-            self.queues.free(waited);
+    fn release_number(&mut self, queued_id: Option<QueuedId>, number: u64) -> u64 {
+        queued_id.map_or(number, |queued_id| {
+            let number = self.queues.number(queued_id);
+            self.queues.free(queued_id);
             number
         })
     }
@@ -420,7 +420,7 @@ impl Clients {
 }
 
 /// Prepares a request so that it can be sent as `packets` packets.
-fn lay_out(
+fn prepare_request(
     shared: &Shared,
     mut request: MessageBuffer,
     lead: usize,
@@ -430,7 +430,7 @@ fn lay_out(
     if packets == 1 && request.len() + lead + HEADER_LEN <= shared.link.copy_len_max {
         // The session's packets may be larger than those that the buffer was laid out for.
         if request.len() > request.data_per_packet() && request.set_data_per_packet(data_per_packet).is_err() {
-            request = copy_of(shared, request, data_per_packet)?;
+            request = copy_request(shared, request, data_per_packet)?;
         }
         return Ok(Outgoing::Whole(request));
     }
@@ -438,7 +438,7 @@ fn lay_out(
 }
 
 /// Copies a request into a buffer for packets of another size.
-fn copy_of(
+fn copy_request(
     shared: &Shared,
     request: MessageBuffer,
     data_per_packet: usize,

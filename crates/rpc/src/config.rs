@@ -1,6 +1,6 @@
 //! Configuration of an endpoint: limits, times, and the switches of its optimisations.
 
-use sinew_fabric::PollerConfig;
+use sinew_fabric::PollPolicy;
 
 use crate::congestion::Congestion;
 use crate::error::ConfigError;
@@ -111,7 +111,7 @@ pub struct Config {
     /// Deadline of blocking calls.
     pub call_timeout_ns: u64,
     /// Way in which blocking calls and `run_until` wait. In virtual time they sleep without spinning first.
-    pub poller: PollerConfig,
+    pub poller: PollPolicy,
     /// Congestion control; `None` where the fabric has no congestion to control.
     pub congestion: Option<Congestion>,
     /// Switches of the optimisations.
@@ -145,7 +145,7 @@ impl Default for Config {
             connect_timeout_ns: 3_000 * MS,
             connect_retry_ns: 20 * MS,
             call_timeout_ns: 10_000 * MS,
-            poller: PollerConfig::ADAPTIVE,
+            poller: PollPolicy::ADAPTIVE,
             congestion: None,
             tuning: Tuning::default(),
         }

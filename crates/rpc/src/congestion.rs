@@ -175,30 +175,30 @@ enum Flow {
 
 /// A packet that waits for its time, and its size in bytes.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct PacedPacket {
     item: TxItem,
     len: usize,
 }
 
 /// Pacing state of a session.
 #[derive(Clone, Debug)]
-struct Paced {
+struct PacedSession {
     flow: Flow,
     /// Rate in bytes per second: that of the link if the session has no limits.
     rate: f64,
     /// When its next packet may leave.
     next_ns: u64,
     /// Its waiting packets, in order.
-    queue: VecDeque<Waiting>,
+    queue: VecDeque<PacedPacket>,
     /// Whether the wheel holds it, and so will return it.
     is_on_wheel: bool,
 }
 
-impl Paced {
+impl PacedSession {
     /// Notes that a packet of `len` bytes leaves.
-    fn left(&mut self, len: usize) {
+    fn note_sent(&mut self, len: usize) {
         if let Flow::Dcqcn(flow) = &mut self.flow {
-            flow.sent(len);
+            flow.note_sent(len);
         }
         self.next_ns = self.next_ns.saturating_add((len as f64 * 1e9 / self.rate) as u64);
     }
@@ -211,7 +211,7 @@ impl Paced {
 #[derive(Debug)]
 pub(crate) struct Pacing {
     config: Option<Congestion>,
-    sessions: Vec<Paced>,
+    sessions: Vec<PacedSession>,
     wheel: Wheel<u32>,
     /// Sessions whose time has come; empty between turns.
     due: Vec<u32>,
@@ -238,16 +238,16 @@ impl Pacing {
             Algorithm::Swift(_) => Flow::Swift(Swift::new()),
             Algorithm::Dcqcn(_) => Flow::Dcqcn(Dcqcn::new(line)),
         };
-        let fresh = Paced { flow, rate: line, next_ns: 0, queue: VecDeque::new(), is_on_wheel: false };
+        let fresh = PacedSession { flow, rate: line, next_ns: 0, queue: VecDeque::new(), is_on_wheel: false };
         if self.sessions.len() <= index {
             self.sessions.resize(index + 1, fresh.clone());
         }
         // The wheel may still hold the session that was here before.
-        self.sessions[index] = Paced { is_on_wheel: self.sessions[index].is_on_wheel, ..fresh };
+        self.sessions[index] = PacedSession { is_on_wheel: self.sessions[index].is_on_wheel, ..fresh };
     }
 
     /// Handles a measured round trip of a session; returns the session's new limits.
-    pub fn measured(&mut self, rtt_ns: u64, sample: Sample, bypasses: bool) -> Limits {
+    pub fn on_round_trip(&mut self, rtt_ns: u64, sample: Sample, bypasses: bool) -> Limits {
         let Some(config) = &self.config else { return Limits::default() };
         if config.rtts_kept > 0 {
             if self.rtts.len() >= config.rtts_kept {
@@ -271,7 +271,7 @@ impl Pacing {
     }
 
     /// Handles a mark: a packet of the session met a long queue.
-    pub fn marked(&mut self, sample: Sample) -> Limits {
+    pub fn on_mark(&mut self, sample: Sample) -> Limits {
         self.update(sample, |flow, config| {
             if let (Flow::Dcqcn(flow), Algorithm::Dcqcn(dcqcn)) = (flow, &config.algorithm) {
                 flow.mark(config.line_bytes_per_s, sample.now_ns, dcqcn);
@@ -280,7 +280,7 @@ impl Pacing {
     }
 
     /// Handles a loss of a session's packets.
-    pub fn lost(&mut self, sample: Sample) -> Limits {
+    pub fn on_loss(&mut self, sample: Sample) -> Limits {
         self.update(sample, |flow, config| {
             if let (Flow::Swift(flow), Algorithm::Swift(swift)) = (flow, &config.algorithm) {
                 flow.lost(sample.credits, sample.now_ns, swift);
@@ -316,15 +316,15 @@ impl Pacing {
             let item = TxItem { first: number, count: 1, ..run };
             if session.queue.is_empty() && session.next_ns <= now_ns {
                 session.next_ns = now_ns;
-                session.left(packet_len);
+                session.note_sent(packet_len);
                 transmit.push(item);
             } else {
-                session.queue.push_back(Waiting { item, len: packet_len });
+                session.queue.push_back(PacedPacket { item, len: packet_len });
             }
         }
         if !session.queue.is_empty() && !session.is_on_wheel {
             session.is_on_wheel = true;
-            self.wheel.put(session.next_ns, index as u32, now_ns);
+            self.wheel.insert(session.next_ns, index as u32, now_ns);
         }
     }
 
@@ -342,14 +342,14 @@ impl Pacing {
         for index in self.due.drain(..) {
             let session = &mut self.sessions[index as usize];
             while session.next_ns <= now_ns
-                && let Some(Waiting { item, len }) = session.queue.pop_front()
+                && let Some(PacedPacket { item, len }) = session.queue.pop_front()
             {
-                session.left(len);
+                session.note_sent(len);
                 transmit.push(item);
             }
             session.is_on_wheel = !session.queue.is_empty();
             if session.is_on_wheel {
-                self.wheel.put(session.next_ns, index, now_ns);
+                self.wheel.insert(session.next_ns, index, now_ns);
             }
         }
     }
@@ -363,7 +363,7 @@ impl Pacing {
     /// Removes the waiting packets of a call that is over, so that they take none of its session's rate. Returns their
     /// number, which is at most the session's credits.
     #[inline]
-    pub fn forget(&mut self, index: usize, slot: SlotId) -> u32 {
+    pub fn remove_call(&mut self, index: usize, slot: SlotId) -> u32 {
         let Some(session) = self.sessions.get_mut(index).filter(|session| !session.queue.is_empty()) else { return 0 };
         let before = session.queue.len();
         session.queue.retain(|waiting| waiting.item.slot != slot);

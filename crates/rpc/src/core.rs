@@ -58,7 +58,7 @@ use sinew_fabric::{Generator, PacketTx, RxBurst};
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_wire::{Header, Kind};
 
-use crate::answer::Returns;
+use crate::answer::AnswerQueue;
 use crate::client::{Clients, NewCall};
 use crate::config::Config;
 use crate::error::Rejected;
@@ -84,14 +84,14 @@ impl Core {
         link: Link,
         arena: Arena,
         generator: Box<dyn Generator>,
-        returns: Arc<Returns>,
+        answer_queue: Arc<AnswerQueue>,
         now_ns: u64,
     ) -> Self {
         let (slots, lane_backlog_max) = (config.slots, config.lane_backlog_max);
         Self {
             shared: Shared::new(config, link, arena, generator, now_ns),
             clients: Clients::new(slots, lane_backlog_max, now_ns),
-            servers: Servers::new(slots, returns),
+            servers: Servers::new(slots, answer_queue),
         }
     }
 
@@ -117,7 +117,7 @@ impl Core {
         let (request_type, lane, tag) = (request_type.number(), options.lane.index(), options.tag);
         let call = NewCall { request_type, lane, tag, deadline_ns };
         if options.lane != LaneId::MAIN {
-            return Self::enqueue_aside(shared, clients, session, (call, options.lane), request, response);
+            return Self::enqueue_in_lane(shared, clients, session, (call, options.lane), request, response);
         }
         match deadline_ns {
             None => clients.enqueue::<false>(shared, session, call, request, response),
@@ -127,7 +127,7 @@ impl Core {
 
     /// Accepts a call of a lane other than the main one.
     #[inline(never)]
-    fn enqueue_aside(
+    fn enqueue_in_lane(
         shared: &mut Shared,
         clients: &mut Clients,
         session: SessionId,
@@ -155,13 +155,13 @@ impl Core {
         if shared.now_ns >= shared.deadlines_due_ns {
             let (ours, theirs) = (clients.end_expired(shared), servers.end_expired(shared));
             let calls = clients.expiring() + servers.expiring();
-            shared.looked_at_deadlines(calls, ours.into_iter().chain(theirs).min());
+            shared.note_deadlines_checked(calls, ours.into_iter().chain(theirs).min());
         }
     }
 
     /// Whether the loop, or the endpoint's user, already has something to do.
     pub fn has_work(&self) -> bool {
-        self.shared.has_output() || self.clients.has_work() || self.servers.returns.waiting()
+        self.shared.has_output() || self.clients.has_work() || self.servers.answer_queue.is_filled()
     }
 
     /// Pushes everything that waits, as one burst. The caller submits it.
@@ -172,7 +172,7 @@ impl Core {
                 TxKind::Request => clients.send_requests(shared, item, tx),
                 TxKind::Response => servers.send_responses(shared, item, tx),
                 TxKind::RequestForResponse => clients.send_request_for_response(shared, item, tx),
-                _ => servers.send_note(shared, item, tx),
+                _ => servers.send_control(shared, item, tx),
             }
         }
         shared.transmit.clear();
@@ -225,8 +225,8 @@ impl Core {
                     servers.queue_congestion_notice(shared, header.call(), packet);
                 }
                 Kind::Response | Kind::CreditReturn => {
-                    if let Ok(index) = clients.table.checked(header.session, packet.from) {
-                        clients.marked(shared, index);
+                    if let Ok(index) = clients.table.find_from(header.session, packet.from) {
+                        clients.on_mark(shared, index);
                     }
                 }
                 _ => {}

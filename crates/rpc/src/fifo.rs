@@ -4,7 +4,7 @@
 /// a small call.
 pub(crate) struct Fifo<T> {
     /// A ring whose length is a power of two: the places from `first` to `end` are full, all others are empty.
-    places: Vec<Option<T>>,
+    slots: Vec<Option<T>>,
     /// Both only ever count up; their low bits are indices into the ring.
     first: usize,
     end: usize,
@@ -14,7 +14,7 @@ impl<T> Fifo<T> {
     pub fn with_capacity(capacity: usize) -> Self {
         let mut places = Vec::new();
         places.resize_with(capacity.next_power_of_two(), || None);
-        Self { places, first: 0, end: 0 }
+        Self { slots: places, first: 0, end: 0 }
     }
 
     #[inline(always)]
@@ -27,17 +27,17 @@ impl<T> Fifo<T> {
     }
 
     fn index(&self, at: usize) -> usize {
-        at & (self.places.len() - 1)
+        at & (self.slots.len() - 1)
     }
 
     #[inline(always)]
     pub fn push(&mut self, item: T) {
-        if self.len() == self.places.len() {
+        if self.len() == self.slots.len() {
             self.grow();
         }
         let index = self.index(self.end);
         // The place is empty: checking whether there is something to drop would cost as much as storing the item.
-        std::mem::forget(self.places[index].replace(item));
+        std::mem::forget(self.slots[index].replace(item));
         self.end += 1;
     }
 
@@ -48,16 +48,16 @@ impl<T> Fifo<T> {
         }
         let index = self.index(self.first);
         self.first += 1;
-        self.places[index].take()
+        self.slots[index].take()
     }
 
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
         let at = self.index(self.first);
-        self.places.rotate_left(at);
+        self.slots.rotate_left(at);
         (self.end, self.first) = (self.len(), 0);
-        self.places.resize_with(2 * self.places.len(), || None);
+        self.slots.resize_with(2 * self.slots.len(), || None);
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
             }
             (0..20).for_each(|item| fifo.push(item));
             assert_eq!(std::iter::from_fn(|| fifo.pop()).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
-            assert_eq!(fifo.places.len(), 32);
+            assert_eq!(fifo.slots.len(), 32);
         }
     }
 }

@@ -4,9 +4,9 @@
 //! The proof holds for its session, whose packets the transport keeps apart from others'; nothing that is sent is
 //! encrypted.
 //!
-//! In the [exchange](Gate::hear) of bytes defined here, the answering side proves itself too: a [`Knock`] greets with a
-//! nonce of its own, and the answer has a proof over both. Each proof names the side that made it, so that one side's
-//! cannot be presented as the other's.
+//! In the [exchange](Gate::handle_message) of bytes defined here, the answering side proves itself too: a
+//! [`CallerHandshake`] greets with a nonce of its own, and the answer has a proof over both. Each proof names the side
+//! that made it, so that one side's cannot be presented as the other's.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -26,7 +26,7 @@ const GREET: u8 = 1;
 const PROVE: u8 = 2;
 const WELCOME: u8 = 3;
 const CHALLENGE: u8 = 4;
-const STRANGER: u8 = 5;
+const REFUSED: u8 = 5;
 
 /// A message of the exchange.
 pub type Message = ArrayVec<u8, MESSAGE_LEN_MAX>;
@@ -71,11 +71,11 @@ impl Key {
 }
 
 /// Whether two proofs are the same, in a time that tells nothing about where they differ.
-fn is_same(ours: &[u8; PROOF_LEN], theirs: &[u8; PROOF_LEN]) -> bool {
+fn proofs_equal(ours: &[u8; PROOF_LEN], theirs: &[u8; PROOF_LEN]) -> bool {
     ours.iter().zip(theirs).fold(0, |all, (ours, theirs)| all | (ours ^ theirs)) == 0
 }
 
-fn draw(random: &mut dyn Generator) -> Nonce {
+fn draw_nonce(random: &mut dyn Generator) -> Nonce {
     let words = [random.next_u64(), random.next_u64()];
     std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])
 }
@@ -89,16 +89,16 @@ fn message(kind: u8, parts: &[&[u8; PROOF_LEN]]) -> Message {
 
 /// The caller's half of the exchange, for one session.
 #[derive(Debug)]
-pub struct Knock {
+pub struct CallerHandshake {
     key: Key,
     nonce: Nonce,
     /// Whether the answerer has proved that it has the key.
     is_answered: bool,
 }
 
-/// Result of an answer to a [`Knock`].
+/// Result of an answer to a [`CallerHandshake`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Knocked {
+pub enum HandshakeStep {
     /// The caller may call.
     Welcome,
     /// The next message to send.
@@ -107,10 +107,10 @@ pub enum Knocked {
     Refused(&'static str),
 }
 
-impl Knock {
+impl CallerHandshake {
     /// A caller that has a key.
     pub fn new(key: &Key, random: &mut dyn Generator) -> Self {
-        Self { key: key.clone(), nonce: draw(random), is_answered: false }
+        Self { key: key.clone(), nonce: draw_nonce(random), is_answered: false }
     }
 
     /// The first message to send.
@@ -119,41 +119,41 @@ impl Knock {
     }
 
     /// Takes an answer to the last message.
-    pub fn hear(&mut self, answer: &[u8]) -> Knocked {
-        const NONSENSE: Knocked = Knocked::Refused("its answer makes no sense");
+    pub fn handle_answer(&mut self, answer: &[u8]) -> HandshakeStep {
+        const NONSENSE: HandshakeStep = HandshakeStep::Refused("its answer makes no sense");
         match answer.split_first() {
             // Without this check, one without the key could welcome everybody.
-            Some((&WELCOME, [])) if !self.is_answered => Knocked::Refused("it asks for no key"),
-            Some((&WELCOME, [])) => Knocked::Welcome,
-            Some((&STRANGER, [])) => Knocked::Refused("it has another key"),
+            Some((&WELCOME, [])) if !self.is_answered => HandshakeStep::Refused("it asks for no key"),
+            Some((&WELCOME, [])) => HandshakeStep::Welcome,
+            Some((&REFUSED, [])) => HandshakeStep::Refused("it has another key"),
             Some((&CHALLENGE, rest)) => {
                 let (Some((nonce, theirs)), true) = (rest.split_first_chunk(), rest.len() == 2 * PROOF_LEN) else {
                     return NONSENSE;
                 };
                 let Some(theirs) = theirs.first_chunk() else { return NONSENSE };
-                if !is_same(&self.key.proof(Side::Answerer, Some(&self.nonce), nonce), theirs) {
-                    return Knocked::Refused("it does not have the key that it asks for");
+                if !proofs_equal(&self.key.proof(Side::Answerer, Some(&self.nonce), nonce), theirs) {
+                    return HandshakeStep::Refused("it does not have the key that it asks for");
                 }
                 self.is_answered = true;
-                Knocked::Send(message(PROVE, &[&self.key.proof(Side::Caller, Some(&self.nonce), nonce)]))
+                HandshakeStep::Send(message(PROVE, &[&self.key.proof(Side::Caller, Some(&self.nonce), nonce)]))
             }
             _ => NONSENSE,
         }
     }
 }
 
-enum Caller {
+enum CallerState {
     /// Challenged with this nonce; the second is the caller's own, if it sent one.
-    Asked(Nonce, Option<Nonce>),
-    Known,
+    Challenged(Nonce, Option<Nonce>),
+    Proven,
 }
 
 /// The answerer's half: callers that have proved themselves, and those that have greeted.
 pub struct Gate<C> {
     key: Option<Key>,
-    callers: HashMap<C, Caller>,
-    strangers: usize,
-    strangers_max: usize,
+    callers: HashMap<C, CallerState>,
+    unproven: usize,
+    unproven_max: usize,
     random: Box<dyn Generator>,
 }
 
@@ -164,10 +164,10 @@ impl<C> std::fmt::Debug for Gate<C> {
 }
 
 impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
-    /// A gate that opens to callers with the key, or to everybody without one. `strangers_max` bounds the callers that
+    /// A gate that opens to callers with the key, or to everybody without one. `unproven_max` bounds the callers that
     /// have greeted and proved nothing yet.
-    pub fn new(key: Option<Key>, strangers_max: usize, random: Box<dyn Generator>) -> Self {
-        Self { key, callers: HashMap::new(), strangers: 0, strangers_max, random }
+    pub fn new(key: Option<Key>, unproven_max: usize, random: Box<dyn Generator>) -> Self {
+        Self { key, callers: HashMap::new(), unproven: 0, unproven_max, random }
     }
 
     /// Source of the nonces.
@@ -175,48 +175,48 @@ impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
         &mut *self.random
     }
 
-    /// Handles a message of a [`Knock`], and returns the answer for its caller.
-    pub fn hear(&mut self, caller: C, bytes: &[u8]) -> Message {
+    /// Handles a message of a [`CallerHandshake`], and returns the answer for its caller.
+    pub fn handle_message(&mut self, caller: C, bytes: &[u8]) -> Message {
         let body = bytes.split_first().and_then(|(kind, body)| Some((*kind, body.try_into().ok()?)));
         match body {
             Some((GREET, theirs)) => match self.challenge(caller, Some(theirs)) {
                 None => message(WELCOME, &[]),
                 Some((nonce, proof)) => message(CHALLENGE, &[&nonce, &proof]),
             },
-            Some((PROVE, proof)) if self.prove(caller, &proof) => message(WELCOME, &[]),
-            _ => message(STRANGER, &[]),
+            Some((PROVE, proof)) if self.check_proof(caller, &proof) => message(WELCOME, &[]),
+            _ => message(REFUSED, &[]),
         }
     }
 
     /// A nonce for a caller; `None` where everybody may call.
-    pub fn greet(&mut self, caller: C) -> Option<Nonce> {
+    pub fn issue_nonce(&mut self, caller: C) -> Option<Nonce> {
         self.challenge(caller, None).map(|(nonce, _)| nonce)
     }
 
     fn challenge(&mut self, caller: C, theirs: Option<Nonce>) -> Option<(Nonce, [u8; PROOF_LEN])> {
         let key = self.key.clone()?;
-        if self.strangers >= self.strangers_max {
+        if self.unproven >= self.unproven_max {
             // Callers that greeted and proved nothing have to begin again.
-            self.callers.retain(|_, caller| matches!(caller, Caller::Known));
-            self.strangers = 0;
+            self.callers.retain(|_, caller| matches!(caller, CallerState::Proven));
+            self.unproven = 0;
         }
-        let nonce = draw(&mut *self.random);
-        match self.callers.insert(caller, Caller::Asked(nonce, theirs)) {
-            Some(Caller::Asked(..)) => {}
-            _ => self.strangers += 1,
+        let nonce = draw_nonce(&mut *self.random);
+        match self.callers.insert(caller, CallerState::Challenged(nonce, theirs)) {
+            Some(CallerState::Challenged(..)) => {}
+            _ => self.unproven += 1,
         }
         Some((nonce, key.proof(Side::Answerer, theirs.as_ref(), &nonce)))
     }
 
     /// Checks a proof, and returns whether it is good; if so, the caller is known from now on.
-    pub fn prove(&mut self, caller: C, proof: &[u8; PROOF_LEN]) -> bool {
-        let (Some(key), Some(Caller::Asked(nonce, theirs))) = (&self.key, self.callers.get(&caller)) else {
+    pub fn check_proof(&mut self, caller: C, proof: &[u8; PROOF_LEN]) -> bool {
+        let (Some(key), Some(CallerState::Challenged(nonce, theirs))) = (&self.key, self.callers.get(&caller)) else {
             return self.key.is_none();
         };
-        let is_good = is_same(&key.proof(Side::Caller, theirs.as_ref(), nonce), proof);
-        self.strangers = self.strangers.saturating_sub(1);
+        let is_good = proofs_equal(&key.proof(Side::Caller, theirs.as_ref(), nonce), proof);
+        self.unproven = self.unproven.saturating_sub(1);
         if is_good {
-            self.callers.insert(caller, Caller::Known);
+            self.callers.insert(caller, CallerState::Proven);
         } else {
             self.callers.remove(&caller);
         }
@@ -224,14 +224,14 @@ impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
     }
 
     /// Whether the caller may call.
-    pub fn knows(&self, caller: C) -> bool {
-        self.key.is_none() || matches!(self.callers.get(&caller), Some(Caller::Known))
+    pub fn is_proven(&self, caller: C) -> bool {
+        self.key.is_none() || matches!(self.callers.get(&caller), Some(CallerState::Proven))
     }
 
     /// Forgets a caller that is gone.
     pub fn forget(&mut self, caller: C) {
-        if let Some(Caller::Asked(..)) = self.callers.remove(&caller) {
-            self.strangers = self.strangers.saturating_sub(1);
+        if let Some(CallerState::Challenged(..)) = self.callers.remove(&caller) {
+            self.unproven = self.unproven.saturating_sub(1);
         }
     }
 }
@@ -251,42 +251,42 @@ mod tests {
         let key = Key::new(b"sixteen bytes or more").unwrap();
         let other = Key::new(b"sixteen bytes or Less").unwrap();
         let mut gate = gate(Some(key.clone()));
-        assert!(!gate.knows(1) && !gate.prove(1, &[0; PROOF_LEN]));
-        let nonce = gate.greet(1).unwrap();
-        assert!(!gate.prove(1, &other.proof(Side::Caller, None, &nonce)) && !gate.knows(1));
-        assert!(!gate.prove(1, &key.proof(Side::Caller, None, &nonce)), "a nonce is good for one attempt");
-        let nonce = gate.greet(1).unwrap();
-        assert!(!gate.prove(2, &key.proof(Side::Caller, None, &nonce)), "and for its caller");
-        assert!(gate.prove(1, &key.proof(Side::Caller, None, &nonce)) && gate.knows(1) && !gate.knows(2));
+        assert!(!gate.is_proven(1) && !gate.check_proof(1, &[0; PROOF_LEN]));
+        let nonce = gate.issue_nonce(1).unwrap();
+        assert!(!gate.check_proof(1, &other.proof(Side::Caller, None, &nonce)) && !gate.is_proven(1));
+        assert!(!gate.check_proof(1, &key.proof(Side::Caller, None, &nonce)), "a nonce is good for one attempt");
+        let nonce = gate.issue_nonce(1).unwrap();
+        assert!(!gate.check_proof(2, &key.proof(Side::Caller, None, &nonce)), "and for its caller");
+        assert!(gate.check_proof(1, &key.proof(Side::Caller, None, &nonce)) && gate.is_proven(1) && !gate.is_proven(2));
         gate.forget(1);
-        assert!(!gate.knows(1));
+        assert!(!gate.is_proven(1));
     }
 
     #[test]
     fn strangers_do_not_grow_a_donors_memory_nor_put_known_callers_out() {
         let key = Key::new(&[7; 16]).unwrap();
         let mut gate = gate(Some(key.clone()));
-        let nonce = gate.greet(1000).unwrap();
-        assert!(gate.prove(1000, &key.proof(Side::Caller, None, &nonce)));
-        (0..1000).for_each(|caller| assert!(gate.greet(caller).is_some()));
-        assert!(gate.callers.len() <= 4 && gate.knows(1000));
+        let nonce = gate.issue_nonce(1000).unwrap();
+        assert!(gate.check_proof(1000, &key.proof(Side::Caller, None, &nonce)));
+        (0..1000).for_each(|caller| assert!(gate.issue_nonce(caller).is_some()));
+        assert!(gate.callers.len() <= 4 && gate.is_proven(1000));
     }
 
     #[test]
     fn without_a_key_everybody_is_known_and_short_keys_are_none() {
         let mut open = gate(None);
-        assert!(open.greet(1).is_none() && open.knows(1));
+        assert!(open.issue_nonce(1).is_none() && open.is_proven(1));
         assert!(Key::new(&[7; 15]).is_none() && Key::new(&[7; 16]).is_some());
     }
 
     /// The exchange of a caller with a gate, and whether both were content.
-    fn exchange(gate: &mut Gate<u32>, caller: u32, mut knock: Knock) -> Result<(), &'static str> {
+    fn exchange(gate: &mut Gate<u32>, caller: u32, mut knock: CallerHandshake) -> Result<(), &'static str> {
         let mut next = knock.greeting();
         loop {
-            match knock.hear(&gate.hear(caller, &next)) {
-                Knocked::Welcome => return Ok(()),
-                Knocked::Send(message) => next = message,
-                Knocked::Refused(why) => return Err(why),
+            match knock.handle_answer(&gate.handle_message(caller, &next)) {
+                HandshakeStep::Welcome => return Ok(()),
+                HandshakeStep::Send(message) => next = message,
+                HandshakeStep::Refused(why) => return Err(why),
             }
         }
     }
@@ -295,12 +295,12 @@ mod tests {
     fn both_sides_prove_that_they_have_the_key() {
         let (ours, other) = (Key::new(&[1; 16]).unwrap(), Key::new(&[2; 16]).unwrap());
         let mut random = SeededGenerator::new(2);
-        let mut knock = |key| Knock::new(key, &mut random);
+        let mut knock = |key| CallerHandshake::new(key, &mut random);
         let mut keyed = gate(Some(ours.clone()));
         assert_eq!(exchange(&mut keyed, 1, knock(&ours)), Ok(()));
-        assert!(keyed.knows(1));
+        assert!(keyed.is_proven(1));
         assert_eq!(exchange(&mut keyed, 2, knock(&other)), Err("it does not have the key that it asks for"));
-        assert!(!keyed.knows(2));
+        assert!(!keyed.is_proven(2));
         assert_eq!(exchange(&mut gate(None), 1, knock(&ours)), Err("it asks for no key"), "anybody could say welcome");
     }
 
@@ -310,28 +310,29 @@ mod tests {
         let (mut here, mut there) =
             (gate(Some(key.clone())), Gate::new(Some(key), 3, Box::new(SeededGenerator::new(9))));
         // One without the key is challenged here, and has the other gate answer.
-        let challenge = here.hear(1, &message(GREET, &[&[3; PROOF_LEN]]));
+        let challenge = here.handle_message(1, &message(GREET, &[&[3; PROOF_LEN]]));
         let nonce: &Nonce = challenge[1..].first_chunk().unwrap();
-        let made = there.hear(1, &message(GREET, &[nonce]));
+        let made = there.handle_message(1, &message(GREET, &[nonce]));
         let proof: &[u8; PROOF_LEN] = made[1 + PROOF_LEN..].first_chunk().unwrap();
-        assert_eq!(here.hear(1, &message(PROVE, &[proof]))[..], [STRANGER]);
-        assert!(!here.knows(1));
+        assert_eq!(here.handle_message(1, &message(PROVE, &[proof]))[..], [REFUSED]);
+        assert!(!here.is_proven(1));
     }
 
     #[test]
     fn messages_of_other_shapes_are_refused() {
         let key = Key::new(&[1; 16]).unwrap();
         let mut gate = gate(Some(key.clone()));
-        let mut knock = Knock::new(&key, &mut SeededGenerator::new(1));
+        let mut knock = CallerHandshake::new(&key, &mut SeededGenerator::new(1));
         for kind in 0..8 {
             for len in (0..MESSAGE_LEN_MAX + 2).filter(|len| *len != PROOF_LEN) {
                 let bytes = [vec![kind], vec![0; len]].concat();
-                assert_eq!(gate.hear(1, &bytes)[..], [STRANGER]);
-                assert!(matches!(knock.hear(&bytes), Knocked::Refused(_)), "{kind} {len}");
+                assert_eq!(gate.handle_message(1, &bytes)[..], [REFUSED]);
+                assert!(matches!(knock.handle_answer(&bytes), HandshakeStep::Refused(_)), "{kind} {len}");
             }
         }
         assert!(
-            gate.hear(1, &[])[..] == [STRANGER] && knock.hear(&[]) == Knocked::Refused("its answer makes no sense")
+            gate.handle_message(1, &[])[..] == [REFUSED]
+                && knock.handle_answer(&[]) == HandshakeStep::Refused("its answer makes no sense")
         );
     }
 }

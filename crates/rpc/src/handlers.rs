@@ -8,13 +8,13 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use sinew_fabric::{MAX_BURST, WorkerPool};
 
-use crate::answer::{Arrived, ErrorCode, Found, RequestData, RunningCall, ServerCall};
+use crate::answer::{ErrorCode, ReadyRequest, RequestData, RunningCall, ServerCallId, SlotLocation};
 use crate::call::{BurstCalls, BurstEntry, Call, DeferredCall, keep};
 use crate::core::Core;
 use crate::polled::Backlog;
 
 /// Takes the parts of a call, so that the [`Call`] is made where the handler is inlined.
-type Dispatch = Box<dyn FnMut(&mut Core, ServerCall, Found, &[u8])>;
+type Dispatch = Box<dyn FnMut(&mut Core, ServerCallId, SlotLocation, &[u8])>;
 type Burst = Box<dyn FnMut(&mut BurstCalls<'_, '_>)>;
 type Worker = Arc<dyn Fn(DeferredCall) + Send + Sync>;
 
@@ -30,7 +30,7 @@ pub(crate) enum Handler {
 impl Handler {
     pub fn dispatch(mut handler: impl FnMut(Call<'_>) + 'static) -> Self {
         Self::Dispatch(Box::new(move |core: &mut Core, call, found, request: &[u8]| {
-            handler(Call::new(core, RunningCall { call, found }, request));
+            handler(Call::new(core, RunningCall { id: call, location: found }, request));
         }))
     }
 }
@@ -63,24 +63,24 @@ impl Handlers {
 
     /// Drops the payload of a handler's panic. Any other panic is a bug of ours, and is resumed.
     #[cold]
-    pub fn bear(&mut self, payload: Box<dyn Any + Send>) {
+    pub fn contain_panic(&mut self, payload: Box<dyn Any + Send>) {
         if !std::mem::take(&mut self.running) {
             resume_unwind(payload);
         }
-        contained(|| drop(payload));
+        run_contained(|| drop(payload));
     }
 
     /// Gives each burst handler the requests of its type. Not inlined, so that other bursts do not pay for its stack.
     #[inline(never)]
     pub fn run_bursts(&mut self, core: &mut Core, mut waiting: ArrayVec<BurstEntry<'_>, MAX_BURST>) {
         while let Some(first) = waiting.first() {
-            let request_type = first.call.found.request_type;
+            let request_type = first.call.location.request_type;
             let (mut now, mut later) = (ArrayVec::<_, MAX_BURST>::new(), ArrayVec::<_, MAX_BURST>::new());
             for entry in waiting {
-                if entry.call.found.request_type == request_type { now.push(entry) } else { later.push(entry) }
+                if entry.call.location.request_type == request_type { now.push(entry) } else { later.push(entry) }
             }
             if let Some(Handler::Burst(handler)) = self.table.get_mut(request_type.number() as usize) {
-                contained(|| handler(&mut BurstCalls::new(core, &now)));
+                run_contained(|| handler(&mut BurstCalls::new(core, &now)));
             }
             waiting = later;
         }
@@ -93,7 +93,7 @@ pub(crate) trait Serve {
     fn handlers(&mut self) -> &mut Handlers;
 
     /// Handles a request that has no registered handler.
-    fn take_unhandled(&mut self, core: &mut Core, call: RunningCall, request: &[u8]);
+    fn handle_unregistered(&mut self, core: &mut Core, call: RunningCall, request: &[u8]);
 
     /// Runs a request that lies where it was received, or keeps it for [`Handlers::run_bursts`]. Panics of a handler
     /// pass through.
@@ -106,36 +106,42 @@ pub(crate) trait Serve {
         batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
     ) {
         let handlers = self.handlers();
-        if let Some(Handler::Dispatch(handler)) = handlers.table.get_mut(usize::from(call.found.request_type.number()))
+        if let Some(Handler::Dispatch(handler)) =
+            handlers.table.get_mut(usize::from(call.location.request_type.number()))
         {
             handlers.running = true;
-            handler(core, call.call, call.found, request);
+            handler(core, call.id, call.location, request);
             handlers.running = false;
             return;
         }
-        self.run(core, Arrived { call, request: RequestData::Lent(request) }, batched);
+        self.run(core, ReadyRequest { call, request: RequestData::Lent(request) }, batched);
     }
 
     /// As [`Self::run_lent`], wherever the request lies.
     #[inline(never)]
-    fn run<'a>(&mut self, core: &mut Core, arrived: Arrived<'a>, batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>) {
-        let Arrived { call, request } = arrived;
+    fn run<'a>(
+        &mut self,
+        core: &mut Core,
+        arrived: ReadyRequest<'a>,
+        batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
+    ) {
+        let ReadyRequest { call, request } = arrived;
         let handlers = self.handlers();
-        match handlers.table.get_mut(usize::from(call.found.request_type.number())) {
+        match handlers.table.get_mut(usize::from(call.location.request_type.number())) {
             Some(Handler::Dispatch(handler)) => {
                 handlers.running = true;
-                handler(core, call.call, call.found, &request);
+                handler(core, call.id, call.location, &request);
                 handlers.running = false;
             }
             Some(Handler::Burst(_)) => {
-                core.servers.wait_for_burst(call.call);
+                core.servers.note_burst_deadline(call.id);
                 batched.push(BurstEntry { call, request, answered: Cell::new(false) });
             }
             Some(Handler::Worker(handler)) => {
-                give_to_worker(core, Arrived { call, request }, handler, handlers.workers.as_deref());
+                submit_to_worker(core, ReadyRequest { call, request }, handler, handlers.workers.as_deref());
             }
-            Some(Handler::Polled) => handlers.backlog.add(core, Arrived { call, request }),
-            Some(Handler::None) | None => self.take_unhandled(core, call, &request),
+            Some(Handler::Polled) => handlers.backlog.add(core, ReadyRequest { call, request }),
+            Some(Handler::None) | None => self.handle_unregistered(core, call, &request),
         }
     }
 }
@@ -147,46 +153,46 @@ impl Serve for Handlers {
         self
     }
 
-    fn take_unhandled(&mut self, core: &mut Core, call: RunningCall, _request: &[u8]) {
-        core.servers.answer_error(&mut core.shared, call.call, ErrorCode::NoHandler);
+    fn handle_unregistered(&mut self, core: &mut Core, call: RunningCall, _request: &[u8]) {
+        core.servers.answer_error(&mut core.shared, call.id, ErrorCode::NoHandler);
     }
 }
 
 /// Handlers, with a closure of the caller's for the types that have none.
-pub(crate) struct WithRest<'a> {
+pub(crate) struct WithFallback<'a> {
     pub handlers: &'a mut Handlers,
-    pub take: &'a mut dyn FnMut(Call<'_>),
+    pub fallback: &'a mut dyn FnMut(Call<'_>),
 }
 
-impl Serve for WithRest<'_> {
+impl Serve for WithFallback<'_> {
     #[inline(always)]
     fn handlers(&mut self) -> &mut Handlers {
         self.handlers
     }
 
-    fn take_unhandled(&mut self, core: &mut Core, call: RunningCall, request: &[u8]) {
+    fn handle_unregistered(&mut self, core: &mut Core, call: RunningCall, request: &[u8]) {
         self.handlers.running = true;
-        (self.take)(Call::new(core, call, request));
+        (self.fallback)(Call::new(core, call, request));
         self.handlers.running = false;
     }
 }
 
 /// Passes a request to a worker. Not inlined, so that other requests do not pay for its stack.
 #[inline(never)]
-fn give_to_worker(core: &mut Core, arrived: Arrived<'_>, handler: &Worker, workers: Option<&dyn WorkerPool>) {
-    let Arrived { call, request } = arrived;
-    let Ok(deferred) = keep(core, call, core.servers.deadline_ns(call.call), request) else {
-        return core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy);
+fn submit_to_worker(core: &mut Core, arrived: ReadyRequest<'_>, handler: &Worker, workers: Option<&dyn WorkerPool>) {
+    let ReadyRequest { call, request } = arrived;
+    let Ok(deferred) = keep(core, call, core.servers.deadline_ns(call.id), request) else {
+        return core.servers.answer_error(&mut core.shared, call.id, ErrorCode::Busy);
     };
     let Some(workers) = workers else { return deferred.refuse() };
     let handler = Arc::clone(handler);
     let slot = Arc::new(std::sync::Mutex::new(Some(deferred)));
-    let in_job = Arc::clone(&slot);
+    let job_slot = Arc::clone(&slot);
     let job = Box::new(move || {
-        let deferred = in_job.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let deferred = job_slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         // A request that nobody waits for need not run.
         if let Some(deferred) = deferred.filter(|deferred| !deferred.is_abandoned()) {
-            contained(|| handler(deferred));
+            run_contained(|| handler(deferred));
         }
     });
     if workers.submit(job).is_err()
@@ -198,7 +204,7 @@ fn give_to_worker(core: &mut Core, arrived: Arrived<'_>, handler: &Worker, worke
 
 /// Runs code that may panic, and drops the panic's payload, which may panic again when dropped.
 #[inline(always)]
-pub(crate) fn contained(run: impl FnOnce()) {
+pub(crate) fn run_contained(run: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(run))
         && let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
     {

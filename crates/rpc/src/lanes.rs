@@ -28,7 +28,7 @@ impl LaneId {
     /// The lane of the endpoint's owner.
     pub const MAIN: Self = Self { index: 0, generation: 0 };
     /// The lane of [`crate::Rpc::call`], which waits for the call that it makes.
-    pub(crate) const WAITING: Self = Self { index: 1, generation: 0 };
+    pub(crate) const BLOCKING: Self = Self { index: 1, generation: 0 };
     /// The lane of calls that other threads handed over; the endpoint itself takes their completions.
     pub(crate) const REMOTE: Self = Self { index: 2, generation: 0 };
 
@@ -62,7 +62,7 @@ struct Lane {
 
 impl Lane {
     /// Whether there is something to take, and somebody to take it.
-    fn has_any(&self) -> bool {
+    fn has_items(&self) -> bool {
         self.is_open && !(self.completions.is_empty() && self.events.is_empty())
     }
 }
@@ -76,7 +76,7 @@ pub(crate) struct Lanes {
     free: Vec<u32>,
     /// Lanes that got something since they were last reported.
     ready: VecDeque<u32>,
-    /// Whether a lane beside the main one got an event since `is_event_news` last returned.
+    /// Whether a lane beside the main one got an event since `take_event_news` last returned.
     is_event_news: bool,
     backlog_max: usize,
 }
@@ -116,12 +116,12 @@ impl Lanes {
         lane.outstanding -= lane.completions.len();
         lane.completions.clear();
         lane.events.clear();
-        self.give_back(id.index);
+        self.free_if_unused(id.index);
         true
     }
 
     /// Frees the place of a closed lane once no call under way names it.
-    fn give_back(&mut self, index: u32) {
+    fn free_if_unused(&mut self, index: u32) {
         let lane = &self.lanes[index as usize];
         if !lane.is_open && lane.outstanding == 0 {
             self.free.push(index);
@@ -141,7 +141,7 @@ impl Lanes {
     pub fn check(&self, id: LaneId) -> Result<(), EnqueueError> {
         let lane = self.find(id).ok_or(EnqueueError::NoSuchLane)?;
         let limit = self.backlog_max;
-        if id.index > LaneId::WAITING.index && lane.outstanding + lane.events.len() >= limit {
+        if id.index > LaneId::BLOCKING.index && lane.outstanding + lane.events.len() >= limit {
             return Err(EnqueueError::LaneFull { limit });
         }
         Ok(())
@@ -158,12 +158,12 @@ impl Lanes {
         if index == LaneId::MAIN.index {
             self.main.push(completion);
         } else {
-            self.push_aside(index, completion);
+            self.push_to_lane(index, completion);
         }
     }
 
     #[inline(never)]
-    fn push_aside(&mut self, index: u32, completion: Completion) {
+    fn push_to_lane(&mut self, index: u32, completion: Completion) {
         let lane = &mut self.lanes[index as usize];
         if lane.is_open {
             lane.completions.push_back(completion);
@@ -171,12 +171,12 @@ impl Lanes {
         } else {
             lane.outstanding -= 1;
             drop(completion);
-            self.give_back(index);
+            self.free_if_unused(index);
         }
     }
 
     /// Queues an event of a session for its lane. If the lane was closed, the event is dropped.
-    pub fn tell(&mut self, id: LaneId, event: SessionEvent) {
+    pub fn push_event(&mut self, id: LaneId, event: SessionEvent) {
         if let Some(lane) = self.find_mut(id) {
             lane.events.push_back(event);
             self.is_event_news |= id != LaneId::MAIN;
@@ -229,7 +229,7 @@ impl Lanes {
         while let Some(index) = self.ready.pop_front() {
             let lane = &mut self.lanes[index as usize];
             lane.is_ready = false;
-            if lane.has_any() {
+            if lane.has_items() {
                 return Some(LaneId { index, generation: lane.generation });
             }
         }
@@ -248,7 +248,7 @@ impl Lanes {
 
     /// Whether lanes other than the main one have events that somebody should look at. True once for each event that
     /// comes or is taken.
-    pub fn is_event_news(&mut self) -> bool {
+    pub fn take_event_news(&mut self) -> bool {
         let has_event = |index: &u32| !self.lanes[*index as usize].events.is_empty();
         std::mem::take(&mut self.is_event_news) && self.ready.iter().any(has_event)
     }
@@ -259,7 +259,7 @@ impl Lanes {
     }
 
     /// Number of completions and events that wait to be taken; lanes that wait to be reported count once each.
-    pub fn told(&self) -> usize {
+    pub fn reports_waiting(&self) -> usize {
         let aside: usize = self.lanes[1..=2].iter().map(|lane| lane.completions.len()).sum();
         self.main.len() + self.lanes[0].events.len() + self.ready.len() + aside
     }

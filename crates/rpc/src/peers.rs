@@ -11,14 +11,14 @@ use sinew_mem::atomic::{AtomicUsize, Ordering};
 // Relaxed, here and below: no other memory is read on the strength of these counts, and a stale one at worst refuses a
 // request.
 #[derive(Default)]
-struct Kept {
+struct KeptRequests {
     /// Bytes of the arena in which handlers keep these requests.
     bytes: AtomicUsize,
     /// Requests that wait to be polled. Only the endpoint's thread writes this.
     waiting: AtomicUsize,
 }
 
-impl Kept {
+impl KeptRequests {
     fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -31,25 +31,25 @@ impl Kept {
 /// A kept request's part of its peer's share of memory. It counts until it is dropped, which happens after the
 /// request's buffer is dropped.
 pub(crate) struct Share {
-    of: Arc<Kept>,
+    requests: Arc<KeptRequests>,
     len: usize,
 }
 
 impl Share {
     /// Notes that its request waits to be polled.
     pub fn begin_waiting(&self) {
-        self.of.waiting.store(self.of.waiting() + 1, Ordering::Relaxed);
+        self.requests.waiting.store(self.requests.waiting() + 1, Ordering::Relaxed);
     }
 
     /// Notes that its request was polled.
     pub fn end_waiting(&self) {
-        self.of.waiting.store(self.of.waiting() - 1, Ordering::Relaxed);
+        self.requests.waiting.store(self.requests.waiting() - 1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.of.bytes.fetch_sub(self.len, Ordering::Relaxed);
+        self.requests.bytes.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct PeerEntry {
     /// Bytes of the arena that its requests and our responses hold in its sessions' slots...
     pub charged: usize,
     /// ... and the bytes in which handlers keep its requests; `None` until one does.
-    kept: Option<Arc<Kept>>,
+    kept: Option<Arc<KeptRequests>>,
     /// Time until which its sessions are not searched again for stalled requests and responses.
     pub next_give_up_ns: u64,
     /// Round trip of the last handshake or ping with the peer, in ns, whichever side asked.
@@ -111,15 +111,15 @@ impl PeerEntry {
     }
 
     /// Bytes of the arena that count for the peer, in slots and at handlers.
-    pub fn holds(&self) -> usize {
+    pub fn bytes_held(&self) -> usize {
         self.charged + self.kept.as_ref().map_or(0, |kept| kept.bytes())
     }
 
     /// Counts a request that a handler keeps.
     pub fn keep(&mut self, len: usize) -> Share {
-        let of = Arc::clone(self.kept.get_or_insert_default());
-        of.bytes.fetch_add(len, Ordering::Relaxed);
-        Share { of, len }
+        let requests = Arc::clone(self.kept.get_or_insert_default());
+        requests.bytes.fetch_add(len, Ordering::Relaxed);
+        Share { requests, len }
     }
 
     /// Number of its requests that wait to be polled.
@@ -128,7 +128,7 @@ impl PeerEntry {
     }
 
     /// Notes the peer's token for us.
-    pub fn know(&mut self, remote_token: u64, now_ns: u64) {
+    pub fn set_remote_token(&mut self, remote_token: u64, now_ns: u64) {
         if self.remote_token != remote_token {
             self.remote_token = remote_token;
             self.known_since_ns = now_ns;
@@ -138,7 +138,7 @@ impl PeerEntry {
 
 /// A peer that no session connects us to any more.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Forgotten {
+pub(crate) struct ForgottenPeer {
     pub peer: Peer,
     /// Whether we made the connection.
     pub initiated: bool,
@@ -153,7 +153,7 @@ pub(crate) struct Peers {
     by_peer: BTreeMap<Peer, u32>,
     free: Vec<u32>,
     /// Kept requests of peers that have gone. If such a peer comes back, they count for it.
-    gone: BTreeMap<Peer, Arc<Kept>>,
+    gone: BTreeMap<Peer, Arc<KeptRequests>>,
     /// Number of such peers from which on those without kept requests are removed, so that the arena bounds their
     /// number.
     gone_max: usize,
@@ -188,7 +188,7 @@ impl Peers {
 
     /// Releases a session's hold on its peer, and drops the entry if that was the last one; returns the peer in that
     /// case.
-    pub fn release(&mut self, index: u32, committed: u64) -> Option<Forgotten> {
+    pub fn release(&mut self, index: u32, committed: u64) -> Option<ForgottenPeer> {
         let entry = self.get_mut(index);
         entry.sessions -= 1;
         entry.committed -= committed;
@@ -198,13 +198,13 @@ impl Peers {
         let (peer, initiated) = (entry.peer, entry.initiated);
         self.by_peer.remove(&peer);
         if let Some(kept) = self.entries[index as usize].take().and_then(|entry| entry.kept) {
-            self.note_gone(peer, kept);
+            self.keep_departed(peer, kept);
         }
         self.free.push(index);
-        Some(Forgotten { peer, initiated })
+        Some(ForgottenPeer { peer, initiated })
     }
 
-    fn note_gone(&mut self, peer: Peer, kept: Arc<Kept>) {
+    fn keep_departed(&mut self, peer: Peer, kept: Arc<KeptRequests>) {
         if self.gone.len() >= self.gone_max {
             self.gone.retain(|_, kept| kept.bytes() > 0);
             self.gone_max = 2 * self.gone.len() + 16;
@@ -215,7 +215,7 @@ impl Peers {
     }
 
     #[inline(always)]
-    pub fn heard(&mut self, index: u32, now_ns: u64) {
+    pub fn note_heard(&mut self, index: u32, now_ns: u64) {
         if let Some(last) = self.last_heard_ns.get_mut(index as usize) {
             *last = now_ns;
         }
@@ -226,7 +226,7 @@ impl Peers {
         self.last_heard_ns[index as usize] > since_ns
     }
 
-    /// When anything valid last came from the peer, moved on by [excused](Self::excuse) time.
+    /// When anything valid last came from the peer, moved on by [excused](Self::shift_last_heard) time.
     pub fn last_heard_ns(&self, index: u32) -> u64 {
         self.last_heard_ns[index as usize]
     }
@@ -236,7 +236,7 @@ impl Peers {
     }
 
     /// Excuses silence: time during which we did not listen proves nothing about any peer.
-    pub fn excuse(&mut self, ns: u64) {
+    pub fn shift_last_heard(&mut self, ns: u64) {
         for last in &mut self.last_heard_ns {
             *last += ns;
         }
@@ -263,9 +263,9 @@ mod tests {
             let index = peers.insert(PeerEntry::new(Peer([number, 0, 0]), "", 1, 0), 0);
             let entry = peers.get_mut(index);
             entry.sessions = 1;
-            let before = entry.holds();
+            let before = entry.bytes_held();
             let share = entry.keep(100);
-            assert_eq!(entry.holds(), before + 100);
+            assert_eq!(entry.bytes_held(), before + 100);
             peers.release(index, 0);
             (before, share)
         };

@@ -3,7 +3,7 @@
 //! They are copies, and count towards their client's share of the arena. Their number is bounded, both for each client
 //! and in total.
 
-use crate::answer::{Arrived, ErrorCode};
+use crate::answer::{ErrorCode, ReadyRequest};
 use crate::call::{DeferredCall, keep};
 use crate::core::Core;
 use crate::fifo::Fifo;
@@ -11,7 +11,7 @@ use crate::fifo::Fifo;
 /// Copies of requests, oldest first. Their buffers are the arena's, and count towards their clients' shares of it.
 pub(crate) struct Backlog {
     waiting: Fifo<DeferredCall>,
-    /// Whether a request was added or taken since `is_news` last returned.
+    /// Whether a request was added or taken since `take_news` last returned.
     is_news: bool,
 }
 
@@ -24,25 +24,26 @@ impl Default for Backlog {
 impl Backlog {
     /// Whether requests wait that the program should look at before it sleeps. Requests that nobody takes keep no
     /// thread awake.
-    pub fn is_news(&mut self) -> bool {
+    pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news) && !self.waiting.is_empty()
     }
 
     /// Puts a request behind the others; beyond the limits its client is told that the server is busy.
     #[inline(never)]
-    pub fn add(&mut self, core: &mut Core, arrived: Arrived<'_>) {
-        let Arrived { call, request } = arrived;
+    pub fn add(&mut self, core: &mut Core, arrived: ReadyRequest<'_>) {
+        let ReadyRequest { call, request } = arrived;
         let max = core.shared.config.polled_requests_max;
-        let of_peer = core.servers.requests_waiting(&core.shared, call.call);
-        let has_room = self.waiting.len() < max && of_peer.is_some_and(|of| of < core.shared.share_of(max as u64));
-        match has_room.then(|| keep(core, call, core.servers.deadline_ns(call.call), request)) {
+        let peer_waiting = core.servers.requests_waiting(&core.shared, call.id);
+        let has_room =
+            self.waiting.len() < max && peer_waiting.is_some_and(|waiting| waiting < core.shared.share_of(max as u64));
+        match has_room.then(|| keep(core, call, core.servers.deadline_ns(call.id), request)) {
             Some(Ok(mut kept)) => {
                 kept.begin_waiting();
                 self.waiting.push(kept);
                 self.is_news = true;
             }
             // Too many requests wait, or there is no memory for one more.
-            None | Some(Err(_)) => core.servers.answer_error(&mut core.shared, call.call, ErrorCode::Busy),
+            None | Some(Err(_)) => core.servers.answer_error(&mut core.shared, call.id, ErrorCode::Busy),
         }
     }
 

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use sinew_fabric::{Clock, MAX_BURST, RxBurst, RxPacket};
 use sinew_wire::{Header, HeaderError, Kind, Meaning};
 
-use crate::answer::Arrived;
+use crate::answer::ReadyRequest;
 use crate::call::BurstEntry;
 use crate::core::Core;
 use crate::handlers::Serve;
@@ -17,7 +17,7 @@ type Batched<'a> = ArrayVec<BurstEntry<'a>, MAX_BURST>;
 
 /// Handles a received burst: answers go to the transmit queue, requests to their handlers.
 #[inline(never)]
-pub(crate) fn take_burst(
+pub(crate) fn receive_burst(
     core: &mut Core,
     sessions: &mut Sessions,
     service: &mut impl Serve,
@@ -29,16 +29,16 @@ pub(crate) fn take_burst(
     let mut packets = burst.packets.iter();
     // A handler that panics loses only its own call: `Call` answers for it during unwinding, and the others go on.
     while packets.len() > 0 {
-        let taken = catch_unwind(AssertUnwindSafe(|| {
+        let result = catch_unwind(AssertUnwindSafe(|| {
             for packet in packets.by_ref() {
                 if !core.shared.config.tuning.batched_clock {
                     core.shared.now_ns = clock.now_ns();
                 }
-                take_packet(core, sessions, service, packet, &mut batched);
+                handle_packet(core, sessions, service, packet, &mut batched);
             }
         }));
-        if let Err(payload) = taken {
-            service.handlers().bear(payload);
+        if let Err(payload) = result {
+            service.handlers().contain_panic(payload);
         }
     }
     if burst.marked != 0 {
@@ -52,7 +52,7 @@ pub(crate) fn take_burst(
 
 /// Handles a packet: first as the common case, a packet that is a whole request or response, then as any other.
 #[inline(always)]
-fn take_packet<'a>(
+fn handle_packet<'a>(
     core: &mut Core,
     sessions: &mut Sessions,
     service: &mut impl Serve,
@@ -68,26 +68,26 @@ fn take_packet<'a>(
             }
         } else if let Some((call, mut request)) = core.servers.take_short(&mut core.shared, &header, packet) {
             if header.kind == Kind::RequestWithOptions {
-                match core.servers.take_options(core.shared.now_ns, call.call, request) {
+                match core.servers.take_options(core.shared.now_ns, call.id, request) {
                     Some(behind) => request = behind,
-                    None => return core.servers.refuse_short(&mut core.shared, call.call, request),
+                    None => return core.servers.refuse_short(&mut core.shared, call.id, request),
                 }
             }
             return service.run_lent(core, call, request, batched);
         }
     }
-    take_other(core, sessions, service, packet, batched);
+    handle_other_packet(core, sessions, service, packet, batched);
 }
 
 #[inline(never)]
-fn take_other<'a>(
+fn handle_other_packet<'a>(
     core: &mut Core,
     sessions: &mut Sessions,
     service: &mut impl Serve,
     packet: &'a RxPacket<'a>,
     batched: &mut Batched<'a>,
 ) {
-    match give_to_role(core, sessions, packet) {
+    match route(core, sessions, packet) {
         Ok(None) => {}
         Ok(Some(arrived)) => service.run(core, arrived, batched),
         Err(reason) => drop_packet(core, sessions, packet, reason),
@@ -108,11 +108,11 @@ fn drop_packet(core: &mut Core, sessions: &mut Sessions, packet: &RxPacket<'_>, 
 }
 
 /// Gives a packet to its role; returns the request that it completes, if any.
-fn give_to_role<'a>(
+fn route<'a>(
     core: &mut Core,
     sessions: &mut Sessions,
     packet: &'a RxPacket<'a>,
-) -> Result<Option<Arrived<'a>>, PacketDrop> {
+) -> Result<Option<ReadyRequest<'a>>, PacketDrop> {
     let header = Header::read(packet.head).map_err(|error| match error {
         HeaderError::Truncated => PacketDrop::Truncated,
         HeaderError::WrongMagic => PacketDrop::WrongMagic,

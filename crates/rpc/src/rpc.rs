@@ -3,7 +3,7 @@
 //! [`serving`] has the program's side of requests, [`clients`] its view of clients, and [`turn`] a turn of the loop.
 
 mod clients;
-mod faces;
+mod endpoint_impl;
 mod remote;
 mod serving;
 mod sessions;
@@ -14,12 +14,12 @@ use std::any::Any;
 use std::sync::Arc;
 
 use sinew_fabric::{
-    Address, Clock, Generator, PacketPort, PacketTx, Poller, PollerConfig, PortError, PortStats, Step, Waker,
+    Address, Clock, Generator, PacketPort, PacketTx, PollPolicy, Poller, PortError, PortStats, Step, Waker,
 };
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_wire::HEADER_LEN;
 
-use crate::answer::Returns;
+use crate::answer::AnswerQueue;
 use crate::config::Config;
 use crate::core::Core;
 use crate::endpoint::handle::Inbox;
@@ -127,14 +127,14 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             receive_packets: caps.receive_packets as u64,
             receive_packets_per_peer: caps.receive_packets_per_peer as u64,
         };
-        let returns = Arc::new(Returns::new(port.waker()));
+        let answer_queue = Arc::new(AnswerQueue::new(port.waker()));
         // Virtual time advances while threads sleep, and stands still while one spins.
         let is_virtual = port.waker().is_in_virtual_time();
-        let poller = Poller::new(if is_virtual { PollerConfig::SLEEP } else { config.poller });
+        let poller = Poller::new(if is_virtual { PollPolicy::SLEEP } else { config.poller });
         let now_ns = clock.now_ns();
         let sessions = Sessions::new(&config, &mut *generator, now_ns);
-        let inbox = Arc::new(Inbox::new(Arc::clone(&returns), config.handle_queue_max));
-        let core = Core::new(config, link, port.arena().clone(), generator, returns, now_ns);
+        let inbox = Arc::new(Inbox::new(Arc::clone(&answer_queue), config.handle_queue_max));
+        let core = Core::new(config, link, port.arena().clone(), generator, answer_queue, now_ns);
         let info = EndpointInfo {
             index,
             address: port.address(),
@@ -268,7 +268,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             // A closure of another thread may have closed the lane, or taken the event.
             outcome.is_some() || rpc.session_slots(session) != Some(SessionSlots::default())
         });
-        self.sleep.may_have_ended();
+        self.sleep.note_wake();
         if let Err(error) = turned {
             // The caller does not know this session: end it, and drop its event.
             self.sessions.disconnect(&mut self.core, session);
@@ -340,7 +340,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         let event = self.core.clients.lanes.poll_event(LaneId::MAIN)?;
         // The owner takes events, so those that still wait are worth a wake-up again.
-        self.sleep.events_told = 0;
+        self.sleep.events_seen = 0;
         Some(event)
     }
 
@@ -374,28 +374,28 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         options: impl Into<CallOptions>,
     ) -> Result<CallId, Rejected> {
         let options = options.into();
-        if self.core.shared.heeds_calls {
-            self.heed_call();
+        if self.core.shared.enqueue_needs_work {
+            self.on_enqueue();
         }
         if options.is_timed() {
             // Its time begins now, not at the start of the last turn.
-            self.look_at_the_clock();
+            self.update_time();
         }
         self.core.enqueue(session, request_type, request, response, options)
     }
 
     #[cold]
     #[inline(never)]
-    fn heed_call(&mut self) {
+    fn on_enqueue(&mut self) {
         self.wake_sleeper();
         // Packets paced from an old `now_ns` would all leave at once, if the last turn began a while ago.
         if self.core.shared.pacing.is_on() && (self.was_idle || self.core.shared.pacing.is_waiting()) {
-            self.look_at_the_clock();
+            self.update_time();
         }
     }
 
     #[inline]
-    fn look_at_the_clock(&mut self) {
+    fn update_time(&mut self) {
         self.core.shared.now_ns = self.clock.now_ns();
         self.was_idle = false;
     }
@@ -469,11 +469,11 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         buffer.fill(request.as_ref())?;
         let response = self.alloc(1024)?;
         self.sessions.begin_turn(&mut self.core, self.clock.now_ns());
-        let options = CallOptions::tag(0).lane(LaneId::WAITING).timeout_ns(timeout_ns);
+        let options = CallOptions::tag(0).lane(LaneId::BLOCKING).timeout_ns(timeout_ns);
         let call = self.core.enqueue(session, request_type, buffer, response, options)?;
         let completion = loop {
             let busy = self.turn();
-            if let Some(completion) = self.core.clients.lanes.poll(LaneId::WAITING) {
+            if let Some(completion) = self.core.clients.lanes.poll(LaneId::BLOCKING) {
                 if completion.id() == call {
                     break completion;
                 }
@@ -483,13 +483,13 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
             if self.poller.step(self.core.shared.now_ns, busy) == Step::Block && !self.core.shared.has_output() {
                 let own = self.sessions.next_deadline_ns(&self.core);
                 let timeout_ns = own.map(|own| own.saturating_sub(self.core.shared.now_ns).max(1));
-                self.sleep.may_have_ended();
+                self.sleep.note_wake();
                 if let Err(error) = self.sleep_on_port(self.core.shared.now_ns, timeout_ns) {
                     let Core { shared, clients, .. } = &mut self.core;
                     clients.cancel(shared, call);
                     // Takes its buffers back from the port too, as nobody will wait for its completion.
                     clients.reclaim(&mut shared.stats, self.port.split().1);
-                    if let Some(other) = clients.lanes.poll(LaneId::WAITING).filter(|over| over.id() != call) {
+                    if let Some(other) = clients.lanes.poll(LaneId::BLOCKING).filter(|over| over.id() != call) {
                         self.set_aside(other);
                     }
                     return Err(error.into());
@@ -510,8 +510,8 @@ impl<P: PacketPort, C: Clock> Drop for Rpc<P, C> {
         self.core.transmit(tx);
         tx.submit();
         tx.flush();
-        self.end_handed();
-        self.core.servers.returns.close();
+        self.end_remote_tasks();
+        self.core.servers.answer_queue.close();
         self.publish();
     }
 }

@@ -23,14 +23,14 @@ use sinew_mem::MessageBuffer;
 use sinew_wire::management::Management;
 use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, OPTIONS_LEN, Options, PACKETS_MAX, Part, SessionKey};
 
-use crate::answer::{Arrived, ErrorCode, Found, RequestData, Returns, RunningCall, ServerCall};
+use crate::answer::{AnswerQueue, ErrorCode, ReadyRequest, RequestData, RunningCall, ServerCallId, SlotLocation};
 use crate::message::{copy_data, options_of, packets_of};
 use crate::names::RequestType;
 use crate::shared::Shared;
 use crate::stats::PacketDrop;
-use crate::table::{Place, SlotId, Table};
+use crate::table::{SlotId, SlotRef, Table};
 use crate::transmit::TxKind;
-use clients::Visits;
+use clients::ClientEvents;
 pub(crate) use kept::Abandoned;
 use kept::KeptCalls;
 use state::{Arrivals, Phase, Response, ServerCold};
@@ -49,8 +49,8 @@ pub(crate) struct Unconfirmed {
 
 /// A call, and the time until which its caller waits.
 #[derive(Clone, Copy, Default)]
-struct Timed {
-    call: Option<ServerCall>,
+struct TimedCall {
+    call: Option<ServerCallId>,
     deadline_ns: u64,
 }
 
@@ -59,9 +59,9 @@ pub(crate) struct Servers {
     arrivals: Arrivals,
     kept: KeptCalls,
     /// The last complete call that has a deadline: its handler may ask for that until another call comes.
-    timed: Timed,
+    timed: TimedCall,
     /// The same for calls of a received burst that wait for burst handlers.
-    timed_in_burst: Vec<Timed>,
+    timed_in_burst: Vec<TimedCall>,
     cold: Vec<ServerCold>,
     /// Accepted sessions that their clients are not known to have used.
     pub unconfirmed: Vec<Unconfirmed>,
@@ -69,24 +69,24 @@ pub(crate) struct Servers {
     repeating: Vec<u32>,
     /// Time until which stalled requests are not searched for again.
     next_give_up_ns: u64,
-    visits: Visits,
-    pub returns: Arc<Returns>,
+    client_events: ClientEvents,
+    pub answer_queue: Arc<AnswerQueue>,
 }
 
 impl Servers {
-    pub fn new(slots: u16, returns: Arc<Returns>) -> Self {
+    pub fn new(slots: u16, answer_queue: Arc<AnswerQueue>) -> Self {
         Self {
             table: Table::new(slots),
             arrivals: Arrivals::default(),
             kept: KeptCalls::default(),
-            timed: Timed::default(),
+            timed: TimedCall::default(),
             timed_in_burst: Vec::new(),
             cold: Vec::new(),
             unconfirmed: Vec::new(),
             repeating: Vec::new(),
             next_give_up_ns: 0,
-            visits: Visits::default(),
-            returns,
+            client_events: ClientEvents::default(),
+            answer_queue,
         }
     }
 
@@ -95,7 +95,7 @@ impl Servers {
         let index = self.put(shared, session);
         let key = self.table.entries[index].key;
         self.unconfirmed.push(Unconfirmed { key, since_ns: shared.now_ns, reminders: 0 });
-        self.came(shared, index);
+        self.note_came(shared, index);
         index
     }
 
@@ -105,23 +105,23 @@ impl Servers {
         self.cold[index] = ServerCold::default();
         let key = self.table.entries[index].key;
         self.table.entries[index] = ServerSession { key, ..session };
-        self.settle(shared, index);
+        self.update_short_limits(shared, index);
         index
     }
 
     /// Notes that a session's client has used or confirmed it.
     pub fn confirm(&mut self, shared: &Shared, index: usize) {
         if !std::mem::replace(&mut self.table.entries[index].confirmed, true) {
-            self.settle(shared, index);
+            self.update_short_limits(shared, index);
         }
     }
 
     /// Computes the limits for a session's short calls, from its lengths, its state and the endpoint's settings.
-    fn settle(&mut self, shared: &Shared, index: usize) {
+    fn update_short_limits(&mut self, shared: &Shared, index: usize) {
         let (session, tuning) = (&mut self.table.entries[index], &shared.config.tuning);
         let short_len_max = u16::try_from(session.short_len_max(shared)).unwrap_or(u16::MAX);
-        let needs_no_look = session.confirmed && !self.cold[index].guesses.is_guarded;
-        let may_be_lent = tuning.zero_copy_requests && needs_no_look;
+        let needs_no_check = session.confirmed && !self.cold[index].guesses.is_guarded;
+        let may_be_lent = tuning.zero_copy_requests && needs_no_check;
         session.lent_end = if may_be_lent { short_len_max.saturating_add(1) } else { 0 };
         session.own_len_max = if tuning.preallocated_responses { short_len_max } else { 0 };
     }
@@ -132,7 +132,7 @@ impl Servers {
         for id in self.table.slots_of(index) {
             self.end_arrival(id);
             self.abandon(id);
-            shared.peers.get_mut(peer_index).charged -= self.table.slots[id.at()].charged();
+            shared.peers.get_mut(peer_index).charged -= self.table.slots[id.index()].charged();
         }
         self.table.remove(index);
     }
@@ -148,7 +148,8 @@ impl Servers {
         packet: &RxPacket<'a>,
     ) -> Option<(RunningCall, &'a [u8])> {
         let id = self.table.slot_of(header.session.index(), header.request_number);
-        let Place { entry: session, slot } = self.table.place(header.session, header.request_number, &packet.from)?;
+        let SlotRef { entry: session, slot } =
+            self.table.find_slot(header.session, header.request_number, &packet.from)?;
         let data = &packet.head[HEADER_LEN..];
         if header.request_number <= slot.number
             || header.message_len as usize != data.len()
@@ -160,26 +161,26 @@ impl Servers {
         }
         let now_ns = shared.now_ns;
         slot.begin(header.request_number, header.type_or_residence, 1, header.is_copy);
-        slot.run(now_ns);
+        slot.note_complete(now_ns);
         shared.stats.requests_handled += 1;
-        shared.peers.heard(session.peer_index, now_ns);
-        let call = ServerCall { key: header.session, number: header.request_number };
+        shared.peers.note_heard(session.peer_index, now_ns);
+        let call = ServerCallId { key: header.session, number: header.request_number };
         let request_type = RequestType::new(header.type_or_residence);
-        let found = Found { slot: id, request_type, own_len_max: session.own_len_max };
-        Some((RunningCall { call, found }, data))
+        let found = SlotLocation { slot: id, request_type, own_len_max: session.own_len_max };
+        Some((RunningCall { id: call, location: found }, data))
     }
 
     /// Reads the options that lead a message which [`Self::take_short`] accepted; returns the request after them.
     /// `None` if there are no options, or the request came after its caller's deadline. Not inlined, so that requests
     /// without options pay only for the check.
     #[inline(never)]
-    pub fn take_options<'a>(&mut self, now_ns: u64, call: ServerCall, message: &'a [u8]) -> Option<&'a [u8]> {
+    pub fn take_options<'a>(&mut self, now_ns: u64, call: ServerCallId, message: &'a [u8]) -> Option<&'a [u8]> {
         let (options, request) = message.split_first_chunk()?;
         if let Some(remaining_ns) = Options::read(*options).remaining_ns {
             if remaining_ns == 0 {
                 return None;
             }
-            self.timed = Timed { call: Some(call), deadline_ns: now_ns.saturating_add(remaining_ns) };
+            self.timed = TimedCall { call: Some(call), deadline_ns: now_ns.saturating_add(remaining_ns) };
         }
         Some(request)
     }
@@ -187,25 +188,25 @@ impl Servers {
     /// The time until which the caller of a call waits, which must be the last call that came; `None` if the caller
     /// gave none.
     #[inline]
-    pub fn deadline_ns(&self, call: ServerCall) -> Option<u64> {
+    pub fn deadline_ns(&self, call: ServerCallId) -> Option<u64> {
         (self.timed.call == Some(call)).then_some(self.timed.deadline_ns)
     }
 
     /// Notes the time until which the caller of a complete call waits.
     fn note_deadline(&mut self, call: CallName, deadline_ns: u64) {
-        self.timed = Timed { call: Some(ServerCall { key: call.session, number: call.number }), deadline_ns };
+        self.timed = TimedCall { call: Some(ServerCallId { key: call.session, number: call.number }), deadline_ns };
     }
 
     /// Keeps the deadline of the last call, as the call waits for the rest of its burst.
     #[inline]
-    pub fn wait_for_burst(&mut self, call: ServerCall) {
+    pub fn note_burst_deadline(&mut self, call: ServerCallId) {
         if self.timed.call == Some(call) {
             self.timed_in_burst.push(self.timed);
         }
     }
 
     /// As [`Self::deadline_ns`], for a call that waited for its burst.
-    pub fn deadline_in_burst_ns(&self, call: ServerCall) -> Option<u64> {
+    pub fn deadline_in_burst_ns(&self, call: ServerCallId) -> Option<u64> {
         let timed = self.timed_in_burst.iter().find(|timed| timed.call == Some(call));
         timed.map(|timed| timed.deadline_ns)
     }
@@ -219,7 +220,7 @@ impl Servers {
     /// let it run.
     #[cold]
     #[inline(never)]
-    pub fn refuse_short(&mut self, shared: &mut Shared, call: ServerCall, message: &[u8]) {
+    pub fn refuse_short(&mut self, shared: &mut Shared, call: ServerCallId, message: &[u8]) {
         shared.stats.requests_handled -= 1;
         if message.len() < OPTIONS_LEN {
             shared.stats.count_drop(PacketDrop::WrongLength);
@@ -235,24 +236,24 @@ impl Servers {
         call: CallName,
         (request_type, has_options, part): (u16, bool, Part),
         packet: &'a RxPacket<'a>,
-    ) -> Result<Option<Arrived<'a>>, PacketDrop> {
-        let index = self.table.checked(call.session, packet.from)?;
+    ) -> Result<Option<ReadyRequest<'a>>, PacketDrop> {
+        let index = self.table.find_from(call.session, packet.from)?;
         let id = self.table.slot_of(index, call.number);
-        shared.peers.heard(self.table.entries[index].peer_index, shared.now_ns);
+        shared.peers.note_heard(self.table.entries[index].peer_index, shared.now_ns);
         self.confirm(shared, index);
-        if self.may_be_guessed(shared, index, id, call) {
+        if self.may_be_guess(shared, index, id, call) {
             return Err(PacketDrop::Guessed);
         }
-        let last = self.table.slots[id.at()].number;
+        let last = self.table.slots[id.index()].number;
         if call.number < last {
-            return Err(self.on_overtaken(shared, index, call));
+            return Err(self.on_overtaken_request(shared, index, call));
         }
         if call.number == last {
-            let request_type = RequestType::new(self.table.slots[id.at()].request_type);
-            let whole = self.on_known_request(shared, (index, id), call, part, packet)?;
-            return Ok(
-                whole.and_then(|request| self.whole(shared, (call, id), request_type, RequestData::Owned(request)))
-            );
+            let request_type = RequestType::new(self.table.slots[id.index()].request_type);
+            let completed = self.on_known_request(shared, (index, id), call, part, packet)?;
+            return Ok(completed.and_then(|request| {
+                self.ready_for_handler(shared, (call, id), request_type, RequestData::Owned(request))
+            }));
         }
         let session = &self.table.entries[index];
         if part.packet != 0 && !shared.config.recovery.keeps_ahead() {
@@ -269,7 +270,7 @@ impl Servers {
             return Err(PacketDrop::WrongPhase);
         }
         if packets > 1 {
-            self.begin_long(shared, (index, id), call, (request_type, lead, part), packet)?;
+            self.begin_long_request(shared, (index, id), call, (request_type, lead, part), packet)?;
             return Ok(None);
         }
         if packet.len() - HEADER_LEN != message_len {
@@ -287,22 +288,22 @@ impl Servers {
             RequestData::Owned(copy)
         };
         self.begin(shared, (index, id), call, request_type, 1);
-        self.table.slots[id.at()].run(shared.now_ns);
+        self.table.slots[id.index()].note_complete(shared.now_ns);
         if let Some(deadline_ns) = options.and_then(|options| options.deadline_ns(shared.now_ns)) {
             self.note_deadline(call, deadline_ns);
         }
-        Ok(self.whole(shared, (call, id), RequestType::new(request_type), request))
+        Ok(self.ready_for_handler(shared, (call, id), RequestType::new(request_type), request))
     }
 
     /// Handles a cancellation: a client no longer waits for a call. A running handler runs on, but what is kept for the
     /// call is freed, and the client is told so, which settles the call's credits. A cancellation that has overtaken
     /// its request finds nothing to cancel.
     pub fn on_cancel(&mut self, shared: &mut Shared, call: CallName, packet: &RxPacket<'_>) -> Result<(), PacketDrop> {
-        let index = self.table.checked(call.session, packet.from)?;
-        shared.peers.heard(self.table.entries[index].peer_index, shared.now_ns);
+        let index = self.table.find_from(call.session, packet.from)?;
+        shared.peers.note_heard(self.table.entries[index].peer_index, shared.now_ns);
         self.confirm(shared, index);
         let id = self.table.slot_of(index, call.number);
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         let is_held = match slot.phase {
             Phase::Receiving | Phase::Running => true,
             Phase::Answered => matches!(slot.response, Response::Long(_)),
@@ -310,7 +311,10 @@ impl Servers {
         };
         if call.number < slot.number || call.number == slot.number && slot.phase == Phase::Answered && !is_held {
             // The call is over here, so no other packet would tell the client.
-            return Err(self.say_of(shared, index, call, ErrorCode::Cancelled).err().unwrap_or(PacketDrop::Stale));
+            return Err(self
+                .answer_unknown_call(shared, index, call, ErrorCode::Cancelled)
+                .err()
+                .unwrap_or(PacketDrop::Stale));
         }
         if slot.number != call.number || !is_held {
             return Err(PacketDrop::Stale);
@@ -322,7 +326,7 @@ impl Servers {
 
     /// Ends a slot's call without an answer of a handler: what is held for it is freed, and its client is told.
     fn end_unanswered(&mut self, shared: &mut Shared, index: usize, id: SlotId, code: ErrorCode) {
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
         slot.response = Response::Error(code);
         let is_copy = slot.is_copy;
@@ -333,28 +337,28 @@ impl Servers {
     }
 
     /// Makes a complete request ready for its handler. A request that came after its deadline is answered here.
-    fn whole<'a>(
+    fn ready_for_handler<'a>(
         &mut self,
         shared: &mut Shared,
         (call, slot): (CallName, SlotId),
         request_type: RequestType,
         request: RequestData<'a>,
-    ) -> Option<Arrived<'a>> {
-        let call = ServerCall { key: call.session, number: call.number };
+    ) -> Option<ReadyRequest<'a>> {
+        let call = ServerCallId { key: call.session, number: call.number };
         if self.deadline_ns(call).is_some_and(|deadline_ns| shared.now_ns >= deadline_ns) {
             self.answer_too_late(shared, call);
             return None;
         }
         shared.stats.requests_handled += 1;
-        let found = Found { slot, request_type, own_len_max: 0 };
-        Some(Arrived { call: RunningCall { call, found }, request })
+        let found = SlotLocation { slot, request_type, own_len_max: 0 };
+        Some(ReadyRequest { call: RunningCall { id: call, location: found }, request })
     }
 
     #[cold]
     #[inline(never)]
-    fn answer_too_late(&mut self, shared: &mut Shared, call: ServerCall) {
+    fn answer_too_late(&mut self, shared: &mut Shared, call: ServerCallId) {
         shared.stats.requests_too_late += 1;
-        self.answer_error(shared, call, ErrorCode::CameTooLate);
+        self.answer_error(shared, call, ErrorCode::ExpiredOnArrival);
     }
 
     /// Gives the slot to a new request: by using the slot again, the client shows that it has the last response.
@@ -366,12 +370,12 @@ impl Servers {
         request_type: u16,
         packets: u32,
     ) {
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         if !matches!(slot.response, Response::Short(_)) {
             slot.response = Response::None;
         }
         slot.begin(call.number, request_type, packets, call.is_copy);
-        slot.asked_first = 0;
+        slot.requested_first = 0;
         self.end_arrival(id);
         self.abandon(id);
         self.charge(shared, index, id);
@@ -379,7 +383,7 @@ impl Servers {
 
     /// Ends the arrival of a slot's long request, which is complete or will not be completed; returns what has arrived.
     fn end_arrival(&mut self, id: SlotId) -> Option<MessageBuffer> {
-        let arrival = self.table.slots[id.at()].take_arrival()?;
+        let arrival = self.table.slots[id.index()].take_arrival()?;
         self.arrivals.end(arrival)
     }
 
@@ -388,18 +392,18 @@ impl Servers {
     fn refuse(
         &mut self,
         shared: &mut Shared,
-        at: (usize, SlotId),
+        location: (usize, SlotId),
         call: CallName,
         (request_type, packets): (u16, u32),
         code: ErrorCode,
     ) -> PacketDrop {
-        self.begin(shared, at, call, request_type, packets);
-        let slot = &mut self.table.slots[at.1.at()];
+        self.begin(shared, location, call, request_type, packets);
+        let slot = &mut self.table.slots[location.1.index()];
         slot.phase = Phase::Answered;
         slot.progress_ns = shared.now_ns;
         slot.response = Response::Error(code);
-        self.charge(shared, at.0, at.1);
-        self.queue(shared, TxKind::CallError, at.1, 0, 1, call.is_copy);
+        self.charge(shared, location.0, location.1);
+        self.queue(shared, TxKind::CallError, location.1, 0, 1, call.is_copy);
         PacketDrop::NoMemory
     }
 
@@ -412,14 +416,14 @@ impl Servers {
         part: Part,
         packet: &RxPacket<'_>,
     ) -> Result<Option<MessageBuffer>, PacketDrop> {
-        let slot = &self.table.slots[id.at()];
+        let slot = &self.table.slots[id.index()];
         let number = u32::from(part.packet);
         if number >= slot.request_packets {
             return Err(PacketDrop::WrongPhase);
         }
         let is_failed = matches!(slot.response, Response::Error(_));
         match slot.phase {
-            Phase::Receiving => return self.take_packet(shared, (index, id), call, part, packet),
+            Phase::Receiving => return self.take_further_packet(shared, (index, id), call, part, packet),
             Phase::Idle => {}
             // The call has ended, whatever the client still sends of it.
             Phase::Answered if is_failed || number + 1 == slot.request_packets => {
@@ -438,12 +442,12 @@ impl Servers {
     /// Handles a packet of a request older than the slot's last one. Late packets look like this. But a client that
     /// keeps retransmitting has fallen behind for good, and is told so.
     #[cold]
-    fn on_overtaken(&mut self, shared: &mut Shared, index: usize, call: CallName) -> PacketDrop {
+    fn on_overtaken_request(&mut self, shared: &mut Shared, index: usize, call: CallName) -> PacketDrop {
         let cold = &mut self.cold[index];
         cold.overtaken += u8::from(call.is_copy);
         if cold.overtaken >= OVERTAKEN_COPIES {
             cold.overtaken = 0;
-            if let Err(reason) = self.say_of(shared, index, call, ErrorCode::Overtaken) {
+            if let Err(reason) = self.answer_unknown_call(shared, index, call, ErrorCode::Overtaken) {
                 return reason;
             }
         }
@@ -451,8 +455,14 @@ impl Servers {
     }
 
     /// Answers with an error for a call that no slot knows.
-    fn say_of(&mut self, shared: &mut Shared, index: usize, call: CallName, code: ErrorCode) -> Result<(), PacketDrop> {
-        self.take_room(index, 1)?;
+    fn answer_unknown_call(
+        &mut self,
+        shared: &mut Shared,
+        index: usize,
+        call: CallName,
+        code: ErrorCode,
+    ) -> Result<(), PacketDrop> {
+        self.reserve_repeats(index, 1)?;
         let session = &self.table.entries[index];
         let name = CallName { session: session.remote_key, ..call };
         shared.send(session.peer, Management::new(Meaning::CallError(code as u32).header(name), &[]));
@@ -463,7 +473,7 @@ impl Servers {
     #[inline]
     pub fn prefetch_response(&self, call: CallName) {
         let id = self.table.slot_of(call.session.index(), call.number);
-        if let Some(ServerSlot { response: Response::Short(buffer), .. }) = self.table.slots.get(id.at()) {
+        if let Some(ServerSlot { response: Response::Short(buffer), .. }) = self.table.slots.get(id.index()) {
             buffer.prefetch();
         }
     }

@@ -3,7 +3,7 @@
 //! Opening takes two round trips, so that a server keeps no state for a client that has not shown that it receives at
 //! the address that it sends from: connect, challenge (a cookie), connect with the cookie, accept ([`opening`]). A
 //! session ends with its user, its peer or its endpoint ([`ending`], [`farewells`]). A server may call its client if
-//! the client asked for that ([`back`]).
+//! the client asked for that ([`reverse`]).
 //!
 //! A silent peer is probed, and given up if it stays silent ([`watching`]). Each side has an *incarnation token* for
 //! each peer, new whenever it starts to know that peer; a peer whose token has changed no longer knows our sessions.
@@ -36,10 +36,10 @@
 //! A client that left before its arrival was reported is never reported, so at most two events for each session can
 //! wait, and no limit is needed.
 
-mod back;
 mod ending;
 mod farewells;
 mod opening;
+mod reverse;
 mod versions;
 mod watching;
 
@@ -61,21 +61,21 @@ pub(crate) struct Sessions {
     /// The session granted to each client, by its peer and its key.
     granted: BTreeMap<(Peer, u64), u32>,
     /// Sessions of ours that are opening or ending.
-    attention: Vec<SessionId>,
+    in_transition: Vec<SessionId>,
     /// Sessions that were removed here, and perhaps not at the other side.
     farewells: VecDeque<Farewell>,
     /// When a turning loop next checks whether anything is due.
     next_manage_ns: u64,
     /// When something is next due, as far as the last check knew. It may by now be due later; it is due sooner only for
-    /// sessions that `seen` does not count.
+    /// sessions that `seen_pending` does not count.
     due_ns: u64,
-    /// Number of sessions that the last check left in [`Self::attention`] and in
+    /// Number of sessions that the last check left in [`Self::in_transition`] and in
     /// [`crate::server::Servers::unconfirmed`]. If there are more now, it has not seen some of them.
-    seen: [usize; 2],
+    seen_pending: [usize; 2],
     last_turn_ns: u64,
     /// Time until which the endpoint's thread sleeps and hears of arrivals: that the loop does not turn meanwhile is no
     /// pause.
-    listens_until_ns: u64,
+    slept_until_ns: u64,
     /// A loop that did not turn for longer than this was stopped.
     pause_ns: u64,
     /// Whether a thread may be sleeping on the endpoint, until the next turn.
@@ -92,13 +92,13 @@ impl Sessions {
         Self {
             secret: [generator.next_u64(), generator.next_u64()],
             granted: BTreeMap::new(),
-            attention: Vec::new(),
+            in_transition: Vec::new(),
             farewells: VecDeque::new(),
             next_manage_ns: now_ns,
             due_ns: u64::MAX,
-            seen: [0; 2],
+            seen_pending: [0; 2],
             last_turn_ns: now_ns,
-            listens_until_ns: 0,
+            slept_until_ns: 0,
             pause_ns,
             armed: false,
             noticed_gap_ns: pause_ns.saturating_add(1),

@@ -10,14 +10,14 @@ use sinew_wire::management::{CONNECT_LEN, Management};
 
 use crate::config::Config;
 use crate::congestion::Pacing;
-use crate::peers::{Forgotten, Peers};
+use crate::peers::{ForgottenPeer, Peers};
 use crate::recovery::Timeout;
 use crate::stats::Stats;
 use crate::transmit::TxItem;
 
 /// Pause after checking deadlines, for each call that was checked, in ns. It is some twenty times what the check of one
 /// call takes.
-const DEADLINE_REST_NS: u64 = 100;
+const DEADLINE_PAUSE_NS: u64 = 100;
 const _: () = assert!(HEADER_LEN == sinew_mem::HEADER_ROOM);
 /// Smallest data per packet that we accept, in bytes: smaller packets only make work for us.
 pub(crate) const DATA_PER_PACKET_MIN: u32 = 64;
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub arena: Arena,
     pub pacing: Pacing,
     /// Whether enqueueing a call takes further work: a thread sleeps on the endpoint, or pacing needs the time.
-    pub heeds_calls: bool,
+    pub enqueue_needs_work: bool,
     /// Whether round trips are measured.
     pub times_calls: bool,
     pub generator: Box<dyn Generator>,
@@ -65,9 +65,9 @@ pub(crate) struct Shared {
     pub timers_due_ns: u64,
     /// Earliest time of the next check of deadlines: many calls with deadlines close to each other must not be checked
     /// all the time.
-    deadlines_rest_ns: u64,
+    deadlines_not_before_ns: u64,
     /// Peers that no session connects us to any more; the port is to be told.
-    pub forgotten: Vec<Forgotten>,
+    pub forgotten: Vec<ForgottenPeer>,
 }
 
 impl Shared {
@@ -79,7 +79,7 @@ impl Shared {
             peers: Peers::default(),
             stats: Stats::default(),
             pacing: Pacing::new(config.congestion, now_ns),
-            heeds_calls: config.congestion.is_some(),
+            enqueue_needs_work: config.congestion.is_some(),
             times_calls: config.congestion.is_some() || config.timeout == Timeout::Adaptive,
             config,
             link,
@@ -88,7 +88,7 @@ impl Shared {
             committed_packets: 0,
             deadlines_due_ns: u64::MAX,
             timers_due_ns: 0,
-            deadlines_rest_ns: 0,
+            deadlines_not_before_ns: 0,
             forgotten: Vec::new(),
         }
     }
@@ -99,8 +99,9 @@ impl Shared {
     }
 
     pub fn data_per_packet_laid_out(&self) -> usize {
-        let of_a_frame = DATA_PER_PACKET_LAID_OUT.saturating_sub(self.link.overhead).max(DATA_PER_PACKET_MIN as usize);
-        (self.link.packet_len_max - HEADER_LEN).min(of_a_frame)
+        let frame_data_len =
+            DATA_PER_PACKET_LAID_OUT.saturating_sub(self.link.overhead).max(DATA_PER_PACKET_MIN as usize);
+        (self.link.packet_len_max - HEADER_LEN).min(frame_data_len)
     }
 
     /// Longest data that can go, behind its header, in one piece that the port copies, in bytes.
@@ -112,14 +113,14 @@ impl Shared {
     #[inline(always)]
     pub fn note_deadline(&mut self, deadline_ns: Option<NonZeroU64>) {
         if let Some(deadline_ns) = deadline_ns {
-            self.deadlines_due_ns = self.deadlines_due_ns.min(deadline_ns.get().max(self.deadlines_rest_ns));
+            self.deadlines_due_ns = self.deadlines_due_ns.min(deadline_ns.get().max(self.deadlines_not_before_ns));
             self.timers_due_ns = self.timers_due_ns.min(self.deadlines_due_ns);
         }
     }
 
     /// Notes that all deadlines were checked, among `calls` calls, and that the next one is at `next_ns`.
-    pub fn looked_at_deadlines(&mut self, calls: usize, next_ns: Option<u64>) {
-        self.deadlines_rest_ns = self.now_ns + calls as u64 * DEADLINE_REST_NS;
+    pub fn note_deadlines_checked(&mut self, calls: usize, next_ns: Option<u64>) {
+        self.deadlines_not_before_ns = self.now_ns + calls as u64 * DEADLINE_PAUSE_NS;
         self.deadlines_due_ns = u64::MAX;
         self.note_deadline(next_ns.and_then(NonZeroU64::new));
     }

@@ -29,7 +29,7 @@ pub(crate) struct SlotId(pub u32);
 
 impl SlotId {
     #[inline(always)]
-    pub fn at(self) -> usize {
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -45,7 +45,7 @@ pub(crate) struct Table<E, S> {
 }
 
 /// A slot and the entry that it belongs to.
-pub(crate) struct Place<'a, E, S> {
+pub(crate) struct SlotRef<'a, E, S> {
     pub entry: &'a mut E,
     pub slot: &'a mut S,
 }
@@ -129,24 +129,24 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
     /// Returns the slot of entry `index` that a request of this number uses.
     #[inline(always)]
     pub fn slot_of(&self, index: usize, number: u64) -> SlotId {
-        self.slot(index, self.place_of_number(number))
+        self.slot(index, self.position_of_number(number))
     }
 
     /// Returns the entry that a slot belongs to.
     #[inline(always)]
     pub fn entry_of(&self, id: SlotId) -> usize {
-        id.at() >> self.slot_bits
+        id.index() >> self.slot_bits
     }
 
     /// Returns a slot's position within its entry.
     #[inline(always)]
-    pub fn place_of(&self, id: SlotId) -> usize {
-        id.at() & self.slot_mask as usize
+    pub fn position_of(&self, id: SlotId) -> usize {
+        id.index() & self.slot_mask as usize
     }
 
     /// Returns the position, within its entry, of the slot that a request of this number uses.
     #[inline(always)]
-    pub fn place_of_number(&self, number: u64) -> usize {
+    pub fn position_of_number(&self, number: u64) -> usize {
         (number & self.slot_mask) as usize
     }
 
@@ -158,7 +158,7 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
 
     /// Finds an entry by a packet's key, and checks that the packet comes from the entry's peer.
     #[inline(always)]
-    pub fn checked(&self, key: SessionKey, from: Peer) -> Result<usize, PacketDrop> {
+    pub fn find_from(&self, key: SessionKey, from: Peer) -> Result<usize, PacketDrop> {
         let index = self.find(key).ok_or(PacketDrop::UnknownSession)?;
         if self.entries[index].is_from(&from) { Ok(index) } else { Err(PacketDrop::WrongSource) }
     }
@@ -171,18 +171,18 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
     /// Returns the entry that a packet names, which must come from the entry's peer, and the slot that its request
     /// number uses.
     #[inline(always)]
-    pub fn place(&mut self, key: SessionKey, number: u64, from: &Peer) -> Option<Place<'_, E, S>> {
+    pub fn find_slot(&mut self, key: SessionKey, number: u64, from: &Peer) -> Option<SlotRef<'_, E, S>> {
         let index = key.index();
         let id = self.slot_of(index, number);
         let entry = self.entries.get_mut(index).filter(|entry| entry.key() == key && entry.is_from(from))?;
-        Some(Place { entry, slot: self.slots.get_mut(id.at())? })
+        Some(SlotRef { entry, slot: self.slots.get_mut(id.index())? })
     }
 
     /// Returns a slot, and the entry that it belongs to.
     #[inline(always)]
-    pub fn at(&mut self, id: SlotId) -> Option<Place<'_, E, S>> {
+    pub fn slot_ref(&mut self, id: SlotId) -> Option<SlotRef<'_, E, S>> {
         let index = self.entry_of(id);
-        Some(Place { entry: self.entries.get_mut(index)?, slot: self.slots.get_mut(id.at())? })
+        Some(SlotRef { entry: self.entries.get_mut(index)?, slot: self.slots.get_mut(id.index())? })
     }
 
     pub fn len(&self) -> usize {
@@ -197,7 +197,9 @@ impl<E: Entry + Default, S: Default> Table<E, S> {
     #[inline]
     pub fn prefetch(&self, key: SessionKey, number: u64) {
         let index = key.index();
-        if let (Some(entry), Some(slot)) = (self.entries.get(index), self.slots.get(self.slot_of(index, number).at())) {
+        if let (Some(entry), Some(slot)) =
+            (self.entries.get(index), self.slots.get(self.slot_of(index, number).index()))
+        {
             sinew_mem::prefetch_read(entry);
             sinew_mem::prefetch_read(slot);
         }

@@ -12,7 +12,7 @@ use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::{Generator, SeededGenerator};
 use sinew_rpc::{Config, DeferredCall, Nexus, RequestType};
 use sinew_wire::Kind;
-use sinew_wire::management::ending;
+use sinew_wire::management::session_end;
 
 thread_local! {
     static HELD: RefCell<Vec<DeferredCall>> = const { RefCell::new(Vec::new()) };
@@ -147,7 +147,7 @@ fn answers_are_to_the_calls_whose_numbers_they_bear() {
                 }
                 if random(40) == 0 {
                     // Disconnect, and open another session in its place, in the same burst.
-                    let end = ending(Kind::Disconnect, model.client.server_key, model.client.key);
+                    let end = session_end(Kind::Disconnect, model.client.server_key, model.client.key);
                     model.client.send_management(&end);
                     let again = model.client.connect_packet(SMALL, model.cookie);
                     model.client.send_management(&again);
@@ -198,7 +198,7 @@ fn answers_are_to_the_calls_whose_numbers_they_bear() {
         server.turn();
         // In the end everything has been given back.
         for model in &models {
-            model.client.send_management(&ending(Kind::Disconnect, model.client.server_key, model.client.key));
+            model.client.send_management(&session_end(Kind::Disconnect, model.client.server_key, model.client.key));
         }
         server.turn();
         assert_eq!(server.sessions(), 0);

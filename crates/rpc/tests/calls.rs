@@ -8,7 +8,7 @@ use std::rc::Rc;
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::{
-    Address, Caps, Descriptor, PacketPort, Peer, PollerConfig, PortError, PortEvent, PortStats, Readiness,
+    Address, Caps, Descriptor, PacketPort, Peer, PollPolicy, PortError, PortEvent, PortStats, Readiness,
     SeededGenerator, Waker,
 };
 use sinew_mem::Arena;
@@ -20,10 +20,10 @@ fn a_small_call_is_answered_with_two_packets() {
     let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
     world.network.start_tap();
     send(&mut client, session, ECHO, b"hello", 7);
-    let over = run(&world, &mut client, &mut server, 1).remove(0);
-    assert_eq!((over.tag, over.session, &over.response[..]), (7, session, &b"hello"[..]));
-    assert_eq!(over.result, Ok(()));
-    assert_eq!(&over.request[..], b"hello");
+    let completion = run(&world, &mut client, &mut server, 1).remove(0);
+    assert_eq!((completion.tag, completion.session, &completion.response[..]), (7, session, &b"hello"[..]));
+    assert_eq!(completion.result, Ok(()));
+    assert_eq!(&completion.request[..], b"hello");
     assert_eq!(world.network.take_tapped().len(), 2);
 }
 
@@ -36,9 +36,9 @@ fn messages_of_every_size_around_a_packet_come_back_whole() {
         for len in [0, 1, 75, 76, 77, 199, 200, 201, 399, 400, 401, 5000, 100_000] {
             let data = pattern(len, 3);
             send(&mut client, session, ECHO, &data, 0);
-            let over = run(&world, &mut client, &mut server, 1).remove(0);
-            assert_eq!(over.result, Ok(()), "{len}");
-            assert_eq!(&over.response[..], &data[..], "{len}");
+            let completion = run(&world, &mut client, &mut server, 1).remove(0);
+            assert_eq!(completion.result, Ok(()), "{len}");
+            assert_eq!(&completion.response[..], &data[..], "{len}");
         }
         assert_eq!(client.stats().retransmissions, 0);
         assert_eq!((client.stats().dropped_total(), server.stats().dropped_total()), (0, 0));
@@ -51,8 +51,8 @@ fn eight_megabytes_go_both_ways() {
     let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
     let data = pattern(8 << 20, 9);
     send(&mut client, session, ECHO, &data, 0);
-    let over = run(&world, &mut client, &mut server, 1).remove(0);
-    assert!(over.response[..] == data[..]);
+    let completion = run(&world, &mut client, &mut server, 1).remove(0);
+    assert!(completion.response[..] == data[..]);
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn calls_past_the_slots_wait_and_complete() {
     for tag in 0..100u64 {
         send(&mut client, session, if tag % 2 == 0 { ECHO } else { BURST }, &tag.to_le_bytes(), tag);
     }
-    let over = run(&world, &mut client, &mut server, 100);
-    for completion in over {
+    let completed = run(&world, &mut client, &mut server, 100);
+    for completion in completed {
         let mut expected = completion.tag.to_le_bytes();
         if completion.tag % 2 == 1 {
             expected.reverse();
@@ -98,9 +98,9 @@ fn a_worker_answers_out_of_order() {
     let (mut client, mut server, session) = world.pair(Config::default(), LoopbackConfig::default());
     send(&mut client, session, WORKER, b"slow", 1);
     send(&mut client, session, ECHO, b"fast", 2);
-    let over = run(&world, &mut client, &mut server, 2);
-    assert_eq!(over.iter().map(|c| c.tag).collect::<Vec<_>>(), [2, 1]);
-    assert_eq!(&over[1].response[..], b"SLOW");
+    let completed = run(&world, &mut client, &mut server, 2);
+    assert_eq!(completed.iter().map(|c| c.tag).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(&completed[1].response[..], b"SLOW");
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn long_calls_of_one_session_share_its_credits() {
     }
     let mut completed = [0; 5];
     for _ in 0..40 {
-        let over = run(&world, &mut client, &mut server, 1);
-        for completion in over {
+        let batch = run(&world, &mut client, &mut server, 1);
+        for completion in batch {
             completed[completion.tag as usize] += 1;
             send(&mut client, session, ECHO, &pattern(200_000, 1), completion.tag);
         }
@@ -212,7 +212,7 @@ fn a_blocking_call_whose_wait_fails_leaves_nothing_in_flight() {
     for holds_shares in [false, true] {
         let world = World::new();
         let mut server = world.server(Config::default(), LoopbackConfig::default());
-        let config = Config { poller: PollerConfig::SLEEP, slots: 1, ..Config::default() };
+        let config = Config { poller: PollPolicy::SLEEP, slots: 1, ..Config::default() };
         let nexus = Nexus::builder().config(config).build().unwrap();
         let port = LoopbackConfig { holds_shares, arena_bytes: 4 << 20, ..LoopbackConfig::default() };
         let fails = Rc::new(Cell::new(true));
@@ -240,7 +240,7 @@ fn a_blocking_call_whose_wait_fails_leaves_nothing_in_flight() {
 fn a_blocking_connect_whose_wait_fails_leaves_no_session() {
     let world = World::new();
     let mut server = world.server(Config::default(), LoopbackConfig::default());
-    let config = Config { poller: PollerConfig::SLEEP, ..Config::default() };
+    let config = Config { poller: PollPolicy::SLEEP, ..Config::default() };
     let nexus = Nexus::builder().config(config).build().unwrap();
     let fails = Rc::new(Cell::new(true));
     let port = Sleepless { port: world.port("client", LoopbackConfig::default()), fails: Rc::clone(&fails) };

@@ -14,7 +14,7 @@ use sinew_rpc::{
     CallBackError, CallOptions, Cause, ClientEvent, ClientId, Config, ConnectError, ConnectOptions, Execution,
     PacketDrop, RequestType, SessionEvent, SessionId,
 };
-use sinew_wire::management::{CallBack, Offer, ending};
+use sinew_wire::management::{Offer, ReverseOffer, session_end};
 use sinew_wire::{Kind, SessionKey};
 
 const MS: u64 = 1_000_000;
@@ -339,7 +339,7 @@ fn a_peer_that_forgot_its_sessions_is_called_on_none_of_them() {
     let world = World::new();
     let mut server = world.server(config(), LoopbackConfig::default());
     let mut client = HandClient::new(&world, 1);
-    client.call_back = Some(CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 });
+    client.call_back = Some(ReverseOffer { key: SessionKey::new(1, 99), credits: 8, slots: 8 });
     client.open(&mut server, OFFER).unwrap();
     let [ClientEvent::Came(old)] = client_events(&mut server)[..] else { panic!("one client") };
     let back = server.session_to(old).unwrap();
@@ -537,12 +537,12 @@ fn late_calls_back_of_a_session_that_never_opened_are_none_of_the_next() {
 
 #[test]
 fn an_accept_that_grants_other_calls_back_than_were_asked_for_is_dropped() {
-    let good = CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
+    let good = ReverseOffer { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
     let wrong = [
         (0, Some(good)),
         (8, None),
-        (8, Some(CallBack { credits: 9, ..good })),
-        (8, Some(CallBack { slots: 3, ..good })),
+        (8, Some(ReverseOffer { credits: 9, ..good })),
+        (8, Some(ReverseOffer { slots: 3, ..good })),
     ];
     for (asked, granted) in wrong {
         let world = World::new();
@@ -565,7 +565,7 @@ fn a_connect_whose_calls_back_have_an_odd_number_of_slots_is_dropped() {
     let world = World::new();
     let mut server = world.server(config(), LoopbackConfig::default());
     let mut client = HandClient::new(&world, 1);
-    client.call_back = Some(CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 6 });
+    client.call_back = Some(ReverseOffer { key: SessionKey::new(1, 99), credits: 8, slots: 6 });
     client.send_management(&client.connect_packet(OFFER, sinew_wire::management::Cookie::default()));
     assert!(client.turn(&mut server).is_empty());
     assert_eq!(server.stats().dropped(PacketDrop::Malformed), 1);
@@ -578,12 +578,12 @@ fn a_direction_is_ended_by_nothing_but_its_session() {
     let nexus = server_nexus(Arc::clone(&world.pool), config());
     let mut client = world.endpoint_with("client", &nexus, 2, LoopbackConfig::default());
     let mut server = HandServer::asked_with(&world, &mut client, ConnectOptions::new().call_back(8));
-    let ours = CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
+    let ours = ReverseOffer { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
     let theirs = server.offered.unwrap().key.in_session(server.key);
     server.accept_with(OFFER, Some(ours));
     server.turn(&mut client);
     for kind in [Kind::Disconnect, Kind::Confirm, Kind::Disconnected, Kind::Reset] {
-        server.send_management(&ending(kind, theirs, ours.key));
+        server.send_management(&session_end(kind, theirs, ours.key));
         // There is no such session, and the sender of a reset waits to learn that.
         let answers = if kind == Kind::Reset { vec![(Kind::Disconnected, 0)] } else { vec![] };
         assert_eq!(outline(&server.turn(&mut client)), answers, "{kind:?}");
@@ -594,7 +594,7 @@ fn a_direction_is_ended_by_nothing_but_its_session() {
     let world = World::new();
     let mut server = world.server(config(), LoopbackConfig::default());
     let mut client = HandClient::new(&world, 1);
-    let ours = CallBack { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
+    let ours = ReverseOffer { key: SessionKey::new(1, 99), credits: 8, slots: 8 };
     client.call_back = Some(ours);
     client.open(&mut server, OFFER).unwrap();
     let [ClientEvent::Came(of_client)] = client_events(&mut server)[..] else { panic!("one client") };
@@ -605,7 +605,7 @@ fn a_direction_is_ended_by_nothing_but_its_session() {
     assert_eq!(request.session, ours.key.in_session(client.server_key));
     let theirs = client.granted_back.unwrap().key;
     for kind in [Kind::Disconnect, Kind::Confirm, Kind::Disconnected, Kind::Reset, Kind::Refuse, Kind::Challenge] {
-        client.send_management(&ending(kind, theirs, ours.key));
+        client.send_management(&session_end(kind, theirs, ours.key));
         client.turn(&mut server);
     }
     assert_eq!((server.sessions(), completions(&mut server).len()), (2, 0));
@@ -645,7 +645,7 @@ fn an_offer_of_many_credits_gives_no_more_than_the_server_has_for_a_session() {
     let world = World::new();
     let mut server = world.server(Config { credits: 4, ..config() }, LoopbackConfig::default());
     let mut client = HandClient::new(&world, 1);
-    client.call_back = Some(CallBack { key: SessionKey::new(1, 99), credits: u16::MAX, slots: 1 << 15 });
+    client.call_back = Some(ReverseOffer { key: SessionKey::new(1, 99), credits: u16::MAX, slots: 1 << 15 });
     client.open(&mut server, Offer { credits: u16::MAX, ..OFFER }).unwrap();
     assert_eq!((client.granted.credits, client.granted_back.unwrap().credits), (4, 4));
     assert_eq!(server.committed_packets(), 8);

@@ -396,7 +396,7 @@ impl Layer for Marks {
 #[test]
 fn marks_on_requests_come_back_as_notices_once_in_fifty_microseconds() {
     let world = World::new();
-    let port = Layered::around(world.port("server", frames()), Marks).unwrap();
+    let port = Layered::wrap(world.port("server", frames()), Marks).unwrap();
     let nexus = server_nexus(std::sync::Arc::clone(&world.pool), Config::default());
     let mut server = Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(1)));
     let mut client = world.client(config(Algorithm::Dcqcn(DcqcnConfig::default())), frames());
@@ -419,7 +419,7 @@ fn marks_on_answers_slow_the_session_that_asked() {
     let world = World::new();
     let mut server = world.server(Config::default(), frames());
     let nexus = Nexus::builder().config(config(Algorithm::Dcqcn(DcqcnConfig::default()))).build().unwrap();
-    let port = Layered::around(world.port("client", frames()), Marks).unwrap();
+    let port = Layered::wrap(world.port("client", frames()), Marks).unwrap();
     let mut client = Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(2)));
     let session = connect(&world, &mut client, &mut server);
     send(&mut client, session, ECHO, &[1; 32], 0);

@@ -8,7 +8,7 @@ use common::*;
 use sinew_fabric::SeededGenerator;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_rpc::{Config, Recovery, RequestType, Tuning};
-use sinew_wire::management::{Offer, ending};
+use sinew_wire::management::{Offer, session_end};
 use sinew_wire::{Header, Kind};
 
 const MS: u64 = 1_000_000;
@@ -136,7 +136,7 @@ fn history(seed: u64) {
             18 if random.below(4) == 0 => {
                 // Disconnect, and open another session.
                 let one = &clients[who];
-                one.send_management(&ending(Kind::Disconnect, one.server_key, one.key));
+                one.send_management(&session_end(Kind::Disconnect, one.server_key, one.key));
                 if random.below(2) == 0 {
                     server.turn();
                 }
@@ -191,7 +191,7 @@ fn history(seed: u64) {
         }
     }
     for one in &clients {
-        one.send_management(&ending(Kind::Disconnect, one.server_key, one.key));
+        one.send_management(&session_end(Kind::Disconnect, one.server_key, one.key));
         server.turn();
     }
     assert_nothing_is_left(&server);

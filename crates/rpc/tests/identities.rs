@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use common::handmade::{HandClient, OFFER, hand_client, hand_server, turn_and_tap};
 use common::*;
-use sinew_fabric::PollerConfig;
+use sinew_fabric::PollPolicy;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_rpc::{
     CallOptions, Cause, Config, ConnectError, ConnectOptions, EnqueueError, Execution, LaneId, PacketDrop, Recovery,
@@ -23,8 +23,8 @@ fn small_packets() -> LoopbackConfig {
     LoopbackConfig { packet_len_max: 124, ..LoopbackConfig::default() }
 }
 
-fn failure(over: &sinew_rpc::Completion) -> (Cause, Execution) {
-    let error = over.result.as_ref().unwrap_err();
+fn failure(completion: &sinew_rpc::Completion) -> (Cause, Execution) {
+    let error = completion.result.as_ref().unwrap_err();
     (error.cause, error.execution)
 }
 
@@ -534,7 +534,7 @@ fn a_lane_that_was_told_of_does_not_keep_the_thread_awake() {
 #[test]
 fn a_blocking_call_has_a_time_out_of_its_own() {
     let world = World::new();
-    let config = Config { poller: PollerConfig::SLEEP, ..Config::default() };
+    let config = Config { poller: PollPolicy::SLEEP, ..Config::default() };
     let (mut client, _server, session) = world.pair(config, small_packets());
     let before_ns = client.now_ns();
     let error = client.call_within(session, ECHO, b"nobody turns the server", 2 * MS).unwrap_err();

@@ -6,12 +6,12 @@ mod common;
 
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
-use sinew_fabric::{Clock, PollerConfig};
+use sinew_fabric::{Clock, PollPolicy};
 use sinew_rpc::{CallOptions, Config, Endpoint as _, SessionEvent, SharedEndpoint};
 
 /// Sleeps whenever there is nothing to do.
 fn sleepy() -> Config {
-    Config { poller: PollerConfig::SLEEP, client_events: true, ..Config::default() }
+    Config { poller: PollPolicy::SLEEP, client_events: true, ..Config::default() }
 }
 
 const MOMENT: Option<u64> = Some(1);

@@ -27,8 +27,8 @@ fn crowd(world: &World) -> (Endpoint, (Endpoint, SessionId), (Endpoint, SessionI
     (server, good, bad)
 }
 
-fn failure(over: &Completion) -> (Cause, Execution) {
-    let error = over.result.as_ref().unwrap_err();
+fn failure(completion: &Completion) -> (Cause, Execution) {
+    let error = completion.result.as_ref().unwrap_err();
     (error.cause, error.execution)
 }
 

@@ -8,7 +8,7 @@ use sinew_fabric::Clock;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_rpc::{Cause, Config, EnqueueError, Execution, SessionEvent};
 use sinew_wire::Kind::{Ping, Pong};
-use sinew_wire::management::Life;
+use sinew_wire::management::Liveness;
 use sinew_wire::{HEADER_LEN, Header, SessionKey};
 
 const MS: u64 = 1_000_000;
@@ -17,8 +17,8 @@ fn port(receive_packets: usize) -> LoopbackConfig {
     LoopbackConfig { receive_packets, ..LoopbackConfig::default() }
 }
 
-fn life(sender_token: u64, receiver_token: u64) -> Life {
-    Life { sender_token, receiver_token }
+fn life(sender_token: u64, receiver_token: u64) -> Liveness {
+    Liveness { sender_token, receiver_token }
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_server_that_started_anew_under_its_address_has_forgotten_its_sessions() {
         world.clock.advance(MS);
         for (header, body) in server.turn(&mut client) {
             pinged |= header.kind == Ping;
-            assert_eq!(Life::read(&body), Some(life(server.client_token, server.token)));
+            assert_eq!(Liveness::read(&body), Some(life(server.client_token, server.token)));
         }
         if pinged {
             break;
@@ -180,7 +180,7 @@ fn a_server_that_started_anew_under_its_address_has_forgotten_its_sessions() {
     }
     // These do not answer the ping.
     for wrong in [life(9, server.client_token ^ 1), life(server.token, 0)] {
-        server.send_management(&wrong.packet(Pong));
+        server.send_management(&wrong.encode(Pong));
         server.turn(&mut client);
         assert_eq!(client.sessions(), 1);
     }
@@ -193,9 +193,9 @@ fn a_server_that_started_anew_under_its_address_has_forgotten_its_sessions() {
 }
 
 /// A pong that answers a ping whose sender took `believed` for our token.
-fn pong(life: Life, believed: u64) -> Vec<u8> {
+fn pong(life: Liveness, believed: u64) -> Vec<u8> {
     let header = Header::management(Pong, SessionKey(believed), 0);
-    bytes_of(header, &life.packet(Pong).as_bytes()[HEADER_LEN..])
+    bytes_of(header, &life.encode(Pong).as_bytes()[HEADER_LEN..])
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_pong_that_an_accept_overtook_does_not_end_the_session() {
         world.clock.advance(MS);
         pings.extend(server.turn(&mut client).into_iter().filter(|packet| packet.0.kind == Ping));
     }
-    assert_eq!(Life::read(&pings[0].1), Some(life(server.client_token, 0)));
+    assert_eq!(Liveness::read(&pings[0].1), Some(life(server.client_token, 0)));
     server.accept(OFFER);
     server.turn(&mut client);
     assert!(matches!(event(&mut client), SessionEvent::Connected(_)));
@@ -224,17 +224,17 @@ fn pings_are_answered_to_anybody_and_believed_of_nobody_else() {
     let world = World::new();
     let mut server = world.server(Config::default(), LoopbackConfig::default());
     let stranger = HandClient::new(&world, 9);
-    stranger.send_management(&life(5, 6).packet(Ping));
+    stranger.send_management(&life(5, 6).encode(Ping));
     let answers = stranger.turn(&mut server);
     assert_eq!(outline(&answers), [(Pong, 0)]);
-    assert_eq!(Life::read(&answers[0].1), Some(life(0, 5)));
+    assert_eq!(Liveness::read(&answers[0].1), Some(life(0, 5)));
     assert_eq!(answers[0].0.session, SessionKey(6), "what the asker believed comes back");
     // An attacker who guesses tokens does not keep a dead client's sessions alive.
     let client = HandClient::connected(&world, &mut server, 1, OFFER);
     for _ in 0..5_300 {
         world.clock.advance(MS);
-        client.send_management(&life(client.token, client.server_token ^ 1).packet(Ping));
-        client.send_management(&life(client.server_token, client.token ^ 1).packet(Pong));
+        client.send_management(&life(client.token, client.server_token ^ 1).encode(Ping));
+        client.send_management(&life(client.server_token, client.token ^ 1).encode(Pong));
         server.turn();
     }
     assert_nothing_is_left(&server);
@@ -242,7 +242,7 @@ fn pings_are_answered_to_anybody_and_believed_of_nobody_else() {
     let client = HandClient::connected(&world, &mut server, 1, OFFER);
     for _ in 0..5_300 {
         world.clock.advance(MS);
-        client.send_management(&life(client.token, client.server_token).packet(Ping));
+        client.send_management(&life(client.token, client.server_token).encode(Ping));
         server.turn();
     }
     assert_eq!(server.sessions(), 1);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use common::*;
 use sinew_fabric::layer::{Layer, Layered, OwnedPacket, Pool};
 use sinew_fabric::loopback::LoopbackConfig;
-use sinew_fabric::{Dropped, PacketPort, PacketTx, PollerConfig, SeededGenerator};
+use sinew_fabric::{Dropped, PacketPort, PacketTx, PollPolicy, SeededGenerator};
 use sinew_rpc::{
     CallError, Cause, Config, EnqueueError, Error, Execution, Nexus, Recovery, Rpc, SessionId, Timeout, Tuning,
 };
@@ -459,7 +459,7 @@ impl Layer for TakesBack {
 /// A port of the network inside such a layer, and the layer's flag.
 fn taking_back(world: &World, name: &str, port: LoopbackConfig) -> (Layered<TestPort, TakesBack>, Rc<Cell<bool>>) {
     let takes_back = Rc::new(Cell::new(false));
-    (Layered::around(world.port(name, port), TakesBack(Rc::clone(&takes_back))).unwrap(), takes_back)
+    (Layered::wrap(world.port(name, port), TakesBack(Rc::clone(&takes_back))).unwrap(), takes_back)
 }
 
 fn on_port<P: PacketPort>(world: &World, nexus: &Nexus, port: P) -> Endpoint<P> {
@@ -513,7 +513,7 @@ fn calls_whose_packets_were_taken_back_before_they_were_read_are_recovered_by_th
 
 /// A client whose blocking calls sleep at once: in virtual time, spinning would never end.
 fn sleeping(world: &World, config: Config) -> Endpoint {
-    let config = Config { poller: PollerConfig::SLEEP, ..config };
+    let config = Config { poller: PollPolicy::SLEEP, ..config };
     let nexus = Nexus::builder().config(config).build().unwrap();
     let port = world.port("client", LoopbackConfig::default());
     Rpc::new(&nexus, port, world.clock.clone(), Box::new(SeededGenerator::new(2)))

@@ -31,7 +31,7 @@ fn credit_return(server: &HandServer, number: u64, last: u16, ahead: &[u16]) {
 }
 
 /// Packet numbers of a credit return: the last one of the run from the start, and those ahead.
-fn told(header: &Header) -> (u16, Vec<u16>) {
+fn credit_return_packets(header: &Header) -> (u16, Vec<u16>) {
     assert_eq!((header.kind, header.type_or_residence), (CreditReturn, 0));
     let first = header.packet_number.wrapping_add(1);
     (header.packet_number, (0..32).filter(|bit| header.message_len >> bit & 1 != 0).map(|bit| first + bit).collect())
@@ -490,11 +490,11 @@ fn packets_out_of_order_are_kept_and_told() {
     }
     let answers = client.turn(&mut server);
     assert_eq!(answers.len(), 1);
-    assert_eq!(told(&answers[0].0), (0, vec![2, 3, 5]));
+    assert_eq!(credit_return_packets(&answers[0].0), (0, vec![2, 3, 5]));
     client.request(8, 1, &message);
-    assert_eq!(told(&client.turn(&mut server)[0].0), (3, vec![5]));
+    assert_eq!(credit_return_packets(&client.turn(&mut server)[0].0), (3, vec![5]));
     client.request(8, 6, &message);
-    assert_eq!(told(&client.turn(&mut server)[0].0), (3, vec![5, 6]));
+    assert_eq!(credit_return_packets(&client.turn(&mut server)[0].0), (3, vec![5, 6]));
     client.request(8, 4, &message);
     let answers = client.turn(&mut server);
     assert_eq!(outline(&answers), [(Response, 0)]);
@@ -507,14 +507,14 @@ fn a_request_can_begin_with_any_packet() {
     let (_world, mut server, client) = hand_client(selective(3));
     let message = pattern(300, 1);
     client.request(8, 2, &message);
-    assert_eq!(told(&client.turn(&mut server)[0].0), (NONE, vec![2]));
+    assert_eq!(credit_return_packets(&client.turn(&mut server)[0].0), (NONE, vec![2]));
     client.request(8, 1, &message);
-    assert_eq!(told(&client.turn(&mut server)[0].0), (NONE, vec![1, 2]));
+    assert_eq!(credit_return_packets(&client.turn(&mut server)[0].0), (NONE, vec![1, 2]));
     client.request(8, 0, &message);
     assert_eq!(client.turn(&mut server)[0].1, message[..100]);
     // Packets of the request that are still in flight begin nothing.
     client.request(8, 1, &message);
-    assert_eq!(told(&client.turn(&mut server)[0].0), (1, vec![]));
+    assert_eq!(credit_return_packets(&client.turn(&mut server)[0].0), (1, vec![]));
     assert_eq!(server.stats().requests_handled, 1);
 }
 
@@ -526,7 +526,7 @@ fn without_cumulative_credits_each_packet_that_is_kept_is_told() {
         client.request(8, packet, &message);
     }
     let answers = client.turn(&mut server);
-    let all: Vec<_> = answers.iter().map(|(header, _)| told(header)).collect();
+    let all: Vec<_> = answers.iter().map(|(header, _)| credit_return_packets(header)).collect();
     assert_eq!(all, [(0, vec![]), (1, vec![3, 4]), (1, vec![3, 4]), (1, vec![3, 4])]);
 }
 
@@ -548,10 +548,10 @@ fn packets_that_a_selective_server_cannot_keep_are_dropped_by_reason() {
     assert_eq!(expect(&mut server, 1, u32::MAX as usize, &[0; 100], PacketDrop::TooLong), 0);
     client.request(8, 63, &message);
     // A credit return reports the next 32 packets.
-    assert_eq!(told(&client.turn(&mut server)[0].0), (NONE, vec![]));
+    assert_eq!(credit_return_packets(&client.turn(&mut server)[0].0), (NONE, vec![]));
     client.request(8, 0, &message);
     client.request(8, 31, &message);
-    assert_eq!(told(&client.turn(&mut server)[0].0), (0, vec![31]));
+    assert_eq!(credit_return_packets(&client.turn(&mut server)[0].0), (0, vec![31]));
     assert_eq!(expect(&mut server, 65, 10_000, &[0; 100], PacketDrop::OutOfOrder), 0);
     assert_eq!(expect(&mut server, 100, 10_000, &[], PacketDrop::WrongPhase), 0);
     assert_eq!(expect(&mut server, 3, 9_999, &[0; 100], PacketDrop::WrongLength), 0);

@@ -8,7 +8,7 @@ use sinew_fabric::Clock;
 use sinew_fabric::loopback::{LoopbackConfig, Network};
 use sinew_rpc::{Cause, Config, ConnectError, Execution, PacketDrop, SessionEvent};
 use sinew_wire::Kind::{Accept, Challenge, Confirm, Connect, Disconnect, Disconnected, Ping, Refuse, Reset};
-use sinew_wire::management::{Cookie, Offer, Refusal, ending};
+use sinew_wire::management::{Cookie, Offer, Refusal, session_end};
 use sinew_wire::{HEADER_LEN, SessionKey};
 
 const MS: u64 = 1_000_000;
@@ -268,7 +268,7 @@ fn a_client_that_is_refused_because_the_server_closes_hears_that() {
     let world = World::new();
     let mut client = world.client(Config::default(), LoopbackConfig::default());
     let server = HandServer::asked(&world, &mut client);
-    server.send_management(&Refusal::Closing.packet(server.client_key));
+    server.send_management(&Refusal::Closing.encode(server.client_key));
     server.turn(&mut client);
     let SessionEvent::ConnectFailed { error, .. } = event(&mut client) else { panic!() };
     assert!(matches!(error, ConnectError::Failed { cause: Cause::PeerClosed, .. }), "{error}");
@@ -439,13 +439,13 @@ fn a_reset_or_disconnect_with_the_wrong_keys_or_from_elsewhere_changes_nothing()
     let mut client = world.client(Config::default(), LoopbackConfig::default());
     let server = HandServer::connected(&world, &mut client, OFFER);
     let other = SessionKey(server.key.0 ^ 1);
-    server.send_management(&ending(Reset, server.client_key, other));
-    server.send_management(&ending(Reset, SessionKey(server.client_key.0 ^ 1 << 30), server.key));
-    server.send_management(&ending(Disconnected, server.client_key, server.key));
-    world.network.inject("client", Network::stranger(5), ending(Reset, server.client_key, server.key).as_bytes());
+    server.send_management(&session_end(Reset, server.client_key, other));
+    server.send_management(&session_end(Reset, SessionKey(server.client_key.0 ^ 1 << 30), server.key));
+    server.send_management(&session_end(Disconnected, server.client_key, server.key));
+    world.network.inject("client", Network::stranger(5), session_end(Reset, server.client_key, server.key).as_bytes());
     server.turn(&mut client);
     assert_eq!(client.sessions(), 1);
-    server.send_management(&ending(Reset, server.client_key, server.key));
+    server.send_management(&session_end(Reset, server.client_key, server.key));
     server.turn(&mut client);
     assert_eq!(lost(&mut client, server.session), Cause::PeerClosed);
 
@@ -455,15 +455,15 @@ fn a_reset_or_disconnect_with_the_wrong_keys_or_from_elsewhere_changes_nothing()
     };
     let client = HandClient::connected(&world, &mut server, 1, OFFER);
     let other = SessionKey(client.key.0 ^ 1);
-    client.send_management(&ending(Disconnect, client.server_key, other));
+    client.send_management(&session_end(Disconnect, client.server_key, other));
     assert_eq!(outline(&client.turn(&mut server)), []);
-    client.send_management(&ending(Disconnect, SessionKey(client.server_key.0 ^ 1 << 30), client.key));
+    client.send_management(&session_end(Disconnect, SessionKey(client.server_key.0 ^ 1 << 30), client.key));
     client.turn(&mut server);
     assert_eq!(server.sessions(), 1);
-    client.send_management(&ending(Disconnect, client.server_key, client.key));
+    client.send_management(&session_end(Disconnect, client.server_key, client.key));
     assert_eq!(outline(&client.turn(&mut server)), [(Disconnected, 0)]);
     assert_nothing_is_left(&server);
-    client.send_management(&ending(Disconnect, client.server_key, client.key));
+    client.send_management(&session_end(Disconnect, client.server_key, client.key));
     assert_eq!(outline(&client.turn(&mut server)), [(Disconnected, 0)], "its answer was lost");
 }
 
@@ -557,7 +557,7 @@ fn a_client_of_the_version_before_is_refused_in_its_own_version() {
     let client = handmade::HandClient::new(&world, 1);
     for (version, code) in [(2, 3), (1, 3), (0, 3)] {
         let connect = client.connect_packet(handmade::OFFER, sinew_wire::management::Cookie::default());
-        client.send_management(&connect.of_version(version));
+        client.send_management(&connect.with_version(version));
         world.network.start_tap();
         world.network.take_tapped();
         server.turn();
@@ -584,13 +584,13 @@ fn a_server_of_the_version_before_is_known_by_what_it_answers() {
     let asked = sent.iter().filter_map(|packet| sinew_wire::Header::read_other_version(&packet.bytes)).next();
     assert!(matches!(asked, Some((2, header)) if header.kind == Connect), "{asked:?}");
     let cookie = sinew_wire::management::Cookie { code: 7, made_ns: 8 };
-    let challenge = sinew_wire::management::Challenge { cookie }.packet(server.client_key);
+    let challenge = sinew_wire::management::Challenge { cookie }.encode(server.client_key);
     // A challenge with a key that we did not give may be anybody's.
-    let wrong = sinew_wire::management::Challenge { cookie }.packet(sinew_wire::SessionKey(77));
-    server.send_management(&wrong.of_version(2));
+    let wrong = sinew_wire::management::Challenge { cookie }.encode(sinew_wire::SessionKey(77));
+    server.send_management(&wrong.with_version(2));
     client.turn();
     assert!(events(&mut client).is_empty());
-    server.send_management(&challenge.of_version(2));
+    server.send_management(&challenge.with_version(2));
     client.turn();
     let SessionEvent::ConnectFailed { error, .. } = event(&mut client) else { panic!() };
     assert!(error.to_string().contains("speaks version 2 of the protocol, and we speak 3"), "{error}");
@@ -606,7 +606,7 @@ fn a_refusal_for_the_version_names_both() {
     let mut client = world.client(Config::default(), LoopbackConfig::default());
     let server = handmade::HandServer::asked(&world, &mut client);
     let refusal = sinew_wire::management::Refusal::Version { version: 9 };
-    server.send_management(&refusal.packet(server.client_key));
+    server.send_management(&refusal.encode(server.client_key));
     client.turn();
     let SessionEvent::ConnectFailed { error, .. } = event(&mut client) else { panic!() };
     assert!(error.to_string().contains("speaks version 9"), "{error}");

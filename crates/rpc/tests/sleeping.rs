@@ -12,8 +12,8 @@ use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::readiness::{Alarm, no_descriptor};
 use sinew_fabric::{
-    Address, Armed, Caps, Clock, Descriptor, PacketPort, Peer, PollerConfig, PortError, PortEvent, PortStats,
-    Readiness, SeededGenerator, Waker,
+    Address, Armed, Caps, Clock, Descriptor, PacketPort, Peer, PollPolicy, PortError, PortEvent, PortStats, Readiness,
+    SeededGenerator, Waker,
 };
 use sinew_mem::Arena;
 use sinew_rpc::{CallId, CallOptions, Channel, Completion, Config, LaneId, Rpc, SessionEvent, SessionId};
@@ -370,7 +370,7 @@ fn a_wake_up_that_a_turn_ended_is_told_by_the_next_arming() {
 #[test]
 fn a_wake_up_that_ended_a_sleep_within_a_call_or_a_connect_is_told_by_the_next_arming() {
     for connects in [false, true] {
-        let mut it = Sleepers::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
+        let mut it = Sleepers::with(Config { poller: PollPolicy::SLEEP, ..Config::default() });
         it.client.turn();
         it.client.waker().wake();
         // The waker ends the first attempt to sleep; the second fails.
@@ -397,7 +397,7 @@ fn a_wake_up_that_ended_a_sleep_within_a_librarys_loop_is_told_by_the_next_armin
         ("a loop", |client| _ = sinew_rpc::Endpoint::run_until(client, |_| false).unwrap_err()),
     ];
     for (what, waits) in libraries {
-        let mut it = Sleepers::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
+        let mut it = Sleepers::with(Config { poller: PollPolicy::SLEEP, ..Config::default() });
         it.client.turn();
         it.client.waker().wake();
         // The waker ends the first attempt to sleep; the second fails.
@@ -486,7 +486,7 @@ fn resting_beside_something_lasts_for_as_long_as_it_may() {
             true
         }
     }
-    let mut it = Sleepers::with(Config { poller: PollerConfig::SLEEP, ..Config::default() });
+    let mut it = Sleepers::with(Config { poller: PollPolicy::SLEEP, ..Config::default() });
     // Makes sure that no timer of its own is due.
     it.client.disconnect(it.session);
     settle(&mut it.client, &mut it.server);

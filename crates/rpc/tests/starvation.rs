@@ -286,7 +286,7 @@ fn reminders_of_thousands_of_sessions_are_spread_over_time() {
     }
     // A client that answers is no longer reminded.
     for session in &opened {
-        session.send_management(&sinew_wire::management::ending(Kind::Confirm, session.server_key, session.key));
+        session.send_management(&sinew_wire::management::session_end(Kind::Confirm, session.server_key, session.key));
         if session.server_key.index() % 100 == 0 {
             server.turn();
         }

@@ -366,7 +366,11 @@ fn memory_that_was_cut_into_small_pieces_serves_long_calls_again() {
         let greedy = HandClient::open_many(&world, &mut server, 66, Offer { data_per_packet, ..THIN }, 1_500);
         touch_all_slots(&mut server, &greedy);
         for one in greedy {
-            one.send_management(&sinew_wire::management::ending(sinew_wire::Kind::Disconnect, one.server_key, one.key));
+            one.send_management(&sinew_wire::management::session_end(
+                sinew_wire::Kind::Disconnect,
+                one.server_key,
+                one.key,
+            ));
             one.turn(&mut server);
         }
         assert_eq!(server.sessions(), 1);
@@ -532,7 +536,8 @@ fn requests_that_handlers_keep_count_for_their_peer_though_it_went_and_came_back
             let mut visitor = HandClient { request_type, ..first.sibling(&world, index) };
             visitor.open(server, OFFER).unwrap();
             let answers = request_whole(&visitor, server, SLOTS, &message);
-            let end = sinew_wire::management::ending(sinew_wire::Kind::Disconnect, visitor.server_key, visitor.key);
+            let end =
+                sinew_wire::management::session_end(sinew_wire::Kind::Disconnect, visitor.server_key, visitor.key);
             visitor.send_management(&end);
             visitor.turn(server);
             assert_eq!(server.sessions(), 1);

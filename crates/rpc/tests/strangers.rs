@@ -7,7 +7,7 @@ use common::*;
 use sinew_fabric::loopback::{LoopbackConfig, Network, TappedPacket};
 use sinew_fabric::{Generator, SeededGenerator};
 use sinew_rpc::{Config, PacketDrop, SessionId};
-use sinew_wire::management::{Cookie, Life, Offer, Refusal, ending};
+use sinew_wire::management::{Cookie, Liveness, Offer, Refusal, session_end};
 use sinew_wire::{HEADER_LEN, Header, Kind, SessionKey};
 
 const MS: u64 = 1_000_000;
@@ -27,24 +27,24 @@ fn packets_about(key: SessionKey, other: SessionKey) -> Vec<Vec<u8>> {
     let connect = HandClient::new(&World::new(), 1);
     let mut packets: Vec<Vec<u8>> = [
         connect.connect_packet(OFFER, Cookie::default()),
-        sinew_wire::management::Challenge { cookie: Cookie { code: 1, made_ns: 2 } }.packet(key),
+        sinew_wire::management::Challenge { cookie: Cookie { code: 1, made_ns: 2 } }.encode(key),
         sinew_wire::management::Accept {
             server_key: other,
             server_token: 1,
             client_token: 2,
             granted: OFFER,
-            call_back: None,
-            features: sinew_wire::management::Features::OURS,
+            reverse_offer: None,
+            features: sinew_wire::management::Features::SUPPORTED,
         }
-        .packet(key),
-        Refusal::Closing.packet(key),
-        Refusal::Sessions { limit: 3 }.packet(key),
-        ending(Kind::Confirm, key, other),
-        ending(Kind::Disconnect, key, other),
-        ending(Kind::Disconnected, key, other),
-        ending(Kind::Reset, key, other),
-        Life { sender_token: 1, receiver_token: 2 }.packet(Kind::Ping),
-        Life { sender_token: 1, receiver_token: 2 }.packet(Kind::Pong),
+        .encode(key),
+        Refusal::Closing.encode(key),
+        Refusal::Sessions { limit: 3 }.encode(key),
+        session_end(Kind::Confirm, key, other),
+        session_end(Kind::Disconnect, key, other),
+        session_end(Kind::Disconnected, key, other),
+        session_end(Kind::Reset, key, other),
+        Liveness { sender_token: 1, receiver_token: 2 }.encode(Kind::Ping),
+        Liveness { sender_token: 1, receiver_token: 2 }.encode(Kind::Pong),
     ]
     .iter()
     .map(|packet| packet.as_bytes().to_vec())
@@ -278,7 +278,7 @@ fn packets_in_every_order_and_from_every_session_do_not_mix() {
     // The right key, from the other client's address.
     let forged = bytes_of(one.header(16, 0, 3), b"two");
     world.network.inject("server", two.peer, &forged);
-    world.network.inject("server", two.peer, ending(Kind::Disconnect, one.server_key, one.key).as_bytes());
+    world.network.inject("server", two.peer, session_end(Kind::Disconnect, one.server_key, one.key).as_bytes());
     let answers = one.turn(&mut server);
     assert_eq!(outline(&answers), []);
     assert_eq!(server.stats().dropped(PacketDrop::WrongSource), 2);

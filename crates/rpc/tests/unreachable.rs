@@ -9,7 +9,7 @@ use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::{Clock, Peer, PeerLoss};
 use sinew_rpc::{Cause, Config, ConnectError, Execution, SessionEvent, SessionId};
 use sinew_wire::Kind::{Ping, Pong};
-use sinew_wire::management::Life;
+use sinew_wire::management::Liveness;
 
 const MS: u64 = 1_000_000;
 
@@ -142,7 +142,7 @@ fn a_lost_ping_or_two_do_not_make_a_peer_unreachable() {
         }
         assert!(client.sessions() == 1 && step < 99, "{pings} pings");
     }
-    server.send_management(&Life { sender_token: server.token, receiver_token: server.client_token }.packet(Pong));
+    server.send_management(&Liveness { sender_token: server.token, receiver_token: server.client_token }.encode(Pong));
     for _ in 0..400 {
         server.turn(&mut client);
         world.clock.advance(MS);
@@ -160,9 +160,9 @@ fn signs_of_life_without_the_right_token_are_none() {
     report(&world, "client", server.peer);
     for _ in 0..GIVEN_UP_NS / MS {
         server.send_management(
-            &Life { sender_token: server.token, receiver_token: server.client_token ^ 1 }.packet(Pong),
+            &Liveness { sender_token: server.token, receiver_token: server.client_token ^ 1 }.encode(Pong),
         );
-        server.send_management(&Life { sender_token: 5, receiver_token: 6 }.packet(Ping));
+        server.send_management(&Liveness { sender_token: 5, receiver_token: 6 }.encode(Ping));
         client.turn();
         world.clock.advance(MS);
     }

@@ -10,7 +10,7 @@ use sinew_fabric::{Clock, SeededGenerator};
 use sinew_rpc::{
     Call, ConnectError, DeferredCall, Error, HandleError, Nexus, Pending, Reply, RequestType, Rpc, RpcHandle, SessionId,
 };
-use sinew_sim::{Actor, Cluster, Doing, HostId, Network, PortConfig, SimClock, SimPort, Topology, WorkersConfig};
+use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, SimClock, SimPort, Topology, WorkersConfig};
 
 type Endpoint = Rpc<SimPort, SimClock>;
 
@@ -21,13 +21,13 @@ const ASK: RequestType = RequestType::new(2);
 struct Turns(Endpoint);
 
 impl Actor for Turns {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if self.0.turn() {
-            return Doing::Work;
+            return ActorState::Work;
         }
         match self.0.wait(None) {
-            Ok(true) => Doing::Idle,
-            _ => Doing::Work,
+            Ok(true) => ActorState::Idle,
+            _ => ActorState::Work,
         }
     }
 }
@@ -36,9 +36,9 @@ impl Actor for Turns {
 struct Polls<F>(F, SimClock);
 
 impl<F: FnMut(u64) -> bool> Actor for Polls<F> {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let now_ns = self.1.now_ns();
-        if (self.0)(now_ns) { Doing::Done } else { Doing::IdleUntil(now_ns + 10_000) }
+        if (self.0)(now_ns) { ActorState::Done } else { ActorState::IdleUntil(now_ns + 10_000) }
     }
 }
 
@@ -64,9 +64,9 @@ impl World {
         self.cluster.add(&name, [place], Box::new(Turns(rpc)));
     }
 
-    fn poll(&mut self, look: impl FnMut(u64) -> bool + 'static) {
+    fn poll(&mut self, check: impl FnMut(u64) -> bool + 'static) {
         let clock = self.network.clock();
-        self.cluster.add("polls", [], Box::new(Polls(look, clock)));
+        self.cluster.add("polls", [], Box::new(Polls(check, clock)));
     }
 }
 
@@ -180,7 +180,7 @@ fn an_answer_is_there_when_its_core_has_come_so_far_and_whoever_awaits_it_is_wok
     // An endpoint whose turns each begin by taking 3 us.
     struct Slow(Turns, SimClock);
     impl Actor for Slow {
-        fn turn(&mut self) -> Doing {
+        fn turn(&mut self) -> ActorState {
             self.1.spend_ns(3_000);
             self.0.turn()
         }

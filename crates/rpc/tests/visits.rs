@@ -55,7 +55,7 @@ impl Party {
     }
 
     /// Takes all completions and events, and checks them.
-    fn hear(&mut self, seed: u64) {
+    fn take_events(&mut self, seed: u64) {
         let endpoint = self.endpoint.as_mut().expect("it restarts at once");
         while let Some(over) = endpoint.poll_completion() {
             assert!(self.calls.remove(&over.id()), "seed {seed}: {over:?}");
@@ -63,9 +63,9 @@ impl Party {
         while let Some(over) = endpoint.poll_lane(self.lane) {
             drop(over);
         }
-        let mut heard = events(endpoint);
-        heard.extend(std::iter::from_fn(|| endpoint.poll_lane_event(self.lane)));
-        for event in heard {
+        let mut session_events = events(endpoint);
+        session_events.extend(std::iter::from_fn(|| endpoint.poll_lane_event(self.lane)));
+        for event in session_events {
             let state = self.sessions.get_mut(&event.session()).unwrap();
             *state = match (*state, &event) {
                 (State::Opening, SessionEvent::Connected(_)) => State::Open,
@@ -275,7 +275,7 @@ impl Run {
     fn turn(&mut self) {
         for at in 0..NAMES.len() {
             self.endpoint(at).turn();
-            self.parties[at].hear(self.seed);
+            self.parties[at].take_events(self.seed);
         }
     }
 

@@ -4,7 +4,7 @@
 //! takes; over shared memory there is no such lock, and the atomic is the processor's own. Besides, a client can add
 //! anything to the word, so clients must be trusted, and only its type limits the count of a range. The word wraps
 //! around at the end of the numbers; a client accepts no number below earlier ones, and the server can tell
-//! ([`Word::is_exhausted`]).
+//! ([`SequencerWord::is_exhausted`]).
 
 use std::collections::VecDeque;
 
@@ -25,12 +25,12 @@ const WORD: usize = 8;
 
 /// The server's part: the word. Its queue pairs, one for each client, need no receives, and need not be driven where a
 /// device serves atomics by itself.
-pub struct Word<E: Exposed> {
+pub struct SequencerWord<E: Exposed> {
     exposed: E,
     first: u64,
 }
 
-impl<E: Exposed> Word<E> {
+impl<E: Exposed> SequencerWord<E> {
     /// Exposes a word in `domain`, which starts at `first`.
     ///
     /// # Errors

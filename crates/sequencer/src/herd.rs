@@ -63,9 +63,9 @@ impl Service for NumberService {
 
     #[inline(always)]
     fn begin(&mut self, requests: usize, _now_ns: u64) {
-        let taken = self.sequence.take(requests as u64);
+        let reserved = self.sequence.take(requests as u64);
         // When there are too few numbers for all, the first requests may still get theirs one by one.
-        (self.next, self.left) = taken.map_or((0, 0), |first| (first, requests as u64));
+        (self.next, self.left) = reserved.map_or((0, 0), |first| (first, requests as u64));
     }
 
     #[inline(always)]
@@ -103,13 +103,13 @@ impl<D: Device> HerdClient<D> {
     pub fn new(herd: sinew_herd::Client<D>) -> Self {
         let Layout { workers, window, .. } = *herd.layout();
         let window = workers * window;
-        let queue = || VecDeque::with_capacity(window);
+        let new_queue = || VecDeque::with_capacity(window);
         Self {
             herd,
             workers,
             worker: 0,
             window,
-            waiting: queue(),
+            waiting: new_queue(),
             answers: VecDeque::with_capacity(window),
             in_flight: 0,
         }
@@ -171,9 +171,9 @@ impl<D: Device> Client for HerdClient<D> {
         }
         self.herd.flush();
         let answers = &mut self.answers;
-        let came =
+        let answered =
             self.herd.poll(now_ns, |answer| answers.push_back(Answer { tag: answer.tag, result: read(&answer) }))?;
-        Ok(is_busy || came > 0)
+        Ok(is_busy || answered > 0)
     }
 
     #[inline]

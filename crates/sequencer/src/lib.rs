@@ -28,14 +28,14 @@
 //! - those of a range that the client did not use up;
 //! - those taken in advance for a malformed request of [`herd`];
 //! - those between the last number handed out and the ceiling noted, when a server that was killed restarts from its
-//!   notes ([`Sequence::from_notes`]). The keeper of the notes decides how many these are: noting ceilings further
-//!   ahead means writing less often.
+//!   notes ([`Sequence::with_ceiling_store`]). The keeper of the notes decides how many these are: noting ceilings
+//!   further ahead means writing less often.
 //!
 //! # Restarts
 //!
 //! A restarted server cannot know how far it had got unless that was noted. So each start is an [`Epoch`] of its own,
 //! which clients learn and compare: numbers of another epoch are an error ([`CallError::Restarted`]), and are never
-//! taken for the next ones. A server need not begin at 0, either: with [`Notes`] it hands out no number before a
+//! taken for the next ones. A server need not begin at 0, either: with [`CeilingStore`] it hands out no number before a
 //! ceiling above it has been noted in a place that survives it, and the next start begins at that ceiling. A server
 //! that is shut down cleanly can note the next number itself, and leaves no gap.
 //!
@@ -55,4 +55,4 @@ pub mod spec;
 
 pub use client::{Answer, Client, Numbers};
 pub use error::{CallError, ClientError, Refusal, RequestError};
-pub use sequence::{COUNT_MAX_DEFAULT, Epoch, LAST, Notes, Sequence};
+pub use sequence::{COUNT_MAX_DEFAULT, CeilingStore, Epoch, LAST, Sequence};

@@ -87,17 +87,17 @@ pub fn handler(sequence: Arc<Sequence>) -> impl Fn(&mut BurstCalls<'_, '_>) + Se
 }
 
 fn answer_burst(sequence: &Sequence, calls: &mut BurstCalls<'_, '_>) {
-    let mut asked = ArrayVec::<_, { sinew_fabric::MAX_BURST }>::new();
+    let mut counts = ArrayVec::<_, { sinew_fabric::MAX_BURST }>::new();
     let mut total = 0;
-    for index in 0..calls.len().min(asked.capacity()) {
+    for index in 0..calls.len().min(counts.capacity()) {
         let count = read_request(calls.request(index), sequence.count_max());
         total += u64::from(count.unwrap_or(0));
-        asked.push(count);
+        counts.push(count);
     }
-    let mut together = sequence.take(total);
-    for (index, count) in asked.into_iter().enumerate() {
+    let mut batch_next = sequence.take(total);
+    for (index, count) in counts.into_iter().enumerate() {
         let first = count.and_then(|count| {
-            let first = match &mut together {
+            let first = match &mut batch_next {
                 Some(next) => {
                     let first = *next;
                     *next += u64::from(count);
@@ -199,10 +199,10 @@ impl<E: Endpoint> RpcClient<E> {
 
     #[inline]
     fn read(&mut self, answer: &[u8], count: u32) -> Result<Numbers, CallError> {
-        let (numbers, found) = read_answer(answer, count)?;
-        match *self.epoch.get_or_insert(found) {
-            expected if expected == found => Ok(numbers),
-            expected => Err(CallError::Restarted { expected, found }),
+        let (numbers, epoch) = read_answer(answer, count)?;
+        match *self.epoch.get_or_insert(epoch) {
+            expected if expected == epoch => Ok(numbers),
+            expected => Err(CallError::Restarted { expected, found: epoch }),
         }
     }
 }

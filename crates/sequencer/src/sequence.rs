@@ -22,28 +22,28 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// A record of ceilings that survives the server: see [`Sequence::from_notes`].
-pub trait Notes: Send + Sync {
+/// A record of ceilings that survives the server: see [`Sequence::with_ceiling_store`].
+pub trait CeilingStore: Send + Sync {
     /// Notes a ceiling of `needed` or higher, and returns it once it is noted; `None` when it cannot be noted.
     ///
     /// It is called by a thread that was asked for numbers past the ceiling, and the callers wait meanwhile. It is
     /// rarely called if [`Sequence::raise_ceiling`] is called ahead of need.
-    fn note(&self, needed: u64) -> Option<u64>;
+    fn raise(&self, needed: u64) -> Option<u64>;
 }
 
 /// The next numbers, the ceiling, and the limit of one call. Shared by a server's threads.
 pub struct Sequence {
-    next: Line,
+    next: CacheAligned,
     /// Numbers from here on may not be handed out yet.
     ceiling: AtomicU64,
-    notes: Option<Arc<dyn Notes>>,
+    ceiling_store: Option<Arc<dyn CeilingStore>>,
     epoch: Epoch,
     count_max: u32,
 }
 
 /// A word alone in its cache line and in the adjacent one, which is fetched with it.
 #[repr(align(128))]
-struct Line(AtomicU64);
+struct CacheAligned(AtomicU64);
 
 impl Sequence {
     /// Makes a sequence of numbers from `first` on, for the epoch `epoch` of a server. One call may have up to
@@ -54,7 +54,13 @@ impl Sequence {
     /// When `count_max` is 0.
     pub fn new(first: u64, epoch: Epoch, count_max: u32) -> Self {
         assert!(count_max > 0, "a call must be allowed at least one number");
-        Self { next: Line(AtomicU64::new(first)), ceiling: AtomicU64::new(u64::MAX), notes: None, epoch, count_max }
+        Self {
+            next: CacheAligned(AtomicU64::new(first)),
+            ceiling: AtomicU64::new(u64::MAX),
+            ceiling_store: None,
+            epoch,
+            count_max,
+        }
     }
 
     /// The server's epoch.
@@ -79,14 +85,18 @@ impl Sequence {
         self.ceiling.load(Ordering::Acquire)
     }
 
-    /// As [`Self::new`], but hands out no number before a ceiling above it has been noted in `notes`. `first` must be
-    /// the ceiling that was noted last.
+    /// As [`Self::new`], but hands out no number before a ceiling above it has been noted in `ceiling_store`. `first`
+    /// must be the ceiling that was noted last.
     ///
     /// # Panics
     ///
     /// As [`Self::new`].
-    pub fn from_notes(first: u64, epoch: Epoch, count_max: u32, notes: Arc<dyn Notes>) -> Self {
-        Self { ceiling: AtomicU64::new(first), notes: Some(notes), ..Self::new(first, epoch, count_max) }
+    pub fn with_ceiling_store(first: u64, epoch: Epoch, count_max: u32, ceiling_store: Arc<dyn CeilingStore>) -> Self {
+        Self {
+            ceiling: AtomicU64::new(first),
+            ceiling_store: Some(ceiling_store),
+            ..Self::new(first, epoch, count_max)
+        }
     }
 
     /// Allows numbers below `ceiling`, which must have been noted where it survives the server. A lower ceiling than
@@ -119,10 +129,10 @@ impl Sequence {
 
     #[cold]
     fn take_past_ceiling(&self, count: u64) -> Option<u64> {
-        let notes = self.notes.as_ref()?;
+        let ceiling_store = self.ceiling_store.as_ref()?;
         loop {
             let needed = self.next().checked_add(count)?;
-            self.raise_ceiling(notes.note(needed).filter(|ceiling| *ceiling >= needed)?);
+            self.raise_ceiling(ceiling_store.raise(needed).filter(|ceiling| *ceiling >= needed)?);
             // Other threads may have taken the numbers below the ceiling noted for this call.
             if let Some(first) = self.take_below_ceiling(count) {
                 return Some(first);
@@ -159,8 +169,8 @@ mod tests {
         }
     }
 
-    impl Notes for Steps {
-        fn note(&self, needed: u64) -> Option<u64> {
+    impl CeilingStore for Steps {
+        fn raise(&self, needed: u64) -> Option<u64> {
             let ceiling = needed.saturating_add(self.step).min(self.last);
             if ceiling < needed {
                 return None;
@@ -174,7 +184,7 @@ mod tests {
     #[test]
     fn nothing_is_handed_out_past_the_ceiling_and_nothing_is_lost_at_it() {
         let notes = Steps::new(0, 105);
-        let sequence = Sequence::from_notes(100, Epoch(1), 10, notes.clone());
+        let sequence = Sequence::with_ceiling_store(100, Epoch(1), 10, notes.clone());
         assert_eq!(sequence.take(3), Some(100));
         assert_eq!((sequence.ceiling(), notes.noted.load(Ordering::Relaxed)), (103, 103));
         assert_eq!((sequence.take(3), sequence.take(2), sequence.take(1)), (None, Some(103), None));
@@ -187,18 +197,18 @@ mod tests {
     #[test]
     fn a_ceiling_that_is_too_low_is_not_asked_for_again_and_again() {
         struct Low;
-        impl Notes for Low {
-            fn note(&self, needed: u64) -> Option<u64> {
+        impl CeilingStore for Low {
+            fn raise(&self, needed: u64) -> Option<u64> {
                 Some(needed - 1)
             }
         }
-        let sequence = Sequence::from_notes(100, Epoch(1), 10, Arc::new(Low));
+        let sequence = Sequence::with_ceiling_store(100, Epoch(1), 10, Arc::new(Low));
         assert_eq!((sequence.take(2), sequence.next()), (None, 100));
     }
 
     #[test]
     fn numbers_to_the_last_come_from_notes_too() {
-        let sequence = Sequence::from_notes(LAST - 1, Epoch(1), 10, Steps::new(1000, u64::MAX));
+        let sequence = Sequence::with_ceiling_store(LAST - 1, Epoch(1), 10, Steps::new(1000, u64::MAX));
         assert_eq!((sequence.take(3), sequence.take(2), sequence.take(1)), (None, Some(LAST - 1), None));
     }
 
@@ -206,7 +216,7 @@ mod tests {
     fn threads_that_meet_the_ceiling_never_get_more_than_was_noted() {
         const CALLS: u64 = 20_000;
         let notes = Steps::new(50, u64::MAX);
-        let sequence = Sequence::from_notes(0, Epoch(1), 10, notes.clone());
+        let sequence = Sequence::with_ceiling_store(0, Epoch(1), 10, notes.clone());
         std::thread::scope(|threads| {
             for _ in 0..3 {
                 threads.spawn(|| {

@@ -33,9 +33,9 @@ pub use server::{SpecServer, SpecServerStats};
 use crate::sequence::Epoch;
 
 /// Length of the answer to a wrong guess, in bytes.
-const WHOLE: usize = 8;
+const NUMBER_LEN: usize = 8;
 /// Length of a refusal, which says that the numbers are exhausted, in bytes.
-const REFUSED: usize = 1;
+const REFUSAL_LEN: usize = 1;
 
 /// Queue key that requests carry in this epoch of a server. The highest bit is reserved (InfiniBand specification,
 /// volume 1, 10.2.5).

@@ -10,7 +10,7 @@ use sinew::host::{HostClock, SystemEntropy};
 use sinew::mem::Arena;
 use sinew::prelude::*;
 use sinew::remote_memory::donor::{Service, ServiceConfig};
-use sinew::remote_memory::pool::{PoolConfig, Survey, VerbsDonors, place};
+use sinew::remote_memory::pool::{PoolConfig, Survey, VerbsDonors, place_volume};
 use sinew::remote_memory::volume::{Opening, VolumeConfig, id_of};
 use sinew::shm::verbs::ShmDevice;
 use sinew::{Program, SharedEndpoint};
@@ -30,7 +30,7 @@ impl Program for Donor {
 
     fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, Failed> {
         let service = &mut self.0;
-        Ok(rpc.turn_with(|call| service.take(call)).into())
+        Ok(rpc.turn_with(|call| service.handle_call(call)).into())
     }
 }
 
@@ -58,10 +58,10 @@ fn main() -> Result<(), Failed> {
     while !survey.turn() {
         std::thread::yield_now();
     }
-    let rooms = survey.said().cloned().collect::<Result<Vec<_>, _>>()?;
+    let rooms = survey.results().cloned().collect::<Result<Vec<_>, _>>()?;
 
     // A volume with two copies of every page.
-    let new = place(LEN, 2, 4 << 20, SystemEntropy::new()?.next_u64(), &rooms)?;
+    let new = place_volume(LEN, 2, 4 << 20, SystemEntropy::new()?.next_u64(), &rooms)?;
     let mut opening = Opening::create(survey.into_donors(), id_of("example"), new, VolumeConfig::default());
     let volume = loop {
         match opening.turn()? {

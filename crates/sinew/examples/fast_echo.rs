@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use sinew::Channel;
-use sinew::fabric::{PacketPort, PollerConfig};
+use sinew::fabric::{PacketPort, PollPolicy};
 use sinew::prelude::*;
 use sinew::shm::Hub;
 
@@ -50,7 +50,7 @@ fn main() -> sinew::Result<()> {
 
 fn drive(hub: &Hub, address: &str, run_for: Duration) -> sinew::Result<u64> {
     let cpus = sinew::host::available_cpus().len();
-    let poller = if cpus > 1 { PollerConfig::ADAPTIVE } else { PollerConfig::SLEEP };
+    let poller = if cpus > 1 { PollPolicy::ADAPTIVE } else { PollPolicy::SLEEP };
     let client = Nexus::builder().config(Config { poller, ..Config::default() }).build()?;
     let mut rpc = sinew::endpoint(&client, hub.port("")?)?;
     // As many sessions as the window needs. `Channel::enqueue_request` would find one that has room; these calls are

@@ -32,8 +32,8 @@ fn main() -> sinew::Result<()> {
         clients.push((rpc, session));
     }
     let (publisher, session) = &mut clients[0];
-    let heard = publisher.call(*session, PUBLISH, b"it works")?;
-    println!("{} clients will hear of it", heard[0]);
+    let receivers = publisher.call(*session, PUBLISH, b"it works")?;
+    println!("{} clients will hear of it", receivers[0]);
     // The handlers run while their endpoints turn.
     for (rpc, _) in &mut clients {
         rpc.run_until(|rpc| rpc.stats().requests_handled > 0)?;
@@ -48,8 +48,8 @@ fn pass_on(rpc: &mut Rpc) -> sinew::Result<impl FnMut(&mut Rpc) -> sinew::Result
     let clients = Rc::<RefCell<BTreeSet<ClientId>>>::default();
     let in_handler = Rc::clone(&clients);
     rpc.handle(PUBLISH, move |mut call: Call| {
-        let told = in_handler.borrow().iter().filter(|client| tell(&mut call, **client).is_ok()).count();
-        call.reply(&[told as u8]);
+        let informed = in_handler.borrow().iter().filter(|client| send_news(&mut call, **client).is_ok()).count();
+        call.reply(&[informed as u8]);
     })?;
     Ok(move |rpc: &mut Rpc| {
         let busy = rpc.turn();
@@ -66,7 +66,7 @@ fn pass_on(rpc: &mut Rpc) -> sinew::Result<impl FnMut(&mut Rpc) -> sinew::Result
 }
 
 /// Sends a client the news. Fails if the client accepts no calls, or is gone.
-fn tell(call: &mut Call<'_>, client: ClientId) -> sinew::Result<()> {
+fn send_news(call: &mut Call<'_>, client: ClientId) -> sinew::Result<()> {
     let session = call.session_to(client)?;
     let (mut news, response) = (call.alloc(call.request().len())?, call.alloc(0)?);
     news.copy_from_slice(call.request());

@@ -91,9 +91,9 @@ pub enum FabricEndpoint {
 }
 
 /// Evaluates the same expression for every fabric, and also for other ports unless a second one is given for them.
-macro_rules! each {
+macro_rules! for_each_fabric {
     ($endpoint:expr, $rpc:ident => $do:expr) => {
-        each!($endpoint, $rpc => $do, $rpc => $do)
+        for_each_fabric!($endpoint, $rpc => $do, $rpc => $do)
     };
     ($endpoint:expr, $rpc:ident => $do:expr, $other:ident => $do_other:expr) => {
         match $endpoint {
@@ -111,7 +111,7 @@ macro_rules! each {
 }
 
 // These come after the macro, which they use.
-mod faces;
+mod endpoint_impl;
 mod serving;
 mod sleeping;
 
@@ -271,33 +271,33 @@ impl Rpc {
 
     /// Address at which others reach this endpoint.
     pub fn address(&self) -> Address {
-        each!(&self.endpoint, rpc => rpc.address())
+        for_each_fabric!(&self.endpoint, rpc => rpc.address())
     }
 
     /// Limits with which it runs.
     pub fn config(&self) -> &Config {
-        each!(&self.endpoint, rpc => rpc.config())
+        for_each_fabric!(&self.endpoint, rpc => rpc.config())
     }
 
     /// Counters of the endpoint.
     pub fn stats(&self) -> Stats {
-        each!(&self.endpoint, rpc => rpc.stats())
+        for_each_fabric!(&self.endpoint, rpc => rpc.stats())
     }
 
     /// Counters of its port.
     pub fn port_stats(&self) -> PortStats {
-        each!(&self.endpoint, rpc => rpc.port_stats())
+        for_each_fabric!(&self.endpoint, rpc => rpc.port_stats())
     }
 
     /// Information that makers of handlers get about this endpoint.
     pub fn info(&self) -> &EndpointInfo {
-        each!(&self.endpoint, rpc => rpc.info())
+        for_each_fabric!(&self.endpoint, rpc => rpc.info())
     }
 
     /// Has the endpoint publish its counters from now on, so that other threads can read them while it runs; see
     /// [`StatsReader`].
     pub fn stats_reader(&mut self) -> StatsReader {
-        each!(&mut self.endpoint, rpc => rpc.stats_reader())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.stats_reader())
     }
 
     /// A handle by which other threads reach this endpoint: they have it run closures and make calls, and learn their
@@ -342,12 +342,12 @@ impl Rpc {
 
     /// Wakes the endpoint's thread from [`Self::wait`], or from a sleep on its descriptor; may be used on any thread.
     pub fn waker(&self) -> Waker {
-        each!(&self.endpoint, rpc => rpc.waker())
+        for_each_fabric!(&self.endpoint, rpc => rpc.waker())
     }
 
     /// Sessions of this endpoint, in both roles.
     pub fn sessions(&self) -> usize {
-        each!(&self.endpoint, rpc => rpc.sessions())
+        for_each_fabric!(&self.endpoint, rpc => rpc.sessions())
     }
 
     /// Allocates a message buffer of `len` bytes, whose contents are unspecified. Takes a lock: allocate in advance and
@@ -357,7 +357,7 @@ impl Rpc {
     ///
     /// [`AllocError`].
     pub fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError> {
-        each!(&self.endpoint, rpc => rpc.alloc(len))
+        for_each_fabric!(&self.endpoint, rpc => rpc.alloc(len))
     }
 
     /// Begins to open a session, without waiting; see [`sinew_rpc::Rpc::begin_connect`].
@@ -368,7 +368,7 @@ impl Rpc {
     /// this endpoint is reached; [`Error::UnknownFabric`].
     pub fn begin_connect(&mut self, address: &str) -> Result<SessionId> {
         let address: Address = address.parse()?;
-        self.told(|rpc| Endpoint::begin_connect(rpc, &address))
+        self.connect_or_explain(|rpc| Endpoint::begin_connect(rpc, &address))
     }
 
     /// As [`Self::begin_connect`], with options; see [`sinew_rpc::Rpc::begin_connect_with`].
@@ -378,7 +378,7 @@ impl Rpc {
     /// As for [`Self::begin_connect`].
     pub fn begin_connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId> {
         let address: Address = address.parse()?;
-        self.told(|rpc| Endpoint::begin_connect_with(rpc, &address, options))
+        self.connect_or_explain(|rpc| Endpoint::begin_connect_with(rpc, &address, options))
     }
 
     /// Opens a session, turning the loop until it is open.
@@ -397,12 +397,15 @@ impl Rpc {
     ///
     /// As for [`Self::connect`].
     pub fn connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId> {
-        self.told(|rpc| Endpoint::connect_with(rpc, address, options))
+        self.connect_or_explain(|rpc| Endpoint::connect_with(rpc, address, options))
     }
 
     /// Connects. For a scheme that no fabric of this build has, the error lists those that there are; a port of the
     /// program's own says itself what it can reach.
-    fn told(&mut self, connect: impl FnOnce(&mut Self) -> Result<SessionId, ConnectError>) -> Result<SessionId> {
+    fn connect_or_explain(
+        &mut self,
+        connect: impl FnOnce(&mut Self) -> Result<SessionId, ConnectError>,
+    ) -> Result<SessionId> {
         connect(self).map_err(|error| match error {
             ConnectError::Port(PortError::Address(AddressError::WrongFabric { address, scheme, .. }))
                 if !FABRICS.contains(&&*scheme) && !matches!(self.endpoint, FabricEndpoint::Other(_)) =>
@@ -416,12 +419,12 @@ impl Rpc {
     /// Ends a session, whose calls complete with [`sinew_rpc::Cause::Disconnected`]. Returns whether there was such a
     /// session.
     pub fn disconnect(&mut self, session: SessionId) -> bool {
-        each!(&mut self.endpoint, rpc => rpc.disconnect(session))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.disconnect(session))
     }
 
     /// The next event of a session.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
-        each!(&mut self.endpoint, rpc => rpc.poll_event())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.poll_event())
     }
 
     /// The session for calls to a client; see [`sinew_rpc::Rpc::session_to`].
@@ -430,28 +433,28 @@ impl Rpc {
     ///
     /// [`CallBackError`] if the client is gone, or accepts no calls.
     pub fn session_to(&self, client: ClientId) -> Result<SessionId, CallBackError> {
-        each!(&self.endpoint, rpc => rpc.session_to(client))
+        for_each_fabric!(&self.endpoint, rpc => rpc.session_to(client))
     }
 
     /// The next event of a client that came or left; see [`sinew_rpc::Rpc::poll_client_event`].
     pub fn poll_client_event(&mut self) -> Option<ClientEvent> {
-        each!(&mut self.endpoint, rpc => rpc.poll_client_event())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.poll_client_event())
     }
 
     /// Ends a client's session; see [`sinew_rpc::Rpc::dismiss`]. Returns whether there was such a client.
     pub fn dismiss(&mut self, client: ClientId) -> bool {
-        each!(&mut self.endpoint, rpc => rpc.dismiss(client))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.dismiss(client))
     }
 
     /// The slots of a session that this endpoint opened; see [`sinew_rpc::Rpc::session_slots`].
     #[inline]
     pub fn session_slots(&self, session: SessionId) -> Option<SessionSlots> {
-        each!(&self.endpoint, rpc => rpc.session_slots(session))
+        for_each_fabric!(&self.endpoint, rpc => rpc.session_slots(session))
     }
 
     /// The next event of one session, out of its turn; see [`sinew_rpc::Rpc::take_session_event`].
     pub fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
-        each!(&mut self.endpoint, rpc => rpc.take_session_event(lane, session))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.take_session_event(lane, session))
     }
 
     /// Hands a call to a session; see [`sinew_rpc::Rpc::enqueue_request`]. Both buffers come back with the completion.
@@ -472,61 +475,61 @@ impl Rpc {
         options: impl Into<CallOptions>,
     ) -> Result<CallId, Rejected> {
         let options = options.into();
-        each!(&mut self.endpoint, rpc => rpc.enqueue_request(session, request_type, request, response, options))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.enqueue_request(session, request_type, request, response, options))
     }
 
     /// Cancels a call; see [`sinew_rpc::Rpc::cancel`]. Returns whether it was in flight.
     pub fn cancel(&mut self, call: CallId) -> bool {
-        each!(&mut self.endpoint, rpc => rpc.cancel(call))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.cancel(call))
     }
 
     /// The time on the endpoint's clock; see [`sinew_rpc::Rpc::now_ns`].
     pub fn now_ns(&self) -> u64 {
-        each!(&self.endpoint, rpc => rpc.now_ns())
+        for_each_fabric!(&self.endpoint, rpc => rpc.now_ns())
     }
 
     /// Opens a lane, with completions and events of its own; see [`sinew_rpc::Rpc::open_lane`].
     pub fn open_lane(&mut self) -> LaneId {
-        each!(&mut self.endpoint, rpc => rpc.open_lane())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.open_lane())
     }
 
     /// Closes a lane, whose calls are cancelled and whose sessions end. Returns whether there was such a lane.
     pub fn close_lane(&mut self, lane: LaneId) -> bool {
-        each!(&mut self.endpoint, rpc => rpc.close_lane(lane))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.close_lane(lane))
     }
 
     /// The next lane that has got something since it was last returned here; see [`sinew_rpc::Rpc::poll_ready_lane`].
     pub fn poll_ready_lane(&mut self) -> Option<LaneId> {
-        each!(&mut self.endpoint, rpc => rpc.poll_ready_lane())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.poll_ready_lane())
     }
 
     /// The next completed call of a lane.
     pub fn poll_lane(&mut self, lane: LaneId) -> Option<Completion> {
-        each!(&mut self.endpoint, rpc => rpc.poll_lane(lane))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.poll_lane(lane))
     }
 
     /// The next event of a session of a lane.
     pub fn poll_lane_event(&mut self, lane: LaneId) -> Option<SessionEvent> {
-        each!(&mut self.endpoint, rpc => rpc.poll_lane_event(lane))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.poll_lane_event(lane))
     }
 
     /// Starts to fetch a session's state into the cache, for a call that is about to be enqueued; see
     /// [`sinew_rpc::Rpc::prefetch_session`].
     #[inline]
     pub fn prefetch_session(&self, session: SessionId) {
-        each!(&self.endpoint, rpc => rpc.prefetch_session(session));
+        for_each_fabric!(&self.endpoint, rpc => rpc.prefetch_session(session));
     }
 
     /// The next completed call.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        each!(&mut self.endpoint, rpc => rpc.poll_completion())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.poll_completion())
     }
 
     /// Turns the loop once, without blocking. Returns whether anything happened.
     #[inline]
     pub fn turn(&mut self) -> bool {
-        each!(&mut self.endpoint, rpc => rpc.turn())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.turn())
     }
 
     /// Turns the loop once, and sleeps if there has been nothing to do for longer than [`Config::poller`] spins.
@@ -537,7 +540,7 @@ impl Rpc {
     /// [`Error::System`] when the port cannot sleep.
     #[inline]
     pub fn turn_or_wait(&mut self) -> Result<bool> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.turn_or_wait())?)
+        Ok(for_each_fabric!(&mut self.endpoint, rpc => rpc.turn_or_wait())?)
     }
 
     /// Turns the loop until `done` returns true, sleeping when there is nothing to do, as [`Config::poller`] allows.
@@ -582,7 +585,7 @@ impl Rpc {
     ///
     /// [`Error::Call`] says which peer, why, and whether the request may have run.
     pub fn call(&mut self, session: SessionId, request_type: RequestType, request: impl AsRef<[u8]>) -> Result<Reply> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.call(session, request_type, request.as_ref()))?)
+        Ok(for_each_fabric!(&mut self.endpoint, rpc => rpc.call(session, request_type, request.as_ref()))?)
     }
 
     /// As [`Self::call`], for at most `timeout_ns` nanoseconds.
@@ -597,7 +600,9 @@ impl Rpc {
         request: impl AsRef<[u8]>,
         timeout_ns: u64,
     ) -> Result<Reply> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.call_within(session, request_type, request.as_ref(), timeout_ns))?)
+        Ok(
+            for_each_fabric!(&mut self.endpoint, rpc => rpc.call_within(session, request_type, request.as_ref(), timeout_ns))?,
+        )
     }
 }
 

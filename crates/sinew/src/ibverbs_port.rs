@@ -33,5 +33,5 @@ pub fn ibverbs_port(address: &Address) -> Result<IbPort, PortError> {
         remedy: "`sinew verbs devices` lists the devices and their state".to_owned(),
     })?;
     let names = Box::new(TcpNames::new(SCHEME, IbOptions::KNOWN));
-    UdPort::open_named(&device, &options.port, &IbOptions::tell(address.clone(), &device), names)
+    UdPort::open_named(&device, &options.port, &IbOptions::with_chosen_port(address.clone(), &device), names)
 }

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use sinew_fabric::{PollerConfig, WorkerPool};
+use sinew_fabric::{PollPolicy, WorkerPool};
 use sinew_host::{ThreadPool, available_cpus};
 use sinew_rpc::{BurstCalls, Call, Config, DeferredCall, EndpointInfo, RequestType};
 
@@ -56,7 +56,7 @@ pub(crate) fn default_config() -> Config {
         online.is_ok_and(|list| !list.contains(['-', ',']))
     });
     if *one {
-        config.poller = PollerConfig::SLEEP;
+        config.poller = PollPolicy::SLEEP;
     }
     config
 }

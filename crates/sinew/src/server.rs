@@ -37,11 +37,11 @@ pub trait Program {
     /// or further endpoints, overrides this to sleep on all of them:
     ///
     /// ```
-    /// # use sinew::fabric::{Readiness, readiness::Foreign};
+    /// # use sinew::fabric::{Readiness, readiness::ForeignFd};
     /// # use sinew::{Flow, Program, Rpc};
     /// struct Both {
     ///     other: Rpc,
-    ///     socket: Foreign,
+    ///     socket: ForeignFd,
     /// }
     ///
     /// impl Program for Both {
@@ -113,7 +113,7 @@ impl From<bool> for Flow {
     }
 }
 
-struct Place {
+struct EndpointSpec {
     /// Name until the address is known.
     name: String,
     cpu: Option<usize>,
@@ -141,7 +141,7 @@ struct Place {
 /// ```
 pub struct Server {
     nexus: Nexus,
-    places: Vec<Place>,
+    endpoint_specs: Vec<EndpointSpec>,
     program: MakeProgram,
 }
 
@@ -172,7 +172,7 @@ impl Nexus {
 
 impl Server {
     pub(crate) fn new(nexus: Nexus) -> Self {
-        Self { nexus, places: Vec::new(), program: Arc::new(|_endpoint, _rpc| Ok(Box::new(turn))) }
+        Self { nexus, endpoint_specs: Vec::new(), program: Arc::new(|_endpoint, _rpc| Ok(Box::new(turn))) }
     }
 
     /// Adds an address to serve at.
@@ -188,9 +188,9 @@ impl Server {
     }
 
     fn at_address(mut self, address: String, cpu: Option<usize>) -> Self {
-        let (index, name) = (self.places.len(), shown(&address).to_string());
+        let (index, name) = (self.endpoint_specs.len(), shown(&address).to_string());
         let open: Open = Box::new(move |nexus| Rpc::open_numbered(nexus, index, &address));
-        self.places.push(Place { name, cpu, open });
+        self.endpoint_specs.push(EndpointSpec { name, cpu, open });
         self
     }
 
@@ -234,9 +234,9 @@ impl Server {
         make: impl FnOnce() -> Result<P> + Send + 'static,
         cpu: Option<usize>,
     ) -> Self {
-        let (index, name) = (self.places.len(), "a port of the program's own".to_owned());
+        let (index, name) = (self.endpoint_specs.len(), "a port of the program's own".to_owned());
         let open: Open = Box::new(move |nexus| Rpc::over_numbered(nexus, index, make()?));
-        self.places.push(Place { name, cpu, open });
+        self.endpoint_specs.push(EndpointSpec { name, cpu, open });
         self
     }
 
@@ -302,7 +302,7 @@ impl Server {
 
     /// Starts, with or without counters that can be read meanwhile.
     fn start_with(self, has_readers: bool) -> Result<ServerHandle> {
-        if self.places.is_empty() {
+        if self.endpoint_specs.is_empty() {
             return Err(Error::Nowhere);
         }
         let shared = Arc::new(Shared::default());
@@ -312,7 +312,7 @@ impl Server {
             threads: Vec::new(),
             shared: Arc::clone(&shared),
         };
-        for place in self.places {
+        for place in self.endpoint_specs {
             let (ready, opened) = mpsc::channel();
             let (nexus, program, shared) = (self.nexus.clone(), Arc::clone(&self.program), Arc::clone(&shared));
             let name = place.name.clone();
@@ -477,7 +477,7 @@ impl EndpointReport {
 
 fn serve(
     nexus: &Nexus,
-    place: Place,
+    place: EndpointSpec,
     make: &MakeProgram,
     shared: &Shared,
     has_readers: bool,

@@ -35,9 +35,9 @@
 //! - **A position is a place and a lap**, 36 and 11 bits of the slot. An item is present until the log's head passes
 //!   it; one subtraction tells. Laps repeat after 2,048, so every bucket is visited once in a lap, and slots of items
 //!   that are gone are emptied; items and evictions are counted at the same time.
-//! - **Words, not bytes.** Table and log are `sinew_mem::Words`, relaxed atomics, so the same safe code serves a thread
-//!   that has its partition to itself, and readers in other threads. Readers copy, and then check that a version has
-//!   not changed (there are up to 64 K versions, shared by the buckets). In the log they also check that the head,
+//! - **Words, not bytes.** Table and log are `sinew_mem::TableWords`, relaxed atomics, so the same safe code serves a
+//!   thread that has its partition to itself, and readers in other threads. Readers copy, and then check that a version
+//!   has not changed (there are up to 64 K versions, shared by the buckets). In the log they also check that the head,
 //!   which is announced before anything is written, has not passed what they read.
 //! - **An item is changed in place** if the new value fits and the item lies in the younger half of the log. In the
 //!   older half it is appended, so that an item which was just stored is not among the next to be evicted.
@@ -78,7 +78,7 @@ pub const FETCHED: u8 = 1;
 
 /// Reason why a stored item is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum MissReason {
     /// It expired.
     Expired,
     /// The table was cleared.

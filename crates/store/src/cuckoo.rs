@@ -19,7 +19,7 @@
 
 use sinew_mem::SharedMemory;
 
-use crate::remote::{Extent, Extents, Index, Span, Step, Table, TableError, checksum, mixed, place, word};
+use crate::remote::{Extent, Extents, Index, Span, Step, Table, TableError, checksum, index_from_hash, mix, word};
 
 /// Bytes of a bucket.
 pub const BUCKET_LEN: usize = 32;
@@ -28,11 +28,11 @@ const WAYS: usize = 3;
 /// Bytes before the key in an extent: lengths of key and value.
 const ITEM_HEAD_LEN: usize = 8;
 /// Buckets examined, at most, in search of a way to make room.
-const LOOKS_MAX: usize = 512;
+const BUCKETS_SEARCHED_MAX: usize = 512;
 /// Seeds of the hash of keys, of the checksums of buckets, and of those of extents.
-const OF_KEYS: u64 = 0x6B65_7973;
-const OF_BUCKETS: u64 = 0x6275_636B;
-const OF_ITEMS: u64 = 0x6974_656D;
+const KEY_SEED: u64 = 0x6B65_7973;
+const BUCKET_SEED: u64 = 0x6275_636B;
+const ITEM_SEED: u64 = 0x6974_656D;
 
 /// Layout of a table, as readers need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,12 +103,12 @@ impl Layout {
 
     #[inline(always)]
     fn hash(&self, key: &[u8]) -> u64 {
-        checksum(key, self.seed ^ OF_KEYS)
+        checksum(key, self.seed ^ KEY_SEED)
     }
 
     #[inline(always)]
     fn bucket(&self, hash: u64, way: usize) -> u32 {
-        place(hash.wrapping_add(mixed(way as u64)), self.buckets)
+        index_from_hash(hash.wrapping_add(mix(way as u64)), self.buckets)
     }
 
     #[inline(always)]
@@ -141,7 +141,7 @@ enum Bucket {
 }
 
 fn bucket_sum(bytes: &[u8], bucket: u32) -> u64 {
-    checksum(&bytes[..24], OF_BUCKETS ^ u64::from(bucket) << 32)
+    checksum(&bytes[..24], BUCKET_SEED ^ u64::from(bucket) << 32)
 }
 
 impl Bucket {
@@ -226,7 +226,7 @@ impl Index for Layout {
     fn step<'a>(&self, search: &mut Search, key: &[u8], bytes: &'a [u8]) -> Step<'a> {
         let again = |search: &Search| Step::Again(self.bucket_span(search.hash, search.way));
         if let Some(sum) = search.sum.take() {
-            if checksum(bytes, OF_ITEMS ^ self.seed) != sum {
+            if checksum(bytes, ITEM_SEED ^ self.seed) != sum {
                 return again(search);
             }
             let head = word(bytes, 0);
@@ -294,7 +294,7 @@ pub struct CuckooTable {
     /// Buffer for an item being assembled.
     item: Vec<u8>,
     /// Buckets examined by a search for room, each with the index in here of the bucket whose item could move to it.
-    looked_at: Vec<(u32, usize)>,
+    searched: Vec<(u32, usize)>,
 }
 
 impl CuckooTable {
@@ -319,7 +319,7 @@ impl CuckooTable {
             extents: Extents::new((layout.extent_bytes / 8).min(u32::MAX.into()) as u32),
             items: 0,
             item: Vec::with_capacity(layout.read_len_max()),
-            looked_at: Vec::with_capacity(LOOKS_MAX),
+            searched: Vec::with_capacity(BUCKETS_SEARCHED_MAX),
         })
     }
 
@@ -361,19 +361,19 @@ impl CuckooTable {
 
     /// Frees one of a hash's buckets, and returns it.
     fn make_room(&mut self, hash: u64) -> Option<u32> {
-        self.looked_at.clear();
+        self.searched.clear();
         for way in 0..WAYS {
-            self.looked_at.push((self.layout.bucket(hash, way), usize::MAX));
+            self.searched.push((self.layout.bucket(hash, way), usize::MAX));
         }
         // Breadth first: the shortest path moves the fewest items.
         let mut at = 0;
-        while at < self.looked_at.len() {
-            let (bucket, _) = self.looked_at[at];
+        while at < self.searched.len() {
+            let (bucket, _) = self.searched[at];
             let Some(slot) = self.slots[bucket as usize] else { return Some(self.shift(at)) };
             for way in 0..WAYS {
                 let to = self.layout.bucket(slot.hash, way);
-                if self.looked_at.len() < LOOKS_MAX && !self.is_on_way(at, to) {
-                    self.looked_at.push((to, at));
+                if self.searched.len() < BUCKETS_SEARCHED_MAX && !self.is_on_path(at, to) {
+                    self.searched.push((to, at));
                 }
             }
             at += 1;
@@ -381,8 +381,8 @@ impl CuckooTable {
         None
     }
 
-    fn is_on_way(&self, mut at: usize, bucket: u32) -> bool {
-        while let Some((on_way, before)) = self.looked_at.get(at) {
+    fn is_on_path(&self, mut at: usize, bucket: u32) -> bool {
+        while let Some((on_way, before)) = self.searched.get(at) {
             if *on_way == bucket {
                 return true;
             }
@@ -395,8 +395,8 @@ impl CuckooTable {
     /// the first bucket of the path.
     fn shift(&mut self, mut at: usize) -> u32 {
         loop {
-            let (free, before) = self.looked_at[at];
-            let Some((from, _)) = self.looked_at.get(before) else { return free };
+            let (free, before) = self.searched[at];
+            let Some((from, _)) = self.searched.get(before) else { return free };
             let (from, slot) = (*from, self.slots[*from as usize]);
             self.set(free, slot);
             // Readers still find it in its old bucket, which is overwritten next.
@@ -434,17 +434,17 @@ impl Table for CuckooTable {
             None => match self.make_room(hash) {
                 Some(bucket) => bucket,
                 None => {
-                    self.extents.give_back(extent);
+                    self.extents.free(extent);
                     return Err(TableError::Full { items: self.items });
                 }
             },
         };
         let start = self.layout.extents_start() as usize + extent.unit as usize * 8;
         let _ = self.memory.write(start, &self.item);
-        let sum = checksum(&self.item, OF_ITEMS ^ self.layout.seed);
+        let sum = checksum(&self.item, ITEM_SEED ^ self.layout.seed);
         self.set(bucket, Some(Slot { hash, extent, len: len as u32, sum }));
         match old {
-            Some((_, slot)) if fresh.is_some() => self.extents.give_back(slot.extent),
+            Some((_, slot)) if fresh.is_some() => self.extents.free(slot.extent),
             Some(_) => {}
             None => self.items += 1,
         }
@@ -455,7 +455,7 @@ impl Table for CuckooTable {
         let hash = self.layout.hash(key);
         let Some((bucket, slot)) = self.find(key, hash) else { return false };
         self.set(bucket, None);
-        self.extents.give_back(slot.extent);
+        self.extents.free(slot.extent);
         self.items -= 1;
         true
     }

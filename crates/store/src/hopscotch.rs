@@ -18,7 +18,7 @@ mod owner;
 
 pub use owner::HopscotchTable;
 
-use crate::remote::{Index, Span, Step, TableError, checksum, place, word};
+use crate::remote::{Index, Span, Step, TableError, checksum, index_from_hash, word};
 
 /// Bytes before the key in a slot: version and overflow block; lengths.
 const SLOT_HEAD_LEN: usize = 16;
@@ -28,9 +28,9 @@ const SUM_LEN: usize = 8;
 const POINTER_LEN: usize = 16;
 /// Most overflow blocks of one slot; more of them would mean that the keys were badly hashed.
 const CHAIN_MAX: u32 = 64;
-const OF_KEYS: u64 = 0x686F_706B;
-const OF_SLOTS: u64 = 0x686F_7073;
-const OF_VALUES: u64 = 0x686F_7076;
+const KEY_SEED: u64 = 0x686F_706B;
+const SLOT_SEED: u64 = 0x686F_7073;
+const VALUE_SEED: u64 = 0x686F_7076;
 
 /// Place of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl Layout {
     }
 
     fn hash(&self, key: &[u8]) -> u64 {
-        checksum(key, self.seed ^ OF_KEYS)
+        checksum(key, self.seed ^ KEY_SEED)
     }
 
     /// The span of the slots from `first` on that are read together.
@@ -170,13 +170,13 @@ impl Layout {
     }
 
     fn slot_sum(&self, bytes: &[u8], slot: usize) -> u64 {
-        checksum(bytes, self.seed ^ OF_SLOTS ^ (slot as u64) << 32)
+        checksum(bytes, self.seed ^ SLOT_SEED ^ (slot as u64) << 32)
     }
 
     /// Checksum of a value that lies elsewhere. It depends on the key's hash, so that no key's value passes for
     /// another's.
     fn value_sum(&self, value: &[u8], hash: u64) -> u64 {
-        checksum(value, hash ^ OF_VALUES)
+        checksum(value, hash ^ VALUE_SEED)
     }
 
     /// Decodes a slot; `None` if it is torn.
@@ -236,7 +236,7 @@ pub struct Search {
 
 impl Layout {
     fn home(&self, hash: u64) -> usize {
-        place(hash, self.buckets) as usize
+        index_from_hash(hash, self.buckets) as usize
     }
 
     /// Returns the first slot of an overflow block, numbered from 1.
@@ -246,7 +246,7 @@ impl Layout {
     }
 
     /// Starts the search again.
-    fn again<'a>(&self, search: &mut Search) -> Step<'a> {
+    fn retry<'a>(&self, search: &mut Search) -> Step<'a> {
         *search = self.search_hash(search.hash);
         Step::Again(self.span(search.first))
     }
@@ -260,12 +260,12 @@ impl Layout {
         match self.values {
             Values::Inline => match item.value.get(..item.value_len) {
                 Some(value) => Step::Found(value),
-                None => self.again(search),
+                None => self.retry(search),
             },
             Values::OutOfLine(bytes) => {
                 let start = (word(item.value, 0) as u32 as u64) * 8;
                 if item.value_len > self.value_len_max as usize || start + item.value_len as u64 > bytes {
-                    return self.again(search);
+                    return self.retry(search);
                 }
                 // An empty value takes no READ.
                 if item.value_len == 0 {
@@ -294,7 +294,7 @@ impl Index for Layout {
             if self.value_sum(bytes, search.hash) == sum {
                 return Step::Found(bytes);
             }
-            return self.again(search);
+            return self.retry(search);
         }
         let (mut torn, mut versions, mut next) = (false, 0, 0);
         for (at, slot_bytes) in bytes.chunks_exact(self.slot_len()).enumerate() {
@@ -314,12 +314,12 @@ impl Index for Layout {
             return Step::Again(self.span(search.first));
         }
         if search.is_check {
-            return if search.versions == Some(versions) { Step::Missing } else { self.again(search) };
+            return if search.versions == Some(versions) { Step::Missing } else { self.retry(search) };
         }
         search.versions.get_or_insert(versions);
         if next != 0 {
             let block = self.block(next).filter(|_| search.chain < CHAIN_MAX);
-            let Some(first) = block else { return self.again(search) };
+            let Some(first) = block else { return self.retry(search) };
             search.first = first;
             search.chain += 1;
             return Step::Read(self.span(first));

@@ -30,7 +30,7 @@ mod owner;
 
 pub use owner::{Inspected, LockedTable, Released};
 
-use crate::remote::{Index, Span, Step, TableError, checksum, mixed, place, word};
+use crate::remote::{Index, Span, Step, TableError, checksum, index_from_hash, mix, word};
 
 /// Entries of a bucket.
 const ENTRIES: usize = 8;
@@ -42,8 +42,8 @@ const WAYS: u8 = 2;
 const HEAD_LEN: usize = 16;
 /// Bytes before a value: checksum, and length of the value.
 const VALUE_HEAD_LEN: usize = 16;
-const OF_KEYS: u64 = 0x6C6F_636B;
-const OF_VALUES: u64 = 0x6C6F_6376;
+const KEY_SEED: u64 = 0x6C6F_636B;
+const VALUE_SEED: u64 = 0x6C6F_6376;
 
 /// The lock word of a record: the holder's number (16 bits) and a version (48 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,19 +177,19 @@ impl Layout {
 
     #[inline(always)]
     fn bucket(&self, hash: u64, way: u8) -> u32 {
-        place(hash.wrapping_add(mixed(way.into())), self.buckets)
+        index_from_hash(hash.wrapping_add(mix(way.into())), self.buckets)
     }
 
     /// Returns the hash of a key.
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> u64 {
-        checksum(key, self.seed ^ OF_KEYS)
+        checksum(key, self.seed ^ KEY_SEED)
     }
 
     /// Checksum of a value with its length, which are `bytes`.
     #[inline(always)]
     fn value_sum(&self, bytes: &[u8], hash: u64, record: u32, version: u64) -> u64 {
-        checksum(bytes, mixed(mixed(hash ^ OF_VALUES) ^ mixed(version) ^ u64::from(record)))
+        checksum(bytes, mix(mix(hash ^ VALUE_SEED) ^ mix(version) ^ u64::from(record)))
     }
 
     /// Puts into `bytes` the data that a writer of `version` WRITEs for a key with this hash; returns the offset to
@@ -223,15 +223,15 @@ impl Layout {
             return Record::Nothing;
         }
         let key = self.key(bytes);
-        let place = bytes.get(self.value_start(lock.version())..);
-        let (Some(key), Some(place)) = (key, place) else { return Record::Torn };
+        let value_bytes = bytes.get(self.value_start(lock.version())..);
+        let (Some(key), Some(value_bytes)) = (key, value_bytes) else { return Record::Torn };
         let hash = if key == searched.0 { searched.1 } else { self.hash(key) };
-        let len = word(place, 1);
+        let len = word(value_bytes, 1);
         if len > self.value_len_max.into() {
             return Record::Torn;
         }
-        match place.get(8..VALUE_HEAD_LEN + len as usize) {
-            Some(body) if self.value_sum(body, hash, record, lock.version()) == word(place, 0) => {
+        match value_bytes.get(8..VALUE_HEAD_LEN + len as usize) {
+            Some(body) if self.value_sum(body, hash, record, lock.version()) == word(value_bytes, 0) => {
                 Record::Item { lock, key, hash, value: &body[8..] }
             }
             _ => Record::Torn,
@@ -241,7 +241,7 @@ impl Layout {
     /// Begins a search for a key in the record in which it was found before.
     #[inline]
     pub fn search_record(&self, key: &[u8], record: u32) -> (Search, Span) {
-        let search = Search { next: Next::Record(record), ways: 0, ..Search::new(self.hash(key)) };
+        let search = Search { next: NextRead::Record(record), ways: 0, ..Search::new(self.hash(key)) };
         (search, self.record_span(record))
     }
 }
@@ -267,7 +267,7 @@ fn entry(hash: u64, record: u32) -> u64 {
 
 /// The object to be read next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextRead {
     Bucket,
     Record(u32),
 }
@@ -276,18 +276,18 @@ enum Next {
 #[derive(Clone, Debug)]
 pub struct Search {
     hash: u64,
-    next: Next,
+    next: NextRead,
     /// Number of buckets requested so far.
     ways: u8,
-    /// Records named by the last bucket; the first `left` of them are still to be read.
-    named: [u32; ENTRIES],
-    left: u8,
+    /// Records named by the last bucket; the first `candidates_left` of them are still to be read.
+    candidates: [u32; ENTRIES],
+    candidates_left: u8,
     found: Option<(u32, LockWord)>,
 }
 
 impl Search {
     fn new(hash: u64) -> Self {
-        Self { hash, next: Next::Bucket, ways: 1, named: [0; ENTRIES], left: 0, found: None }
+        Self { hash, next: NextRead::Bucket, ways: 1, candidates: [0; ENTRIES], candidates_left: 0, found: None }
     }
 
     /// Returns the hash of the key.
@@ -302,23 +302,23 @@ impl Search {
 
     /// Continues the search after bytes that do not hold the key.
     #[inline(always)]
-    fn go_on<'a>(&mut self, layout: &Layout) -> Step<'a> {
-        if self.left > 0 {
-            self.left -= 1;
-            let record = self.named[usize::from(self.left)];
-            self.next = Next::Record(record);
+    fn read_next<'a>(&mut self, layout: &Layout) -> Step<'a> {
+        if self.candidates_left > 0 {
+            self.candidates_left -= 1;
+            let record = self.candidates[usize::from(self.candidates_left)];
+            self.next = NextRead::Record(record);
             return Step::Read(layout.record_span(record));
         }
         if self.ways == WAYS {
             return Step::Missing;
         }
         self.ways += 1;
-        self.next = Next::Bucket;
+        self.next = NextRead::Bucket;
         Step::Read(layout.bucket_span(self.hash, self.ways - 1))
     }
 
     /// Starts again, after bytes that were torn, or a record that is no longer in use.
-    fn again<'a>(&mut self, layout: &Layout) -> Step<'a> {
+    fn retry<'a>(&mut self, layout: &Layout) -> Step<'a> {
         *self = Self::new(self.hash);
         Step::Again(layout.bucket_span(self.hash, 0))
     }
@@ -338,8 +338,8 @@ impl Index for Layout {
     #[inline]
     fn step<'a>(&self, search: &mut Search, key: &[u8], bytes: &'a [u8]) -> Step<'a> {
         match search.next {
-            Next::Bucket => {
-                search.left = 0;
+            NextRead::Bucket => {
+                search.candidates_left = 0;
                 for at in 0..ENTRIES {
                     let entry = word(bytes, at);
                     let record = (entry as u32).wrapping_sub(1);
@@ -347,20 +347,20 @@ impl Index for Layout {
                         continue;
                     }
                     if record >= self.records {
-                        return search.again(self);
+                        return search.retry(self);
                     }
-                    search.named[usize::from(search.left)] = record;
-                    search.left += 1;
+                    search.candidates[usize::from(search.candidates_left)] = record;
+                    search.candidates_left += 1;
                 }
-                search.go_on(self)
+                search.read_next(self)
             }
-            Next::Record(record) => match self.record(bytes, record, (key, search.hash)) {
+            NextRead::Record(record) => match self.record(bytes, record, (key, search.hash)) {
                 Record::Item { lock, key: found, value, .. } if found == key => {
                     search.found = Some((record, lock));
                     Step::Found(value)
                 }
-                Record::Item { .. } => search.go_on(self),
-                Record::Nothing | Record::Torn => search.again(self),
+                Record::Item { .. } => search.read_next(self),
+                Record::Nothing | Record::Torn => search.retry(self),
             },
         }
     }

@@ -123,12 +123,12 @@ impl OrderedIndex {
         if key.len() > KEY_LEN_MAX {
             return Err(PutError::KeyTooLong { len: key.len() });
         }
-        let name = KeyRef::new(key);
-        let _turn = self.turn(key);
-        let before = self.len_of(name);
+        let key_ref = KeyRef::new(key);
+        let _key_lock = self.lock_key(key);
+        let before = self.len_of(key_ref);
         let after = entry_bytes(key, value.len());
         self.reserve(before.map_or(0, |len| entry_bytes(key, len)), after)?;
-        self.tree.upsert_sync(name.to_owned(), Value::new(value));
+        self.tree.upsert_sync(key_ref.to_owned(), Value::new(value));
         if before.is_none() {
             self.entries.fetch_add(1, Ordering::Relaxed);
         }
@@ -137,10 +137,10 @@ impl OrderedIndex {
 
     /// Removes `key`; returns whether it was there.
     pub fn delete(&self, key: &[u8]) -> bool {
-        let name = KeyRef::new(key);
-        let _turn = self.turn(key);
-        let Some(len) = self.len_of(name) else { return false };
-        self.tree.remove_sync(&name);
+        let key_ref = KeyRef::new(key);
+        let _key_lock = self.lock_key(key);
+        let Some(len) = self.len_of(key_ref) else { return false };
+        self.tree.remove_sync(&key_ref);
         self.entries.fetch_sub(1, Ordering::Relaxed);
         self.used_bytes.fetch_sub(entry_bytes(key, len), Ordering::Relaxed);
         true
@@ -153,10 +153,10 @@ impl OrderedIndex {
             return false;
         }
         let guard = Guard::new();
-        let mut name = Vec::with_capacity(64);
+        let mut key_bytes = Vec::with_capacity(64);
         for (key, value) in self.tree.range((key::bound(from), key::bound(to)), &guard) {
-            key.write(&mut name);
-            if !visit(&name, value.bytes()) {
+            key.write(&mut key_bytes);
+            if !visit(&key_bytes, value.bytes()) {
                 return true;
             }
         }
@@ -187,7 +187,7 @@ impl OrderedIndex {
     }
 
     /// Takes the lock for changes of `key`.
-    fn turn(&self, key: &[u8]) -> MutexGuard<'_, ()> {
+    fn lock_key(&self, key: &[u8]) -> MutexGuard<'_, ()> {
         let hash = rapidhash::v3::rapidhash_v3(key);
         // A poisoned lock is harmless: the tree it protects is consistent at all times.
         self.stripes[hash as usize % STRIPES].lock().unwrap_or_else(PoisonError::into_inner)
@@ -195,12 +195,12 @@ impl OrderedIndex {
 
     /// Accounts for replacing an entry of `before` bytes by one of `after` bytes, if there is room.
     fn reserve(&self, before: u64, after: u64) -> Result<(), PutError> {
-        let grown = |used: u64| {
+        let with_entry = |used: u64| {
             let used = used + after - before;
             // An entry that does not grow always has room.
             (used <= self.memory_bytes || after <= before).then_some(used)
         };
-        match self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown) {
+        match self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_entry) {
             Ok(_) => Ok(()),
             Err(_) => Err(PutError::Full { memory_bytes: self.memory_bytes }),
         }

@@ -142,22 +142,22 @@ const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(0x5349_4E45_5745_4241);
 /// Hashes keys, and computes the checksum of everything self-verifying. `seed` separates the uses.
 #[inline(always)]
 pub(crate) fn checksum(bytes: &[u8], seed: u64) -> u64 {
-    mixed(rapidhash_v3_inline::<true, false, false>(bytes, &SECRETS) ^ seed)
+    mix(rapidhash_v3_inline::<true, false, false>(bytes, &SECRETS) ^ seed)
 }
 
 /// Scrambles a number, one to one (the finaliser of splitmix64).
 #[inline(always)]
-pub(crate) fn mixed(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ mixed >> 31
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut result = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    result = (result ^ result >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    result = (result ^ result >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    result ^ result >> 31
 }
 
 /// Maps a hash to one of `count` places.
 #[inline(always)]
-pub(crate) fn place(hash: u64, count: u32) -> u32 {
-    (((mixed(hash) >> 32) * u64::from(count)) >> 32) as u32
+pub(crate) fn index_from_hash(hash: u64, count: u32) -> u32 {
+    (((mix(hash) >> 32) * u64::from(count)) >> 32) as u32
 }
 
 /// Returns the word at `index` of the bytes read; 0 past their end.
@@ -218,7 +218,7 @@ impl Extents {
         self.free[list..].iter_mut().find_map(Vec::pop)
     }
 
-    pub fn give_back(&mut self, extent: Extent) {
+    pub fn free(&mut self, extent: Extent) {
         self.free[list_of(extent.units)].push(extent);
     }
 }
@@ -234,9 +234,9 @@ mod tests {
         let mut held: Vec<Extent> = Vec::new();
         let mut refused = 0;
         for _ in 0..20_000 {
-            random = mixed(random);
+            random = mix(random);
             if random % 5 < 2 && !held.is_empty() {
-                extents.give_back(held.swap_remove(random as usize / 8 % held.len()));
+                extents.free(held.swap_remove(random as usize / 8 % held.len()));
                 continue;
             }
             let len = (random >> 40) as usize % 4000;

@@ -1,7 +1,8 @@
 //! Guarantees of the cache's table beyond those of a map.
 
 use sinew_store::cache::{
-    Cache, CacheConfig, CacheError, FETCHED, KEY_LEN_MAX, LimitError, Lost, Put, PutError, VALUE_LEN_MAX, WhenFull,
+    Cache, CacheConfig, CacheError, FETCHED, KEY_LEN_MAX, LimitError, MissReason, Put, PutError, VALUE_LEN_MAX,
+    WhenFull,
 };
 
 const NOW_S: u32 = 1;
@@ -135,11 +136,11 @@ fn what_expired_or_was_cleared_is_counted_when_somebody_comes_across_it() {
         }
         cache.get(&hasher.key(&names[0]), NOW_S).unwrap().mark(FETCHED);
         let later_s = NOW_S + 1;
-        assert_eq!((cache.forget_lost(&hasher.key(&names[0]), NOW_S), cache.stats().items), (None, 6));
+        assert_eq!((cache.remove_dead_item(&hasher.key(&names[0]), NOW_S), cache.stats().items), (None, 6));
         for name in &names[..2] {
             assert!(cache.get(&hasher.key(name), later_s).is_none());
-            assert_eq!(cache.forget_lost(&hasher.key(name), later_s), Some(Lost::Expired));
-            assert_eq!(cache.forget_lost(&hasher.key(name), later_s), None);
+            assert_eq!(cache.remove_dead_item(&hasher.key(name), later_s), Some(MissReason::Expired));
+            assert_eq!(cache.remove_dead_item(&hasher.key(name), later_s), None);
         }
         assert!(!cache.delete(&hasher.key(&names[2]), later_s));
         cache.put(&hasher.key(&names[3]), b"y", &Put::default(), later_s).unwrap();

@@ -23,8 +23,8 @@ pub const VERSION: u8 = 3;
 /// Bit of the second byte that marks a retransmission, or an answer to one.
 const COPY_BIT: u8 = 1 << 7;
 /// Bits of the first word that all our packets share.
-const OURS: u64 = MAGIC as u64 | (VERSION as u64) << 13;
-const OURS_MASK: u64 = 0xFF | 3 << 13;
+const MAGIC_AND_VERSION: u64 = MAGIC as u64 | (VERSION as u64) << 13;
+const MAGIC_AND_VERSION_MASK: u64 = 0xFF | 3 << 13;
 /// All bits of the kind except the lowest two, by which requests (0), responses (1) and requests with options (2)
 /// differ.
 const CALL_MASK: u64 = 0x1C << 8;
@@ -204,8 +204,8 @@ impl Header {
         let words = Self::words(packet).ok_or(HeaderError::Truncated)?;
         let (first, second) = (words[0], (words[0] >> 8) as u8);
         // Magic and version in one comparison: they need telling apart only when one is wrong.
-        if first & OURS_MASK != OURS {
-            return Err(Self::foreign(first as u8, second));
+        if first & MAGIC_AND_VERSION_MASK != MAGIC_AND_VERSION {
+            return Err(Self::header_error(first as u8, second));
         }
         let kind = Kind::from_bits(second & 0x1F).ok_or(HeaderError::UnknownKind(second & 0x1F))?;
         Ok(Self::of_words(words, kind))
@@ -217,11 +217,11 @@ impl Header {
     #[inline(always)]
     pub fn read_first(packet: &[u8]) -> Option<Self> {
         let words = Self::words(packet)?;
-        if words[0] & (OURS_MASK | CALL_MASK) != OURS || words[2] as u16 != 0 {
+        if words[0] & (MAGIC_AND_VERSION_MASK | CALL_MASK) != MAGIC_AND_VERSION || words[2] as u16 != 0 {
             return None;
         }
-        let has = |bit: u64| words[0] & bit << 8 != 0;
-        let kind = match (has(1), has(2)) {
+        let has_kind = |bit: u64| words[0] & bit << 8 != 0;
+        let kind = match (has_kind(1), has_kind(2)) {
             (true, _) => Kind::Response,
             (false, false) => Kind::Request,
             (false, true) => Kind::RequestWithOptions,
@@ -256,18 +256,18 @@ impl Header {
     pub fn read_other_version(packet: &[u8]) -> Option<(u8, Self)> {
         let words = Self::words(packet)?;
         let (magic, second) = (words[0] as u8, (words[0] >> 8) as u8);
-        let HeaderError::WrongVersion(version) = Self::foreign(magic, second) else { return None };
+        let HeaderError::WrongVersion(version) = Self::header_error(magic, second) else { return None };
         let kind = Kind::from_bits(second & 0x1F)?;
         (version != VERSION).then(|| (version, Self::of_words(words, kind)))
     }
 
     /// Marks a header that is already written as one of another version.
-    pub fn mark_version(bytes: &mut [u8; HEADER_LEN], version: u8) {
+    pub fn set_version(bytes: &mut [u8; HEADER_LEN], version: u8) {
         bytes[1] = bytes[1] & !(3 << 5) | (version & 3) << 5;
     }
 
     #[cold]
-    fn foreign(magic: u8, second: u8) -> HeaderError {
+    fn header_error(magic: u8, second: u8) -> HeaderError {
         if magic == MAGIC { HeaderError::WrongVersion(second >> 5 & 3) } else { HeaderError::WrongMagic }
     }
 
@@ -326,7 +326,7 @@ mod tests {
         let header = Header { kind: Kind::Connect, ..example() };
         let mut bytes = header.to_bytes();
         assert_eq!(Header::read_other_version(&bytes), None);
-        Header::mark_version(&mut bytes, 2);
+        Header::set_version(&mut bytes, 2);
         assert_eq!(Header::read(&bytes), Err(HeaderError::WrongVersion(2)));
         assert_eq!(Header::read_other_version(&bytes), Some((2, header)));
         assert_eq!(Header::read_other_version(&bytes[..HEADER_LEN - 1]), None);

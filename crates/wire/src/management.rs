@@ -34,9 +34,9 @@ impl Management {
 
     /// The same packet, of another version of the protocol.
     #[must_use]
-    pub fn of_version(mut self, version: u8) -> Self {
+    pub fn with_version(mut self, version: u8) -> Self {
         if let Some(header) = self.bytes.first_chunk_mut() {
-            Header::mark_version(header, version);
+            Header::set_version(header, version);
         }
         self
     }
@@ -93,7 +93,7 @@ impl Offer {
 
 /// The other direction of a session, in which its server calls its client. It ends with the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallBack {
+pub struct ReverseOffer {
     /// Key of the direction at the sender of this. A client's packets name the direction by this key, and a server's by
     /// [the key derived from it](SessionKey::in_session) in the session.
     pub key: SessionKey,
@@ -103,7 +103,7 @@ pub struct CallBack {
     pub slots: u16,
 }
 
-impl CallBack {
+impl ReverseOffer {
     fn pack(back: Option<Self>) -> [u64; 2] {
         back.map_or([0; 2], |back| [back.key.0, u64::from(back.credits) | u64::from(back.slots) << 16])
     }
@@ -130,7 +130,7 @@ impl Features {
     /// [Cancellations](Kind::Cancel).
     pub const CANCEL: Self = Self(2);
     /// All features that this side has.
-    pub const OURS: Self = Self(Self::OPTIONS.0 | Self::CANCEL.0);
+    pub const SUPPORTED: Self = Self(Self::OPTIONS.0 | Self::CANCEL.0);
     /// No features: plain calls alone.
     pub const NONE: Self = Self(0);
 
@@ -145,7 +145,7 @@ impl Features {
     }
 
     fn unpack(word: u64) -> Self {
-        Self(word as u8 & Self::OURS.0)
+        Self(word as u8 & Self::SUPPORTED.0)
     }
 }
 
@@ -171,16 +171,16 @@ pub struct Connect {
     /// Echo of the server's challenge.
     pub cookie: Cookie,
     /// The client's offer for the server's calls, if it takes any.
-    pub call_back: Option<CallBack>,
+    pub reverse_offer: Option<ReverseOffer>,
     /// Features of the client.
     pub features: Features,
 }
 
 impl Connect {
     /// The packet for this body.
-    pub fn packet(&self) -> Management {
+    pub fn encode(&self) -> Management {
         let [first, second] = self.offer.pack();
-        let [back, limits] = CallBack::pack(self.call_back);
+        let [back, limits] = ReverseOffer::pack(self.reverse_offer);
         let Cookie { code, made_ns } = self.cookie;
         Management::new(
             Header::management(Kind::Connect, SessionKey::default(), 0),
@@ -196,7 +196,7 @@ impl Connect {
             client_token,
             offer: Offer::unpack([first, second])?,
             cookie: Cookie { code, made_ns },
-            call_back: CallBack::unpack([back, limits])?,
+            reverse_offer: ReverseOffer::unpack([back, limits])?,
             features: Features::unpack(features),
         })
     }
@@ -211,7 +211,7 @@ pub struct Challenge {
 
 impl Challenge {
     /// The packet for this body.
-    pub fn packet(&self, client_key: SessionKey) -> Management {
+    pub fn encode(&self, client_key: SessionKey) -> Management {
         Management::new(Header::management(Kind::Challenge, client_key, 0), &[self.cookie.code, self.cookie.made_ns])
     }
 
@@ -233,16 +233,16 @@ pub struct Accept {
     /// The limits that hold, which are no more than was offered.
     pub granted: Offer,
     /// The limits that hold for the server's calls: no more than was offered, and present if any were offered.
-    pub call_back: Option<CallBack>,
+    pub reverse_offer: Option<ReverseOffer>,
     /// Features of the server.
     pub features: Features,
 }
 
 impl Accept {
     /// The packet for this body.
-    pub fn packet(&self, client_key: SessionKey) -> Management {
+    pub fn encode(&self, client_key: SessionKey) -> Management {
         let [first, second] = self.granted.pack();
-        let [back, limits] = CallBack::pack(self.call_back);
+        let [back, limits] = ReverseOffer::pack(self.reverse_offer);
         Management::new(
             Header::management(Kind::Accept, client_key, 0),
             &[
@@ -266,7 +266,7 @@ impl Accept {
             server_token,
             client_token,
             granted: Offer::unpack([first, second])?,
-            call_back: CallBack::unpack([back, limits])?,
+            reverse_offer: ReverseOffer::unpack([back, limits])?,
             features: Features::unpack(features),
         })
     }
@@ -311,7 +311,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The packet for this refusal.
-    pub fn packet(&self, client_key: SessionKey) -> Management {
+    pub fn encode(&self, client_key: SessionKey) -> Management {
         let (code, words) = match *self {
             Self::ReceiveCapacity { packets, committed } => (1, [packets, committed]),
             Self::Sessions { limit } => (2, [limit, 0]),
@@ -339,29 +339,29 @@ impl Refusal {
 }
 
 /// A packet that ends a session or reports its end: the header names the receiver's session, the body the sender's.
-pub fn ending(kind: Kind, receiver: SessionKey, sender: SessionKey) -> Management {
+pub fn session_end(kind: Kind, receiver: SessionKey, sender: SessionKey) -> Management {
     Management::new(Header::management(kind, receiver, 0), &[sender.0])
 }
 
 /// Reads the body of [`Kind::Disconnect`], [`Kind::Disconnected`], [`Kind::Reset`] and [`Kind::Confirm`]: the sender's
 /// key.
-pub fn read_ending(body: &[u8]) -> Option<SessionKey> {
+pub fn read_session_end(body: &[u8]) -> Option<SessionKey> {
     words(body).map(|[key]| SessionKey(key))
 }
 
 /// Body of a packet that asks a peer for a sign of life, or gives one: both incarnation tokens as the sender knows them
 /// (0: none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct Liveness {
     /// The sender's token for the receiver.
     pub sender_token: u64,
     /// The receiver's token for the sender.
     pub receiver_token: u64,
 }
 
-impl Life {
+impl Liveness {
     /// The [`Kind::Ping`] or [`Kind::Pong`] with this body.
-    pub fn packet(&self, kind: Kind) -> Management {
+    pub fn encode(&self, kind: Kind) -> Management {
         Management::new(Header::management(kind, SessionKey::default(), 0), &[self.sender_token, self.receiver_token])
     }
 
@@ -384,18 +384,26 @@ mod tests {
     #[test]
     fn bodies_survive_the_wire() {
         let key = SessionKey::new(5, 77);
-        let back = CallBack { key: SessionKey::new(3, 9), credits: 4, slots: 2 };
+        let back = ReverseOffer { key: SessionKey::new(3, 9), credits: 4, slots: 2 };
         for call_back in [None, Some(back)] {
             let cookie = Cookie { code: 3, made_ns: 4 };
             let features = Features::CANCEL;
-            let connect = Connect { client_key: key, client_token: 9, offer: OFFER, cookie, call_back, features };
-            assert_eq!(Connect::read(body(&connect.packet())), Some(connect));
+            let connect =
+                Connect { client_key: key, client_token: 9, offer: OFFER, cookie, reverse_offer: call_back, features };
+            assert_eq!(Connect::read(body(&connect.encode())), Some(connect));
             let (server_token, client_token) = (1, 2);
-            let accept = Accept { server_key: key, server_token, client_token, granted: OFFER, call_back, features };
-            assert_eq!(Accept::read(body(&accept.packet(key))), Some(accept));
+            let accept = Accept {
+                server_key: key,
+                server_token,
+                client_token,
+                granted: OFFER,
+                reverse_offer: call_back,
+                features,
+            };
+            assert_eq!(Accept::read(body(&accept.encode(key))), Some(accept));
         }
         let challenge = Challenge { cookie: Cookie { code: 1, made_ns: 2 } };
-        assert_eq!(Challenge::read(body(&challenge.packet(key))), Some(challenge));
+        assert_eq!(Challenge::read(body(&challenge.encode(key))), Some(challenge));
         for refusal in [
             Refusal::ReceiveCapacity { packets: 10, committed: 9 },
             Refusal::Sessions { limit: 4 },
@@ -404,14 +412,14 @@ mod tests {
             Refusal::PeerReceiveCapacity { packets: 6, committed: 3 },
             Refusal::Version { version: 3 },
         ] {
-            let packet = refusal.packet(key);
+            let packet = refusal.encode(key);
             let header = Header::read(packet.as_bytes()).unwrap();
             assert_eq!((header.kind, header.session), (Kind::Refuse, key));
             assert_eq!(Refusal::read(header.message_len, body(&packet)), Some(refusal));
         }
-        let life = Life { sender_token: 6, receiver_token: 7 };
-        assert_eq!(Life::read(body(&life.packet(Kind::Ping))), Some(life));
-        assert_eq!(read_ending(body(&ending(Kind::Disconnect, key, SessionKey(8)))), Some(SessionKey(8)));
+        let life = Liveness { sender_token: 6, receiver_token: 7 };
+        assert_eq!(Liveness::read(body(&life.encode(Kind::Ping))), Some(life));
+        assert_eq!(read_session_end(body(&session_end(Kind::Disconnect, key, SessionKey(8)))), Some(SessionKey(8)));
     }
 
     #[test]
@@ -425,26 +433,26 @@ mod tests {
 
     #[test]
     fn features_that_are_not_known_are_ignored() {
-        assert_eq!(Features::unpack(u64::MAX), Features::OURS);
+        assert_eq!(Features::unpack(u64::MAX), Features::SUPPORTED);
         assert_eq!(Features::unpack(0), Features::NONE);
-        assert!(Features::OURS.has(Features::OPTIONS) && !Features::CANCEL.has(Features::OPTIONS));
+        assert!(Features::SUPPORTED.has(Features::OPTIONS) && !Features::CANCEL.has(Features::OPTIONS));
     }
 
     #[test]
     fn no_answer_to_a_stranger_is_longer_than_its_connect() {
         let key = SessionKey::default();
         let answers = [
-            Challenge { cookie: Cookie::default() }.packet(key),
-            Refusal::Closing.packet(key),
+            Challenge { cookie: Cookie::default() }.encode(key),
+            Refusal::Closing.encode(key),
             Accept {
                 server_key: key,
                 server_token: 0,
                 client_token: 0,
                 granted: OFFER,
-                call_back: None,
-                features: Features::OURS,
+                reverse_offer: None,
+                features: Features::SUPPORTED,
             }
-            .packet(key),
+            .encode(key),
         ];
         assert!(answers.iter().all(|answer| answer.as_bytes().len() <= CONNECT_LEN));
     }
@@ -456,18 +464,18 @@ mod tests {
             client_token: 9,
             offer: OFFER,
             cookie: Cookie::default(),
-            call_back: None,
-            features: Features::OURS,
+            reverse_offer: None,
+            features: Features::SUPPORTED,
         };
         let connect = Connect { offer: Offer { credits: 0, ..OFFER }, ..good };
-        assert_eq!(Connect::read(body(&connect.packet())), None);
+        assert_eq!(Connect::read(body(&connect.encode())), None);
         for (credits, slots) in [(0, 8), (8, 0)] {
-            let connect = Connect { call_back: Some(CallBack { key: SessionKey(1), credits, slots }), ..good };
-            assert_eq!(Connect::read(body(&connect.packet())), None);
+            let connect = Connect { reverse_offer: Some(ReverseOffer { key: SessionKey(1), credits, slots }), ..good };
+            assert_eq!(Connect::read(body(&connect.encode())), None);
         }
         for len in 0..100 {
             let bytes = vec![0xFF; len];
-            let _ = (Connect::read(&bytes), Accept::read(&bytes), Challenge::read(&bytes), Life::read(&bytes));
+            let _ = (Connect::read(&bytes), Accept::read(&bytes), Challenge::read(&bytes), Liveness::read(&bytes));
             assert!(len == 8 * CONNECT_WORDS || Connect::read(&bytes).is_none());
         }
     }

@@ -29,7 +29,7 @@ pub struct Neighbour {
 
 /// A question or an answer, as read from a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum NeighbourMessage {
     /// Somebody asks who has the address.
     Question {
         /// The address asked about.
@@ -43,12 +43,12 @@ pub enum Said {
 
 /// A frame to be sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
+pub struct NeighbourFrame {
     bytes: [u8; FRAME_LEN_MAX],
     len: usize,
 }
 
-impl Written {
+impl NeighbourFrame {
     /// Bytes of the frame.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -56,7 +56,7 @@ impl Written {
 }
 
 /// The question from `from`: who has `about`? `None` when the addresses are not of one IP version.
-pub fn question(from: Neighbour, about: IpAddr) -> Option<Written> {
+pub fn question(from: Neighbour, about: IpAddr) -> Option<NeighbourFrame> {
     match (from.address, about) {
         (IpAddr::V4(source), IpAddr::V4(about)) => {
             let (sender_mac, target_mac) = (from.mac, [0; 6]);
@@ -76,7 +76,7 @@ pub fn question(from: Neighbour, about: IpAddr) -> Option<Written> {
 }
 
 /// The answer to `to` that `from` has its address. `None` when the addresses are not of one IP version.
-pub fn answer(from: Neighbour, to: Neighbour) -> Option<Written> {
+pub fn answer(from: Neighbour, to: Neighbour) -> Option<NeighbourFrame> {
     match (from.address, to.address) {
         (IpAddr::V4(source), IpAddr::V4(asked)) => {
             let (sender_mac, target_mac) = (from.mac, to.mac);
@@ -103,14 +103,14 @@ fn ethernet(frame: &mut [u8], to: [u8; 6], from: [u8; 6], kind: u16) {
     frame[12..14].copy_from_slice(&kind.to_be_bytes());
 }
 
-fn write_arp(message: Arp, to: [u8; 6]) -> Written {
+fn write_arp(message: Arp, to: [u8; 6]) -> NeighbourFrame {
     let mut bytes = [0; FRAME_LEN_MAX];
     ethernet(&mut bytes, to, message.sender_mac, TYPE_ARP);
     bytes[ETHERNET_LEN..][..arp::LEN].copy_from_slice(&message.to_bytes());
-    Written { bytes, len: ETHERNET_LEN + arp::LEN }
+    NeighbourFrame { bytes, len: ETHERNET_LEN + arp::LEN }
 }
 
-fn write_discovery(message: Discovery, from: (Ipv6Addr, [u8; 6]), to: (Ipv6Addr, [u8; 6])) -> Written {
+fn write_discovery(message: Discovery, from: (Ipv6Addr, [u8; 6]), to: (Ipv6Addr, [u8; 6])) -> NeighbourFrame {
     let mut bytes = [0; FRAME_LEN_MAX];
     ethernet(&mut bytes, to.1, from.1, TYPE_V6);
     let (message, len) = message.to_bytes();
@@ -121,7 +121,7 @@ fn write_discovery(message: Discovery, from: (Ipv6Addr, [u8; 6]), to: (Ipv6Addr,
     into.copy_from_slice(&message);
     let checksum = icmp_sum(ip, &into[..len]).checksum();
     into[2..4].copy_from_slice(&checksum);
-    Written { bytes, len: ETHERNET_LEN + V6_LEN + len }
+    NeighbourFrame { bytes, len: ETHERNET_LEN + V6_LEN + len }
 }
 
 fn icmp_sum(ip: &[u8], message: &[u8]) -> Sum {
@@ -129,7 +129,7 @@ fn icmp_sum(ip: &[u8], message: &[u8]) -> Sum {
 }
 
 /// Reads the question or answer in a frame; `None` when it holds neither, or is malformed.
-pub fn read(frame: &[u8]) -> Option<Said> {
+pub fn read(frame: &[u8]) -> Option<NeighbourMessage> {
     let kind = u16::from_be_bytes(*frame.get(12..)?.first_chunk()?);
     match kind {
         TYPE_ARP => read_arp(frame.get(ETHERNET_LEN..)?),
@@ -142,13 +142,17 @@ fn unicast(mac: [u8; 6]) -> Option<[u8; 6]> {
     (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }
 
-fn read_arp(bytes: &[u8]) -> Option<Said> {
+fn read_arp(bytes: &[u8]) -> Option<NeighbourMessage> {
     let message = Arp::read(bytes)?;
     let from = Neighbour { address: message.sender.into(), mac: unicast(message.sender_mac)? };
-    Some(if message.is_request { Said::Question { about: message.target.into(), from } } else { Said::Answer(from) })
+    Some(if message.is_request {
+        NeighbourMessage::Question { about: message.target.into(), from }
+    } else {
+        NeighbourMessage::Answer(from)
+    })
 }
 
-fn read_discovery(packet: &[u8]) -> Option<Said> {
+fn read_discovery(packet: &[u8]) -> Option<NeighbourMessage> {
     let (ip, rest) = packet.split_first_chunk::<V6_LEN>()?;
     let len = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
     let bytes = rest.get(..len)?;
@@ -161,12 +165,12 @@ fn read_discovery(packet: &[u8]) -> Option<Said> {
     let message = Discovery::read(bytes)?;
     let (about, mac) = (message.target.into(), message.mac.and_then(unicast));
     if !message.is_solicitation {
-        return Some(Said::Answer(Neighbour { address: about, mac: mac? }));
+        return Some(NeighbourMessage::Answer(Neighbour { address: about, mac: mac? }));
     }
     let source = Ipv6Addr::from(*ip[8..].first_chunk::<16>()?);
     // An asker without an address yet gives no Ethernet address either.
     let mac = mac.or_else(|| source.is_unspecified().then_some([0; 6]))?;
-    Some(Said::Question { about, from: Neighbour { address: source.into(), mac } })
+    Some(NeighbourMessage::Question { about, from: Neighbour { address: source.into(), mac } })
 }
 
 #[cfg(test)]
@@ -192,9 +196,9 @@ mod tests {
         for v6 in [false, true] {
             let [asker, asked] = neighbours(v6);
             let written = question(asker, asked.address).unwrap();
-            assert_eq!(read(written.bytes()), Some(Said::Question { about: asked.address, from: asker }));
+            assert_eq!(read(written.bytes()), Some(NeighbourMessage::Question { about: asked.address, from: asker }));
             let written = answer(asked, asker).unwrap();
-            assert_eq!(read(written.bytes()), Some(Said::Answer(asked)));
+            assert_eq!(read(written.bytes()), Some(NeighbourMessage::Answer(asked)));
             assert_eq!(written.bytes()[..6], asker.mac);
             for len in 0..written.bytes().len() {
                 assert_eq!(read(&written.bytes()[..len]), None, "{len} bytes");

@@ -24,7 +24,7 @@ const HOPS: u8 = 64;
 
 /// One end of a datagram's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct Endpoint {
     /// Address of its Ethernet interface, or of the next one on the path.
     pub mac: [u8; 6],
     /// IP address.
@@ -37,16 +37,16 @@ pub struct End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// The sender, as the headers claim.
-    pub from: End,
+    pub from: Endpoint,
     /// The receiver.
-    pub to: End,
+    pub to: Endpoint,
     /// The payload.
     pub payload: &'a [u8],
 }
 
 /// Reason for a frame not being a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum DatagramError {
     /// It has an impossible version, length or address.
     Malformed,
     /// It is not UDP over IPv4 or IPv6.
@@ -79,7 +79,7 @@ fn pseudo_header(from: &[u8], to: &[u8], len: u16) -> Sum {
 /// When the addresses are not of one IP version, or the frame is shorter than its headers, or longer than a packet can
 /// be.
 #[inline]
-pub fn write_headers(frame: &mut [u8], from: &End, to: &End) {
+pub fn write_headers(frame: &mut [u8], from: &Endpoint, to: &Endpoint) {
     let (ethernet, rest) = frame.split_at_mut(ETHERNET_LEN);
     ethernet[..6].copy_from_slice(&to.mac);
     ethernet[6..12].copy_from_slice(&from.mac);
@@ -132,82 +132,82 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 ///
 /// # Errors
 ///
-/// [`Refusal`].
+/// [`DatagramError`].
 #[inline]
-pub fn read(frame: &[u8]) -> Result<Datagram<'_>, Refusal> {
-    let (ethernet, rest) = frame.split_first_chunk::<ETHERNET_LEN>().ok_or(Refusal::Malformed)?;
+pub fn read(frame: &[u8]) -> Result<Datagram<'_>, DatagramError> {
+    let (ethernet, rest) = frame.split_first_chunk::<ETHERNET_LEN>().ok_or(DatagramError::Malformed)?;
     let [t0, t1, t2, t3, t4, t5, f0, f1, f2, f3, f4, f5, k0, k1] = *ethernet;
     let (to_mac, from_mac) = ([t0, t1, t2, t3, t4, t5], [f0, f1, f2, f3, f4, f5]);
     let (from, to, udp) = match u16::from_be_bytes([k0, k1]) {
         TYPE_V4 => read_v4(rest)?,
         TYPE_V6 => read_v6(rest)?,
-        _ => return Err(Refusal::NotUdp),
+        _ => return Err(DatagramError::NotUdp),
     };
-    let (header, _) = udp.split_first_chunk::<UDP_LEN>().ok_or(Refusal::Malformed)?;
+    let (header, _) = udp.split_first_chunk::<UDP_LEN>().ok_or(DatagramError::Malformed)?;
     let [p0, p1, p2, p3, l0, l1, c0, c1] = *header;
     let len = u16::from_be_bytes([l0, l1]);
-    let udp = udp.get(..len.into()).filter(|udp| udp.len() >= UDP_LEN).ok_or(Refusal::Malformed)?;
+    let udp = udp.get(..len.into()).filter(|udp| udp.len() >= UDP_LEN).ok_or(DatagramError::Malformed)?;
     let pseudo = match (&from, &to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => pseudo_header(&from.octets(), &to.octets(), len),
         (IpAddr::V6(from), IpAddr::V6(to)) => pseudo_header(&from.octets(), &to.octets(), len),
-        _ => return Err(Refusal::Malformed),
+        _ => return Err(DatagramError::Malformed),
     };
     let is_left_out = [c0, c1] == [0; 2] && from.is_ipv4();
     if !is_left_out && !pseudo.with(udp).is_right() {
         let is_unfinished = [c0, c1] == pseudo.folded();
-        return Err(if is_unfinished { Refusal::Unfinished } else { Refusal::BadChecksum });
+        return Err(if is_unfinished { DatagramError::Unfinished } else { DatagramError::BadChecksum });
     }
     Ok(Datagram {
-        from: End { mac: from_mac, address: from, port: u16::from_be_bytes([p0, p1]) },
-        to: End { mac: to_mac, address: to, port: u16::from_be_bytes([p2, p3]) },
+        from: Endpoint { mac: from_mac, address: from, port: u16::from_be_bytes([p0, p1]) },
+        to: Endpoint { mac: to_mac, address: to, port: u16::from_be_bytes([p2, p3]) },
         payload: &udp[UDP_LEN..],
     })
 }
 
 type Packet<'a> = (IpAddr, IpAddr, &'a [u8]);
 
-fn read_v4(packet: &[u8]) -> Result<Packet<'_>, Refusal> {
-    let first = *packet.first().ok_or(Refusal::Malformed)?;
+fn read_v4(packet: &[u8]) -> Result<Packet<'_>, DatagramError> {
+    let first = *packet.first().ok_or(DatagramError::Malformed)?;
     let header_len = usize::from(first & 15) * 4;
-    let total = usize::from(u16_at(packet, 2).ok_or(Refusal::Malformed)?);
-    let packet = packet.get(..total).ok_or(Refusal::Malformed)?;
-    let header = packet.get(..header_len).filter(|header| header.len() >= V4_LEN).ok_or(Refusal::Malformed)?;
+    let total = usize::from(u16_at(packet, 2).ok_or(DatagramError::Malformed)?);
+    let packet = packet.get(..total).ok_or(DatagramError::Malformed)?;
+    let header = packet.get(..header_len).filter(|header| header.len() >= V4_LEN).ok_or(DatagramError::Malformed)?;
     if first >> 4 != 4 {
-        return Err(Refusal::Malformed);
+        return Err(DatagramError::Malformed);
     }
     if !Sum::default().with(header).is_right() {
-        return Err(Refusal::BadChecksum);
+        return Err(DatagramError::BadChecksum);
     }
     if u16_at(header, 6).is_none_or(|fragment| fragment & 0x3FFF != 0) {
-        return Err(Refusal::Fragment);
+        return Err(DatagramError::Fragment);
     }
     if header[9] != PROTOCOL_UDP {
-        return Err(Refusal::NotUdp);
+        return Err(DatagramError::NotUdp);
     }
     let address = |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
     let (from, to) = (address(12), address(16));
     if from.is_unspecified() || from.is_multicast() || from.is_broadcast() {
-        return Err(Refusal::Malformed);
+        return Err(DatagramError::Malformed);
     }
     Ok((from.into(), to.into(), &packet[header_len..]))
 }
 
-fn read_v6(packet: &[u8]) -> Result<Packet<'_>, Refusal> {
-    let (header, rest) = packet.split_first_chunk::<V6_LEN>().ok_or(Refusal::Malformed)?;
+fn read_v6(packet: &[u8]) -> Result<Packet<'_>, DatagramError> {
+    let (header, rest) = packet.split_first_chunk::<V6_LEN>().ok_or(DatagramError::Malformed)?;
     let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
-    let rest = rest.get(..len).ok_or(Refusal::Malformed)?;
+    let rest = rest.get(..len).ok_or(DatagramError::Malformed)?;
     if header[0] >> 4 != 6 {
-        return Err(Refusal::Malformed);
+        return Err(DatagramError::Malformed);
     }
     match header[6] {
         PROTOCOL_UDP => {}
-        NEXT_FRAGMENT => return Err(Refusal::Fragment),
-        _ => return Err(Refusal::NotUdp),
+        NEXT_FRAGMENT => return Err(DatagramError::Fragment),
+        _ => return Err(DatagramError::NotUdp),
     }
     let address = |at: usize| header[at..].first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets));
-    let (Some(from), Some(to)) = (address(8), address(24)) else { return Err(Refusal::Malformed) };
+    let (Some(from), Some(to)) = (address(8), address(24)) else { return Err(DatagramError::Malformed) };
     if from.is_unspecified() || from.is_multicast() {
-        return Err(Refusal::Malformed);
+        return Err(DatagramError::Malformed);
     }
     Ok((from.into(), to.into(), rest))
 }
@@ -217,8 +217,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ends(v6: bool) -> [End; 2] {
-        let end = |mac: u8, v4: [u8; 4], last: u16, port| End {
+    fn ends(v6: bool) -> [Endpoint; 2] {
+        let end = |mac: u8, v4: [u8; 4], last: u16, port| Endpoint {
             mac: [mac; 6],
             address: if v6 { Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, last).into() } else { Ipv4Addr::from(v4).into() },
             port,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     /// Corrects the checksum of an IPv4 header.
-    fn mend(frame: &mut [u8]) {
+    fn fix_checksum(frame: &mut [u8]) {
         frame[24..26].fill(0);
         let checksum = Sum::default().with(&frame[14..34]).checksum();
         frame[24..26].copy_from_slice(&checksum);
@@ -267,40 +267,40 @@ mod tests {
         for v6 in [false, true] {
             let good = frame(v6, b"hello");
             for len in 0..good.len() {
-                assert_eq!(read(&good[..len]), Err(Refusal::Malformed), "{len} bytes");
+                assert_eq!(read(&good[..len]), Err(DatagramError::Malformed), "{len} bytes");
             }
             let with = |at: usize, byte: u8| {
                 let mut frame = good.clone();
                 frame[at] = byte;
                 frame
             };
-            assert_eq!(read(&with(good.len() - 1, b'O')), Err(Refusal::BadChecksum));
-            assert_eq!(read(&with(13, 0x06)), Err(Refusal::NotUdp));
+            assert_eq!(read(&with(good.len() - 1, b'O')), Err(DatagramError::BadChecksum));
+            assert_eq!(read(&with(13, 0x06)), Err(DatagramError::NotUdp));
             let udp = headers_len(ends(v6)[0].address) - UDP_LEN;
-            assert_eq!(read(&with(udp + 5, 7)), Err(Refusal::Malformed), "a length below the header's");
-            assert_eq!(read(&with(udp + 5, 14)), Err(Refusal::Malformed), "a length beyond the packet");
+            assert_eq!(read(&with(udp + 5, 7)), Err(DatagramError::Malformed), "a length below the header's");
+            assert_eq!(read(&with(udp + 5, 14)), Err(DatagramError::Malformed), "a length beyond the packet");
             assert!(read(&[&good[..], &[0; 9]].concat()).is_ok(), "filled up");
         }
         let mut fragment = frame(false, b"hello");
         fragment[20] = 0x20;
-        assert_eq!(read(&fragment), Err(Refusal::BadChecksum), "of the header");
-        mend(&mut fragment);
-        assert_eq!(read(&fragment), Err(Refusal::Fragment));
+        assert_eq!(read(&fragment), Err(DatagramError::BadChecksum), "of the header");
+        fix_checksum(&mut fragment);
+        assert_eq!(read(&fragment), Err(DatagramError::Fragment));
         for (at, byte, why) in
-            [(14, 0x44, Refusal::Malformed), (14, 0x65, Refusal::Malformed), (23, 6, Refusal::NotUdp)]
+            [(14, 0x44, DatagramError::Malformed), (14, 0x65, DatagramError::Malformed), (23, 6, DatagramError::NotUdp)]
         {
             let mut frame = frame(false, b"hello");
             frame[at] = byte;
-            mend(&mut frame);
+            fix_checksum(&mut frame);
             assert_eq!(read(&frame), Err(why));
         }
         let mut of_many = frame(false, b"hello");
         of_many[26] = 224;
-        mend(&mut of_many);
-        assert_eq!(read(&of_many), Err(Refusal::Malformed));
+        fix_checksum(&mut of_many);
+        assert_eq!(read(&of_many), Err(DatagramError::Malformed));
         let mut fragment = frame(true, b"hello");
         fragment[20] = NEXT_FRAGMENT;
-        assert_eq!(read(&fragment), Err(Refusal::Fragment));
+        assert_eq!(read(&fragment), Err(DatagramError::Fragment));
     }
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
             let addresses = if v6 { 22..54 } else { 26..34 };
             let pseudo = Sum::default().with(&frame[addresses]).with_number(13).with_number(17);
             frame[udp + 6..udp + 8].copy_from_slice(&pseudo.folded());
-            assert_eq!(read(&frame), Err(Refusal::Unfinished));
+            assert_eq!(read(&frame), Err(DatagramError::Unfinished));
         }
     }
 

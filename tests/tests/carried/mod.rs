@@ -47,7 +47,7 @@ pub fn carry<D: ProtectionDomain>(
         ways.addresses.retain(|(other, _)| *other != peer);
         ways.addresses.extend(datagrams.iter().map(|datagrams| (peer, datagrams.address())));
     });
-    Layered::around(port, Carrier { datagrams, peer, arrived: VecDeque::new() })
+    Layered::wrap(port, Carrier { datagrams, peer, arrived: VecDeque::new() })
 }
 
 /// A packet that a queue pair was given.

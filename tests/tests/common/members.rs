@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use sinew::host::SystemEntropy;
 use sinew::prelude::*;
-use sinew::replica::client::{Answered, Client, ClientError};
+use sinew::replica::client::{Client, ClientError, RequestOutcome};
 
 use crate::common::{self, Folder, Server, eventually, run, sinew, text};
 
@@ -104,7 +104,7 @@ pub fn client(addresses: Vec<String>) -> Client<Rpc> {
 }
 
 /// Waits until a request has finished, and returns its outcome.
-pub fn wait(client: &mut Client<Rpc>) -> Result<Answered, ClientError> {
+pub fn wait(client: &mut Client<Rpc>) -> Result<RequestOutcome, ClientError> {
     loop {
         let busy = client.turn();
         if let Some((_, result)) = client.poll() {

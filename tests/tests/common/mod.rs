@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sinew::fabric::PollerConfig;
+use sinew::fabric::PollPolicy;
 use sinew::prelude::*;
 
 /// Longer than anything here takes on a busy machine with one processor: a test that waits this long has failed.
@@ -196,7 +196,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Limits that suit tests: nothing spins, and dead peers are noticed soon.
 pub fn config() -> Config {
     Config {
-        poller: PollerConfig::SLEEP,
+        poller: PollPolicy::SLEEP,
         peer_timeout_ns: PEER_TIMEOUT_MS * 1_000_000,
         probe_interval_ns: PEER_TIMEOUT_MS * 1_000_000 / 4,
         connect_timeout_ns: 10_000_000_000,

@@ -25,9 +25,9 @@ pub const REMEMBER: RequestType = RequestType::new(21);
 /// To the service: get the value of a number.
 pub const RECALL: RequestType = RequestType::new(22);
 /// To the service: make a request that is never answered, with a deadline, and answer with its outcome.
-pub const WAIT_IN_VAIN: RequestType = RequestType::new(23);
+pub const TIME_OUT: RequestType = RequestType::new(23);
 /// To the service: make a request that is never answered, and cancel it.
-pub const CHANGE_ONES_MIND: RequestType = RequestType::new(24);
+pub const CANCEL: RequestType = RequestType::new(24);
 /// To a visitor: a value was remembered.
 pub const NEWS: RequestType = RequestType::new(25);
 /// To the backend: call the sender back whenever numbers were given.
@@ -47,15 +47,15 @@ pub fn number(bytes: &[u8]) -> u64 {
 /// request for ever.
 pub struct Backend {
     pub rpc: Rpc,
-    pub deaf: Rpc,
+    pub unanswering: Rpc,
     kept: Rc<RefCell<Vec<DeferredCall>>>,
     watcher: Rc<Cell<Option<ClientId>>>,
     given: Rc<Cell<u64>>,
-    told: u64,
+    reported: u64,
 }
 
 impl Backend {
-    pub fn new(mut rpc: Rpc, mut deaf: Rpc) -> Self {
+    pub fn new(mut rpc: Rpc, mut unanswering: Rpc) -> Self {
         let cache =
             Cache::new(1, &CacheConfig { items: 1024, memory_bytes: 4 << 20, ..CacheConfig::default() }).unwrap();
         rpc.handle_burst(REQUESTS, cache.handler(rpc.info())).unwrap();
@@ -76,29 +76,29 @@ impl Backend {
         rpc.handle(WATCH, watch).unwrap();
         let kept = Rc::<RefCell<Vec<DeferredCall>>>::default();
         let keeps = Rc::clone(&kept);
-        deaf.handle(NEXT, move |call: Call<'_>| keeps.borrow_mut().push(call.defer().unwrap())).unwrap();
-        Self { rpc, deaf, kept, watcher, given, told: 0 }
+        unanswering.handle(NEXT, move |call: Call<'_>| keeps.borrow_mut().push(call.defer().unwrap())).unwrap();
+        Self { rpc, unanswering, kept, watcher, given, reported: 0 }
     }
 
     pub fn addresses(&self) -> [Address; 2] {
-        [self.rpc.address(), self.deaf.address()]
+        [self.rpc.address(), self.unanswering.address()]
     }
 
     pub fn turn(&mut self) -> bool {
-        let mut busy = self.rpc.turn() | self.deaf.turn();
+        let mut busy = self.rpc.turn() | self.unanswering.turn();
         let given = self.given.get();
-        if given > self.told
+        if given > self.reported
             && let Some(watcher) = self.watcher.get()
         {
             let session = self.rpc.session_to(watcher).unwrap();
             let (mut request, response) = (self.rpc.alloc(8).unwrap(), self.rpc.alloc(0).unwrap());
             request.fill(&given.to_le_bytes()).unwrap();
             self.rpc.enqueue_request(session, GIVEN, request, response, 0).unwrap();
-            self.told = given;
+            self.reported = given;
             busy = true;
         }
-        while let Some(heard) = self.rpc.poll_completion() {
-            heard.result.unwrap();
+        while let Some(completion) = self.rpc.poll_completion() {
+            completion.result.unwrap();
             busy = true;
         }
         busy

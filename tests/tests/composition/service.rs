@@ -13,25 +13,25 @@ use sinew::sequencer::rpc::RpcClient;
 use sinew::sequencer::{CallError, Client as _};
 use sinew::{Endpoint, Program, SharedEndpoint};
 
-use super::{CHANGE_ONES_MIND, GIVEN, NEWS, RECALL, REMEMBER, SUBSCRIBE, WAIT_IN_VAIN, WATCH, number};
+use super::{CANCEL, GIVEN, NEWS, RECALL, REMEMBER, SUBSCRIBE, TIME_OUT, WATCH, number};
 
 const WINDOW: usize = 8;
 /// Longest wait in ns of the backend's clients, where a request sets no other.
 const PATIENCE_NS: u64 = 20_000_000_000;
 /// Time-out in ns of a request that is never answered.
-const IN_VAIN_NS: u64 = 3_000_000;
+const UNANSWERED_TIMEOUT_NS: u64 = 3_000_000;
 
 type Share = SharedEndpoint<Rpc>;
 
 /// Work that the handlers leave for the program's loop.
 #[derive(Default)]
-struct Desk {
+struct Inbox {
     subscribers: BTreeSet<(usize, ClientId)>,
     to_do: Vec<(usize, RequestType, DeferredCall)>,
 }
 
 /// A request that is never answered, and is to be cancelled: it leaves in one turn, and is cancelled after that.
-struct Doubt {
+struct PendingCancel {
     call: CallId,
     has_left: bool,
 }
@@ -45,24 +45,24 @@ pub struct Service {
     cache: Option<Pipeline<Share>>,
     sequencer: RpcClient<Share>,
     /// Client of the sequencer that never answers.
-    deaf: RpcClient<Share>,
+    unanswering: RpcClient<Share>,
     watch: Share,
     given: Rc<Cell<u64>>,
-    desk: Rc<RefCell<Desk>>,
+    inbox: Rc<RefCell<Inbox>>,
     /// Calls that wait for the backend, and the endpoints at which they came, by tag.
-    asked: BTreeMap<u64, (usize, DeferredCall)>,
+    waiting_calls: BTreeMap<u64, (usize, DeferredCall)>,
     numbered: BTreeMap<u64, u64>,
-    doubts: Vec<Doubt>,
+    pending_cancels: Vec<PendingCancel>,
     next_tag: u64,
     values: u64,
-    news_heard: u64,
+    news_delivered: u64,
 }
 
 /// Work that a service has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub values: u64,
-    pub news_heard: u64,
+    pub news_delivered: u64,
     /// Numbers given, as the backend has reported.
     pub given: u64,
 }
@@ -70,15 +70,15 @@ pub struct Done {
 impl Service {
     /// Creates the program of the endpoint `rpc`, for a backend at these addresses.
     pub fn new(rpc: &mut Rpc, mut side: Rpc, out: Rpc, [backend, deaf]: &[Address; 2]) -> sinew::Result<Self> {
-        let desk = Rc::<RefCell<Desk>>::default();
+        let inbox = Rc::<RefCell<Inbox>>::default();
         for (front, rpc) in [rpc, &mut side].into_iter().enumerate() {
-            let subscribes = Rc::clone(&desk);
+            let subscribes = Rc::clone(&inbox);
             rpc.handle(SUBSCRIBE, move |call: Call<'_>| {
                 subscribes.borrow_mut().subscribers.insert((front, call.client()));
                 call.reply(b"");
             })?;
-            for kind in [REMEMBER, RECALL, WAIT_IN_VAIN, CHANGE_ONES_MIND] {
-                let keeps = Rc::clone(&desk);
+            for kind in [REMEMBER, RECALL, TIME_OUT, CANCEL] {
+                let keeps = Rc::clone(&inbox);
                 rpc.handle(kind, move |call: Call<'_>| {
                     keeps.borrow_mut().to_do.push((front, kind, call.defer().unwrap()));
                 })?;
@@ -88,11 +88,11 @@ impl Service {
         // The backend calls back over a session of its own, in the same endpoint and thread.
         let given = Rc::<Cell<u64>>::default();
         let hears = Rc::clone(&given);
-        let hear = move |call: Call<'_>| {
+        let on_numbers = move |call: Call<'_>| {
             hears.set(number(call.request()));
             call.reply(b"");
         };
-        out.handle(GIVEN, Box::new(hear))?;
+        out.handle(GIVEN, Box::new(on_numbers))?;
         let mut watch = out.share();
         let session = watch.begin_connect_with(backend, ConnectOptions::new().call_back(4))?;
         let (request, response) = (watch.alloc(0)?, watch.alloc(0)?);
@@ -102,7 +102,7 @@ impl Service {
             let session = share.begin_connect(address)?;
             Ok(RpcClient::new(share, session, WINDOW, None)?.timeout_ns(PATIENCE_NS))
         };
-        let (sequencer, deaf) = (sequencer(backend)?, sequencer(deaf)?);
+        let (sequencer, unanswering) = (sequencer(backend)?, sequencer(deaf)?);
         let config = ClientConfig { window: WINDOW, timeout_ns: Some(PATIENCE_NS) };
         let connecting = Connecting::begin(out.share(), [backend.to_string()], config).unwrap();
         Ok(Self {
@@ -111,62 +111,62 @@ impl Service {
             connecting: Some(connecting),
             cache: None,
             sequencer,
-            deaf,
+            unanswering,
             watch,
             given,
-            desk,
-            asked: BTreeMap::new(),
+            inbox,
+            waiting_calls: BTreeMap::new(),
             numbered: BTreeMap::new(),
-            doubts: Vec::new(),
+            pending_cancels: Vec::new(),
             next_tag: 0,
             values: 0,
-            news_heard: 0,
+            news_delivered: 0,
         })
     }
 
     pub fn done(&self) -> Done {
-        Done { values: self.values, news_heard: self.news_heard, given: self.given.get() }
+        Done { values: self.values, news_delivered: self.news_delivered, given: self.given.get() }
     }
 
     fn begin_all(&mut self) -> bool {
-        let to_do = std::mem::take(&mut self.desk.borrow_mut().to_do);
-        let any = !to_do.is_empty();
+        let to_do = std::mem::take(&mut self.inbox.borrow_mut().to_do);
+        let has_work = !to_do.is_empty();
         for (front, kind, call) in to_do {
             self.next_tag += 1;
             let tag = self.next_tag;
             match kind {
                 REMEMBER => self.sequencer.request(tag, 1).unwrap(),
                 RECALL => _ = self.cache.as_mut().unwrap().get(call.request(), tag).unwrap(),
-                WAIT_IN_VAIN => _ = self.deaf.request_within(tag, 1, IN_VAIN_NS).unwrap(),
+                TIME_OUT => _ = self.unanswering.request_within(tag, 1, UNANSWERED_TIMEOUT_NS).unwrap(),
                 _ => {
-                    let call = self.deaf.request_within(tag, 1, u64::MAX).unwrap();
-                    self.doubts.push(Doubt { call, has_left: false });
+                    let call = self.unanswering.request_within(tag, 1, u64::MAX).unwrap();
+                    self.pending_cancels.push(PendingCancel { call, has_left: false });
                 }
             }
-            self.asked.insert(tag, (front, call));
+            self.waiting_calls.insert(tag, (front, call));
         }
-        any
+        has_work
     }
 
     /// Cancels the requests that have left.
-    fn change_mind(&mut self) -> bool {
-        let (any, deaf) = (!self.doubts.is_empty(), &mut self.deaf);
-        self.doubts.retain_mut(|doubt| {
+    fn cancel_pending(&mut self) -> bool {
+        let (has_work, unanswering) = (!self.pending_cancels.is_empty(), &mut self.unanswering);
+        self.pending_cancels.retain_mut(|doubt| {
             if std::mem::replace(&mut doubt.has_left, true) {
-                assert!(deaf.cancel(doubt.call));
+                assert!(unanswering.cancel(doubt.call));
                 return false;
             }
             true
         });
-        any
+        has_work
     }
 
     /// Takes numbers, and stores a value under each.
-    fn hear_numbers(&mut self) -> bool {
+    fn process_numbers(&mut self) -> bool {
         let mut any = false;
         while let Some(answer) = self.sequencer.answer() {
             any = true;
-            let (_, call) = &self.asked[&answer.tag];
+            let (_, call) = &self.waiting_calls[&answer.tag];
             let number = answer.result.unwrap().first;
             self.numbered.insert(answer.tag, number);
             let cache = self.cache.as_mut().unwrap();
@@ -175,18 +175,18 @@ impl Service {
         any
     }
 
-    fn hear_cache(&mut self, rpc: &mut Rpc) -> bool {
+    fn process_cache(&mut self, rpc: &mut Rpc) -> bool {
         let Some(mut cache) = self.cache.take() else { return false };
         let mut any = false;
         while let Some(answer) = cache.poll() {
             any = true;
-            let (front, call) = self.asked.remove(&answer.tag).unwrap();
+            let (front, call) = self.waiting_calls.remove(&answer.tag).unwrap();
             match answer.response.unwrap() {
                 Response::Value(value) => self.front(rpc, front).reply(call, value),
                 Response::Stored { .. } => {
                     let number = self.numbered.remove(&answer.tag).unwrap();
                     self.values += 1;
-                    self.tell(rpc, call.request());
+                    self.notify_subscribers(rpc, call.request());
                     self.front(rpc, front).reply(call, &number.to_le_bytes());
                 }
                 other => panic!("{other:?}"),
@@ -197,12 +197,12 @@ impl Service {
     }
 
     /// Takes the outcomes of requests that are never answered.
-    fn hear_deaf(&mut self, rpc: &mut Rpc) -> bool {
+    fn process_unanswered(&mut self, rpc: &mut Rpc) -> bool {
         let mut any = false;
-        while let Some(answer) = self.deaf.answer() {
+        while let Some(answer) = self.unanswering.answer() {
             any = true;
             let Err(CallError::Rpc(error)) = answer.result else { panic!("{answer:?}") };
-            let (front, call) = self.asked.remove(&answer.tag).unwrap();
+            let (front, call) = self.waiting_calls.remove(&answer.tag).unwrap();
             self.front(rpc, front).reply(call, format!("{:?}", error.cause).as_bytes());
         }
         any
@@ -213,9 +213,9 @@ impl Service {
     }
 
     /// Calls all subscribers back, and forgets those that have gone.
-    fn tell(&mut self, rpc: &mut Rpc, value: &[u8]) {
+    fn notify_subscribers(&mut self, rpc: &mut Rpc, value: &[u8]) {
         let side = &mut self.side;
-        self.desk.borrow_mut().subscribers.retain(|&(front, client)| {
+        self.inbox.borrow_mut().subscribers.retain(|&(front, client)| {
             let rpc = if front == 0 { &mut *rpc } else { &mut *side };
             let Ok(session) = rpc.session_to(client) else { return false };
             let (mut news, response) = (rpc.alloc(value.len()).unwrap(), rpc.alloc(8).unwrap());
@@ -245,11 +245,11 @@ impl Program for Service {
         if self.cache.is_some() {
             busy |= self.begin_all();
         }
-        busy |= self.change_mind() | self.hear_numbers() | self.hear_cache(rpc) | self.hear_deaf(rpc);
+        busy |= self.cancel_pending() | self.process_numbers() | self.process_cache(rpc) | self.process_unanswered(rpc);
         for front in [rpc, &mut self.side] {
             // Visitors have heard the news.
-            while let Some(over) = front.poll_completion() {
-                self.news_heard += u64::from(over.result.is_ok());
+            while let Some(completion) = front.poll_completion() {
+                self.news_delivered += u64::from(completion.result.is_ok());
                 busy = true;
             }
         }

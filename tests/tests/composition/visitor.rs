@@ -6,7 +6,7 @@ use std::rc::Rc;
 use sinew::fabric::Address;
 use sinew::prelude::*;
 
-use super::{CHANGE_ONES_MIND, NEWS, RECALL, REMEMBER, SUBSCRIBE, WAIT_IN_VAIN, number};
+use super::{CANCEL, NEWS, RECALL, REMEMBER, SUBSCRIBE, TIME_OUT, number};
 
 pub struct Visitor {
     pub rpc: Rpc,
@@ -18,17 +18,17 @@ pub struct Visitor {
 }
 
 /// A visitor's requests, in order.
-const STEPS: [RequestType; 5] = [SUBSCRIBE, REMEMBER, RECALL, WAIT_IN_VAIN, CHANGE_ONES_MIND];
+const STEPS: [RequestType; 5] = [SUBSCRIBE, REMEMBER, RECALL, TIME_OUT, CANCEL];
 
 impl Visitor {
     pub fn new(mut rpc: Rpc, service: &Address, name: u64) -> Self {
         let news = Rc::<RefCell<Vec<Vec<u8>>>>::default();
         let hears = Rc::clone(&news);
-        let hear = move |call: Call<'_>| {
+        let on_news = move |call: Call<'_>| {
             hears.borrow_mut().push(call.request().to_vec());
             call.reply(b"");
         };
-        rpc.handle(NEWS, hear).unwrap();
+        rpc.handle(NEWS, on_news).unwrap();
         let session = rpc.begin_connect_with(&service.to_string(), ConnectOptions::new().call_back(4)).unwrap();
         Self { rpc, session, name, step: 0, remembered: None, news }
     }
@@ -64,14 +64,14 @@ impl Visitor {
             assert!(matches!(event, SessionEvent::Connected(_)), "{event:?}");
             self.ask();
         }
-        while let Some(over) = self.rpc.poll_completion() {
+        while let Some(completion) = self.rpc.poll_completion() {
             busy = true;
-            over.result.unwrap();
-            match STEPS[over.tag as usize] {
-                REMEMBER => self.remembered = Some(number(&over.response)),
-                RECALL => assert!(*over.response == self.value()),
-                WAIT_IN_VAIN => assert_eq!(*over.response, *format!("{:?}", Cause::DeadlinePassed).as_bytes()),
-                CHANGE_ONES_MIND => assert_eq!(*over.response, *format!("{:?}", Cause::Cancelled).as_bytes()),
+            completion.result.unwrap();
+            match STEPS[completion.tag as usize] {
+                REMEMBER => self.remembered = Some(number(&completion.response)),
+                RECALL => assert!(*completion.response == self.value()),
+                TIME_OUT => assert_eq!(*completion.response, *format!("{:?}", Cause::DeadlinePassed).as_bytes()),
+                CANCEL => assert_eq!(*completion.response, *format!("{:?}", Cause::Cancelled).as_bytes()),
                 _ => {}
             }
             self.ask();

@@ -13,7 +13,7 @@ pub struct Donor {
     pub address: String,
     memory: &'static str,
     /// When it comes back, while it is away.
-    until: Option<Instant>,
+    back_at: Option<Instant>,
 }
 
 /// Starts a server by a command with `--child`, and returns it with its address.
@@ -30,7 +30,7 @@ impl Donor {
             "shm" => format!("shm://{}", unique("donor")),
             _ => format!("{fabric}://127.0.0.1:0"),
         };
-        let mut donor = Self { running: None, address, memory, until: None };
+        let mut donor = Self { running: None, address, memory, back_at: None };
         donor.start();
         donor
     }
@@ -43,26 +43,26 @@ impl Donor {
     }
 
     pub fn is_up(&self) -> bool {
-        self.until.is_none()
+        self.back_at.is_none()
     }
 
     pub fn kill(&mut self, away: Duration) {
         if let Some(mut running) = self.running.take() {
             running.kill();
         }
-        self.until = Some(Instant::now() + away);
+        self.back_at = Some(Instant::now() + away);
     }
 
     pub fn stop(&mut self, away: Duration) {
         if let Some(running) = &self.running {
             running.process.signal(Signal::STOP);
         }
-        self.until = Some(Instant::now() + away);
+        self.back_at = Some(Instant::now() + away);
     }
 
     /// Brings it back if it is due. Returns whether it was.
-    pub fn comes_back(&mut self) -> bool {
-        if self.until.take_if(|until| *until <= Instant::now()).is_none() {
+    pub fn restart_if_due(&mut self) -> bool {
+        if self.back_at.take_if(|until| *until <= Instant::now()).is_none() {
             return false;
         }
         match &self.running {

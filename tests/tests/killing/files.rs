@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::names::{Names, turn_until};
+use super::deployment::{Deployment, turn_until};
 use super::plan::Plan;
 use super::shadow::lock;
-use super::writers::{Shadows, Writers, look_at_all, make, shadows};
+use super::writers::{Shadows, Writers, check_all_files, make, shadows};
 use crate::mounts::remote::{Mounted, is_mounted};
 
 const MOUNTS: usize = 3;
@@ -26,12 +26,12 @@ struct Used {
     mounted: Mounted,
     writers: Writers,
     /// When it is continued, while it is stopped.
-    until: Option<Instant>,
+    back_at: Option<Instant>,
 }
 
 struct World {
     plan: Plan,
-    names: Names,
+    deployment: Deployment,
     mounts: Vec<Option<Used>>,
     shadows: Shadows,
     kills: Kills,
@@ -47,20 +47,20 @@ struct Kills {
 
 impl World {
     fn mount(&self, index: usize) -> Option<Mounted> {
-        let point = self.names.folder.0.join(format!("mount{index}"));
+        let point = self.deployment.folder.0.join(format!("mount{index}"));
         std::fs::create_dir_all(&point).unwrap();
-        Mounted::start(&self.names.address, &point, OPTIONS)
+        Mounted::start(&self.deployment.address, &point, OPTIONS)
     }
 
     fn use_mount(&mut self, index: usize, mounted: Mounted) {
         let writers = Writers::start(&mounted.point, THREADS, &mut self.plan.random, &self.shadows);
-        self.mounts[index] = Some(Used { mounted, writers, until: None });
+        self.mounts[index] = Some(Used { mounted, writers, back_at: None });
     }
 
     fn turn(&mut self) {
-        self.names.turn(&self.plan);
+        self.deployment.turn(&self.plan);
         for used in self.mounts.iter_mut().flatten() {
-            if used.until.take_if(|until| *until <= Instant::now()).is_some() {
+            if used.back_at.take_if(|until| *until <= Instant::now()).is_some() {
                 used.mounted.process.signal(Signal::CONT);
             }
             if let Some(ended) = used.mounted.process.0.try_wait().unwrap() {
@@ -69,7 +69,7 @@ impl World {
         }
         for (file, shadow) in self.shadows.iter().enumerate() {
             // A writer that holds the lock looks by itself.
-            let wrong = shadow.try_lock().ok().and_then(|mut shadow| shadow.take_wrong());
+            let wrong = shadow.try_lock().ok().and_then(|mut shadow| shadow.take_error());
             assert!(wrong.is_none(), "file {file}: {wrong:?}, after {} kills\n{}", self.plan.done(), self.logs());
         }
     }
@@ -91,37 +91,37 @@ impl World {
         }
     }
 
-    fn disturb(&mut self) {
+    fn inject_fault(&mut self) {
         let before = self.plan.done();
         match self.plan.below(10) {
             0..=1 => {
-                turn_until(self, "all is well", Self::turn, |world| world.names.is_well());
-                self.names.disturb_donor(&mut self.plan);
+                turn_until(self, "all is well", Self::turn, |world| world.deployment.is_well());
+                self.deployment.inject_donor_fault(&mut self.plan);
                 self.kills.donors += self.plan.done() - before;
             }
             2..=5 => {
-                self.names.disturb_service(&mut self.plan);
+                self.deployment.inject_service_fault(&mut self.plan);
                 self.kills.services += self.plan.done() - before;
             }
             _ => {
-                self.disturb_mount();
+                self.inject_mount_fault();
                 self.kills.mounts += self.plan.done() - before;
             }
         }
     }
 
-    fn disturb_mount(&mut self) {
+    fn inject_mount_fault(&mut self) {
         let index = self.plan.below(MOUNTS as u64) as usize;
         let stops = self.plan.below(4) == 0;
         // Now and then it is stopped for longer than its lease of ten seconds.
         let away = if self.plan.below(8) == 0 { self.plan.ms(10_500, 13_000) } else { self.plan.ms(50, 3_000) };
-        let Some(used) = self.mounts[index].as_mut().filter(|used| used.until.is_none()) else { return };
+        let Some(used) = self.mounts[index].as_mut().filter(|used| used.back_at.is_none()) else { return };
         if stops {
             if away > LEASE {
                 used.writers.may_be_unknown();
             }
             used.mounted.process.signal(Signal::STOP);
-            used.until = Some(Instant::now() + away);
+            used.back_at = Some(Instant::now() + away);
             return self.plan.say(&format!("mount {index} is stopped for {away:?}"));
         }
         let Used { mut mounted, writers, .. } = self.mounts[index].take().unwrap();
@@ -133,7 +133,7 @@ impl World {
         turn_until(self, "the mount is cleared away", Self::turn, |_| !is_mounted(&mounted.point));
         drop(mounted);
         // A new mount needs a running service.
-        turn_until(self, "the service is there", Self::turn, |world| world.names.is_up());
+        turn_until(self, "the service is there", Self::turn, |world| world.deployment.is_up());
         let mounted = self.mount(index).unwrap();
         // The service answered the new mount after it had taken what the dead one had sent.
         writers.end();
@@ -141,10 +141,10 @@ impl World {
     }
 
     /// With all writers idle, checks that everything acknowledged is there through each mount, and that `fsck` finds
-    /// nothing if `checks`.
-    fn look(&mut self, checks: bool) {
+    /// nothing if `with_fsck`.
+    fn check_all(&mut self, with_fsck: bool) {
         turn_until(self, "all is well", Self::turn, |world| {
-            world.names.is_well() && world.mounts.iter().flatten().all(|used| used.until.is_none())
+            world.deployment.is_well() && world.mounts.iter().flatten().all(|used| used.back_at.is_none())
         });
         let mut mounted = Vec::new();
         for used in &mut self.mounts {
@@ -153,16 +153,16 @@ impl World {
             mounted.push(mount);
         }
         self.turn();
-        mounted.iter().for_each(|mount| look_at_all(&mount.point, &self.shadows));
-        if checks {
+        mounted.iter().for_each(|mount| check_all_files(&mount.point, &self.shadows));
+        if with_fsck {
             mounted.drain(..).for_each(Mounted::end);
             // A mount that ended may have found a donor slow, and a copy is then made anew: until that is done, a check
             // would report it.
-            turn_until(self, "all is well again", Self::turn, |world| world.names.is_well());
-            self.names.check(&self.plan);
+            turn_until(self, "all is well again", Self::turn, |world| world.deployment.is_well());
+            self.deployment.check(&self.plan);
             for index in 0..MOUNTS {
                 let mount = self.mount(index).unwrap();
-                look_at_all(&mount.point, &self.shadows);
+                check_all_files(&mount.point, &self.shadows);
                 mounted.push(mount);
             }
         }
@@ -182,15 +182,15 @@ impl World {
             "{acked} writes were acknowledged, and nothing was lost: {donors} donors, {services} services and {mounts} mounts were killed"
         ));
         assert!(acked > 0);
-        self.names.end();
+        self.deployment.end();
     }
 }
 
 /// Kills processes, and checks that everything that was acknowledged is there.
 pub fn run_plan(plan: Plan) {
-    let names = Names::new(&plan.fabric, "200M");
+    let deployment = Deployment::new(&plan.fabric, "200M");
     let mounts = (0..MOUNTS).map(|_| None).collect();
-    let mut world = World { plan, names, mounts, shadows: shadows(), kills: Kills::default() };
+    let mut world = World { plan, deployment, mounts, shadows: shadows(), kills: Kills::default() };
     for index in 0..MOUNTS {
         // If nothing can be mounted, that was reported.
         let Some(mounted) = world.mount(index) else { return };
@@ -201,15 +201,15 @@ pub fn run_plan(plan: Plan) {
     }
     let mut looked = (0, 0);
     world.turn_for(Duration::from_millis(300));
-    while world.plan.goes_on() {
+    while world.plan.has_more() {
         let gap = world.plan.ms(20, 600);
         world.turn_for(gap);
-        world.disturb();
+        world.inject_fault();
         if world.plan.done() >= looked.0 + LOOK_EVERY {
             looked = (world.plan.done(), looked.1 + 1);
-            world.look(looked.1 % CHECK_EVERY == 0);
+            world.check_all(looked.1 % CHECK_EVERY == 0);
         }
     }
-    world.look(true);
+    world.check_all(true);
     world.end();
 }

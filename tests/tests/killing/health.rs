@@ -24,7 +24,7 @@ impl Health {
     }
 
     /// Takes a line that the service printed. Returns whether data is lost.
-    pub fn hear(&mut self, line: &str) -> bool {
+    pub fn read_line(&mut self, line: &str) -> bool {
         if let Some((ready, all)) = line.strip_suffix(" donors answer").and_then(|counts| counts.split_once(" of ")) {
             self.are_all_there = ready == all;
         }
@@ -48,9 +48,11 @@ fn what_a_service_says_tells_whether_files_are_whole() {
     let mut health = Health::new();
     health.settled = Instant::now();
     assert!(health.is_good());
-    assert!(!health.hear("3 of 4 donors answer") && !health.is_good());
-    assert!(!health.hear("2 segments lack a copy, which is made anew where donors have room") && !health.is_good());
-    assert!(!health.hear("4 of 4 donors answer") && !health.is_good());
-    assert!(!health.hear("all files have all their copies") && health.is_good());
-    assert!(health.hear("1 segments are at no donor any more: files that lie there cannot be read"));
+    assert!(!health.read_line("3 of 4 donors answer") && !health.is_good());
+    assert!(
+        !health.read_line("2 segments lack a copy, which is made anew where donors have room") && !health.is_good()
+    );
+    assert!(!health.read_line("4 of 4 donors answer") && !health.is_good());
+    assert!(!health.read_line("all files have all their copies") && health.is_good());
+    assert!(health.read_line("1 segments are at no donor any more: files that lie there cannot be read"));
 }

@@ -1,9 +1,9 @@
 //! Processes that are killed at random moments, and checks of what must survive them.
 
+mod deployment;
 mod donor;
 pub mod files;
 mod health;
-mod names;
 mod own_files;
 mod pages;
 pub mod plan;

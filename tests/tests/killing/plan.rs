@@ -11,7 +11,7 @@ const SECONDS: &str = "SINEW_SOAK_SECONDS";
 const SEED: &str = "SINEW_SOAK_SEED";
 const FABRIC: &str = "SINEW_SOAK_FABRIC";
 
-fn told<T: std::str::FromStr>(name: &str) -> Option<T> {
+fn from_env<T: std::str::FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().ok().unwrap_or_else(|| panic!("{name}={text} makes no sense")))
 }
@@ -30,13 +30,13 @@ pub struct Plan {
 impl Plan {
     /// Takes the plan from the environment; by default `kills`, from a new seed. Prints the seed and the fabric.
     pub fn new(what: &'static str, kills: u64) -> Self {
-        let seed = told(SEED).unwrap_or_else(|| {
+        let seed = from_env(SEED).unwrap_or_else(|| {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
             SeededGenerator::new(since.as_nanos() as u64).next_u64()
         });
-        let limit = told(SECONDS).map(Duration::from_secs);
-        let kills = told(KILLS).unwrap_or(if limit.is_some() { u64::MAX } else { kills });
-        let fabric = told(FABRIC).unwrap_or_else(|| "shm".to_owned());
+        let limit = from_env(SECONDS).map(Duration::from_secs);
+        let kills = from_env(KILLS).unwrap_or(if limit.is_some() { u64::MAX } else { kills });
+        let fabric = from_env(FABRIC).unwrap_or_else(|| "shm".to_owned());
         println!("{what}: {SEED}={seed} {FABRIC}={fabric}");
         Self {
             random: SeededGenerator::new(seed),
@@ -50,7 +50,7 @@ impl Plan {
     }
 
     /// Whether another kill is to come.
-    pub fn goes_on(&self) -> bool {
+    pub fn has_more(&self) -> bool {
         self.done < self.kills_max && self.limit.is_none_or(|limit| self.began.elapsed() < limit)
     }
 

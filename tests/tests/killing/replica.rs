@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use sinew::prelude::*;
-use sinew::replica::client::{Answered, Client, ClientError};
+use sinew::replica::client::{Client, ClientError, RequestOutcome};
 use sinew::replica::client_wire::Freshness;
-use sinew::replica::kv::{Command, Done, Expect, Found, Query};
+use sinew::replica::kv::{Command, CommandResult, Expect, Query, QueryResult};
 use sinew::replica::wire;
 use sinew_conformance::history::{History, Op, Ret};
 use sinew_fabric::SeededGenerator;
@@ -79,14 +79,14 @@ fn ask(client: &mut Client<Rpc>, key: &str, op: &Op, freshness: Freshness) -> Op
         _ => client.run(0, &bytes, PATIENCE_NS).unwrap(),
     }
     match (wait(client), op) {
-        (Ok(Answered::Ran(done)), _) => match (wire::decode(&done).unwrap(), op) {
-            (Done::Changed { .. }, Op::Put(_)) => Some(Ret::Put),
-            (Done::Changed { .. }, Op::Swap { .. }) => Some(Ret::Swapped(true)),
-            (Done::Differs { .. }, Op::Swap { .. }) => Some(Ret::Swapped(false)),
+        (Ok(RequestOutcome::CommandAnswer(done)), _) => match (wire::decode(&done).unwrap(), op) {
+            (CommandResult::Changed { .. }, Op::Put(_)) => Some(Ret::Put),
+            (CommandResult::Changed { .. }, Op::Swap { .. }) => Some(Ret::Swapped(true)),
+            (CommandResult::Differs { .. }, Op::Swap { .. }) => Some(Ret::Swapped(false)),
             other => panic!("{other:?}"),
         },
-        (Ok(Answered::Found(found)), Op::Get) => match wire::decode(&found).unwrap() {
-            Found::Item { item, .. } => {
+        (Ok(RequestOutcome::QueryAnswer(found)), Op::Get) => match wire::decode(&found).unwrap() {
+            QueryResult::Item { item, .. } => {
                 let value = item.map(|item| u64::from_le_bytes(*item.value.first_chunk().unwrap()));
                 Some(Ret::Got(value))
             }
@@ -121,7 +121,7 @@ fn use_store(shared: &Shared, seed: u64) {
         if may_change {
             lock(&shared.changes).end += 1;
         }
-        lock(&shared.histories)[key].asked(number, op.clone());
+        lock(&shared.histories)[key].record_call(number, op.clone());
         match ask(&mut client, &shared.key(key), &op, freshness) {
             Some(ret) => {
                 if matches!(ret, Ret::Put | Ret::Swapped(true)) {
@@ -136,7 +136,7 @@ fn use_store(shared: &Shared, seed: u64) {
                 if ret == Ret::Swapped(false) {
                     lock(&shared.changes).end -= 1;
                 }
-                lock(&shared.histories)[key].answered(number, ret);
+                lock(&shared.histories)[key].record_return(number, ret);
             }
             // The outcome is unknown, so the request stays open in the history.
             None => number = shared.number(),
@@ -180,7 +180,7 @@ impl World {
     }
 
     /// Makes something go wrong. All members run again when this returns.
-    fn go_wrong(&mut self) {
+    fn inject_fault(&mut self) {
         let at = self.draw();
         let pause = self.plan.ms(0, 300);
         match self.plan.below(6) {
@@ -232,16 +232,16 @@ impl World {
             changes: Mutex::new(0..0),
         });
         let seeds: Vec<u64> = (0..CLIENTS).map(|_| self.plan.below(u64::MAX)).collect();
-        let use_it = |seed: u64| {
+        let spawn_client = |seed: u64| {
             let shared = Arc::clone(&shared);
             std::thread::spawn(move || use_store(&shared, seed))
         };
-        let clients: Vec<_> = seeds.into_iter().map(use_it).collect();
+        let clients: Vec<_> = seeds.into_iter().map(spawn_client).collect();
         for _ in 0..=self.plan.below(3) {
-            if self.plan.goes_on() {
+            if self.plan.has_more() {
                 let pause = self.plan.ms(20, 200);
                 std::thread::sleep(pause);
-                self.go_wrong();
+                self.inject_fault();
             }
         }
         shared.is_over.store(true, Ordering::SeqCst);
@@ -265,7 +265,7 @@ pub fn run_plan(mut plan: Plan) {
     world.members.leader();
     let mut changes = 0..0;
     let mut rounds = 0;
-    while world.plan.goes_on() {
+    while world.plan.has_more() {
         let more = world.round(rounds);
         rounds += 1;
         // The PUT below is one more change.
@@ -274,8 +274,10 @@ pub fn run_plan(mut plan: Plan) {
         let mut bytes = Vec::new();
         wire::encode(&Command::Put { key: b"revision", value: b"" }, &mut bytes);
         client.run(0, &bytes, 10 * PATIENCE_NS).unwrap();
-        let Ok(Answered::Ran(done)) = wait(&mut client) else { panic!("no write is answered once all is well") };
-        let Ok(Done::Changed { revision }) = wire::decode(&done) else { panic!("a PUT changes something") };
+        let Ok(RequestOutcome::CommandAnswer(done)) = wait(&mut client) else {
+            panic!("no write is answered once all is well")
+        };
+        let Ok(CommandResult::Changed { revision }) = wire::decode(&done) else { panic!("a PUT changes something") };
         let is_right = (changes.start..=changes.end).contains(&revision);
         assert!(is_right, "{revision} changes, where {changes:?} were acknowledged and begun");
     }

@@ -9,7 +9,7 @@ pub struct Shadow {
     pages: Vec<Known>,
     version: u64,
     acked: u64,
-    wrong: Option<String>,
+    error: Option<String>,
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -19,11 +19,11 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shadow {
     /// Starts with pages that were never written.
     pub fn new(pages: u64) -> Self {
-        Self { pages: vec![Known::default(); pages as usize], version: 0, acked: 0, wrong: None }
+        Self { pages: vec![Known::default(); pages as usize], version: 0, acked: 0, error: None }
     }
 
     /// Notes that a write begins. Returns the version to write.
-    pub fn begin(&mut self, from: u64, to: u64) -> u64 {
+    pub fn begin_write(&mut self, from: u64, to: u64) -> u64 {
         self.version += 1;
         for page in &mut self.pages[from as usize..to as usize] {
             page.begun = self.version;
@@ -33,7 +33,7 @@ impl Shadow {
 
     /// Notes that a write has finished. A write in flight when another server took over may have taken effect before
     /// that, and be reported late; then the new server has it.
-    pub fn done(&mut self, from: u64, to: u64, version: u64) {
+    pub fn ack_write(&mut self, from: u64, to: u64, version: u64) {
         self.acked += 1;
         for page in &mut self.pages[from as usize..to as usize] {
             page.acked = page.acked.max(version);
@@ -41,13 +41,13 @@ impl Shadow {
     }
 
     /// Returns the versions that a read beginning now must at least return.
-    pub fn acked_of(&self, from: u64, to: u64) -> Vec<u64> {
+    pub fn acked_versions(&self, from: u64, to: u64) -> Vec<u64> {
         self.pages[from as usize..to as usize].iter().map(|page| page.acked).collect()
     }
 
     /// Checks what was read. A read in flight when another server took over, and reported late, must be at least as new
     /// as `floor`: what had been acknowledged when it began.
-    pub fn saw(&mut self, from: u64, bytes: &[u8], floor: Option<&Vec<u64>>) {
+    pub fn record_read(&mut self, from: u64, bytes: &[u8], floor: Option<&Vec<u64>>) {
         for (index, bytes) in bytes.chunks(PAGE).enumerate() {
             let number = from + index as u64;
             let version = version_of(number, bytes);
@@ -58,20 +58,20 @@ impl Shadow {
                 Some(version) => known.acked = known.acked.max(version),
                 None => {
                     let what = format!("page {number} is {version:?}: {known:?}");
-                    self.note(what);
+                    self.record_error(what);
                 }
             }
         }
     }
 
     /// Notes that something is wrong.
-    pub fn note(&mut self, wrong: String) {
-        self.wrong.get_or_insert(wrong);
+    pub fn record_error(&mut self, error: String) {
+        self.error.get_or_insert(error);
     }
 
     /// Takes the first thing that was wrong, if any.
-    pub fn take_wrong(&mut self) -> Option<String> {
-        self.wrong.take()
+    pub fn take_error(&mut self) -> Option<String> {
+        self.error.take()
     }
 
     /// Writes that were acknowledged.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sinew_conformance::skipped;
 
-use super::names::{Names, turn_until};
+use super::deployment::{Deployment, turn_until};
 use super::plan::Plan;
 use super::running::Running;
 use crate::common::{run, sinew, text};
@@ -49,13 +49,13 @@ struct World {
     _swap: Swap,
     group: Group,
     mounted: Mounted,
-    names: Names,
+    deployment: Deployment,
     plan: Plan,
 }
 
 impl World {
     fn turn(&mut self) {
-        self.names.turn(&self.plan);
+        self.deployment.turn(&self.plan);
         if self.program.has_ended() {
             let said: Vec<String> = self.program.out.iter().chain(self.program.err.iter()).collect();
             panic!("the program ended after {} kills: {said:?}; {}", self.plan.done(), self.mounted.log());
@@ -95,28 +95,28 @@ pub fn run_plan(plan: Plan, test: &str) {
     if available() < NEEDED {
         return skipped("too little memory: donors would be ended by the kernel, and not by the plan");
     }
-    let names = Names::new(&plan.fabric, "400M");
-    let point = names.folder.0.join("mount");
+    let deployment = Deployment::new(&plan.fabric, "400M");
+    let point = deployment.folder.0.join("mount");
     std::fs::create_dir_all(&point).unwrap();
-    let Some(mounted) = Mounted::start(&names.address, &point, &["--for-paging"]) else { return };
+    let Some(mounted) = Mounted::start(&deployment.address, &point, &["--for-paging"]) else { return };
     let swap = Swap::on(point.join("swap"));
-    let (over, before) = (names.folder.0.join("over"), swapped());
+    let (over, before) = (deployment.folder.0.join("over"), swapped());
     let program = Running::start(&mut group.with(&hog_until(test, USED, &over)));
-    let mut world = World { program, _swap: swap, group, mounted, names, plan };
+    let mut world = World { program, _swap: swap, group, mounted, deployment, plan };
     world.turn_for(Duration::from_secs(2));
-    while world.plan.goes_on() {
+    while world.plan.has_more() {
         let gap = world.plan.ms(100, 2_000);
         world.turn_for(gap);
-        turn_until(&mut world, "all is well", World::turn, |world| world.names.is_well());
+        turn_until(&mut world, "all is well", World::turn, |world| world.deployment.is_well());
         if world.plan.below(5) == 0 {
-            world.names.disturb_service(&mut world.plan);
+            world.deployment.inject_service_fault(&mut world.plan);
         } else {
-            world.names.disturb_donor(&mut world.plan);
+            world.deployment.inject_donor_fault(&mut world.plan);
         }
     }
-    turn_until(&mut world, "all is well", World::turn, |world| world.names.is_well());
+    turn_until(&mut world, "all is well", World::turn, |world| world.deployment.is_well());
     std::fs::write(&over, b"").unwrap();
-    let World { mut program, _swap, group, mounted, names, plan } = world;
+    let World { mut program, _swap, group, mounted, deployment: names, plan } = world;
     let said = program.wait_for("pages were right");
     assert!(program.process.wait().success());
     let [was_in, was_out] = before;

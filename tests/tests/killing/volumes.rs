@@ -24,7 +24,7 @@ const CHECK_EVERY: u64 = 25;
 /// Most pages that are written or read at once.
 const RUN_MAX: u64 = 24;
 /// Time within which a server that starts reports what it lacks.
-const TOLD: Duration = Duration::from_millis(500);
+const REPORT_TIME: Duration = Duration::from_millis(500);
 /// Time for which a change of a donor may go unnoticed.
 const SETTLE: Duration = Duration::from_millis(2500);
 
@@ -44,29 +44,31 @@ fn use_device(mut client: Client, seed: u64, shadow: &Mutex<Shadow>, is_over: &A
         let from = random.below(PAGES);
         let to = (from + 1 + random.below(RUN_MAX)).min(PAGES);
         let result = if random.below(3) == 0 {
-            let floor = lock(shadow).acked_of(from, to);
+            let floor = lock(shadow).acked_versions(from, to);
             client.try_read(from * PAGE as u64, (to - from) as usize * PAGE).map(|read| {
-                read.map(|bytes| lock(shadow).saw(from, &bytes, may_fail.load(Ordering::SeqCst).then_some(&floor)))
+                read.map(|bytes| {
+                    lock(shadow).record_read(from, &bytes, may_fail.load(Ordering::SeqCst).then_some(&floor))
+                })
             })
         } else {
-            let version = lock(shadow).begin(from, to);
+            let version = lock(shadow).begin_write(from, to);
             let bytes = pages(from..to, version);
             client
                 .try_write(from * PAGE as u64, &bytes)
-                .map(|written| written.map(|()| lock(shadow).done(from, to, version)))
+                .map(|written| written.map(|()| lock(shadow).ack_write(from, to, version)))
         };
         match result {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 // `may_fail` is set before the server is killed.
                 if !may_fail.load(Ordering::SeqCst) {
-                    lock(shadow).note(format!("pages {from}..{to}: error {error}"));
+                    lock(shadow).record_error(format!("pages {from}..{to}: error {error}"));
                 }
                 return;
             }
             Err(error) => {
                 if !may_fail.load(Ordering::SeqCst) {
-                    lock(shadow).note(format!("pages {from}..{to}: {error}"));
+                    lock(shadow).record_error(format!("pages {from}..{to}: {error}"));
                 }
                 return;
             }
@@ -118,7 +120,7 @@ impl World {
         server.wait_for("serving");
         // The server reports what it lacks, and nothing if it lacks nothing.
         (self.is_whole, self.awaits_loss) = (true, false);
-        self.settled = Instant::now() + TOLD;
+        self.settled = Instant::now() + REPORT_TIME;
         let client = Client::connect(&socket);
         assert_eq!(client.len, PAGES * PAGE as u64);
         let (is_over, may_fail) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -139,10 +141,10 @@ impl World {
             }
             assert!(!device.server.has_ended(), "the server ended");
         }
-        let wrong = lock(&self.shadow).take_wrong();
+        let wrong = lock(&self.shadow).take_error();
         assert!(wrong.is_none(), "{wrong:?}, after {} kills", self.plan.done());
         for donor in &mut self.donors {
-            if donor.comes_back() {
+            if donor.restart_if_due() {
                 self.settled = Instant::now() + SETTLE;
             }
         }
@@ -168,27 +170,27 @@ impl World {
         are_up && self.is_whole && !self.awaits_loss && self.settled <= Instant::now()
     }
 
-    fn wait_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+    fn wait_until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) {
         let began = Instant::now();
-        while !is_so(self) {
+        while !condition(self) {
             assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
             self.turn_for(Duration::from_millis(20));
         }
     }
 
-    fn disturb(&mut self) {
+    fn inject_fault(&mut self) {
         match self.plan.random.below(10) {
             0..=2 => {
                 // Two donors may hold both copies of a page, and if both forget it, it is rightly lost.
                 self.wait_until("all is well", Self::is_well);
-                self.disturb_donor();
+                self.inject_donor_fault();
             }
             3..=4 if self.frozen.is_none() => self.freeze_server(),
             _ => self.kill_server(),
         }
     }
 
-    fn disturb_donor(&mut self) {
+    fn inject_donor_fault(&mut self) {
         let index = self.plan.random.below(DONORS as u64) as usize;
         if self.plan.random.below(4) == 0 {
             let away = self.plan.ms(100, 5_000);
@@ -244,7 +246,7 @@ impl World {
         let mut client = Client::connect(&socket);
         for from in (0..PAGES).step_by(64) {
             let bytes = client.read(from * PAGE as u64, 64 * PAGE).unwrap();
-            lock(&self.shadow).saw(from, &bytes, None);
+            lock(&self.shadow).record_read(from, &bytes, None);
         }
         let shadow = self.shadow.clone();
         let (over, fail) = (device.is_over.clone(), device.may_fail.clone());
@@ -260,10 +262,10 @@ pub fn run_plan(plan: Plan) {
     let mut world = World::new(plan);
     let mut checked = 0;
     world.turn_for(Duration::from_millis(300));
-    while world.plan.goes_on() {
+    while world.plan.has_more() {
         let gap = world.plan.ms(20, 600);
         world.turn_for(gap);
-        world.disturb();
+        world.inject_fault();
         if world.plan.done() >= checked + CHECK_EVERY {
             checked = world.plan.done();
             world.check();

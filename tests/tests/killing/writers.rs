@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sinew_fabric::{Generator, SeededGenerator};
 
-use super::own_files::have_own_files;
+use super::own_files::unshare_files;
 use super::pages::{PAGE, pages};
 use super::shadow::{Shadow, lock};
 
@@ -107,7 +107,7 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, is_over: &AtomicBool) {
-        have_own_files();
+        unshare_files();
         let shadows = self.shadows.clone();
         let mut unknown = 0;
         while !is_over.load(Ordering::SeqCst) {
@@ -125,7 +125,7 @@ impl Writer {
                     continue;
                 }
                 if !self.may_fail.load(Ordering::SeqCst) {
-                    return shadow.note(format!("file {file} at {}: {error}", self.point.display()));
+                    return shadow.record_error(format!("file {file} at {}: {error}", self.point.display()));
                 }
                 while !self.is_heard.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(1));
@@ -138,7 +138,7 @@ impl Writer {
     fn step(&mut self, file: usize, shadow: &mut MutexGuard<'_, Shadow>) -> io::Result<()> {
         let path = path(&self.point, file);
         match self.random.below(10) {
-            0..=3 => look(&path, shadow),
+            0..=3 => check_file(&path, shadow),
             4..=7 => self.overwrite(&path, shadow),
             _ => self.replace(&path, shadow),
         }
@@ -151,7 +151,7 @@ impl Writer {
         for _ in 0..1 + self.random.below(WRITES_MAX) {
             let from = self.random.below(PAGES);
             let to = (from + 1 + self.random.below(RUN_MAX)).min(PAGES);
-            let version = shadow.begin(from, to);
+            let version = shadow.begin_write(from, to);
             file.write_all_at(&pages(from..to, version), from * PAGE as u64)?;
             written.push((from, to, version));
         }
@@ -163,7 +163,7 @@ impl Writer {
         // Closing the file reports no error here, but it has committed the writes if the mount has not been killed by
         // now.
         if syncs || !self.may_fail.load(Ordering::SeqCst) {
-            written.into_iter().for_each(|(from, to, version)| shadow.done(from, to, version));
+            written.into_iter().for_each(|(from, to, version)| shadow.ack_write(from, to, version));
             Ok(())
         } else {
             Err(io::Error::other("the mount was killed before the file was closed"))
@@ -174,23 +174,23 @@ impl Writer {
     fn replace(&mut self, path: &Path, shadow: &mut Shadow) -> io::Result<()> {
         let new = path.with_extension(format!("new{}", self.number));
         let file = File::create(&new)?;
-        let version = shadow.begin(0, PAGES);
+        let version = shadow.begin_write(0, PAGES);
         file.write_all_at(&pages(0..PAGES, version), 0)?;
         file.sync_all()?;
         drop(file);
         fs::rename(&new, path)?;
-        shadow.done(0, PAGES, version);
+        shadow.ack_write(0, PAGES, version);
         Ok(())
     }
 }
 
 /// Reads a file, which must hold everything that was acknowledged.
-fn look(path: &Path, shadow: &mut Shadow) -> io::Result<()> {
+fn check_file(path: &Path, shadow: &mut Shadow) -> io::Result<()> {
     let bytes = fs::read(path)?;
     if bytes.len() != PAGES as usize * PAGE {
-        shadow.note(format!("{} has {} bytes", path.display(), bytes.len()));
+        shadow.record_error(format!("{} has {} bytes", path.display(), bytes.len()));
     }
-    shadow.saw(0, &bytes, None);
+    shadow.record_read(0, &bytes, None);
     Ok(())
 }
 
@@ -198,20 +198,20 @@ fn look(path: &Path, shadow: &mut Shadow) -> io::Result<()> {
 pub fn make(point: &Path, shadows: &Shadows) {
     for (file, shadow) in shadows.iter().enumerate() {
         let mut shadow = lock(shadow);
-        let version = shadow.begin(0, PAGES);
+        let version = shadow.begin_write(0, PAGES);
         let made = File::create(path(point, file)).unwrap();
         made.write_all_at(&pages(0..PAGES, version), 0).unwrap();
         made.sync_all().unwrap();
-        shadow.done(0, PAGES, version);
+        shadow.ack_write(0, PAGES, version);
     }
 }
 
 /// Checks all files, through a mount that works.
-pub fn look_at_all(point: &Path, shadows: &Shadows) {
+pub fn check_all_files(point: &Path, shadows: &Shadows) {
     for (file, shadow) in shadows.iter().enumerate() {
         let mut shadow = lock(shadow);
-        look(&path(point, file), &mut shadow).unwrap();
-        let wrong = shadow.take_wrong();
+        check_file(&path(point, file), &mut shadow).unwrap();
+        let wrong = shadow.take_error();
         assert!(wrong.is_none(), "file {file} at {}: {wrong:?}", point.display());
     }
 }

@@ -43,7 +43,7 @@ struct Sums {
 /// counts as the function's own; the second figure also includes code inlined from the project.
 pub fn by_function(programs: &Programs, row: &Measured, top: usize) -> anyhow::Result<String> {
     let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
-    each(programs, row, |one, frames| {
+    for_each_executed(programs, row, |one, frames| {
         let own = frames.first().map_or_else(|| one.function.clone(), Frame::named);
         let sum = sums.entry(own).or_default();
         sum.own += one.times;
@@ -70,15 +70,15 @@ pub fn by_function(programs: &Programs, row: &Measured, top: usize) -> anyhow::R
         format!("\n{}, {}: instructions by function\n{:>9} {:>12}\n", row.operation, row.side, "own", "with inlined");
     let per = |times: u64| times as f64 / row.operations as f64;
     for (at, (function, sum)) in sums.iter().enumerate() {
-        let mut dear = String::new();
+        let mut special_counts = String::new();
         for (times, what) in [(sum.locked, "locked"), (sum.system_calls, "system calls")] {
             if times > 0 {
-                _ = write!(dear, ", {:.3} {what}", per(times));
+                _ = write!(special_counts, ", {:.3} {what}", per(times));
             }
         }
         // Functions with locked instructions or system calls are always shown.
-        if at < top || !dear.is_empty() {
-            _ = writeln!(text, "{:9.2} {:12.2}  {function}{dear}", per(sum.own), per(sum.with_inlined));
+        if at < top || !special_counts.is_empty() {
+            _ = writeln!(text, "{:9.2} {:12.2}  {function}{special_counts}", per(sum.own), per(sum.with_inlined));
         }
     }
     Ok(text)
@@ -87,7 +87,7 @@ pub fn by_function(programs: &Programs, row: &Measured, top: usize) -> anyhow::R
 /// Lists instructions by the project's lines; code of other crates counts for the line that it was inlined into.
 pub fn by_line(programs: &Programs, row: &Measured, top: usize) -> anyhow::Result<String> {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-    each(programs, row, |one, frames| {
+    for_each_executed(programs, row, |one, frames| {
         let place = match frames.first() {
             Some(own) => format!("{}:{} {}", own.file, own.line, own.function),
             None => one.function.clone(),
@@ -104,7 +104,11 @@ pub fn by_line(programs: &Programs, row: &Measured, top: usize) -> anyhow::Resul
 }
 
 /// Calls `see` with each executed instruction and those of its frames that are the project's.
-fn each(programs: &Programs, row: &Measured, mut see: impl FnMut(&Executed, &[Frame])) -> anyhow::Result<()> {
+fn for_each_executed(
+    programs: &Programs,
+    row: &Measured,
+    mut see: impl FnMut(&Executed, &[Frame]),
+) -> anyhow::Result<()> {
     let mut by_object: BTreeMap<&str, Vec<&Executed>> = BTreeMap::new();
     for one in &row.executed {
         by_object.entry(&one.place.object).or_default().push(one);

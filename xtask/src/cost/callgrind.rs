@@ -8,7 +8,7 @@ use super::disassembly::Special;
 
 /// An instruction of a program or library.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct CodeAddress {
     /// The file that holds it.
     pub object: String,
     /// Address within the object.
@@ -18,7 +18,7 @@ pub struct Place {
 /// An instruction that was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Executed {
-    pub place: Place,
+    pub place: CodeAddress,
     /// Function that contains it, after inlining.
     pub function: String,
     pub times: u64,
@@ -30,7 +30,7 @@ pub struct Executed {
 /// --compress-pos=no`).
 pub fn read(profile: &str) -> anyhow::Result<Vec<Executed>> {
     let (mut object, mut function) = ("", "");
-    let mut executed: HashMap<Place, Executed> = HashMap::new();
+    let mut executed: HashMap<CodeAddress, Executed> = HashMap::new();
     let (mut total, mut claimed) = (0, None);
     let mut is_of_callee = false;
     for line in profile.lines() {
@@ -47,7 +47,7 @@ pub fn read(profile: &str) -> anyhow::Result<Vec<Executed>> {
                 bail!("callgrind wrote a malformed line of costs: {line}");
             };
             total += times;
-            let place = Place { object: object.to_owned(), address };
+            let place = CodeAddress { object: object.to_owned(), address };
             executed
                 .entry(place.clone())
                 .or_insert_with(|| Executed { place, function: function.to_owned(), times: 0, special: None })

@@ -3,42 +3,42 @@
 use super::measure::Cost;
 
 /// Rise in instructions that is tolerated, as a part of the figure...
-const PART: f64 = 0.02;
+const RELATIVE_TOLERANCE: f64 = 0.02;
 /// ...and as a number. A rise must exceed both, so that neither a short operation nor a long one fails for a trifle.
-const INSTRUCTIONS: f64 = 4.0;
+const ABSOLUTE_TOLERANCE: f64 = 4.0;
 /// Rise in other counts that is tolerated, for what happens less than once in a hundred operations.
-const OTHERS: f64 = 0.01;
+const OTHER_TOLERANCE: f64 = 0.01;
 
 fn is_above(instructions: f64, than: f64) -> bool {
-    instructions - than > INSTRUCTIONS && instructions - than > PART * than
+    instructions - than > ABSOLUTE_TOLERANCE && instructions - than > RELATIVE_TOLERANCE * than
 }
 
 /// Names the counts in which `now` is dearer than `before`.
 pub fn dearer(before: &Cost, now: &Cost) -> Vec<String> {
-    ways(before, now, |is_above, before, now| is_above(now, before))
+    describe(before, now, |is_above, before, now| is_above(now, before))
 }
 
 /// Names the counts in which they differ, whichever is dearer.
 pub fn differences(before: &Cost, now: &Cost) -> Vec<String> {
-    ways(before, now, |is_above, before, now| is_above(now, before) || is_above(before, now))
+    describe(before, now, |is_above, before, now| is_above(now, before) || is_above(before, now))
 }
 
 /// Describes the differences for which `counts` holds.
-fn ways(before: &Cost, now: &Cost, counts: impl Fn(fn(f64, f64) -> bool, f64, f64) -> bool) -> Vec<String> {
-    let mut ways = Vec::new();
+fn describe(before: &Cost, now: &Cost, counts: impl Fn(fn(f64, f64) -> bool, f64, f64) -> bool) -> Vec<String> {
+    let mut descriptions = Vec::new();
     if counts(is_above, before.instructions, now.instructions) {
-        ways.push(format!("{:.1} instructions, {:.1}", now.instructions, before.instructions));
+        descriptions.push(format!("{:.1} instructions, {:.1}", now.instructions, before.instructions));
     }
     for (what, before, now) in [
         ("locked instructions", before.locked, now.locked),
         ("system calls", before.system_calls, now.system_calls),
         ("allocations", before.allocations, now.allocations),
     ] {
-        if counts(|more, than| more - than > OTHERS, before, now) {
-            ways.push(format!("{now:.3} {what}, {before:.3}"));
+        if counts(|more, than| more - than > OTHER_TOLERANCE, before, now) {
+            descriptions.push(format!("{now:.3} {what}, {before:.3}"));
         }
     }
-    ways
+    descriptions
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ struct Listed {
 
 /// Line that a program prints at the end of a run.
 #[derive(Deserialize)]
-struct Ran {
+struct RunResult {
     operations: u64,
     allocations: u64,
 }
@@ -127,7 +127,7 @@ impl Programs {
             std::env::vars_os().filter(|(name, _)| name == "PATH" || name.to_string_lossy().starts_with("VALGRIND")),
         );
         let said = process::output(&mut valgrind)?;
-        let ran: Ran = serde_json::from_str(&said).context("the program's report is not as expected")?;
+        let ran: RunResult = serde_json::from_str(&said).context("the program's report is not as expected")?;
         let written = std::fs::read_to_string(&profile).context("callgrind wrote no profile")?;
         std::fs::remove_file(&profile)?;
         let mut executed = callgrind::read(&written)?;

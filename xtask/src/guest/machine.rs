@@ -39,7 +39,7 @@ pub struct Machine {
 }
 
 /// How a command ended.
-pub enum Ended {
+pub enum GuestOutcome {
     Exited(u8),
     /// The command took too long. The text holds the console's last lines.
     TimedOut(String),
@@ -65,14 +65,19 @@ enum Event {
 
 impl Machine {
     /// Boots, runs the script's command and ends the guest. `ready` is called with the time that the boot took.
-    pub fn run(&self, script: &Script, timeout: Duration, mut ready: impl FnMut(Duration)) -> anyhow::Result<Ended> {
+    pub fn run(
+        &self,
+        script: &Script,
+        timeout: Duration,
+        mut ready: impl FnMut(Duration),
+    ) -> anyhow::Result<GuestOutcome> {
         let bytes = script.to_bytes();
-        let mut ended = Ended::NotBooted(String::new());
+        let mut ended = GuestOutcome::NotBooted(String::new());
         for boot_timeout in BOOT_TIMEOUTS {
             let command = self.command(script, bytes.len());
             let timeouts = Timeouts { boot: boot_timeout, command: timeout };
-            ended = attend(command, &script.mark, bytes.clone(), timeouts, &mut ready)?;
-            let Ended::NotBooted(console) = &ended else { break };
+            ended = supervise(command, &script.mark, bytes.clone(), timeouts, &mut ready)?;
+            let GuestOutcome::NotBooted(console) = &ended else { break };
             eprintln!("guest: not up within {} s; {console}", boot_timeout.as_secs());
         }
         Ok(ended)
@@ -122,13 +127,13 @@ struct Timeouts {
 }
 
 /// Starts a guest and listens to it until its command ends.
-fn attend(
+fn supervise(
     command: Command,
     mark: &str,
     script: Vec<u8>,
     timeouts: Timeouts,
     ready: &mut dyn FnMut(Duration),
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<GuestOutcome> {
     let started = Instant::now();
     let (events, arriving) = channel();
     let mut guest = start(command, mark, script, events)?;
@@ -138,8 +143,8 @@ fn attend(
     loop {
         let event = match next_event(&arriving, deadline) {
             Some(event) => event,
-            None if is_up => return Ok(Ended::TimedOut(guest.end())),
-            None => return Ok(Ended::NotBooted(guest.end())),
+            None if is_up => return Ok(GuestOutcome::TimedOut(guest.end())),
+            None => return Ok(GuestOutcome::NotBooted(guest.end())),
         };
         match event {
             Event::Note(Stream::Err, _) => err_ended = true,
@@ -161,7 +166,7 @@ fn attend(
             Event::Unwritable(error) => bail!("cannot write what the guest writes: {error}"),
         }
         if let (Some(status), true) = (status, err_ended) {
-            return Ok(Ended::Exited(status));
+            return Ok(GuestOutcome::Exited(status));
         }
     }
 }
@@ -270,17 +275,17 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Attends a shell that plays the guest.
-    fn attend(guest: &str, timeout: Duration) -> anyhow::Result<Ended> {
+    fn attend(guest: &str, timeout: Duration) -> anyhow::Result<GuestOutcome> {
         let mut command = Command::new("sh");
         command.args(["-c", guest]);
         let timeouts = Timeouts { boot: PATIENCE, command: timeout };
-        super::attend(command, MARK, b"script\n".to_vec(), timeouts, &mut |_| ())
+        super::supervise(command, MARK, b"script\n".to_vec(), timeouts, &mut |_| ())
     }
 
     fn exit_status(guest: &str) -> u8 {
         match attend(guest, PATIENCE).unwrap() {
-            Ended::Exited(status) => status,
-            Ended::TimedOut(console) | Ended::NotBooted(console) => panic!("time-out: {console}"),
+            GuestOutcome::Exited(status) => status,
+            GuestOutcome::TimedOut(console) | GuestOutcome::NotBooted(console) => panic!("time-out: {console}"),
         }
     }
 
@@ -297,7 +302,7 @@ mod tests {
     fn an_exit_status_counts_only_once_both_streams_have_ended() {
         let exits = format!("echo '{MARK}ready' >&0; echo '{MARK}exit 3' >&0");
         let ended = attend(&format!("{exits}; exec sleep 60"), Duration::from_millis(100)).unwrap();
-        assert!(matches!(ended, Ended::TimedOut(_)));
+        assert!(matches!(ended, GuestOutcome::TimedOut(_)));
         assert_eq!(exit_status(&format!("{exits}; sleep 0.1; printf '{MARK}'; sleep 0.1; echo end; exec sleep 60")), 3);
     }
 
@@ -327,7 +332,7 @@ mod tests {
     #[test]
     fn a_command_that_takes_too_long_is_ended() {
         let ended = attend("echo '<mark>ready' >&0; exec sleep 60", Duration::from_millis(50)).unwrap();
-        assert!(matches!(ended, Ended::TimedOut(console) if console == "its console is empty"));
+        assert!(matches!(ended, GuestOutcome::TimedOut(console) if console == "its console is empty"));
     }
 
     #[test]
@@ -335,7 +340,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo stuck >&2; exec sleep 60"]);
         let timeouts = Timeouts { boot: Duration::from_millis(300), command: PATIENCE };
-        let ended = super::attend(command, MARK, Vec::new(), timeouts, &mut |_| panic!("it is not up")).unwrap();
-        assert!(matches!(ended, Ended::NotBooted(console) if console.ends_with("stuck")));
+        let ended = super::supervise(command, MARK, Vec::new(), timeouts, &mut |_| panic!("it is not up")).unwrap();
+        assert!(matches!(ended, GuestOutcome::NotBooted(console) if console.ends_with("stuck")));
     }
 }

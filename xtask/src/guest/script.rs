@@ -70,12 +70,12 @@ pub fn share_tag(index: usize) -> String {
 
 /// Returns those of our environment variables that a command in the guest should see.
 pub fn variables() -> Vec<(OsString, OsString)> {
-    let ours = |name: &OsStr| {
+    let is_host_only = |name: &OsStr| {
         let bytes = name.as_bytes();
         HOST_VARIABLES.iter().any(|variable| name == *variable)
             || CARGO_VARIABLES.iter().any(|beginning| bytes.starts_with(beginning.as_bytes()))
     };
-    std::env::vars_os().filter(|(name, _)| !ours(name)).collect()
+    std::env::vars_os().filter(|(name, _)| !is_host_only(name)).collect()
 }
 
 fn assign(name: &str, value: &[u8]) -> Vec<u8> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::contest::{Contest, Runner, Side, Unit};
+use super::contest::{Comparison, Runner, Side, Unit};
 use super::{Server, Setting, pin};
 use crate::process;
 use client::Load;
@@ -31,9 +31,9 @@ pub fn present() -> Result<(), String> {
 }
 
 /// Contests between block devices.
-pub fn contests() -> Vec<Contest> {
-    let contest = |what: &str, unit: Unit, load: Load| Contest {
-        what: format!("NBD over a Unix socket, {what}"),
+pub fn contests() -> Vec<Comparison> {
+    let contest = |what: &str, unit: Unit, load: Load| Comparison {
+        title: format!("NBD over a Unix socket, {what}"),
         unit,
         ours: side("sinew", "sinew", load, unit, |path, _| {
             let mut command = Command::new(process::target_dir().join("release/sinew"));

@@ -73,8 +73,8 @@ pub struct Side {
 }
 
 /// This system and its peers at the same task.
-pub struct Contest {
-    pub what: String,
+pub struct Comparison {
+    pub title: String,
     pub unit: Unit,
     pub ours: Side,
     pub peers: Vec<Side>,

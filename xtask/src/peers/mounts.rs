@@ -55,9 +55,9 @@ pub fn start(command: &mut Command) -> anyhow::Result<Child> {
 }
 
 /// Waits until a condition holds, for at most [`START_TIMEOUT`].
-pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> anyhow::Result<()> {
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) -> anyhow::Result<()> {
     let began = Instant::now();
-    while !is_so() {
+    while !condition() {
         ensure!(began.elapsed() < START_TIMEOUT, "{what}: not there within {START_TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(20));
     }

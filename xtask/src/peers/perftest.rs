@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::contest::{Contest, Runner, Side, Unit};
+use super::contest::{Comparison, Runner, Side, Unit};
 use super::{REPEATS_MIN, Server, Setting, busy_cores, figure, measure, print};
 use crate::{guest, process};
 
@@ -19,14 +19,14 @@ const OPS: [&str; 3] = ["send", "write", "read"];
 /// Time that a server of perftest may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Requests of the short run that tells how many fill the time, and fewest requests of a measurement.
-const FEW: u64 = 100;
+const CALIBRATION_REQUESTS: u64 = 100;
 /// Requests in flight, and requests for each signaled one: perftest's own defaults.
 const WINDOW: &str = "128";
 const SIGNAL: &str = "100";
 /// Longest message, in bytes, that perftest sends inline by default when it measures latency.
 const INLINE_LATENCY_MAX: usize = 220;
 /// Most seconds that a measurement takes beside its own, on a busy emulated machine.
-const AROUND_S: u64 = 20;
+const OVERHEAD_MAX_S: u64 = 20;
 
 /// Arguments of `cargo xtask perftest`.
 #[derive(clap::Args)]
@@ -71,8 +71,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Setting { seconds: f64::from(args.seconds), cores: [1, 0], ucx_tls: String::new(), progress: !args.json };
     let mut results = Vec::new();
     for contest in contests(args, device) {
-        setting.say(&contest.what);
-        results.push(measure(&contest, args.repeats, &setting).with_context(|| contest.what.clone())?);
+        setting.say(&contest.title);
+        results.push(measure(&contest, args.repeats, &setting).with_context(|| contest.title.clone())?);
     }
     print(&results, &[], load, args.json);
     Ok(ExitCode::SUCCESS)
@@ -98,13 +98,13 @@ fn in_guest(args: &Args) -> anyhow::Result<ExitCode> {
         command.push("--json".into());
     }
     let measurements = (ops(args).count() * 2 * 2 * args.repeats) as u64;
-    guest::run(&guest::Args::new(command, measurements * (2 * u64::from(args.seconds) + AROUND_S)))
+    guest::run(&guest::Args::new(command, measurements * (2 * u64::from(args.seconds) + OVERHEAD_MAX_S)))
 }
 
 /// Contests of the operations. A ratio above 1 means that this system is the better one.
-fn contests(args: &Args, device: &str) -> Vec<Contest> {
-    let contest = |op: &'static str, unit: Unit| Contest {
-        what: format!(
+fn contests(args: &Args, device: &str) -> Vec<Comparison> {
+    let contest = |op: &'static str, unit: Unit| Comparison {
+        title: format!(
             "{op}, rc, {} B, {}",
             args.size,
             if unit == Unit::Nanoseconds { "latency, median" } else { "rate" }
@@ -149,10 +149,10 @@ fn theirs(args: &Args, op: &'static str, unit: Unit, device: &str) -> Side {
             return column(&timed(&["-t", WINDOW, "-Q", SIGNAL, "-D", &seconds, "-f", "1"])?, "MsgRate[Mpps]");
         }
         // With a duration, perftest prints no median. So a short run tells how many requests fill the time.
-        let few_us = column(&timed(&["-n", &FEW.to_string()])?, "t_avg[usec]")?;
+        let few_us = column(&timed(&["-n", &CALIBRATION_REQUESTS.to_string()])?, "t_avg[usec]")?;
         let round_trips = if op == "read" { 1.0 } else { 2.0 };
         let count = (setting.seconds * 1e6 / (few_us * round_trips)) as u64;
-        Ok(column(&timed(&["-n", &count.max(FEW).to_string()])?, "t_typical[usec]")? * 1e3)
+        Ok(column(&timed(&["-n", &count.max(CALIBRATION_REQUESTS).to_string()])?, "t_typical[usec]")? * 1e3)
     };
     Side { system: "perftest", name, counts: 1.0, measure: Runner::new(run) }
 }

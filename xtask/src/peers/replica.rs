@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 
-use super::contest::{Contest, Runner, Side, Unit};
+use super::contest::{Comparison, Runner, Side, Unit};
 use super::mounts::{require, start};
 use super::{Server, Setting, figure, rust};
 use crate::process;
@@ -31,7 +31,7 @@ pub fn present() -> Result<(), String> {
 }
 
 /// Contests between our store and etcd.
-pub fn contests() -> Vec<Contest> {
+pub fn contests() -> Vec<Comparison> {
     let contest = |place: Place, in_flight: usize| {
         let unit = if in_flight == 1 { Unit::Nanoseconds } else { Unit::ThousandPerSecond };
         let side =
@@ -43,8 +43,8 @@ pub fn contests() -> Vec<Contest> {
             };
         let where_it_is = if place == Place::Memory { "in memory" } else { "on disk" };
         let load = if in_flight == 1 { "one at a time, p50".to_owned() } else { format!("{in_flight} in flight") };
-        Contest {
-            what: format!("replicated PUTs, three members {where_it_is}, {load}"),
+        Comparison {
+            title: format!("replicated PUTs, three members {where_it_is}, {load}"),
             unit,
             ours: side("sinew", "sinew", ours),
             peers: vec![side("etcd", "etcd", etcd)],

@@ -13,7 +13,7 @@ use super::File;
 use names::{Import, Module, Named, Names};
 
 /// Most re-exports through which a name is followed. More than these are taken for a circle.
-const PASSED_ON_MAX: usize = 16;
+const REEXPORTS_MAX: usize = 16;
 
 /// Finds the circles in the crate whose root is the file `root`.
 pub fn check(files: &[File], root: &str) -> Vec<String> {
@@ -80,8 +80,8 @@ impl<'a> Crate<'a> {
 
     /// Returns the module that a path in the module `within` leads to, and whether the path ends there; `None` if it
     /// leads to another crate.
-    fn target(&self, within: &[String], path: &[String], passed_on: usize) -> Option<(Module, bool)> {
-        if passed_on > PASSED_ON_MAX {
+    fn target(&self, within: &[String], path: &[String], reexports: usize) -> Option<(Module, bool)> {
+        if reexports > REEXPORTS_MAX {
             return None;
         }
         let (first, mut rest) = path.split_first()?;
@@ -107,7 +107,7 @@ impl<'a> Crate<'a> {
                 if !self.modules.contains(at.as_slice()) {
                     at.pop();
                     let origin = self.imports.get(&(&at, name)).map(|import| [*import, further].concat());
-                    let origin = origin.and_then(|origin| self.target(&at, &origin, passed_on + 1));
+                    let origin = origin.and_then(|origin| self.target(&at, &origin, reexports + 1));
                     return Some(origin.unwrap_or((at, false)));
                 }
             }

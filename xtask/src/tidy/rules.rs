@@ -207,7 +207,7 @@ fn tests_read_as_facts(file: &File) -> Vec<String> {
         } else if let Some(name) = name_after(line, "fn ") {
             if is_test
                 && !NO_TESTS.contains(&name)
-                && let Some(why) = no_fact(module, name)
+                && let Some(why) = why_not_a_fact(module, name)
             {
                 findings.push(finding(file, number, format!("the test `{name}` does not read as a fact: {why}")));
             }
@@ -224,7 +224,7 @@ fn name_after<'a>(line: &'a str, item: &str) -> Option<&'a str> {
 }
 
 /// Reason why a name does not read as a fact; a module may begin the sentence.
-fn no_fact(module: &str, name: &str) -> Option<&'static str> {
+fn why_not_a_fact(module: &str, name: &str) -> Option<&'static str> {
     if name.chars().any(char::is_uppercase) {
         return Some("names are in snake case");
     }

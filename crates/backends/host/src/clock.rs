@@ -49,7 +49,7 @@ impl Clock for HostClock {
 /// A memory fence alone does not order clock readings: the processor reads the time stamp counter ahead of loads that
 /// still wait for their cache line, so that something that takes 200 ns seems to take 10.
 #[inline]
-pub fn settle() {
+pub fn serialize() {
     fence(Ordering::SeqCst);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: `lfence` belongs to SSE2, which every x86-64 processor has; it touches neither memory nor registers.

@@ -22,7 +22,7 @@ const EIGHTHS_IN_USE: usize = 7;
 /// # Errors
 ///
 /// The error of reading `/proc/self/maps`.
-pub fn gather_on_huge_pages() -> io::Result<usize> {
+pub fn collapse_to_huge_pages() -> io::Result<usize> {
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     // SAFETY: the call reads a setting and touches no memory of ours.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -30,16 +30,16 @@ pub fn gather_on_huge_pages() -> io::Result<usize> {
         return Ok(0);
     }
     let maps = std::fs::read_to_string("/proc/self/maps")?;
-    let mut gathered = 0;
+    let mut collapsed = 0;
     for mapping in maps.lines().filter_map(private_memory) {
         for range in in_use(mapping.start, &residents(&mapping)) {
             // SAFETY: the call moves the contents of pages to other physical memory. It changes no byte, so it does not
             // matter who uses the range, or how.
             unsafe { libc::madvise(std::ptr::without_provenance_mut(range.start), range.len(), libc::MADV_COLLAPSE) };
-            gathered += range.len();
+            collapsed += range.len();
         }
     }
-    Ok(gathered)
+    Ok(collapsed)
 }
 
 /// The whole huge pages within a mapping, from its line in `/proc/self/maps`, if the process can write it, shares it
@@ -60,10 +60,10 @@ fn residents(range: &Range<usize>) -> Vec<u8> {
     let mut residents = vec![0; range.len() / PAGE];
     // SAFETY: the call writes one byte for each page of the range, and `residents` has exactly as many. It only
     // inspects the range itself.
-    let told = unsafe {
+    let status = unsafe {
         libc::mincore(std::ptr::without_provenance_mut(range.start), range.len(), residents.as_mut_ptr().cast())
     };
-    if told == 0 { residents } else { Vec::new() }
+    if status == 0 { residents } else { Vec::new() }
 }
 
 /// Runs of adjacent huge pages, from address `start` on, of which at least [`EIGHTHS_IN_USE`] eighths are in use.
@@ -91,7 +91,7 @@ mod tests {
     fn memory_keeps_its_contents() {
         let numbers: Vec<u64> = (0..2 * HUGE_PAGE as u64).collect();
         // 0 where the system has no huge pages or may not use them.
-        assert!(matches!(gather_on_huge_pages().unwrap(), 0 | 0x80_0000..), "most of it is in use");
+        assert!(matches!(collapse_to_huge_pages().unwrap(), 0 | 0x80_0000..), "most of it is in use");
         assert!(numbers.iter().enumerate().all(|(at, number)| at as u64 == *number));
     }
 

@@ -12,7 +12,7 @@ use sinew_mem::atomic::plain::{AtomicU32, Ordering};
 /// Number of the signal that came; 0 before one does.
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 /// Whether SIGUSR1 came.
-static ASKED: AtomicU32 = AtomicU32::new(0);
+static REQUESTED: AtomicU32 = AtomicU32::new(0);
 /// Whether SIGHUP came since the last [`Interrupt::take_reload`], once [`Interrupt::catch_reload`] has made it mean a
 /// reload.
 static RELOAD: AtomicU32 = AtomicU32::new(0);
@@ -102,7 +102,7 @@ impl Interrupt {
     #[inline]
     pub fn is_requested(&self) -> bool {
         // Acquire: as in `is_set`.
-        ASKED.load(Ordering::Acquire) != 0
+        REQUESTED.load(Ordering::Acquire) != 0
     }
 
     /// Makes SIGHUP ask the program to read its files again, instead of interrupting it. The signal then sets a flag of
@@ -161,11 +161,11 @@ impl Drop for WakeOnInterrupt {
 /// Sets the flag and wakes the thread that calls the wakers. Async-signal-safe.
 fn note_interrupt(signal: libc::c_int) {
     INTERRUPTED.store(signal as u32, Ordering::Release);
-    poke();
+    wake_thread();
 }
 
 /// Wakes the thread that calls the wakers. Async-signal-safe.
-fn poke() {
+fn wake_thread() {
     let fd = WAKE_FD.load(Ordering::Acquire);
     if fd != NO_FD {
         let one = 1u64.to_ne_bytes();
@@ -188,8 +188,8 @@ extern "C" fn on_signal(signal: libc::c_int) {
 extern "C" fn on_request(_: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };
-    ASKED.store(1, Ordering::Release);
-    poke();
+    REQUESTED.store(1, Ordering::Release);
+    wake_thread();
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
@@ -199,7 +199,7 @@ extern "C" fn on_reload(_: libc::c_int) {
     // SAFETY: errno belongs to the interrupted code; `write` may change it, so it is put back.
     let errno = unsafe { *libc::__errno_location() };
     RELOAD.store(1, Ordering::Release);
-    poke();
+    wake_thread();
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
@@ -270,9 +270,9 @@ mod tests {
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
-    struct Tell(mpsc::Sender<()>);
+    struct NotifyChannel(mpsc::Sender<()>);
 
-    impl WakeTarget for Tell {
+    impl WakeTarget for NotifyChannel {
         fn wake(&self) {
             let _ = self.0.send(());
         }
@@ -287,7 +287,7 @@ mod tests {
         assert!(!Interrupt::install().unwrap().is_set() && interrupt.exit_status().is_none());
         let (send, receive) = mpsc::channel();
         let (send_dropped, receive_dropped) = mpsc::channel();
-        let _kept = interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send))));
+        let _kept = interrupt.wake_on_interrupt(Waker::new(Arc::new(NotifyChannel(send))));
         interrupt.catch_reload().unwrap();
         for _ in 0..2 {
             assert!(!interrupt.take_reload());
@@ -299,7 +299,7 @@ mod tests {
                 "SIGHUP asks for files to be read again, and ends nothing"
             );
         }
-        drop(interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send_dropped)))));
+        drop(interrupt.wake_on_interrupt(Waker::new(Arc::new(NotifyChannel(send_dropped)))));
         // SAFETY: raises a signal that has a handler.
         unsafe { libc::raise(libc::SIGTERM) };
         receive.recv_timeout(Duration::from_secs(20)).expect("the waker is called");
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(interrupt.exit_status(), Some(143));
         assert!(receive_dropped.recv().is_err(), "a waker that was taken back is not called");
         let (send, receive) = mpsc::channel();
-        let _late = interrupt.wake_on_interrupt(Waker::new(Arc::new(Tell(send))));
+        let _late = interrupt.wake_on_interrupt(Waker::new(Arc::new(NotifyChannel(send))));
         receive.recv().expect("a waker that comes after the signal is called at once");
     }
 }

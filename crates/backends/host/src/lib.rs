@@ -34,11 +34,11 @@ mod pool;
 mod process;
 mod rendezvous;
 
-pub use clock::{HostClock, settle};
+pub use clock::{HostClock, serialize};
 pub use cpu::{available_cpus, pin_current_thread};
 pub use descriptors::{lengthen_backlog, raise_descriptor_limit};
 pub use entropy::SystemEntropy;
-pub use huge_pages::gather_on_huge_pages;
+pub use huge_pages::collapse_to_huge_pages;
 pub use idle::{IdleStatesError, IdleStatesOff, hold_idle_states_off};
 pub use idle_time::IdleTime;
 pub use interrupt::{Interrupt, WakeOnInterrupt};

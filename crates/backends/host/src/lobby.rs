@@ -31,9 +31,9 @@ impl Default for LobbyLimits {
 }
 
 /// Connections accepted between two checks of those that wait.
-const ACCEPTED_PER_LOOK: usize = 32;
+const ACCEPTS_PER_CHECK: usize = 32;
 /// Backlog of the listening socket: connections that wait to be accepted, where the system allows so many.
-const AT_THE_DOOR: u16 = 1024;
+const BACKLOG: u16 = 1024;
 /// Reasons kept for [`Lobby::turned_away`].
 const REASONS_MAX: usize = 16;
 
@@ -44,26 +44,26 @@ pub struct Lobby {
     listener: RendezvousListener,
     limits: LobbyLimits,
     /// In order of arrival.
-    waiting: VecDeque<Guest>,
+    waiting: VecDeque<Waiting>,
     ready: VecDeque<(Rendezvous, Vec<u8>)>,
     reasons: VecDeque<RendezvousError>,
 }
 
 /// A connection that waits.
 #[derive(Debug)]
-struct Guest {
+struct Waiting {
     stream: TcpStream,
     peer: SocketAddr,
-    until: Instant,
+    deadline_at: Instant,
     /// Bytes received so far: the header, and what follows it.
-    said: Vec<u8>,
+    received: Vec<u8>,
 }
 
-impl Guest {
+impl Waiting {
     /// Reads what has arrived; returns the frame once it is whole.
-    fn hear(&mut self, len_max: usize) -> Result<Option<Vec<u8>>, RendezvousError> {
+    fn read_frame(&mut self, len_max: usize) -> Result<Option<Vec<u8>>, RendezvousError> {
         loop {
-            let wanted = match self.said.first_chunk::<HEADER_LEN>() {
+            let wanted = match self.received.first_chunk::<HEADER_LEN>() {
                 None => HEADER_LEN,
                 Some(header) => {
                     let len = body_len(header, self.peer)?;
@@ -73,16 +73,16 @@ impl Guest {
                     HEADER_LEN + len
                 }
             };
-            let missing = wanted - self.said.len();
+            let missing = wanted - self.received.len();
             if missing == 0 {
-                return Ok(Some(self.said.split_off(HEADER_LEN)));
+                return Ok(Some(self.received.split_off(HEADER_LEN)));
             }
             // Memory is allocated as bytes arrive.
             let mut piece = [0; 4096];
             let room = missing.min(piece.len());
             match (&self.stream).read(&mut piece[..room]) {
                 Ok(0) => return Err(RendezvousError::Closed { peer: self.peer }),
-                Ok(read) => self.said.extend(&piece[..read]),
+                Ok(read) => self.received.extend(&piece[..read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Err(RendezvousError::Closed { peer: self.peer }),
@@ -96,7 +96,7 @@ impl Lobby {
     pub fn new(listener: RendezvousListener, limits: LobbyLimits) -> Self {
         let (waiting, ready, reasons) = Default::default();
         // A shorter backlog only makes some of a crowd connect a second later.
-        let _ = lengthen_backlog(listener.socket(), AT_THE_DOOR);
+        let _ = lengthen_backlog(listener.socket(), BACKLOG);
         Self { listener, limits, waiting, ready, reasons }
     }
 
@@ -123,8 +123,8 @@ impl Lobby {
             }
             self.sleep(end)?;
             // Waiting connections are read first: one whose frame is whole must not make way for another.
-            self.hear_all();
-            self.take_in()?;
+            self.read_all();
+            self.accept_pending()?;
             if self.ready.is_empty() && Instant::now() >= end {
                 return Ok(None);
             }
@@ -138,7 +138,7 @@ impl Lobby {
 
     /// Waits until a connection or data arrives, or the oldest connection has waited too long.
     fn sleep(&self, end: Instant) -> Result<(), RendezvousError> {
-        let until = self.waiting.front().map_or(end, |oldest| oldest.until.min(end));
+        let until = self.waiting.front().map_or(end, |oldest| oldest.deadline_at.min(end));
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         let listener = PollFd::new(self.listener.socket(), PollFlags::IN);
@@ -155,11 +155,11 @@ impl Lobby {
     }
 
     /// Reads from all waiting connections, and drops those that have waited too long.
-    fn hear_all(&mut self) {
+    fn read_all(&mut self) {
         let now = Instant::now();
         for guest in std::mem::take(&mut self.waiting) {
-            if let Some(guest) = self.hear(guest) {
-                if now < guest.until {
+            if let Some(guest) = self.read_guest(guest) {
+                if now < guest.deadline_at {
                     self.waiting.push_back(guest);
                 } else {
                     let (peer, limit) = (guest.peer, self.limits.patience);
@@ -170,12 +170,12 @@ impl Lobby {
     }
 
     /// Reads from one connection. Returns it if its frame is not whole yet.
-    fn hear(&mut self, mut guest: Guest) -> Option<Guest> {
-        match guest.hear(self.limits.hello_len_max) {
+    fn read_guest(&mut self, mut guest: Waiting) -> Option<Waiting> {
+        match guest.read_frame(self.limits.hello_len_max) {
             Ok(None) => return Some(guest),
             Ok(Some(frame)) => {
-                let Guest { stream, peer, .. } = guest;
-                match self.listener.meet(stream, peer) {
+                let Waiting { stream, peer, .. } = guest;
+                match self.listener.wrap_accepted(stream, peer) {
                     Ok(rendezvous) => self.ready.push_back((rendezvous, frame)),
                     Err(error) => self.turn_away(error),
                 }
@@ -191,16 +191,16 @@ impl Lobby {
         }
     }
 
-    /// Accepts connections from the backlog, up to [`ACCEPTED_PER_LOOK`].
-    fn take_in(&mut self) -> Result<(), RendezvousError> {
-        for _ in 0..ACCEPTED_PER_LOOK {
+    /// Accepts connections from the backlog, up to [`ACCEPTS_PER_CHECK`].
+    fn accept_pending(&mut self) -> Result<(), RendezvousError> {
+        for _ in 0..ACCEPTS_PER_CHECK {
             let (stream, peer) = match self.listener.socket().accept() {
                 Ok(came) => came,
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => return Ok(()),
                     ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
                     // Probably no descriptor is left: dropping a waiting connection frees one.
-                    _ if self.make_way() => continue,
+                    _ if self.evict_one() => continue,
                     _ => return Err(self.failed(error)),
                 },
             };
@@ -208,10 +208,10 @@ impl Lobby {
                 self.turn_away(self.failed(error));
                 continue;
             }
-            let guest = Guest { stream, peer, until: deadline(self.limits.patience), said: Vec::new() };
-            if let Some(guest) = self.hear(guest) {
+            let guest = Waiting { stream, peer, deadline_at: deadline(self.limits.patience), received: Vec::new() };
+            if let Some(guest) = self.read_guest(guest) {
                 if self.waiting.len() >= self.limits.places.max(1) {
-                    self.make_way();
+                    self.evict_one();
                 }
                 self.waiting.push_back(guest);
             }
@@ -220,14 +220,14 @@ impl Lobby {
     }
 
     /// Drops a waiting connection: the oldest one of the host that has most of them. False when none waits.
-    fn make_way(&mut self) -> bool {
+    fn evict_one(&mut self) -> bool {
         let ips: Vec<IpAddr> = self.waiting.iter().map(|guest| guest.peer.ip().to_canonical()).collect();
         let of_its_host = |at: &usize| ips.iter().filter(|&&ip| ip == ips[*at]).count();
         // `max_by_key` returns the last of equals; searched from the back, that is the oldest.
         let Some(at) = (0..ips.len()).rev().max_by_key(of_its_host) else { return false };
         if let Some(guest) = self.waiting.remove(at) {
             // Its frame may have become whole just now.
-            if let Some(guest) = self.hear(guest) {
+            if let Some(guest) = self.read_guest(guest) {
                 self.turn_away(RendezvousError::MadeWay { peer: guest.peer });
             }
         }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     /// First frames that become whole until nothing arrives for 20 ms.
-    fn heard(lobby: &mut Lobby) -> Vec<Vec<u8>> {
+    fn next_frames(lobby: &mut Lobby) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| lobby.next(Duration::from_millis(20)).unwrap()).map(|(_, frame)| frame).collect()
     }
 
@@ -284,7 +284,7 @@ mod tests {
         let mut lobby = lobby(LobbyLimits { patience: SHORT, ..LobbyLimits::default() });
         let silent: Vec<_> = (0..10).map(|_| visit(&lobby)).collect();
         let began = Instant::now();
-        assert!(heard(&mut lobby).is_empty());
+        assert!(next_frames(&mut lobby).is_empty());
         while lobby.waiting() > 0 {
             assert!(lobby.next(SHORT).unwrap().is_none() && began.elapsed() < SOON);
         }
@@ -312,10 +312,10 @@ mod tests {
     fn the_oldest_of_those_who_wait_makes_way_for_who_comes() {
         let mut lobby = lobby(LobbyLimits { places: 8, patience: SOON, ..LobbyLimits::default() });
         let mut silent: VecDeque<_> = (0..8).map(|_| visit(&lobby)).collect();
-        assert!(heard(&mut lobby).is_empty());
+        assert!(next_frames(&mut lobby).is_empty());
         for _ in 0..50 {
             silent.push_back(visit(&lobby));
-            assert!(heard(&mut lobby).is_empty());
+            assert!(next_frames(&mut lobby).is_empty());
             assert_eq!(lobby.waiting(), 8);
             assert!(is_closed(&silent.pop_front().unwrap()));
             assert!(matches!(lobby.turned_away().next(), Some(RendezvousError::MadeWay { .. })));
@@ -325,7 +325,7 @@ mod tests {
         let bytes = bytes_of(b"hello");
         good.write_all(&bytes[..9]).unwrap();
         silent.push_back(visit(&lobby));
-        assert!(heard(&mut lobby).is_empty());
+        assert!(next_frames(&mut lobby).is_empty());
         good.write_all(&bytes[9..]).unwrap();
         assert_eq!(lobby.next(SOON).unwrap().unwrap().1, b"hello");
     }
@@ -342,7 +342,7 @@ mod tests {
         let alone = from("127.0.0.2");
         let bound = alone.local_addr().unwrap().ip();
         let _many: Vec<_> = (0..40).map(|_| from("127.0.0.1")).collect();
-        assert!(heard(&mut lobby).is_empty());
+        assert!(next_frames(&mut lobby).is_empty());
         assert_eq!(lobby.waiting(), 8);
         if bound.to_string() == "127.0.0.2" {
             assert!(
@@ -359,7 +359,7 @@ mod tests {
         for _ in 0..5 {
             // No more at a time than the backlog holds.
             crowd.extend((0..40).map(|_| visit(&lobby)));
-            assert!(heard(&mut lobby).is_empty());
+            assert!(next_frames(&mut lobby).is_empty());
         }
         let frame = bytes_of(&[1; 1_000]);
         for round in 0..10 {
@@ -386,11 +386,11 @@ mod tests {
         ] {
             let mut stream = visit(&lobby);
             stream.write_all(&said).unwrap();
-            let turned_away = heard(&mut lobby).is_empty();
+            let turned_away = next_frames(&mut lobby).is_empty();
             assert_eq!((turned_away, lobby.turned_away().count() == 1), (is_right, is_right));
         }
         drop(visit(&lobby));
-        assert!(heard(&mut lobby).is_empty());
+        assert!(next_frames(&mut lobby).is_empty());
         assert!(matches!(lobby.turned_away().next(), Some(RendezvousError::Closed { .. })));
     }
 }

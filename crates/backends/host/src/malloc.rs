@@ -2,7 +2,7 @@
 
 /// Buffers of this many bytes and more are mapped from the system one by one.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const LONG: libc::c_int = 64 << 10;
+const MMAP_THRESHOLD: libc::c_int = 64 << 10;
 
 /// Makes the allocator return buffers of 64 KiB and more to the system as soon as they are freed.
 ///
@@ -14,7 +14,7 @@ pub fn give_back_long_buffers() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: `mallopt` changes how the allocator treats later requests, under its own lock.
     unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LONG);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, LONG);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, MMAP_THRESHOLD);
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! The answer is one frame of the [rendezvous](crate::Rendezvous), always the same and so short that a fresh connection
 //! takes it at once. The thread reads nothing from a caller and never waits for one. A stranger costs a connection for
-//! a moment, and at most [`ANSWERS_PER_TURN`] callers are answered every [`PAUSE`]. The port's own event loop is not
-//! involved.
+//! a moment, and at most [`ANSWERS_PER_TURN`] callers are answered every [`ACCEPT_PAUSE`]. The port's own event loop is
+//! not involved.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -20,12 +20,13 @@ use sinew_fabric::{Address, PortError};
 use crate::rendezvous::{Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener, bytes_of};
 
 /// Time for which a lookup waits for the connection, and again for the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
-const LIMITS: RendezvousLimits = RendezvousLimits { frame_len_max: QpAddress::BYTES_MAX, frame_timeout: PATIENCE };
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const LIMITS: RendezvousLimits =
+    RendezvousLimits { frame_len_max: QpAddress::BYTES_MAX, frame_timeout: ANSWER_TIMEOUT };
 /// Callers answered before the thread pauses.
 const ANSWERS_PER_TURN: usize = 64;
 /// Time for which nobody is accepted after that, or after a lack of descriptors.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// The [`Names`] of `scheme://HOST:PORT`. An announced port has a thread of its own that answers there.
 ///
@@ -69,10 +70,10 @@ impl Names for TcpNames {
     fn look_up(&mut self, address: &Address) -> Result<QpAddress, PortError> {
         self.check(address)?;
         let (host, port) = address.host_to_call()?;
-        let place = place(host.unwrap_or("localhost"), port);
-        let told = Rendezvous::connect_once(&place, PATIENCE, LIMITS).and_then(|mut there| there.receive());
+        let place = socket_address(host.unwrap_or("localhost"), port);
+        let answer = Rendezvous::connect_once(&place, ANSWER_TIMEOUT, LIMITS).and_then(|mut there| there.receive());
         let not_found = |looked_in| Err(PortError::NotFound { address: address.to_string(), looked_in });
-        match told {
+        match answer {
             Ok(bytes) => QpAddress::from_bytes(&bytes)
                 .map_or_else(|| not_found(format!("the answer of {place}, which is not a queue pair's address")), Ok),
             Err(RendezvousError::Address { source, .. }) => Err(unknown_host(address, host, source)),
@@ -84,7 +85,7 @@ impl Names for TcpNames {
 }
 
 /// Joins a host and a port in the form that the system resolves.
-fn place(host: &str, port: u16) -> String {
+fn socket_address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
@@ -95,7 +96,7 @@ fn unknown_host(address: &Address, host: Option<&str>, source: io::Error) -> Por
 fn bind(address: &Address) -> Result<RendezvousListener, PortError> {
     let (host, port) = address.host_and_port()?;
     let port = port.unwrap_or(0);
-    let bind = |host| RendezvousListener::bind(&place(host, port), LIMITS);
+    let bind = |host| RendezvousListener::bind(&socket_address(host, port), LIMITS);
     let bound = match host {
         Some(host) => bind(host),
         // IPv6 first: its wildcard takes IPv4 too.
@@ -119,9 +120,9 @@ struct Announcement {
 }
 
 impl Announcement {
-    fn start(listener: RendezvousListener, what: &[u8]) -> io::Result<Self> {
+    fn start(listener: RendezvousListener, frame: &[u8]) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (stopped, frame) = (Arc::clone(&stop), bytes_of(what));
+        let (stopped, frame) = (Arc::clone(&stop), bytes_of(frame));
         let answering = move || answer_all(listener.socket(), &stopped, &frame);
         let thread = std::thread::Builder::new().name("sinew-names".to_owned()).spawn(answering)?;
         Ok(Self { stop, thread: Some(thread) })
@@ -143,7 +144,7 @@ fn answer_all(listener: &TcpListener, stop: &OwnedFd, frame: &[u8]) {
     loop {
         let wanted = if paused { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(listener, wanted)];
-        if poll(&mut fds, paused.then_some(&PAUSE)).is_err() {
+        if poll(&mut fds, paused.then_some(&ACCEPT_PAUSE)).is_err() {
             // A signal came, or the kernel is out of memory for the moment.
             std::thread::sleep(Duration::from_millis(1));
         } else if !fds[0].revents().is_empty() {
@@ -157,7 +158,7 @@ fn answer_all(listener: &TcpListener, stop: &OwnedFd, frame: &[u8]) {
 fn answer_some(listener: &TcpListener, frame: &[u8]) -> bool {
     for _ in 0..ANSWERS_PER_TURN {
         match listener.accept() {
-            Ok((stream, _)) => tell(&stream, frame),
+            Ok((stream, _)) => send_answer(&stream, frame),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
             Err(_) => return false,
@@ -167,7 +168,7 @@ fn answer_some(listener: &TcpListener, frame: &[u8]) -> bool {
 }
 
 /// Sends the answer, unless it cannot be sent at once.
-fn tell(mut stream: &TcpStream, frame: &[u8]) {
+fn send_answer(mut stream: &TcpStream, frame: &[u8]) {
     if stream.set_nonblocking(true).is_ok() {
         let _ = stream.write(frame);
         let _ = stream.shutdown(Shutdown::Write);
@@ -202,7 +203,7 @@ mod tests {
         (names, address)
     }
 
-    fn at(place: impl std::fmt::Display) -> Address {
+    fn tcp_address(place: impl std::fmt::Display) -> Address {
         format!("ibverbs://{place}").parse().unwrap()
     }
 
@@ -238,12 +239,12 @@ mod tests {
     fn who_says_nothing_or_something_else_is_an_error_within_its_time() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let began = Instant::now();
-        let error = names().look_up(&at(silent.local_addr().unwrap())).unwrap_err();
+        let error = names().look_up(&tcp_address(silent.local_addr().unwrap())).unwrap_err();
         assert!(
             matches!(&error, PortError::NotFound { looked_in, .. } if looked_in.contains("did not send")),
             "{error}"
         );
-        assert!(began.elapsed() < 20 * PATIENCE);
+        assert!(began.elapsed() < 20 * ANSWER_TIMEOUT);
         for (said, why) in [
             (b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec(), "not a Sinew rendezvous"),
             (bytes_of(b"hello"), "not a queue pair's address"),
@@ -253,7 +254,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let place = listener.local_addr().unwrap();
             let server = std::thread::spawn(move || listener.accept().unwrap().0.write_all(&said).unwrap());
-            let error = names().look_up(&at(place)).unwrap_err();
+            let error = names().look_up(&tcp_address(place)).unwrap_err();
             assert!(matches!(&error, PortError::NotFound { looked_in, .. } if looked_in.contains(why)), "{error}");
             server.join().unwrap();
         }
@@ -268,9 +269,9 @@ mod tests {
             assert!(matches!(error, PortError::Address(_)), "{error}");
         }
         for bad in ["127.0.0.1", "127.0.0.1:0", "", "127.0.0.1:7?speed=1"] {
-            assert!(matches!(names().look_up(&at(bad)), Err(PortError::Address(_))), "{bad}");
+            assert!(matches!(names().look_up(&tcp_address(bad)), Err(PortError::Address(_))), "{bad}");
         }
-        let unknown = names().look_up(&at("no.such.host.invalid:7")).unwrap_err();
+        let unknown = names().look_up(&tcp_address("no.such.host.invalid:7")).unwrap_err();
         assert!(matches!(&unknown, PortError::UnknownHost { host, .. } if host == "no.such.host.invalid"), "{unknown}");
     }
 }

@@ -42,15 +42,15 @@ mod tests {
     /// Pinned KiB of the mapping that holds an address.
     fn locked_kib(address: usize) -> Option<u64> {
         let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
-        let mut is_it = false;
+        let mut contains = false;
         for line in maps.lines() {
             let range = line.split_ascii_whitespace().next().and_then(|first| first.split_once('-'));
             if let Some((start, end)) = range
                 && let (Ok(start), Ok(end)) = (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16))
             {
-                is_it = (start..end).contains(&address);
+                contains = (start..end).contains(&address);
             }
-            if let Some(locked) = line.strip_prefix("Locked:").filter(|_| is_it) {
+            if let Some(locked) = line.strip_prefix("Locked:").filter(|_| contains) {
                 return locked.split_ascii_whitespace().next()?.parse().ok();
             }
         }

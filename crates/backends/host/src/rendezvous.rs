@@ -17,9 +17,9 @@ const MAGIC: [u8; 4] = *b"SNWR";
 const VERSION: u16 = 1;
 pub(crate) const HEADER_LEN: usize = 12;
 /// Pauses between two attempts to connect: the first, and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
 /// Bytes of memory taken at a time for a frame, as its bytes arrive.
-const PIECE: usize = 64 << 10;
+const CHUNK_LEN: usize = 64 << 10;
 
 /// Reason why two programs could not meet, or why their connection failed.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +73,7 @@ pub enum RendezvousError {
     },
     /// Something else listens there.
     #[error("{peer} is not a Sinew rendezvous: its first bytes are {start:02x?}; check the address and port")]
-    NotOurs {
+    BadMagic {
         /// The peer's address.
         peer: SocketAddr,
         /// First bytes received, in place of the magic.
@@ -164,7 +164,7 @@ fn nobody_there(address: &str, began: Instant, source: io::Error) -> RendezvousE
     RendezvousError::NobodyThere { address: address.to_owned(), tried_for: began.elapsed(), source }
 }
 
-fn system(doing: String) -> impl FnOnce(io::Error) -> RendezvousError {
+fn system_error(doing: String) -> impl FnOnce(io::Error) -> RendezvousError {
     move |source| RendezvousError::System { doing, source }
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn body_len(header: &[u8; HEADER_LEN], peer: SocketAddr) -> Result<us
     let [m0, m1, m2, m3, v0, v1, z0, z1, len @ ..] = *header;
     let start = [m0, m1, m2, m3];
     if start != MAGIC {
-        return Err(RendezvousError::NotOurs { peer, start });
+        return Err(RendezvousError::BadMagic { peer, start });
     }
     let version = u16::from_le_bytes([v0, v1]);
     if version != VERSION || [z0, z1] != [0; 2] {
@@ -246,12 +246,12 @@ impl RendezvousListener {
     ///
     /// [`RendezvousError::System`], such as too few descriptors; the listener stays usable.
     pub fn accept(&self, timeout: Duration) -> Result<Option<Rendezvous>, RendezvousError> {
-        let error = || system(format!("waiting for others at {}", self.address));
+        let error = || system_error(format!("waiting for others at {}", self.address));
         if !is_readable(&self.listener, timeout).map_err(error())? {
             return Ok(None);
         }
         match self.listener.accept() {
-            Ok((stream, peer)) => self.meet(stream, peer).map(Some),
+            Ok((stream, peer)) => self.wrap_accepted(stream, peer).map(Some),
             Err(gone) if matches!(gone.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => Ok(None),
             Err(other) => Err(error()(other)),
         }
@@ -260,8 +260,8 @@ impl RendezvousListener {
 
 impl RendezvousListener {
     /// Makes a rendezvous of an accepted connection.
-    pub(crate) fn meet(&self, stream: TcpStream, peer: SocketAddr) -> Result<Rendezvous, RendezvousError> {
-        stream.set_nonblocking(false).map_err(system(format!("talking to {peer}")))?;
+    pub(crate) fn wrap_accepted(&self, stream: TcpStream, peer: SocketAddr) -> Result<Rendezvous, RendezvousError> {
+        stream.set_nonblocking(false).map_err(system_error(format!("talking to {peer}")))?;
         Rendezvous::new(stream, peer, self.limits)
     }
 }
@@ -269,7 +269,7 @@ impl RendezvousListener {
 impl Rendezvous {
     fn new(stream: TcpStream, peer: SocketAddr, limits: RendezvousLimits) -> Result<Self, RendezvousError> {
         // Frames are short, and the peer waits for each.
-        stream.set_nodelay(true).map_err(system(format!("talking to {peer}")))?;
+        stream.set_nodelay(true).map_err(system_error(format!("talking to {peer}")))?;
         Ok(Self { stream, peer, limits })
     }
 
@@ -280,9 +280,9 @@ impl Rendezvous {
     /// [`RendezvousError::Address`], [`RendezvousError::NobodyThere`].
     pub fn connect(address: &str, timeout: Duration, limits: RendezvousLimits) -> Result<Self, RendezvousError> {
         let places = resolve(address)?;
-        let (began, [mut pause, pause_max]) = (Instant::now(), PAUSES);
+        let (began, [mut pause, pause_max]) = (Instant::now(), RETRY_PAUSES);
         loop {
-            match Self::try_places(&places, timeout.saturating_sub(began.elapsed()), limits) {
+            match Self::try_addresses(&places, timeout.saturating_sub(began.elapsed()), limits) {
                 Err(source) if began.elapsed() + pause >= timeout => {
                     return Err(nobody_there(address, began, source));
                 }
@@ -302,12 +302,12 @@ impl Rendezvous {
     /// As for [`Self::connect`].
     pub fn connect_once(address: &str, timeout: Duration, limits: RendezvousLimits) -> Result<Self, RendezvousError> {
         let (places, began) = (resolve(address)?, Instant::now());
-        Self::try_places(&places, timeout, limits).unwrap_or_else(|source| Err(nobody_there(address, began, source)))
+        Self::try_addresses(&places, timeout, limits).unwrap_or_else(|source| Err(nobody_there(address, began, source)))
     }
 
     /// Tries each of `places` once, in turn; the error is that of the last. Each has an equal share of the time that is
     /// left, so that a host that drops packets silently leaves time for the next.
-    fn try_places(
+    fn try_addresses(
         places: &[SocketAddr],
         timeout: Duration,
         limits: RendezvousLimits,
@@ -337,7 +337,7 @@ impl Rendezvous {
     ///
     /// [`RendezvousError::System`].
     pub fn wait(&self, timeout: Duration) -> Result<bool, RendezvousError> {
-        is_readable(&self.stream, timeout).map_err(system(format!("waiting for {}", self.peer)))
+        is_readable(&self.stream, timeout).map_err(system_error(format!("waiting for {}", self.peer)))
     }
 
     /// Sends a frame.
@@ -355,7 +355,7 @@ impl Rendezvous {
             let doing = "take a frame";
             let timeout = self.time_left(deadline, doing)?;
             let written = self.stream.set_write_timeout(Some(timeout)).and_then(|()| (&self.stream).write(left));
-            left = &left[self.moved(written, doing)?..];
+            left = &left[self.bytes_or_error(written, doing)?..];
         }
         Ok(())
     }
@@ -375,7 +375,7 @@ impl Rendezvous {
         let mut frame = Vec::new();
         while frame.len() < len {
             let have = frame.len();
-            frame.resize(len.min(have + PIECE), 0);
+            frame.resize(len.min(have + CHUNK_LEN), 0);
             self.read_exact(&mut frame[have..], deadline)?;
         }
         Ok(frame)
@@ -391,7 +391,7 @@ impl Rendezvous {
             let doing = "send a frame";
             let timeout = self.time_left(deadline, doing)?;
             let read = self.stream.set_read_timeout(Some(timeout)).and_then(|()| (&self.stream).read(target));
-            let read = self.moved(read, doing)?;
+            let read = self.bytes_or_error(read, doing)?;
             target = &mut target[read..];
         }
         Ok(())
@@ -407,7 +407,7 @@ impl Rendezvous {
     }
 
     /// Bytes that a read or a write moved; 0 when a signal interrupted it.
-    fn moved(&self, result: io::Result<usize>, doing: &'static str) -> Result<usize, RendezvousError> {
+    fn bytes_or_error(&self, result: io::Result<usize>, doing: &'static str) -> Result<usize, RendezvousError> {
         match result {
             Ok(0) => Err(RendezvousError::Closed { peer: self.peer }),
             Ok(bytes) => Ok(bytes),
@@ -417,7 +417,7 @@ impl Rendezvous {
                 ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
                     Err(RendezvousError::Closed { peer: self.peer })
                 }
-                _ => Err(system(format!("talking to {}", self.peer))(error)),
+                _ => Err(system_error(format!("talking to {}", self.peer))(error)),
             },
         }
     }
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn frames_of_every_length_arrive_whole_and_in_order() {
         let (mut here, mut there) = pair();
-        let frames = [0, 1, 1000, PIECE, PIECE + 1, 200_000].map(|len| vec![len as u8; len]);
+        let frames = [0, 1, 1000, CHUNK_LEN, CHUNK_LEN + 1, 200_000].map(|len| vec![len as u8; len]);
         let sent = frames.clone();
         let thread = std::thread::spawn(move || {
             sent.iter().for_each(|frame| here.send(frame).unwrap());
@@ -491,7 +491,7 @@ mod tests {
     #[test]
     fn what_is_no_frame_is_refused_by_reason() {
         let error = verdict(b"GET / HTTP/1.1\r\n\r\n").unwrap_err();
-        assert!(matches!(error, RendezvousError::NotOurs { start, .. } if &start == b"GET "), "{error}");
+        assert!(matches!(error, RendezvousError::BadMagic { start, .. } if &start == b"GET "), "{error}");
         let error = verdict(&header(VERSION + 1, 0)).unwrap_err();
         assert!(matches!(error, RendezvousError::Version { theirs: 2, .. }), "{error}");
         let mut reserved = header(VERSION, 0);
@@ -564,7 +564,7 @@ mod tests {
         let (swallows, _full) = swallowing();
         let good = listener();
         let (timeout, began) = (Duration::from_secs(2), Instant::now());
-        let met = Rendezvous::try_places(&[swallows, good.address()], timeout, LIMITS).unwrap().unwrap();
+        let met = Rendezvous::try_addresses(&[swallows, good.address()], timeout, LIMITS).unwrap().unwrap();
         assert_eq!(met.peer(), good.address());
         assert!(began.elapsed() < timeout, "no time was left for the second address");
     }

@@ -6,7 +6,7 @@ use sinew_fabric::verbs::{QpAddress, VerbsError};
 use crate::device::DeviceInner;
 use crate::gid;
 use crate::port::Link;
-use crate::ways::Target;
+use crate::routes::Target;
 
 /// First bytes of an address, for this fabric and version.
 const MAGIC: [u8; 3] = *b"IB1";
@@ -56,23 +56,27 @@ impl PortAddress {
 
     /// Checks that packets can go from our own port to this one.
     pub fn check_from(&self, ours: &Self) -> Result<(), VerbsError> {
-        let wrong = |why: String| Err(VerbsError::Address(why));
+        let mismatch = |why: String| Err(VerbsError::Address(why));
         let link = |infiniband| if infiniband { "InfiniBand" } else { "Ethernet" };
         if self.infiniband != ours.infiniband {
-            return wrong(format!("it is on {}, but this port is on {}", link(self.infiniband), link(ours.infiniband)));
+            return mismatch(format!(
+                "it is on {}, but this port is on {}",
+                link(self.infiniband),
+                link(ours.infiniband)
+            ));
         }
         if self.infiniband && (self.lid == 0 || self.lid >= 0xC000) {
-            return wrong(format!("{} is not a port's LID", self.lid));
+            return mismatch(format!("{} is not a port's LID", self.lid));
         }
         if self.infiniband && self.is_beyond_router(ours) {
             let (theirs, ours) = (gid::text_of(self.gid), gid::text_of(ours.gid));
-            return wrong(format!(
+            return mismatch(format!(
                 "{theirs} is on another InfiniBand subnet than {ours}, and no router's LID is known: use hosts of one subnet"
             ));
         }
         if !self.infiniband && !gid::can_reach(ours.gid, self.gid) {
             let (theirs, ours) = (gid::text_of(self.gid), gid::text_of(ours.gid));
-            return wrong(format!(
+            return mismatch(format!(
                 "{theirs} cannot be reached from {ours}; open both devices with GIDs of one kind (`?gid=3`)"
             ));
         }
@@ -82,8 +86,8 @@ impl PortAddress {
     /// Whether it is on another subnet than ours, where its local identifier means nothing. (A port without a GID
     /// counts as on ours.)
     fn is_beyond_router(&self, ours: &Self) -> bool {
-        let says = |port: &Self| port.gid != [0; 16];
-        says(self) && says(ours) && gid::subnet_of(self.gid) != gid::subnet_of(ours.gid)
+        let describes = |port: &Self| port.gid != [0; 16];
+        describes(self) && describes(ours) && gid::subnet_of(self.gid) != gid::subnet_of(ours.gid)
     }
 
     /// The target of packets to a port that [`Self::check_from`] accepts. Some InfiniBand fabrics require global

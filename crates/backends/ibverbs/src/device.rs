@@ -96,36 +96,36 @@ impl IbDevice {
     ///
     /// [`VerbsError::NoDevice`] when there is no library, no such device or no usable one, with the reasons and
     /// remedies; [`VerbsError::System`] when the device may not be opened.
-    pub fn open(which: &Selector) -> Result<Self, VerbsError> {
+    pub fn open(selector: &Selector) -> Result<Self, VerbsError> {
         let list = List::get(Library::get()?)?;
-        let named = |name: &str| which.device.as_deref().is_none_or(|wanted| wanted == name);
+        let named = |name: &str| selector.device.as_deref().is_none_or(|wanted| wanted == name);
         let mut reasons = Vec::new();
         for device in list.devices() {
             let name = list.name(device);
             if !named(&name) {
                 continue;
             }
-            let opened = match list.unfit(device) {
+            let opened = match list.unsupported_reason(device) {
                 Some(why) => Err(VerbsError::NoDevice(format!("{name}: {why}"))),
-                None => list.open(device).and_then(|context| Self::at_port(context, which)),
+                None => list.open(device).and_then(|context| Self::at_port(context, selector)),
             };
             match opened {
                 Ok(device) => return Ok(device),
                 // A named device's own error is the most precise.
-                Err(error) if which.device.is_some() => return Err(error),
+                Err(error) if selector.device.is_some() => return Err(error),
                 Err(error) => reasons.push(error.to_string()),
             }
         }
-        if which.device.is_some() {
+        if selector.device.is_some() {
             let names: Vec<_> = list.devices().map(|device| list.name(device)).collect();
-            reasons.push(format!("there is no RDMA device {which}; there is {}", names.join(", ")));
+            reasons.push(format!("there is no RDMA device {selector}; there is {}", names.join(", ")));
         }
         Err(VerbsError::NoDevice(reasons.join("; ")))
     }
 
-    fn at_port(context: Context, which: &Selector) -> Result<Self, VerbsError> {
+    fn at_port(context: Context, selector: &Selector) -> Result<Self, VerbsError> {
         let limits = context.attributes()?;
-        let numbers = match which.port {
+        let numbers = match selector.port {
             Some(number) if (1..=limits.phys_port_cnt).contains(&number) => number..=number,
             Some(number) => {
                 let count = limits.phys_port_cnt;
@@ -137,7 +137,7 @@ impl IbDevice {
         for number in numbers {
             let port = context.port(number)?;
             match &port.trouble {
-                None => return Self::new(context, &limits, port, which.gid_index),
+                None => return Self::new(context, &limits, port, selector.gid_index),
                 Some(why) => reasons.push(format!("{}:{number} ({}): {why}", context.name, port.state)),
             }
         }

@@ -62,9 +62,9 @@ mod list;
 mod options;
 mod port;
 mod registration;
-mod strangers;
+mod routes;
 mod thread;
-mod ways;
+mod time_budget;
 mod work;
 mod work_id;
 

@@ -74,13 +74,13 @@ impl List {
             (1..=attributes.phys_port_cnt).map(|number| context.port(number)).collect()
         });
         match described {
-            Ok(ports) => DeviceInfo { name, ports, trouble: self.unfit(device) },
+            Ok(ports) => DeviceInfo { name, ports, trouble: self.unsupported_reason(device) },
             Err(error) => DeviceInfo { name, ports: Vec::new(), trouble: Some(error.to_string()) },
         }
     }
 
     /// Reason why this kind of device cannot be used, if it cannot.
-    pub fn unfit(&self, device: *mut ibv_device) -> Option<String> {
+    pub fn unsupported_reason(&self, device: *mut ibv_device) -> Option<String> {
         // SAFETY: a device of the list.
         let why = match unsafe { (*device).transport_type } {
             IBV_TRANSPORT_IB => return None,

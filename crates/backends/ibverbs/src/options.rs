@@ -44,7 +44,7 @@ impl IbOptions {
         let number = |name: &str, least: usize, most: usize, unit: &str| {
             let expected = format!("a number of {unit} from {least} to {most}");
             match address.parsed_option::<usize>(name, &expected)? {
-                Some(value) if !(least..=most).contains(&value) => Err(bad(address, name, expected)),
+                Some(value) if !(least..=most).contains(&value) => Err(bad_value(address, name, expected)),
                 value => Ok(value),
             }
         };
@@ -52,7 +52,7 @@ impl IbOptions {
             None => Selector::default(),
             Some(name) => {
                 name.parse().ok().filter(|device: &Selector| device.gid_index.is_none()).ok_or_else(|| {
-                    bad(address, "device", "a device's name, such as rxe0, or mlx5_0:2 with its port".to_owned())
+                    bad_value(address, "device", "a device's name, such as rxe0, or mlx5_0:2 with its port".to_owned())
                 })?
             }
         };
@@ -67,7 +67,7 @@ impl IbOptions {
     }
 
     /// Adds the device, port and GID that were chosen to an address.
-    pub fn tell(address: Address, device: &IbDevice) -> Address {
+    pub fn with_chosen_port(address: Address, device: &IbDevice) -> Address {
         let port = device.port();
         let address = address.with_option("device", &format!("{}:{}", device.name(), port.number));
         match &port.chosen {
@@ -77,7 +77,7 @@ impl IbOptions {
     }
 }
 
-fn bad(address: &Address, option: &str, expected: String) -> AddressError {
+fn bad_value(address: &Address, option: &str, expected: String) -> AddressError {
     let value = address.option(option).unwrap_or_default().to_owned();
     AddressError::BadValue { address: address.to_string(), option: option.to_owned(), value, expected }
 }

@@ -15,7 +15,7 @@ use crate::address::PortAddress;
 use crate::library::system;
 use crate::port::common_mtu;
 use crate::registration::DomainInner;
-use crate::ways::{AddressHandle, Target, Ways};
+use crate::routes::{AddressHandle, Routes, Target};
 
 use registry::Registry;
 
@@ -30,7 +30,7 @@ pub struct IbThread(pub(crate) Rc<ThreadInner>);
 pub(crate) struct ThreadInner {
     pub domain: Arc<DomainInner>,
     pub address: PortAddress,
-    pub ways: RefCell<Ways<AddressHandle>>,
+    pub ways: RefCell<Routes<AddressHandle>>,
     pub qps: RefCell<Registry>,
     pub began: Instant,
 }
@@ -38,7 +38,7 @@ pub(crate) struct ThreadInner {
 impl IbThread {
     pub(crate) fn new(domain: Arc<DomainInner>) -> Self {
         let address = PortAddress::of(&domain.device);
-        let ways = RefCell::new(Ways::new(domain.device.attributes.mtu));
+        let ways = RefCell::new(Routes::new(domain.device.attributes.mtu));
         Self(Rc::new(ThreadInner { domain, address, ways, qps: RefCell::default(), began: Instant::now() }))
     }
 }
@@ -87,7 +87,7 @@ impl ThreadDomain for IbThread {
         let made = AddressHandle::new(&self.0.domain, target)
             .map_err(|error| system("making an address handle", error, Some("check that the host is up (`ping`)")))?;
         let mut ways = self.0.ways.borrow_mut();
-        let handle = ways.to(target);
+        let handle = ways.handle_to(target);
         if let Some(way) = ways.get(handle) {
             way.mtu = attributes.mtu.min(to.mtu as usize);
             way.handle = Some(Rc::new(made));
@@ -124,7 +124,7 @@ mod tests {
         let thread = Rc::clone(&pair.a.thread.0);
         let mut answer = |last: u8| {
             let target = thread.target(&read_port(&absent(last)).unwrap());
-            let handle = thread.ways.borrow_mut().to(target);
+            let handle = thread.ways.borrow_mut().handle_to(target);
             let to = Some(Destination { handle, number: QpNumber(7), qkey: 0 });
             let began = Instant::now();
             let posted =

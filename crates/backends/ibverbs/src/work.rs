@@ -5,14 +5,14 @@ use std::ptr::null_mut;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sinew_fabric::verbs::{Entry, GATHER_MAX, PostError, QpConfig, Scatter, Slice, Source, VerbsError, WorkTable};
+use sinew_fabric::verbs::{GATHER_MAX, PostError, QpConfig, Scatter, Slice, Source, VerbsError, WorkEntry, WorkTable};
 use sinew_mem::{Arena, MessageBuffer, SharedMemory};
 
 use crate::abi::*;
 use crate::gid::GRH_LEN;
 use crate::library::system;
 use crate::registration::{DomainInner, LocalMemory, Registration};
-use crate::ways::AddressHandle;
+use crate::routes::AddressHandle;
 
 /// Bytes from one received datagram's addresses to the next: a multiple of 8, as words in shared memory require.
 const GRH_STRIDE: usize = GRH_LEN.next_multiple_of(8);
@@ -20,7 +20,7 @@ const GRH_STRIDE: usize = GRH_LEN.next_multiple_of(8);
 /// A request that is not over.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    pub entry: Entry,
+    pub entry: WorkEntry,
     /// A datagram's address handle, which must live as long as the request.
     pub _handle: Option<Rc<AddressHandle>>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Posted {
 
 /// A work request, with its pieces.
 #[repr(C)]
-struct Chained {
+struct ListedRequest {
     wr: ibv_send_wr,
     sges: [ibv_sge; GATHER_MAX],
 }
@@ -87,7 +87,7 @@ impl Keys {
 
     /// Describes to the device the word for an atomic's result.
     #[inline]
-    pub fn word(&mut self, domain: &DomainInner, target: &MessageBuffer) -> Result<ibv_sge, PostError> {
+    pub fn sge_of(&mut self, domain: &DomainInner, target: &MessageBuffer) -> Result<ibv_sge, PostError> {
         let lkey = self.find(domain, target, |arena| target.is_from(arena))?;
         Ok(ibv_sge { addr: target.as_ptr().addr() as u64, length: 8, lkey })
     }
@@ -106,23 +106,23 @@ impl Keys {
 }
 
 /// Requests that were pushed and not yet handed to the device, in memory of their own.
-pub(crate) struct Chain {
-    requests: Box<[Chained]>,
+pub(crate) struct RequestList {
+    requests: Box<[ListedRequest]>,
     /// Inline bytes, `inline_max` for each request.
     inline: Box<[u8]>,
     inline_max: usize,
     len: usize,
 }
 
-impl std::fmt::Debug for Chain {
+impl std::fmt::Debug for RequestList {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Chain").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("RequestList").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
 /// The part of a chain that the device took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rung {
+pub(crate) enum PostOutcome {
     /// All.
     All,
     /// The first requests, this many; it refused the next one.
@@ -131,9 +131,9 @@ pub(crate) enum Rung {
     Unknown,
 }
 
-impl Chain {
+impl RequestList {
     fn new(config: &QpConfig) -> Self {
-        let empty = || Chained {
+        let empty = || ListedRequest {
             // SAFETY: zeros are a value of this structure: null pointers and numbers.
             wr: unsafe { std::mem::zeroed() },
             sges: [ibv_sge::default(); GATHER_MAX],
@@ -158,14 +158,14 @@ impl Chain {
     /// The next work request, with its pieces. It becomes part of the chain with [`Self::push`].
     #[inline]
     pub fn next(&mut self) -> (&mut ibv_send_wr, &mut [ibv_sge; GATHER_MAX]) {
-        let Chained { wr, sges } = &mut self.requests[self.len];
+        let ListedRequest { wr, sges } = &mut self.requests[self.len];
         (wr, sges)
     }
 
     /// Describes a source to the device; inline bytes are copied here.
     #[inline]
     pub fn source(&mut self, keys: &mut Keys, domain: &DomainInner, source: &Source<'_>) -> Result<(), PostError> {
-        let Chained { wr, sges } = &mut self.requests[self.len];
+        let ListedRequest { wr, sges } = &mut self.requests[self.len];
         let count = match source {
             Source::Empty | Source::Inline([]) => 0,
             Source::Inline(bytes) => {
@@ -192,13 +192,13 @@ impl Chain {
     /// The flags and the pieces' lengths of the last request.
     #[cfg(test)]
     pub fn last(&self) -> (u32, Vec<u32>) {
-        let Chained { wr, sges } = &self.requests[self.len - 1];
+        let ListedRequest { wr, sges } = &self.requests[self.len - 1];
         (wr.send_flags, sges[..wr.num_sge as usize].iter().map(|sge| sge.length).collect())
     }
 
     /// Spoils the last request so that no device takes it.
     #[cfg(test)]
-    pub fn spoil_last(&mut self) {
+    pub fn corrupt_last(&mut self) {
         let last = &mut self.requests[self.len - 1];
         assert!(last.wr.send_flags & IBV_SEND_INLINE != 0, "its length is looked at before its bytes");
         last.sges[0].length = 1 << 20;
@@ -211,10 +211,10 @@ impl Chain {
     /// - The queue pair lives, and `post` is its device's function.
     /// - What the requests name stays until they are over.
     #[inline]
-    pub unsafe fn ring(&mut self, qp: *mut ibv_qp, post: PostSend) -> Rung {
+    pub unsafe fn post_all(&mut self, qp: *mut ibv_qp, post: PostSend) -> PostOutcome {
         let len = std::mem::take(&mut self.len);
         if len == 0 {
-            return Rung::All;
+            return PostOutcome::All;
         }
         let first = self.requests.as_mut_ptr();
         for index in 0..len {
@@ -229,11 +229,11 @@ impl Chain {
         // SAFETY: our caller's promise, and a list that ends. The device copies the list before the call returns.
         let status = unsafe { post(qp, (&raw mut (*first).wr), &raw mut refused) };
         if status == 0 {
-            return Rung::All;
+            return PostOutcome::All;
         }
         let offset = refused.addr().wrapping_sub(first.addr());
-        let taken = offset / size_of::<Chained>();
-        if refused.is_null() || taken >= len { Rung::Unknown } else { Rung::Some(taken) }
+        let taken = offset / size_of::<ListedRequest>();
+        if refused.is_null() || taken >= len { PostOutcome::Unknown } else { PostOutcome::Some(taken) }
     }
 }
 
@@ -243,7 +243,7 @@ pub(crate) struct Work {
     pub sends: WorkTable<Sent>,
     /// Empty places are receives that completed before older ones.
     pub receives: WorkTable<Option<Posted>>,
-    pub chain: Chain,
+    pub chain: RequestList,
     pub keys: Keys,
 }
 
@@ -252,7 +252,7 @@ impl Work {
         Self {
             sends: WorkTable::new(config.send_depth),
             receives: WorkTable::new(config.receive_depth),
-            chain: Chain::new(config),
+            chain: RequestList::new(config),
             keys: Keys::default(),
         }
     }

@@ -67,9 +67,9 @@ impl Hub {
 }
 
 /// A message between two ports of a hub, for making and closing links. A link is identified by its memory. A port that
-/// talks to itself has both sides of the link, so a letter states, or its kind implies, the side that it is for.
+/// talks to itself has both sides of the link, so a message states, or its kind implies, the side that it is for.
 #[derive(Debug)]
-pub(crate) enum Letter {
+pub(crate) enum ControlMessage {
     Hello {
         from: Arc<Mailbox>,
         link: Arc<Region>,
@@ -86,7 +86,7 @@ pub(crate) enum Letter {
     Refusal {
         link: Arc<Region>,
     },
-    Bye {
+    Closed {
         link: Arc<Region>,
         to: Side,
     },
@@ -102,7 +102,7 @@ pub(crate) struct Mailbox {
     pub ring_lines: usize,
     pending: AtomicBool,
     /// `None` once the port is closed.
-    letters: Mutex<Option<Vec<Letter>>>,
+    messages: Mutex<Option<Vec<ControlMessage>>>,
 }
 
 impl Mailbox {
@@ -114,15 +114,15 @@ impl Mailbox {
             board,
             ring_lines,
             pending: AtomicBool::new(false),
-            letters: Mutex::new(Some(Vec::new())),
+            messages: Mutex::new(Some(Vec::new())),
         }
     }
 
-    /// Delivers a letter and wakes its reader. Returns false when the port is closed.
-    pub fn post(&self, letter: Letter) -> bool {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Delivers a message and wakes its reader. Returns false when the port is closed.
+    pub fn post(&self, message: ControlMessage) -> bool {
+        let mut letters = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(letters) = letters.as_mut() else { return false };
-        letters.push(letter);
+        letters.push(message);
         self.pending.store(true, Ordering::Release);
         wake_event(&self.event);
         true
@@ -132,14 +132,14 @@ impl Mailbox {
         self.pending.load(Ordering::Relaxed)
     }
 
-    pub fn take(&self) -> Vec<Letter> {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn take(&self) -> Vec<ControlMessage> {
+        let mut letters = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         self.pending.store(false, Ordering::Relaxed);
         letters.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes the last letters; later ones are refused.
-    pub fn close(&self) -> Vec<Letter> {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    /// Takes the last messages; later ones are refused.
+    pub fn close(&self) -> Vec<ControlMessage> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 }

@@ -37,12 +37,12 @@
 compile_error!("sinew-shm needs Linux: sealed memfds, pidfds and epoll");
 
 mod barrier;
-mod door;
 mod hello;
 mod hub;
 mod link;
 mod names;
 mod options;
+mod peer_source;
 mod port;
 mod rx;
 #[cfg(test)]

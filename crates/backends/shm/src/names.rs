@@ -222,18 +222,18 @@ fn read_owner(file: &OwnedFd) -> Option<Owner> {
 
 /// A connection to the holder of a name.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct NamedConnection {
     pub socket: OwnedFd,
     /// Lines of the ring through which it wants to receive.
     pub ring_lines: usize,
 }
 
 /// Connects to the holder of `name`.
-pub(crate) fn connect(address: &str, name: &str) -> Result<Connection, PortError> {
+pub(crate) fn connect(address: &str, name: &str) -> Result<NamedConnection, PortError> {
     connect_in(&directories(), address, name)
 }
 
-fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Connection, PortError> {
+fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<NamedConnection, PortError> {
     check(address, name)?;
     for directory in directories {
         // Another user's directory could lead us to that user's server.
@@ -276,7 +276,7 @@ fn connect_in(directories: &[PathBuf], address: &str, name: &str) -> Result<Conn
             Err(_) => None,
         };
         let Some(owner) = owner else { continue };
-        return Ok(Connection { socket, ring_lines: owner.ring_lines });
+        return Ok(NamedConnection { socket, ring_lines: owner.ring_lines });
     }
     let looked_in = directories.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
     Err(PortError::NotFound { address: address.to_owned(), looked_in })
@@ -315,7 +315,7 @@ mod tests {
             names
         }
 
-        fn connect(&self, name: &str) -> Result<Connection, PortError> {
+        fn connect(&self, name: &str) -> Result<NamedConnection, PortError> {
             connect_in(std::slice::from_ref(&self.0), &format!("shm://{name}"), name)
         }
     }

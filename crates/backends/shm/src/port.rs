@@ -11,12 +11,12 @@ use sinew_mem::ring::{self, BOARD_BYTES, Board, INLINE_MAX, Words};
 use sinew_mem::{Access, Arena, Region};
 
 use crate::barrier;
-use crate::door::{Door, PAUSE_NS, Token, Watch};
 use crate::hub::{Hub, Mailbox};
 use crate::link::{TxInbox, wake_event};
 use crate::names::{self, Name};
 use crate::options::Options;
-use crate::rx::{BURST_MAX, Own, ShmRx};
+use crate::peer_source::{ACCEPT_PAUSE_NS, PeerSource, Token, Watch};
+use crate::rx::{BURST_MAX, LocalSide, ShmRx};
 use crate::tx::ShmTx;
 use crate::{LINKS_MAX, PACKET_LEN_MAX};
 
@@ -81,7 +81,7 @@ impl ShmPort {
         let (board, board_fd) =
             Region::shared("sinew-board", BOARD_BYTES, Access::ReadWrite).map_err(system("making the board"))?;
         let board = Arc::new(board);
-        let door = Door::process(name, board_fd);
+        let door = PeerSource::process(name, board_fd);
         Ok(Self::with(board_of(&board)?, door, watch, arena, options, address))
     }
 
@@ -94,7 +94,7 @@ impl ShmPort {
         let mailbox =
             Arc::new(Mailbox::new(address.rest(), event, arena.clone(), Arc::clone(&board), options.ring_lines));
         hub.register(&address.to_string(), address.rest(), &mailbox)?;
-        let door = Door::Hub { hub: hub.clone(), mailbox };
+        let door = PeerSource::Hub { hub: hub.clone(), mailbox };
         Ok(Self::with(board_of(&board)?, door, watch, arena, options, address))
     }
 
@@ -103,9 +103,9 @@ impl ShmPort {
         Ok(Options::of(address)?)
     }
 
-    fn with(board: Board, door: Door, watch: Watch, arena: Arena, options: Options, address: &Address) -> Self {
+    fn with(board: Board, door: PeerSource, watch: Watch, arena: Arena, options: Options, address: &Address) -> Self {
         let inbox = Arc::new(TxInbox::default());
-        let own = Own { watch, arena: arena.clone(), ring_lines: options.ring_lines };
+        let own = LocalSide { watch, arena: arena.clone(), ring_lines: options.ring_lines };
         Self {
             rx: ShmRx::new(board, door, own, Arc::clone(&inbox)),
             tx: ShmTx::new(inbox, arena.clone()),
@@ -120,8 +120,8 @@ impl ShmPort {
     /// beyond the limit on links.
     pub fn turned_away(&self) -> u64 {
         match &self.rx.door {
-            Door::Process { turned_away, .. } => *turned_away,
-            Door::Hub { .. } => 0,
+            PeerSource::Process { turned_away, .. } => *turned_away,
+            PeerSource::Hub { .. } => 0,
         }
     }
 
@@ -129,8 +129,8 @@ impl ShmPort {
     /// there is; see `ulimit -n`.
     pub fn out_of_descriptors(&self) -> u64 {
         match &self.rx.door {
-            Door::Process { out_of_descriptors, .. } => *out_of_descriptors,
-            Door::Hub { .. } => 0,
+            PeerSource::Process { out_of_descriptors, .. } => *out_of_descriptors,
+            PeerSource::Hub { .. } => 0,
         }
     }
 
@@ -142,7 +142,7 @@ impl ShmPort {
     /// Marks the thread as awake and handles whatever made the descriptor readable. Returns whether a waker was called.
     fn end_sleep(&mut self) -> bool {
         self.armed = false;
-        self.rx.board.awake();
+        self.rx.board.end_sleep();
         self.rx.look(None);
         if self.tx.has_changes() {
             self.tx.apply_changes();
@@ -220,7 +220,7 @@ impl Readiness for ShmPort {
             return Ok(Armed::Ready);
         }
         // Without the senders' fences a sender may be missed, so this sleep is a nap.
-        let nap_ns = if is_fenced { self.rx.door.is_paused().then_some(PAUSE_NS) } else { Some(NAP_NS) };
+        let nap_ns = if is_fenced { self.rx.door.is_paused().then_some(ACCEPT_PAUSE_NS) } else { Some(NAP_NS) };
         Ok(Armed::Sleep { until_ns: nap_ns.map(|nap_ns| now_ns.saturating_add(nap_ns)) })
     }
 
@@ -242,7 +242,7 @@ impl PacketPort for ShmPort {
             burst_max: BURST_MAX,
             receive_packets: per_peer * LINKS_MAX,
             receive_packets_per_peer: per_peer,
-            lends_in_place: matches!(self.rx.door, Door::Hub { .. }),
+            lends_in_place: matches!(self.rx.door, PeerSource::Hub { .. }),
         }
     }
 

@@ -14,8 +14,8 @@ use sinew_fabric::{Dropped, PacketRx, Peer, PeerLoss, PortEvent, PortStats, RxBu
 use sinew_mem::ring::{Board, Consumer, INLINE_MAX, Taken};
 use sinew_mem::{Arena, SharedBytes};
 
-use crate::door::{Door, Watch};
 use crate::link::{Flags, LinkState, PeerArena, TxInbox};
+use crate::peer_source::{PeerSource, Watch};
 use crate::{LOOK_EVERY_NS, PACKET_LEN_MAX};
 
 /// Most packets of one burst.
@@ -23,7 +23,7 @@ pub(crate) const BURST_MAX: usize = 32;
 /// A ring that was found empty this many times in a row need not be polled any more...
 const EMPTY_POLLS_MAX: u32 = 1024;
 /// ...when more than this many are polled. (A few idle rings cost less to poll than their doorbells.)
-pub(crate) const HOT_MIN: usize = 8;
+pub(crate) const POLLED_MIN: usize = 8;
 
 /// End of a link.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ pub(crate) enum Remote {
 
 /// Private memory into which packets of other processes are copied before they are lent.
 #[derive(Debug)]
-pub(crate) struct Bounce {
+pub(crate) struct BounceBuffer {
     start: NonNull<u8>,
 }
 
@@ -73,9 +73,9 @@ const BOUNCE_LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_al
 };
 
 // SAFETY: the memory belongs to this value alone, like that of a box; only its alignment differs.
-unsafe impl Send for Bounce {}
+unsafe impl Send for BounceBuffer {}
 
-impl Bounce {
+impl BounceBuffer {
     fn new() -> Self {
         // SAFETY: the layout is not empty.
         let start = unsafe { std::alloc::alloc_zeroed(BOUNCE_LAYOUT) };
@@ -84,7 +84,7 @@ impl Bounce {
     }
 }
 
-impl Drop for Bounce {
+impl Drop for BounceBuffer {
     fn drop(&mut self) {
         // SAFETY: the memory was allocated in `new` with this layout.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), BOUNCE_LAYOUT) };
@@ -93,7 +93,7 @@ impl Drop for Bounce {
 
 /// The port's own side of its links: what it announces to peers, and what wakes it.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct LocalSide {
     pub watch: Watch,
     pub arena: Arena,
     /// Lines of each ring that leads to this port.
@@ -110,15 +110,15 @@ pub struct ShmRx {
     /// Indices of the links that are polled.
     pub(crate) hot: Vec<usize>,
     /// Position in `hot` at which the next turn starts, so that every link comes first now and then.
-    turn: usize,
-    bounce: Bounce,
+    next_turn_start: usize,
+    bounce: BounceBuffer,
     in_place: bool,
     /// Some hot link has been empty for a long time.
-    quiet: bool,
+    has_idle_links: bool,
     /// Time of the last look at everything but the rings, in ns. A look is also due when the clock runs backwards.
-    pub(crate) looked_ns: u64,
-    pub(crate) door: Door,
-    pub(crate) own: Own,
+    pub(crate) upkeep_ns: u64,
+    pub(crate) door: PeerSource,
+    pub(crate) own: LocalSide,
     pub(crate) inbox: Arc<TxInbox>,
     pub(crate) events: VecDeque<PortEvent>,
     pub(crate) generations: u64,
@@ -133,17 +133,17 @@ pub struct ShmRx {
 }
 
 impl ShmRx {
-    pub(crate) fn new(board: Board, door: Door, own: Own, inbox: Arc<TxInbox>) -> Self {
+    pub(crate) fn new(board: Board, door: PeerSource, own: LocalSide, inbox: Arc<TxInbox>) -> Self {
         Self {
             board,
             links: Vec::new(),
             free: Vec::new(),
             hot: Vec::new(),
-            turn: 0,
-            bounce: Bounce::new(),
-            in_place: matches!(door, Door::Hub { .. }),
-            quiet: false,
-            looked_ns: LOOK_EVERY_NS.wrapping_neg(),
+            next_turn_start: 0,
+            bounce: BounceBuffer::new(),
+            in_place: matches!(door, PeerSource::Hub { .. }),
+            has_idle_links: false,
+            upkeep_ns: LOOK_EVERY_NS.wrapping_neg(),
             door,
             own,
             inbox,
@@ -158,7 +158,7 @@ impl ShmRx {
 
     /// Whether a call of `receive` or `poll_event` would find something.
     pub(crate) fn has_work(&self) -> bool {
-        let letters = matches!(&self.door, Door::Hub { mailbox, .. } if mailbox.is_pending());
+        let letters = matches!(&self.door, PeerSource::Hub { mailbox, .. } if mailbox.is_pending());
         letters
             || self.woken
             || !self.events.is_empty()
@@ -185,7 +185,7 @@ impl ShmRx {
     }
 
     /// Starts polling link `index`.
-    pub(crate) fn heat(&mut self, index: usize) {
+    pub(crate) fn start_polling(&mut self, index: usize) {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         link.empty_polls = 0;
         if !link.hot {
@@ -198,10 +198,10 @@ impl ShmRx {
     /// Stops polling links that have been empty for a long time.
     #[cold]
     #[inline(never)]
-    fn cool(&mut self) {
-        self.quiet = false;
+    fn stop_polling_idle(&mut self) {
+        self.has_idle_links = false;
         let Self { board, links, hot, .. } = self;
-        let mut excess = hot.len().saturating_sub(HOT_MIN);
+        let mut excess = hot.len().saturating_sub(POLLED_MIN);
         for &index in hot.iter() {
             if let Some(Some(link)) = links.get_mut(index)
                 && link.empty_polls > EMPTY_POLLS_MAX
@@ -235,7 +235,7 @@ impl ShmRx {
 ///
 /// `taken` came from `link` and is not given back during `'a`, and the link is not dropped during `'a`.
 #[inline(always)]
-unsafe fn far<'a>(link: &RxLink, taken: &Taken, len: usize, offset: u64) -> Option<SharedBytes<'a>> {
+unsafe fn lend_from_arena<'a>(link: &RxLink, taken: &Taken, len: usize, offset: u64) -> Option<SharedBytes<'a>> {
     if len == 0 || len + taken.len() > PACKET_LEN_MAX {
         return None;
     }
@@ -251,7 +251,7 @@ impl ShmRx {
     /// Does the occasional work before a burst: a look when it is due, and new doorbells.
     #[cold]
     #[inline(never)]
-    fn see_to_links(&mut self, time_ns: u64) {
+    fn run_upkeep(&mut self, time_ns: u64) {
         if self.is_due(time_ns) {
             self.look(Some(time_ns));
         }
@@ -262,7 +262,7 @@ impl ShmRx {
 
     #[inline(always)]
     fn is_due(&self, time_ns: u64) -> bool {
-        time_ns.wrapping_sub(self.looked_ns) >= LOOK_EVERY_NS
+        time_ns.wrapping_sub(self.upkeep_ns) >= LOOK_EVERY_NS
     }
 }
 
@@ -273,7 +273,7 @@ impl ShmRx {
 ///
 /// As for [`RxLink::drain_as`]; `taken` is the last packet taken from the link.
 #[inline(never)]
-unsafe fn packet_of<'a, const IN_PLACE: bool>(
+unsafe fn assemble<'a, const IN_PLACE: bool>(
     link: &RxLink,
     taken: Taken,
     bounce: *mut u8,
@@ -294,7 +294,7 @@ unsafe fn packet_of<'a, const IN_PLACE: bool>(
     // SAFETY: the caller's promises are those required here.
     let Some(rest) = (unsafe { link.consumer.far(&taken) }) else { return Ok((head, None)) };
     // SAFETY: the caller's promises are those required here.
-    match unsafe { far(link, &taken, rest.len as usize, rest.offset) } {
+    match unsafe { lend_from_arena(link, &taken, rest.len as usize, rest.offset) } {
         None => Err(Dropped::Malformed),
         tail => Ok((head, tail)),
     }
@@ -341,7 +341,7 @@ impl RxLink {
             }
             if !taken.is_plain_line() && !taken.is_whole() {
                 // SAFETY: the caller's promises are those required here.
-                match unsafe { packet_of::<IN_PLACE>(self, taken, target) } {
+                match unsafe { assemble::<IN_PLACE>(self, taken, target) } {
                     Ok((head, tail)) => {
                         let packet = RxPacket { from, head, tail };
                         bytes += packet.len();
@@ -397,12 +397,12 @@ impl RxLink {
         }
     }
 
-    /// Notes that the link was empty. Returns true when it has been so for a long time and more than [`HOT_MIN`] of the
-    /// `polled` links compete with it.
+    /// Notes that the link was empty. Returns true when it has been so for a long time and more than [`POLLED_MIN`] of
+    /// the `polled` links compete with it.
     #[inline(always)]
     fn was_empty(&mut self, polled: usize) -> bool {
         self.empty_polls = self.empty_polls.saturating_add(1);
-        self.empty_polls > EMPTY_POLLS_MAX && polled > HOT_MIN
+        self.empty_polls > EMPTY_POLLS_MAX && polled > POLLED_MIN
     }
 }
 
@@ -417,8 +417,8 @@ impl ShmRx {
     #[inline(never)]
     fn drain_links<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
         let polled = self.hot.len();
-        let mut at = if self.turn < polled { self.turn } else { 0 };
-        self.turn = at + 1;
+        let mut at = if self.next_turn_start < polled { self.next_turn_start } else { 0 };
+        self.next_turn_start = at + 1;
         let mut room = self.room(burst);
         for _ in 0..polled {
             let Some(&index) = self.hot.get(at) else { break };
@@ -434,7 +434,7 @@ impl ShmRx {
                 continue;
             }
             if link.consumer.has_nothing_new() {
-                self.quiet |= link.was_empty(polled);
+                self.has_idle_links |= link.was_empty(polled);
                 continue;
             }
             // SAFETY: packets lent now are given back by the next call at the earliest. That call needs `self`, and so
@@ -442,12 +442,12 @@ impl ShmRx {
             let then = unsafe { link.drain(self.in_place, index, room, burst, &mut self.stats) };
             if then.left == room.left {
                 // The new word did not belong to a packet.
-                self.quiet |= link.was_empty(polled);
+                self.has_idle_links |= link.was_empty(polled);
             }
             room = then;
         }
-        if self.quiet {
-            self.cool();
+        if self.has_idle_links {
+            self.stop_polling_idle();
         }
     }
 }
@@ -458,7 +458,7 @@ impl PacketRx for ShmRx {
         // This comes first, while the compiler knows that a new burst is empty.
         let room = self.room(burst);
         if self.is_due(burst.time_ns) || self.board.is_rung() {
-            self.see_to_links(burst.time_ns);
+            self.run_upkeep(burst.time_ns);
         }
         // A single link is by far the most common case, in which a turn needs no loop.
         let [index] = self.hot[..] else { return self.drain_links(burst) };

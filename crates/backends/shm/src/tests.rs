@@ -44,13 +44,13 @@ const LINES: Lines = Lines { to_acceptor: 64, to_initiator: 8 };
 const HELLO: Hello = Hello { lines_to_acceptor: 64, lines_to_initiator: 8, arena_bytes: 65536, bit: 3 };
 
 /// A peer made of bare memory.
-struct Villain {
+struct HostilePeer {
     socket: OwnedFd,
     link: Arc<Region>,
     fds: [OwnedFd; 3],
 }
 
-impl Villain {
+impl HostilePeer {
     fn new(server: &ShmPort) -> Self {
         let (link, link_fd) = Region::shared("link", LINES.bytes(), Access::ReadWrite).unwrap();
         let (_, arena_fd) = Region::shared("arena", HELLO.arena_bytes, Access::ReadOnly).unwrap();
@@ -100,7 +100,7 @@ fn hellos_that_make_no_sense_are_refused_and_counted() {
     let mut expected = 0;
     for (kind, make, places) in kinds {
         for &place in places {
-            let mut villain = Villain::new(&server);
+            let mut villain = HostilePeer::new(&server);
             villain.fds[place] = make();
             villain.greet(&HELLO);
             turns(&mut server, &mut now_ns, 2);
@@ -110,7 +110,7 @@ fn hellos_that_make_no_sense_are_refused_and_counted() {
         }
     }
     for bytes in [&b"b"[..], b"hello", &[0; 40], &[255; 41], &[7; 1000]] {
-        let villain = Villain::new(&server);
+        let villain = HostilePeer::new(&server);
         rustix::net::send(&villain.socket, bytes, rustix::net::SendFlags::empty()).unwrap();
         turns(&mut server, &mut now_ns, 2);
         expected += 1;
@@ -118,16 +118,16 @@ fn hellos_that_make_no_sense_are_refused_and_counted() {
     }
     assert_eq!(server.turned_away(), expected);
     // Two more are turned away: one without a hello, and one whose hello suited a previous owner of the name.
-    drop(Villain::new(&server));
+    drop(HostilePeer::new(&server));
     turns(&mut server, &mut now_ns, 2);
-    let villain = Villain::new(&server);
+    let villain = HostilePeer::new(&server);
     villain.greet(&Hello { lines_to_acceptor: 32, ..HELLO });
     turns(&mut server, &mut now_ns, 2);
     assert!(villain.refused(), "a ring smaller than the port wants");
     assert_eq!(server.turned_away(), expected + 2);
     assert_eq!(server.stats().dropped(Dropped::Malformed), expected);
     assert_eq!(server.links().0, 0);
-    let good = Villain::new(&server);
+    let good = HostilePeer::new(&server);
     good.greet(&HELLO);
     turns(&mut server, &mut now_ns, 2);
     assert_eq!(server.links().0, 1);
@@ -158,7 +158,7 @@ fn hostile_ring_contents_are_survived_and_cost_the_link() {
     let mut random = SeededGenerator::new(5);
     let mut lost = 0;
     for round in 0..60 {
-        let villain = Villain::new(&server);
+        let villain = HostilePeer::new(&server);
         villain.greet(&HELLO);
         turns(&mut server, &mut now_ns, 2);
         let ring = villain.ring();
@@ -194,7 +194,7 @@ fn hostile_ring_contents_are_survived_and_cost_the_link() {
 fn descriptions_of_memory_that_is_not_there_are_dropped_and_counted() {
     let mut server = server("far");
     let mut now_ns = 0;
-    let villain = Villain::new(&server);
+    let villain = HostilePeer::new(&server);
     villain.greet(&HELLO);
     turns(&mut server, &mut now_ns, 2);
     // SAFETY: the villain is the producer of this ring.
@@ -216,7 +216,7 @@ fn descriptions_of_memory_that_is_not_there_are_dropped_and_counted() {
 fn a_receiver_that_lies_about_what_it_took_loses_the_link() {
     let mut server = server("head");
     let mut now_ns = 0;
-    let villain = Villain::new(&server);
+    let villain = HostilePeer::new(&server);
     villain.greet(&HELLO);
     // SAFETY: the villain is the producer of this ring.
     let mut producer = unsafe { ring::Producer::new(villain.ring(), 64) }.unwrap();
@@ -238,18 +238,18 @@ fn a_receiver_that_lies_about_what_it_took_loses_the_link() {
 
 #[test]
 fn whoever_breaks_the_rules_of_a_link_is_cut_off_for_certain() {
-    let welcome = |villain: &Villain| {
+    let welcome = |villain: &HostilePeer| {
         let [_, arena, board] = villain.fds.each_ref().map(AsFd::as_fd);
         hello::send_welcome(&villain.socket, &HELLO, [arena, board]).unwrap();
     };
-    let nonsense = |villain: &Villain| {
+    let nonsense = |villain: &HostilePeer| {
         rustix::net::send(&villain.socket, b"hello", rustix::net::SendFlags::empty()).unwrap();
     };
-    let again = |villain: &Villain| villain.greet(&HELLO);
-    for (index, breaks) in [&welcome as &dyn Fn(&Villain), &nonsense, &again].into_iter().enumerate() {
+    let again = |villain: &HostilePeer| villain.greet(&HELLO);
+    for (index, breaks) in [&welcome as &dyn Fn(&HostilePeer), &nonsense, &again].into_iter().enumerate() {
         let mut server = server("breaker");
         let mut now_ns = 0;
-        let villain = Villain::new(&server);
+        let villain = HostilePeer::new(&server);
         villain.greet(&HELLO);
         turns(&mut server, &mut now_ns, 2);
         assert_eq!(server.links().0, 1);
@@ -281,7 +281,7 @@ fn a_port_that_has_no_link_left_refuses() {
 fn a_closed_peer_that_goes_on_sending_is_not_listened_to_for_ever() {
     let mut server = server("zombie");
     let mut now_ns = 0;
-    let villain = Villain::new(&server);
+    let villain = HostilePeer::new(&server);
     villain.greet(&HELLO);
     turns(&mut server, &mut now_ns, 2);
     rustix::net::shutdown(&villain.socket, rustix::net::Shutdown::Both).unwrap();

@@ -19,7 +19,7 @@ const STAGED_BYTES: usize = PACKET_LEN_MAX + PACKET_LEN_MAX / 2;
 pub struct ShmTx {
     links: Vec<Option<Box<TxLink>>>,
     /// Links with packets pushed since the last submit.
-    touched: Vec<usize>,
+    unannounced: Vec<usize>,
     /// Links whose packets hold shares.
     lenders: Vec<usize>,
     inbox: Arc<TxInbox>,
@@ -35,7 +35,7 @@ pub struct ShmTx {
 
 /// Positions in a link's ring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct Progress {
     /// Position behind everything sent to the peer.
     pub sent: u64,
     /// Position behind everything that the peer has taken.
@@ -47,7 +47,7 @@ impl ShmTx {
         let staged_max = arena.capacity() / STAGED_BYTES;
         Self {
             links: Vec::new(),
-            touched: Vec::new(),
+            unannounced: Vec::new(),
             lenders: Vec::new(),
             inbox,
             arena,
@@ -81,14 +81,14 @@ impl ShmTx {
                         link.fenced = barrier::is_shared() && doorbell.receiver_fences();
                         link.doorbell = Some(doorbell);
                         link.touched = true;
-                        self.touched.push(index);
+                        self.unannounced.push(index);
                     }
                 }
                 TxChange::Remove(index, generation) => {
                     if let Some(link) = self.link(index, generation) {
                         self.staged -= std::mem::take(&mut link.staged);
                         self.links[index] = None;
-                        self.touched.retain(|&other| other != index);
+                        self.unannounced.retain(|&other| other != index);
                         self.lenders.retain(|&other| other != index);
                     }
                 }
@@ -110,14 +110,14 @@ impl ShmTx {
     /// Progress of the packets to `peer`; `None` when its link is gone, or is about to go because somebody overwrote
     /// its ring.
     #[cold]
-    pub(crate) fn way_to(&mut self, peer: Peer) -> Option<Way> {
+    pub(crate) fn progress_to(&mut self, peer: Peer) -> Option<Progress> {
         let link = self.link(peer.0[0] as usize, peer.0[1])?;
-        if link.producer.is_spoiled() {
+        if link.producer.is_overwritten() {
             // Partner: as in `refused`.
             link.state.broken.store(true, Ordering::Relaxed);
             return None;
         }
-        Some(Way { sent: link.producer.position(), taken: link.producer.given_back() })
+        Some(Progress { sent: link.producer.position(), taken: link.producer.given_back() })
     }
 
     /// Publishes the pushed packets and rings the doorbells of their links.
@@ -125,12 +125,12 @@ impl ShmTx {
     fn announce(&mut self) {
         // A single link whose receiver makes the fence is by far the most common case. Nothing follows a call here, so
         // that none costs registers.
-        if let [index] = self.touched[..]
+        if let [index] = self.unannounced[..]
             && let Some(Some(link)) = self.links.get_mut(index)
             && let link = &mut **link
             && link.fenced
         {
-            self.touched.clear();
+            self.unannounced.clear();
             link.producer.submit();
             Doorbell::fenced_by_receiver();
             return ring(link);
@@ -141,13 +141,13 @@ impl ShmTx {
     #[inline(never)]
     fn announce_all(&mut self) {
         let mut is_fenced = true;
-        for &index in &self.touched {
+        for &index in &self.unannounced {
             is_fenced &= announce(&mut self.links, index);
         }
         if !is_fenced {
             self.announce_unfenced();
         }
-        self.touched.clear();
+        self.unannounced.clear();
     }
 
     /// Rings the doorbells of links whose receivers make no fence for us, after one fence of our own for all of them.
@@ -155,7 +155,7 @@ impl ShmTx {
     #[inline(never)]
     fn announce_unfenced(&mut self) {
         Doorbell::fence();
-        for &index in &self.touched {
+        for &index in &self.unannounced {
             if let Some(Some(link)) = self.links.get_mut(index)
                 && !link.fenced
             {
@@ -178,7 +178,7 @@ impl ShmTx {
                 if lent.staging {
                     (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
                 }
-                keep_staging(&mut self.staging, lent);
+                recycle_staging(&mut self.staging, lent);
             }
             if link.lent.is_empty() {
                 self.lenders.swap_remove(at);
@@ -207,7 +207,7 @@ impl ShmTx {
                     if lent.staging {
                         (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
                     }
-                    keep_staging(&mut self.staging, lent);
+                    recycle_staging(&mut self.staging, lent);
                 } else {
                     link.lent.push_back(lent);
                 }
@@ -253,7 +253,7 @@ impl ShmTx {
                 Ok(())
             }
             Err(refused) => {
-                keep_staging(&mut self.staging, Lent { position: 0, buffer, staging });
+                recycle_staging(&mut self.staging, Lent { position: 0, buffer, staging });
                 Err(self.refused(index, refused))
             }
         }
@@ -289,7 +289,7 @@ impl ShmTx {
         if refused == Refused::Broken
             && let Some(link) = &self.links[index]
         {
-            // Partner: the load in `drop_breakers`, which closes the link.
+            // Partner: the load in `end_broken_links`, which closes the link.
             link.state.broken.store(true, Ordering::Relaxed);
         }
         Dropped::Full
@@ -312,14 +312,14 @@ fn announce(links: &mut [Option<Box<TxLink>>], index: usize) -> bool {
 fn ring(link: &mut TxLink) {
     link.touched = false;
     if !link.doorbell.as_ref().is_some_and(Doorbell::needs_no_ring) {
-        ring_aloud(link);
+        ring_slow(link);
     }
 }
 
 /// The slow path of [`ring`]: the receiver may have to be told or woken.
 #[cold]
 #[inline(never)]
-fn ring_aloud(link: &TxLink) {
+fn ring_slow(link: &TxLink) {
     let sleeper = match &link.doorbell {
         Some(doorbell) => doorbell.ring(),
         // The peer has not announced its board yet, so it may be asleep.
@@ -339,7 +339,7 @@ fn wake(link: &TxLink, sleeper: Sleeper) {
     }
 }
 
-fn keep_staging(pool: &mut Vec<MessageBuffer>, lent: Lent) {
+fn recycle_staging(pool: &mut Vec<MessageBuffer>, lent: Lent) {
     if lent.staging
         && let Ok(buffer) = lent.buffer.thaw()
     {
@@ -362,7 +362,7 @@ impl ShmTx {
         {
             if !link.touched {
                 link.touched = true;
-                self.touched.push(index);
+                self.unannounced.push(index);
             }
             if link.producer.push_full_line(packet.head, data) {
                 self.stats.tx_packets += 1;
@@ -394,7 +394,7 @@ impl ShmTx {
         let len = packet.head.len() + data.len();
         if !link.touched {
             link.touched = true;
-            self.touched.push(index);
+            self.unannounced.push(index);
         }
         let sent = if len <= INLINE_MAX {
             match link.producer.push_any(packet.head, data) {
@@ -434,7 +434,7 @@ impl PacketTx for ShmTx {
         if self.inbox.is_pending() {
             self.apply_changes();
         }
-        if !self.touched.is_empty() {
+        if !self.unannounced.is_empty() {
             self.announce();
         }
         if !self.lenders.is_empty() {

@@ -124,7 +124,7 @@ impl<F: Fixture> sinew_conformance::frames::Fixture for Cables<F> {
         let to_b = b.address();
         let a = Cable::to(a, &to_b, mac(1)).expect("the other end");
         // If both ends resolved each other there would be two links, so the called end only answers.
-        Some((a, Cable::answering(b, mac(2))))
+        Some((a, Cable::to_first_sender(b, mac(2))))
     }
 
     fn now_ns(&self) -> u64 {

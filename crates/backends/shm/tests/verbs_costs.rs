@@ -85,7 +85,7 @@ impl World {
     }
 
     /// Polls until both ends have their buffers back.
-    fn settle(&mut self) {
+    fn finish_round(&mut self) {
         let expected = (if self.pair.a.qp.transport() == Transport::Ud { 2 } else { 3 }) * ROUND;
         let reliable = self.pair.a.qp.transport() == Transport::Rc;
         while self.received.len() < expected || (reliable && self.targets.len() < 3 * ROUND) {
@@ -108,7 +108,7 @@ fn warm_requests_receives_and_completions_allocate_nothing() {
             let mut rounds = |rounds: u32| {
                 for _ in 0..rounds {
                     world.post();
-                    world.settle();
+                    world.finish_round();
                 }
             };
             rounds(300);
@@ -156,7 +156,7 @@ fn child() {
         let mut world = World::new(&devices, transport);
         for _ in 0..300 {
             world.post();
-            world.settle();
+            world.finish_round();
         }
         forbid_system_calls();
         world.post();

@@ -16,7 +16,7 @@ use sinew_mem::Arena;
 use sinew_shm::verbs::{ShmCompletionQueue, ShmDevice, ShmDomain, ShmQueuePair, ShmThread};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const TOLD: &str = "told: ";
+const LINE_PREFIX: &str = "told: ";
 /// Bytes of the region that children write in long pieces.
 const LONG: usize = 64 << 20;
 
@@ -125,23 +125,23 @@ impl Peer {
         Self { child, told, tell }
     }
 
-    fn told(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert!(self.told.read_line(&mut line).unwrap() > 0, "the child has ended");
             // The test harness also prints, without an end of line before the test's first line.
-            if let Some(at) = line.find(TOLD) {
-                return line[at + TOLD.len()..].trim().to_owned();
+            if let Some(at) = line.find(LINE_PREFIX) {
+                return line[at + LINE_PREFIX.len()..].trim().to_owned();
             }
         }
     }
 
-    fn tell(&mut self, line: &str) {
+    fn write_line(&mut self, line: &str) {
         writeln!(self.tell, "{line}").unwrap();
     }
 
     fn remote(&mut self) -> RemoteMemory {
-        RemoteMemory::from_bytes(&unhex(&self.told()).try_into().unwrap())
+        RemoteMemory::from_bytes(&unhex(&self.read_line()).try_into().unwrap())
     }
 
     fn signal(&self, signal: Signal) {
@@ -174,36 +174,36 @@ impl Drop for Peer {
 mod roles {
     use super::*;
 
-    fn tell(line: &str) {
-        println!("{TOLD}{line}");
+    fn write_line(line: &str) {
+        println!("{LINE_PREFIX}{line}");
     }
 
-    fn told() -> String {
+    fn read_line() -> String {
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
-    fn meet(transport: Transport) -> End {
+    fn connect_pair(transport: Transport) -> End {
         let device = std::env::var("SINEW_VERBS_DEVICE").unwrap();
         let mut end = End::on(&ShmDevice::open(&device.parse().unwrap()).unwrap(), transport);
-        tell(&end.address());
-        end.connect(&told());
+        write_line(&end.address());
+        end.connect(&read_line());
         end
     }
 
     fn target() -> RemoteMemory {
-        RemoteMemory::from_bytes(&unhex(&told()).try_into().unwrap())
+        RemoteMemory::from_bytes(&unhex(&read_line()).try_into().unwrap())
     }
 
     /// Exposes memory and answers messages, asleep in between, until its peer is gone.
     pub fn serve(transport: Transport) {
-        let mut end = meet(transport);
+        let mut end = connect_pair(transport);
         let exposed = end.domain.expose(4096, Access::ALL).unwrap();
         for id in 0..64 {
             end.post_receive(id);
         }
-        tell(&hex(&exposed.remote().to_bytes()));
+        write_line(&hex(&exposed.remote().to_bytes()));
         while end.qp.state() == QpState::ReadyToSend {
             end.queue.wait(None).unwrap();
             while let Some(completion) = end.poll() {
@@ -219,7 +219,7 @@ mod roles {
     /// Writes its peer's memory in pieces so long that it is inside the region nearly all the time; then tells how the
     /// last WRITE ended.
     pub fn write_long() {
-        let mut end = meet(Transport::Rc);
+        let mut end = connect_pair(Transport::Rc);
         let remote = target();
         let source = end.arena.alloc(LONG, LONG).unwrap().freeze();
         let status = loop {
@@ -230,17 +230,17 @@ mod roles {
                 break completion.status;
             }
         };
-        tell(&format!("{status:?}"));
-        told();
+        write_line(&format!("{status:?}"));
+        read_line();
     }
 
     /// Answers datagrams for ever.
     pub fn echo_datagrams() {
-        let mut end = meet(Transport::Ud);
+        let mut end = connect_pair(Transport::Ud);
         for id in 0..64 {
             end.post_receive(id);
         }
-        tell("ready");
+        write_line("ready");
         loop {
             let Some(completion) = end.poll() else {
                 std::thread::yield_now();
@@ -271,16 +271,16 @@ mod roles {
 
     /// Connects, writes to the peer's memory once, and then writes arbitrary words over all that it shares: rings,
     /// boards, directories, exposed memory. It may well crash itself.
-    pub fn scribble() {
-        let mut end = meet(Transport::Rc);
+    pub fn overwrite_mappings() {
+        let mut end = connect_pair(Transport::Rc);
         let theirs = target();
         let exposed = end.domain.expose(4096, Access::ALL).unwrap();
         for id in 0..64 {
             end.post_receive(id);
         }
         end.write(0, b"12345678", theirs);
-        tell(&hex(&exposed.remote().to_bytes()));
-        let mut random = SeededGenerator::new(told().parse().unwrap());
+        write_line(&hex(&exposed.remote().to_bytes()));
+        let mut random = SeededGenerator::new(read_line().parse().unwrap());
         let mappings = shared_mappings();
         // These are a link, a board, a directory and exposed memory of its own, and a directory and exposed memory of
         // the peer's.
@@ -312,7 +312,7 @@ mod roles {
 
     /// Sends numbered messages for ever.
     pub fn stream() {
-        let mut end = meet(Transport::Rc);
+        let mut end = connect_pair(Transport::Rc);
         let mut number = 0u64;
         loop {
             end.send(0, &[number.to_le_bytes(); 4].concat());
@@ -333,7 +333,7 @@ fn child() {
         Ok("write long") => roles::write_long(),
         Ok("stream") => roles::stream(),
         Ok("echo ud") => roles::echo_datagrams(),
-        Ok("scribble") => roles::scribble(),
+        Ok("scribble") => roles::overwrite_mappings(),
         Ok(other) => panic!("no such role: {other}"),
         Err(_) => {}
     }
@@ -343,8 +343,8 @@ fn child() {
 fn serving(transport: Transport) -> (Peer, End, RemoteMemory) {
     let mut peer = Peer::start(if transport == Transport::Rc { "serve rc" } else { "serve uc" });
     let mut end = End::new(transport);
-    peer.tell(&end.address());
-    end.connect(&peer.told());
+    peer.write_line(&end.address());
+    end.connect(&peer.read_line());
     let remote = peer.remote();
     (peer, end, remote)
 }
@@ -425,11 +425,11 @@ fn a_sender_killed_in_mid_stream_leaves_whole_messages_and_then_an_error() {
     for _ in 0..5 {
         let mut peer = Peer::start("stream");
         let mut end = End::new(Transport::Rc);
-        end.connect(&peer.told());
+        end.connect(&peer.read_line());
         for id in 0..256 {
             end.post_receive(id);
         }
-        peer.tell(&end.address());
+        peer.write_line(&end.address());
         let mut expected = 0u64;
         let since = Instant::now();
         let mut killed = false;
@@ -463,8 +463,8 @@ fn a_stopped_peer_delays_its_own_messages_only() {
     let (peer, mut end, remote) = serving(Transport::Rc);
     let mut other = End::on(&end.device, Transport::Rc);
     let mut second = Peer::start("serve rc");
-    second.tell(&other.address());
-    let line = second.told();
+    second.write_line(&other.address());
+    let line = second.read_line();
     other.connect(&line);
     second.remote();
     peer.stop();
@@ -485,7 +485,7 @@ fn a_stopped_peer_delays_its_own_messages_only() {
 
 /// Tries random operations with a peer that follows no rules. `open` counts requests and receives that were posted and
 /// have not come back.
-fn deal_with(end: &mut End, remote: RemoteMemory, random: &mut SeededGenerator, open: &mut usize) {
+fn post_random(end: &mut End, remote: RemoteMemory, random: &mut SeededGenerator, open: &mut usize) {
     let target = || [end.arena.alloc(64, 64).unwrap()].into_iter().collect();
     let operation = match random.below(4) {
         0 => Operation::Send { source: Source::Inline(b"a message"), immediate: None, to: None },
@@ -516,21 +516,21 @@ fn a_peer_that_writes_over_all_it_shares_harms_itself_and_no_datagram_of_another
         let mut datagrams = end.thread.queue_pair(&QpConfig::new(Transport::Ud), &honest, &honest).unwrap();
         datagrams.connect(None).unwrap();
         let mut friend = Peer::start("echo ud");
-        let friend_address = QpAddress::from_bytes(&unhex(&friend.told())).unwrap();
-        friend.tell(&hex(&datagrams.address().to_bytes()));
-        assert_eq!(friend.told(), "ready");
+        let friend_address = QpAddress::from_bytes(&unhex(&friend.read_line())).unwrap();
+        friend.write_line(&hex(&datagrams.address().to_bytes()));
+        assert_eq!(friend.read_line(), "ready");
         let to = Some(end.thread.destination(&friend_address).unwrap());
         let mut villain = Peer::start("scribble");
-        villain.tell(&end.address());
-        end.connect(&villain.told());
+        villain.write_line(&end.address());
+        end.connect(&villain.read_line());
         let exposed = end.domain.expose(4096, Access::ALL).unwrap();
-        villain.tell(&hex(&exposed.remote().to_bytes()));
+        villain.write_line(&hex(&exposed.remote().to_bytes()));
         let remote = villain.remote();
         let canary = end.arena.alloc(4096, 4096).unwrap();
         let canary_bytes = canary.to_vec();
         let mut open = 0;
-        deal_with(&mut end, remote, &mut random, &mut open);
-        villain.tell(&(seed ^ round).to_string());
+        post_random(&mut end, remote, &mut random, &mut open);
+        villain.write_line(&(seed ^ round).to_string());
         let since = Instant::now();
         let (mut number, mut completions) = (0u64, Vec::new());
         while since.elapsed() < Duration::from_millis(400) || number < 20 {
@@ -541,7 +541,7 @@ fn a_peer_that_writes_over_all_it_shares_harms_itself_and_no_datagram_of_another
             let operation = Operation::Send { source: Source::Inline(&bytes), immediate: None, to };
             datagrams.post(Request::new(0, operation)).unwrap();
             let answer = eventually("an answer of the honest peer", || {
-                deal_with(&mut end, remote, &mut random, &mut open);
+                post_random(&mut end, remote, &mut random, &mut open);
                 honest.poll(&mut completions, 16);
                 completions.drain(..).find(|completion| completion.opcode == Opcode::Receive)
             });
@@ -549,7 +549,7 @@ fn a_peer_that_writes_over_all_it_shares_harms_itself_and_no_datagram_of_another
         }
         assert_eq!(canary[..], canary_bytes, "round {round}");
         villain.kill();
-        deal_with(&mut end, remote, &mut random, &mut open);
+        post_random(&mut end, remote, &mut random, &mut open);
         eventually("the end of all that was asked of the dead", || {
             open -= usize::from(end.poll().is_some());
             (open == 0).then_some(())
@@ -565,12 +565,12 @@ fn stopped_inside() -> (Peer, End, RemoteMemory) {
     loop {
         let mut peer = Peer::start("write long");
         let mut end = End::new(Transport::Rc);
-        peer.tell(&end.address());
-        end.connect(&peer.told());
+        peer.write_line(&end.address());
+        end.connect(&peer.read_line());
         let exposed = end.domain.expose(LONG, Access::ALL).unwrap();
         let remote = exposed.remote();
         exposed.store(LONG - 8, 1).unwrap();
-        peer.tell(&hex(&remote.to_bytes()));
+        peer.write_line(&hex(&remote.to_bytes()));
         eventually("the end of a write", || (exposed.load(LONG - 8) != Ok(1)).then_some(()));
         peer.stop();
         // The child is outside the region for a moment now and then.
@@ -592,7 +592,7 @@ fn memory_is_kept_aside_while_an_initiator_is_stopped_inside_and_until_it_goes()
             peer.kill();
         } else {
             peer.signal(Signal::CONT);
-            assert_eq!(peer.told(), "RemoteAccess");
+            assert_eq!(peer.read_line(), "RemoteAccess");
         }
         eventually("the range", || (end.device.quarantined() == 0).then_some(()));
         assert_eq!(fresh.load(0), Ok(0));
@@ -608,10 +608,10 @@ fn memory_is_kept_aside_while_an_initiator_is_stopped_inside_and_until_it_goes()
 fn a_device_that_was_opened_anew_is_not_taken_for_the_old_one() {
     let name = format!("shm://{}", &sinew_conformance::unique("anew")[..20]);
     let mut peer = Peer::named("serve rc", &name);
-    let old = peer.told();
+    let old = peer.read_line();
     peer.kill();
     let mut peer = Peer::named("serve rc", &name);
-    peer.told();
+    peer.read_line();
     let mut end = End::new(Transport::Rc);
     let address = QpAddress::from_bytes(&unhex(&old)).unwrap();
     let error = end.qp.connect(Some(&address)).unwrap_err();

@@ -51,7 +51,7 @@ impl Capturing {
         Self { file, len_max: config.file_len_max, hosts, left_out: 0 }
     }
 
-    pub fn has(&self, host: HostId) -> bool {
+    pub fn includes(&self, host: HostId) -> bool {
         self.hosts[host.0]
     }
 

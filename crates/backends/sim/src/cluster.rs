@@ -6,36 +6,36 @@ use std::fmt;
 use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::Arc;
 
-use crate::cores::{Core, CoreShare, CoreTime, IdleCount};
+use crate::cores::{CoreShare, CoreState, CoreTime, IdleCount};
 use crate::events::{Event, Events};
 use crate::network::Network;
 use crate::port::PortId;
 use crate::time::SimClock;
-use crate::wakes::{Listener, Note, Source, WakeSource};
+use crate::wakes::{Listener, PendingWake, Source, WakeSource};
 use crate::workers::{SimWorkers, WorkersConfig};
 
 /// A program that runs an endpoint's loop, on a core of the cluster.
 pub trait Actor {
     /// Runs the loop once. The core is charged for what the ports do, and for what the actor
     /// [spends](SimClock::spend_ns) itself.
-    fn turn(&mut self) -> Doing;
+    fn turn(&mut self) -> ActorState;
 }
 
 /// State of an actor after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum ActorState {
     /// It goes on as soon as its core is free.
     Work,
     /// It polls and finds nothing. Its next turn is when a packet comes to one of its ports, when it is
     /// [woken](Cluster::waker), or at the time that it gave to [`wait`](sinew_fabric::PacketPort::wait), the earliest
     /// where it has several ports. Turns before that would do nothing, and are skipped.
     Idle,
-    /// As [`Doing::Idle`], but its next turn is at this time at the latest.
+    /// As [`ActorState::Idle`], but its next turn is at this time at the latest.
     IdleUntil(u64),
-    /// As [`Doing::Idle`], but it sleeps, as on a descriptor. Its core is free for others meanwhile, and an interrupt
-    /// wakes it, which takes time ([`Cluster::share_core`]).
+    /// As [`ActorState::Idle`], but it sleeps, as on a descriptor. Its core is free for others meanwhile, and an
+    /// interrupt wakes it, which takes time ([`Cluster::share_core`]).
     Asleep,
-    /// As [`Doing::Asleep`], but until this time at the latest.
+    /// As [`ActorState::Asleep`], but until this time at the latest.
     AsleepUntil(u64),
     /// It has ended.
     Done,
@@ -45,7 +45,7 @@ pub enum Doing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ActorId(u32);
 
-struct Place {
+struct ActorSlot {
     name: String,
     actor: Option<Box<dyn Actor>>,
     ports: Vec<PortId>,
@@ -55,32 +55,32 @@ struct Place {
     turn: u32,
     /// When that turn is scheduled, if it is.
     next_ns: Option<u64>,
-    core: Core,
+    core: CoreState,
     /// Bounds, as a time and a number, of the wakes that its last turn has seen: a wake below both needs no further
     /// turn.
     seen: (u64, u64),
 }
 
-impl Place {
+impl ActorSlot {
     /// Gives the actor a turn as soon as its core is free, unless it has one before that anyway.
     #[inline]
     fn wake(&mut self, actor: u32, now_ns: u64, events: &mut Events) {
         let next_ns = self.core.turn_ns(self.core.free_ns.max(now_ns));
         if self.actor.is_some() && self.next_ns.is_none_or(|foreseen_ns| next_ns < foreseen_ns) {
-            self.foresee(actor, next_ns, events);
+            self.schedule(actor, next_ns, events);
         }
     }
 
     /// Schedules the actor's next turn, in place of any scheduled before.
-    fn foresee(&mut self, actor: u32, next_ns: u64, events: &mut Events) {
-        self.foresee_none();
+    fn schedule(&mut self, actor: u32, next_ns: u64, events: &mut Events) {
+        self.cancel();
         self.next_ns = Some(next_ns);
         events.add(next_ns, Event::Turn { actor, number: self.turn });
     }
 
     /// Cancels the scheduled turn.
     #[inline]
-    fn foresee_none(&mut self) {
+    fn cancel(&mut self) {
         self.turn += 1;
         self.next_ns = None;
     }
@@ -127,23 +127,23 @@ impl std::error::Error for Stuck {}
 /// first turn; an actor that has a turn at that time anyway has it before or after them, as it was scheduled.
 pub struct Cluster {
     network: Network,
-    places: Vec<Place>,
+    actors: Vec<ActorSlot>,
     pools: Vec<SimWorkers>,
     wakes: BTreeMap<WakeKey, Wake>,
     /// Wakes noted so far.
-    noted: u64,
+    wakes_noted: u64,
 }
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("network", &self.network).field("actors", &self.places.len()).finish()
+        f.debug_struct("Cluster").field("network", &self.network).field("actors", &self.actors.len()).finish()
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.network.0.is_driven.set(false);
-        self.network.0.clock.rest();
+        self.network.0.clock.pass_spent_time();
         self.network.0.wakes.end();
     }
 }
@@ -151,7 +151,7 @@ impl Drop for Cluster {
 impl Cluster {
     /// A cluster without actors.
     pub fn new(network: &Network) -> Self {
-        Self { network: network.clone(), places: Vec::new(), pools: Vec::new(), wakes: BTreeMap::new(), noted: 0 }
+        Self { network: network.clone(), actors: Vec::new(), pools: Vec::new(), wakes: BTreeMap::new(), wakes_noted: 0 }
     }
 
     /// Its network.
@@ -167,7 +167,7 @@ impl Cluster {
     /// Adds an actor that works on these ports. It has its first turn at once.
     pub fn add(&mut self, name: &str, ports: impl IntoIterator<Item = PortId>, actor: Box<dyn Actor>) -> ActorId {
         self.network.0.is_driven.set(true);
-        let index = self.places.len() as u32;
+        let index = self.actors.len() as u32;
         let ports: Vec<PortId> = ports.into_iter().collect();
         let mut world = self.network.0.world.borrow_mut();
         for port in &ports {
@@ -178,19 +178,19 @@ impl Cluster {
         let now_ns = self.network.0.clock.event_ns();
         let source = self.network.0.wakes.source();
         source.listen(Listener::Actor(index));
-        let mut place = Place {
+        let mut slot = ActorSlot {
             name: name.to_owned(),
             actor: Some(actor),
             ports,
             source,
             turn: 0,
             next_ns: None,
-            core: Core::new(now_ns),
+            core: CoreState::new(now_ns),
             seen: (0, 0),
         };
-        place.wake(index, now_ns, &mut world.events);
+        slot.wake(index, now_ns, &mut world.events);
         drop(world);
-        self.places.push(place);
+        self.actors.push(slot);
         ActorId(index)
     }
 
@@ -203,7 +203,7 @@ impl Cluster {
     /// added ([`Cluster`]). A wake from another thread is outside virtual time, and is noticed at the cluster's next
     /// step.
     pub fn waker(&self, actor: ActorId) -> Waker {
-        Waker::new(self.places[actor.0 as usize].source.clone())
+        Waker::new(self.actors[actor.0 as usize].source.clone())
     }
 
     /// Makes a source wake this actor, and no other, from now on.
@@ -230,44 +230,44 @@ impl Cluster {
     /// Ends an actor at once, as when a host crashes: it has no further turn, and only its destructor can still act.
     /// Its ports close. Returns the actor, unless it had ended.
     pub fn crash(&mut self, actor: ActorId) -> Option<Box<dyn Actor>> {
-        let place = &mut self.places[actor.0 as usize];
-        place.foresee_none();
+        let slot = &mut self.actors[actor.0 as usize];
+        slot.cancel();
         let mut world = self.network.0.world.borrow_mut();
         let now_ns = self.network.0.clock.event_ns();
-        place.core.end(now_ns);
-        place.ports.iter().for_each(|port| world.close(port.0, now_ns));
+        slot.core.end(now_ns);
+        slot.ports.iter().for_each(|port| world.close(port.0, now_ns));
         drop(world);
-        place.actor.take()
+        slot.actor.take()
     }
 
     /// Stalls an actor until `end_ns`: packets arrive, but it has no turn in which to see them.
     pub fn pause(&mut self, actor: ActorId, end_ns: u64) {
-        let place = &mut self.places[actor.0 as usize];
-        if place.core.has_ended() {
+        let slot = &mut self.actors[actor.0 as usize];
+        if slot.core.has_ended() {
             return;
         }
-        place.core.pause(self.network.0.clock.event_ns(), end_ns);
-        if place.next_ns.is_some_and(|next_ns| next_ns < end_ns) {
-            let next_ns = place.core.turn_ns(end_ns);
-            place.foresee(actor.0, next_ns, &mut self.network.0.world.borrow_mut().events);
+        slot.core.pause(self.network.0.clock.event_ns(), end_ns);
+        if slot.next_ns.is_some_and(|next_ns| next_ns < end_ns) {
+            let next_ns = slot.core.turn_ns(end_ns);
+            slot.schedule(actor.0, next_ns, &mut self.network.0.world.borrow_mut().events);
         }
     }
 
     /// Sets the cost of waking an actor from sleep, and the competitor for its core, from now on.
     pub fn share_core(&mut self, actor: ActorId, share: CoreShare) {
         let now_ns = self.network.0.clock.event_ns();
-        self.places[actor.0 as usize].core.share(share, now_ns);
+        self.actors[actor.0 as usize].core.share(share, now_ns);
     }
 
     /// Counts from now on the time for which an actor's core is idle: its thread sleeps, and nothing competes with it.
     /// The count is up to date whenever the actor has a turn.
     pub fn count_idle(&mut self, actor: ActorId) -> IdleCount {
-        self.places[actor.0 as usize].core.count_idle()
+        self.actors[actor.0 as usize].core.count_idle()
     }
 
     /// Returns how an actor's core has spent its time. A core polls whenever it neither works, stalls nor sleeps.
     pub fn core_time(&self, actor: ActorId) -> CoreTime {
-        self.places[actor.0 as usize].core.time(self.network.0.clock.event_ns())
+        self.actors[actor.0 as usize].core.time(self.network.0.clock.event_ns())
     }
 
     /// Runs the simulation until `end_ns`.
@@ -299,7 +299,7 @@ impl Cluster {
 
     fn stuck(&self) -> Stuck {
         let world = self.network.0.world.borrow();
-        let waiting = self.places.iter().filter(|place| place.actor.is_some()).map(|place| {
+        let waiting = self.actors.iter().filter(|place| place.actor.is_some()).map(|place| {
             let ports: Vec<&str> = place.ports.iter().map(|port| &*world.nodes[port.0].name).collect();
             let what =
                 if ports.is_empty() { "a wake".to_owned() } else { format!("a packet at {}", ports.join(" or ")) };
@@ -311,7 +311,7 @@ impl Cluster {
     /// Runs the simulation until an actor has had a turn or a wake was handled, or until `end_ns`; returns false for
     /// the latter.
     fn step(&mut self, end_ns: u64) -> bool {
-        if self.network.0.wakes.any() {
+        if self.network.0.wakes.has_pending() {
             self.read_notes();
         }
         let mut shared = self.network.0.world.borrow_mut();
@@ -320,13 +320,13 @@ impl Cluster {
             // Something was flushed in a turn, or between steps.
             let now_ns = self.network.0.clock.event_ns();
             for (actor, at_ns) in world.touched.drain(..) {
-                self.places[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
+                self.actors[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
             }
         }
         while let Some((now_ns, event)) = world.events.pop_until(end_ns) {
             self.network.0.clock.advance_to(now_ns);
             if let Event::Turn { actor, number } = event {
-                match self.places.get(actor as usize) {
+                match self.actors.get(actor as usize) {
                     Some(place) if place.turn != number => continue,
                     Some(_) => {
                         drop(shared);
@@ -335,14 +335,14 @@ impl Cluster {
                     // No actor has this number: it is `WOKEN`, for a wake.
                     None => {
                         drop(shared);
-                        self.hear(now_ns);
+                        self.handle_wake(now_ns);
                     }
                 }
                 return true;
             }
-            world.happen(now_ns, event);
+            world.handle(now_ns, event);
             for (actor, at_ns) in world.touched.drain(..) {
-                self.places[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
+                self.actors[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
             }
         }
         false
@@ -357,113 +357,115 @@ impl Cluster {
         // A note from another thread may hold an older reading of the clock.
         let now_ns = self.network.0.clock.event_ns();
         self.wake_touched(now_ns);
-        for Note { time_ns, source, listener, effect } in notes {
+        for PendingWake { time_ns, source, listener, effect } in notes {
             let time_ns = time_ns.max(now_ns);
-            self.foresee_wake(time_ns, listener, Wake { time_ns, source, effect });
+            self.schedule_wake(time_ns, listener, Wake { time_ns, source, effect });
         }
     }
 
     fn wake_touched(&mut self, now_ns: u64) {
         let world = &mut *self.network.0.world.borrow_mut();
         for (actor, at_ns) in world.touched.drain(..) {
-            self.places[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
+            self.actors[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
         }
     }
 
-    fn foresee_wake(&mut self, due_ns: u64, listener: Listener, wake: Wake) {
-        self.put_off_wake((due_ns, listener, self.noted), wake);
-        self.noted += 1;
+    fn schedule_wake(&mut self, due_ns: u64, listener: Listener, wake: Wake) {
+        self.reschedule_wake((due_ns, listener, self.wakes_noted), wake);
+        self.wakes_noted += 1;
     }
 
-    fn put_off_wake(&mut self, key: WakeKey, wake: Wake) {
+    fn reschedule_wake(&mut self, key: WakeKey, wake: Wake) {
         self.wakes.insert(key, wake);
         self.network.0.world.borrow_mut().events.add_wake(key.0);
     }
 
     /// Hears the first wake that is due.
     #[cold]
-    fn hear(&mut self, now_ns: u64) {
+    fn handle_wake(&mut self, now_ns: u64) {
         let Some(first) = self.wakes.first_entry().filter(|first| first.key().0 <= now_ns) else { return };
         let ((_, listener, mut number), mut wake) = first.remove_entry();
         if let Some(effect) = wake.effect.take() {
             effect();
             // No earlier turn has seen this effect.
-            number = self.noted;
-            self.noted += 1;
+            number = self.wakes_noted;
+            self.wakes_noted += 1;
         }
         if listener == Listener::Nobody {
             return;
         }
         if let Some(other) = self.network.0.wakes.listener(wake.source).filter(|other| *other != listener) {
-            return self.put_off_wake((now_ns, other, number), wake);
+            return self.reschedule_wake((now_ns, other, number), wake);
         }
         match listener {
             Listener::Nobody => {}
             Listener::Pool(pool) => {
                 if let Some(next_ns) = self.pools[pool as usize].run(now_ns) {
-                    self.foresee_wake(next_ns, listener, Wake { time_ns: next_ns, source: wake.source, effect: None });
+                    self.schedule_wake(next_ns, listener, Wake { time_ns: next_ns, source: wake.source, effect: None });
                 }
             }
             Listener::Actor(actor) => {
-                let place = &mut self.places[actor as usize];
+                let place = &mut self.actors[actor as usize];
                 let (seen_ns, seen) = place.seen;
                 if place.actor.is_none() || wake.time_ns < seen_ns && number < seen {
                     return;
                 }
                 let turn_ns = place.core.turn_ns(place.core.free_ns.max(seen_ns).max(wake.time_ns));
                 if turn_ns > now_ns {
-                    return self.put_off_wake((turn_ns, listener, number), wake);
+                    return self.reschedule_wake((turn_ns, listener, number), wake);
                 }
-                place.foresee_none();
+                place.cancel();
                 self.turn(actor, now_ns);
             }
         }
     }
 
     fn turn(&mut self, index: u32, now_ns: u64) {
-        let place = &mut self.places[index as usize];
-        place.next_ns = None;
-        place.seen = (now_ns + 1, self.noted);
-        place.core.wake(now_ns);
-        let Some(actor) = &mut place.actor else { return };
-        let (doing, spent_ns) = self.network.0.clock.work(index, || actor.turn());
-        place.core.spend(now_ns, spent_ns);
+        let slot = &mut self.actors[index as usize];
+        slot.next_ns = None;
+        slot.seen = (now_ns + 1, self.wakes_noted);
+        slot.core.wake(now_ns);
+        let Some(actor) = &mut slot.actor else { return };
+        let (state, spent_ns) = self.network.0.clock.work(index, || actor.turn());
+        slot.core.spend(now_ns, spent_ns);
         let mut world = self.network.0.world.borrow_mut();
-        let (mut wants_ns, mut has_more) = (None, false);
-        for port in &place.ports {
-            has_more |= world.has_left(port.0);
+        let (mut next_event_ns, mut has_more) = (None, false);
+        for port in &slot.ports {
+            has_more |= world.has_unpolled(port.0);
             let node = &mut world.nodes[port.0];
-            wants_ns = wants_ns.into_iter().chain(node.wake_ns.take()).chain(node.next_ns()).min();
+            next_event_ns = next_event_ns.into_iter().chain(node.wake_ns.take()).chain(node.next_arrival_ns()).min();
             has_more |= !node.waiting.is_empty();
         }
-        let next_ns = match doing {
-            Doing::Done => {
-                place.core.work(spent_ns);
+        let next_ns = match state {
+            ActorState::Done => {
+                slot.core.work(spent_ns);
                 // Dropping the actor closes its ports, which borrow the network.
                 drop(world);
-                place.core.end(place.core.free_ns);
-                place.actor = None;
+                slot.core.end(slot.core.free_ns);
+                slot.actor = None;
                 return;
             }
-            Doing::Work => {
-                place.core.work(spent_ns);
+            ActorState::Work => {
+                slot.core.work(spent_ns);
                 // Time must pass even if the turn cost nothing.
-                Some(place.core.free_ns.max(now_ns + 1))
+                Some(slot.core.free_ns.max(now_ns + 1))
             }
-            Doing::Idle | Doing::IdleUntil(_) | Doing::Asleep | Doing::AsleepUntil(_) if has_more => {
-                Some(place.core.free_ns.max(now_ns + 1))
+            ActorState::Idle | ActorState::IdleUntil(_) | ActorState::Asleep | ActorState::AsleepUntil(_)
+                if has_more =>
+            {
+                Some(slot.core.free_ns.max(now_ns + 1))
             }
-            Doing::Idle | Doing::Asleep => wants_ns,
-            Doing::IdleUntil(until_ns) | Doing::AsleepUntil(until_ns) => {
-                Some(wants_ns.map_or(until_ns, |wants_ns| wants_ns.min(until_ns)))
+            ActorState::Idle | ActorState::Asleep => next_event_ns,
+            ActorState::IdleUntil(until_ns) | ActorState::AsleepUntil(until_ns) => {
+                Some(next_event_ns.map_or(until_ns, |wants_ns| wants_ns.min(until_ns)))
             }
         };
-        if matches!(doing, Doing::Asleep | Doing::AsleepUntil(_)) && !has_more {
-            place.core.sleep();
+        if matches!(state, ActorState::Asleep | ActorState::AsleepUntil(_)) && !has_more {
+            slot.core.sleep();
         }
         if let Some(next_ns) = next_ns {
-            let next_ns = place.core.turn_ns(next_ns.max(place.core.free_ns).max(now_ns + 1));
-            place.foresee(index, next_ns, &mut world.events);
+            let next_ns = slot.core.turn_ns(next_ns.max(slot.core.free_ns).max(now_ns + 1));
+            slot.schedule(index, next_ns, &mut world.events);
         }
     }
 }

@@ -78,7 +78,7 @@ impl Account {
 
     /// Returns when a thread that is awake, and wants to run from `wanted_ns` on, can run.
     #[inline]
-    pub fn runs_ns(&self, wanted_ns: u64) -> u64 {
+    pub fn run_start_ns(&self, wanted_ns: u64) -> u64 {
         match self.holder(wanted_ns) {
             Holder::Ours(_) => wanted_ns,
             Holder::Theirs(left_ns) => wanted_ns + left_ns,
@@ -88,7 +88,7 @@ impl Account {
     /// Returns when work that is begun at `now_ns` and takes `spent_ns` is done.
     #[inline]
     pub fn ends_ns(&self, now_ns: u64, spent_ns: u64) -> u64 {
-        let begins_ns = self.runs_ns(now_ns);
+        let begins_ns = self.run_start_ns(now_ns);
         match self.holder(begins_ns) {
             Holder::Ours(left_ns) if spent_ns >= left_ns => {
                 let slice_ns = self.competitor.slice_ns;
@@ -139,7 +139,7 @@ mod tests {
     fn whoever_always_wants_to_run_has_every_other_slice() {
         let account = Account::new(COMPETITOR, 0);
         for (wanted_ns, runs_ns) in [(0, 0), (999, 999), (1000, 2000), (1999, 2000), (2500, 2500), (3001, 4000)] {
-            assert_eq!(account.runs_ns(wanted_ns), runs_ns, "{wanted_ns}");
+            assert_eq!(account.run_start_ns(wanted_ns), runs_ns, "{wanted_ns}");
         }
         // Work that does not fit in a slice goes on in the next.
         for (begins_ns, spent_ns, ends_ns) in [(0, 999, 999), (900, 200, 2100), (2000, 2500, 6500)] {

@@ -7,7 +7,7 @@ use crate::competitor::{Account, Competitor};
 /// Cost of waking on a core, and the competitor that it shares its time with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreShare {
-    /// Time from an interrupt until the thread that [sleeps](crate::Doing::Asleep) for it runs. The core is busy
+    /// Time from an interrupt until the thread that [sleeps](crate::ActorState::Asleep) for it runs. The core is busy
     /// meanwhile.
     pub interrupt_ns: u64,
     /// A program that computes all the time and competes for the core, if there is one.
@@ -44,7 +44,7 @@ impl IdleCount {
 
 /// The core of an actor or of a worker.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct CoreState {
     /// When its present work or pause ends.
     pub free_ns: u64,
     began_ns: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Core {
     idle_ns: Option<IdleCount>,
 }
 
-impl Core {
+impl CoreState {
     pub fn new(began_ns: u64) -> Self {
         Self {
             free_ns: 0,
@@ -131,7 +131,7 @@ impl Core {
         match (&self.account, self.asleep_ns) {
             (None, None) => wanted_ns,
             (None, Some(_)) => wanted_ns + self.interrupt_ns,
-            (Some(account), None) => account.runs_ns(wanted_ns),
+            (Some(account), None) => account.run_start_ns(wanted_ns),
             (Some(account), Some(_)) => account.replaces_ns(wanted_ns) + self.interrupt_ns,
         }
     }
@@ -193,10 +193,10 @@ impl Core {
     pub fn time(&self, now_ns: u64) -> CoreTime {
         let end_ns = self.ended_ns.unwrap_or(now_ns);
         // The last pause or turn may end after that.
-        let beyond_ns = self.free_ns.saturating_sub(end_ns);
-        let of_pause_ns = beyond_ns.min(self.pauses_ns);
-        let paused_ns = self.paused_ns - of_pause_ns;
-        let worked_ns = self.worked_ns.saturating_sub(beyond_ns - of_pause_ns);
+        let not_yet_passed_ns = self.free_ns.saturating_sub(end_ns);
+        let pause_part_ns = not_yet_passed_ns.min(self.pauses_ns);
+        let paused_ns = self.paused_ns - pause_part_ns;
+        let worked_ns = self.worked_ns.saturating_sub(not_yet_passed_ns - pause_part_ns);
         let slept_ns = self.slept_ns + self.asleep_ns.map_or(0, |asleep_ns| end_ns.saturating_sub(asleep_ns));
         let polled_ns = end_ns.saturating_sub(self.began_ns + worked_ns + paused_ns + slept_ns);
         CoreTime { worked_ns, polled_ns, slept_ns }
@@ -212,8 +212,8 @@ mod tests {
         competitor: Some(Competitor { slice_ns: 1000, sleeper_credit_ns: 1000, wakeup_granularity_ns: 300 }),
     };
 
-    fn core(share: CoreShare) -> Core {
-        let mut core = Core::new(0);
+    fn core(share: CoreShare) -> CoreState {
+        let mut core = CoreState::new(0);
         core.share(share, 0);
         core
     }

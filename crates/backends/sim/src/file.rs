@@ -111,8 +111,8 @@ impl FileError {
             text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map_or("", |(field, _)| field.trim());
         let message = error.message();
         // Other messages name the field themselves.
-        let is_silent = ["invalid ", "duplicate "].iter().any(|begin| message.starts_with(begin));
-        if !is_silent || message.contains(field) {
+        let has_no_position = ["invalid ", "duplicate "].iter().any(|begin| message.starts_with(begin));
+        if !has_no_position || message.contains(field) {
             Self::new(line, message)
         } else {
             Self::new(line, &format!("{field}: {message}"))
@@ -142,8 +142,8 @@ impl FileError {
             if index > 0 && line.starts_with('[') {
                 break;
             }
-            let is_it = line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
-            if is_it || line.contains('{') && line.contains(field) {
+            let is_entry = line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
+            if is_entry || line.contains('{') && line.contains(field) {
                 return Self::new(line_of(text, at), &problem);
             }
             at += line.len();

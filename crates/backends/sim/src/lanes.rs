@@ -28,14 +28,14 @@ pub(crate) struct Waiting {
     /// The earliest time at which it may leave.
     pub ready_ps: u64,
     /// The lane that it came by.
-    pub came_by: Direction,
+    pub arrived_by: Direction,
 }
 
 /// A direction of a link.
 ///
 /// Where no switch can ask for a pause, a packet's place in the queue decides when it leaves: it is given its time at
-/// once, and `leaving` remembers when it stops waiting. Where switches can, packets wait in `queue` until the lane is
-/// free.
+/// once, and `departures` remembers when it stops waiting. Where switches can, packets wait in `queue` until the lane
+/// is free.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Lane {
@@ -49,18 +49,18 @@ pub(crate) struct Lane {
     pub latency_ns: u64,
     pub to: NodeId,
     /// Packets that have their times and have not reached the lane's end; an event is scheduled for the first.
-    pub flying: Row,
+    pub in_flight: Row,
     pub stats: LinkStats,
     pub from: NodeId,
     pub queued_bytes: u64,
     /// When each queued packet leaves, and its bytes.
-    pub leaving: VecDeque<(u64, u32)>,
+    pub departures: VecDeque<(u64, u32)>,
     /// Whether it is up, without faults and not captured.
     pub is_plain: bool,
     pub is_up: bool,
     pub is_paused: bool,
     /// Whether a `LinkFree` is scheduled.
-    pub is_awaited: bool,
+    pub free_event_scheduled: bool,
     /// Whether its sender was asked to pause.
     pub asked_to_pause: bool,
     /// Whether packets that leave on it are captured.
@@ -78,7 +78,7 @@ impl Lane {
         let [a, b] = link.ends;
         // For 1,024 bytes: whole picoseconds per byte would be off by up to a quarter on fast links.
         let ps_per_kib = (1024.0 * 8_000.0 / link.rate_gbps).round() as u64;
-        let at_end = |to| match to {
+        let end_costs = |to| match to {
             NodeId::Switch(_) => (ps_per_kib, 0),
             NodeId::Host(host) => (0, receive_latency_ns(host)),
         };
@@ -86,20 +86,20 @@ impl Lane {
             from,
             to,
             ps_per_kib,
-            head_ps_per_kib: at_end(to).0,
-            latency_ns: at_end(to).1,
+            head_ps_per_kib: end_costs(to).0,
+            latency_ns: end_costs(to).1,
             delay_ps: link.delay_ns * PS,
             busy_until_ps: 0,
             is_plain: true,
             is_up: true,
             is_watched: false,
             faults: None,
-            flying: Row::default(),
-            leaving: VecDeque::new(),
+            in_flight: Row::default(),
+            departures: VecDeque::new(),
             queued_bytes: 0,
             stats: LinkStats::default(),
             queue: VecDeque::new(),
-            is_awaited: false,
+            free_event_scheduled: false,
             is_paused: false,
             held_bytes: 0,
             asked_to_pause: false,
@@ -140,10 +140,10 @@ impl Lane {
     #[inline]
     pub fn settle(&mut self, now_ns: u64) -> u64 {
         let before = self.queued_bytes;
-        while let Some(&(leaves_ps, len)) = self.leaving.front()
+        while let Some(&(leaves_ps, len)) = self.departures.front()
             && leaves_ps <= now_ns * PS
         {
-            self.leaving.pop_front();
+            self.departures.pop_front();
             self.queued_bytes -= u64::from(len);
         }
         before - self.queued_bytes
@@ -158,7 +158,7 @@ impl Lane {
 
     /// Counters up to `now_ns`.
     pub fn stats(&self, now_ns: u64) -> LinkStats {
-        let gone = self.leaving.iter().take_while(|(leaves_ps, _)| *leaves_ps <= now_ns * PS);
+        let gone = self.departures.iter().take_while(|(leaves_ps, _)| *leaves_ps <= now_ns * PS);
         let gone: u64 = gone.map(|(_, len)| u64::from(*len)).sum();
         LinkStats { queued_bytes: self.queued_bytes - gone, ..self.stats }
     }

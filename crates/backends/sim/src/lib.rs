@@ -45,7 +45,7 @@
 //! `nsdi19-table4` show these figures, which therefore prove nothing; the rates and latencies of a hundred nodes
 //! (`nsdi19-fig5`), and the effect of losses on large requests, are predictions. A million sessions, which are two
 //! million ends, take some 5 GB in `nsdi19-fig5`. Once they are open, their memory is gathered on huge pages
-//! (`sinew_host::gather_on_huge_pages`), which gives a tenth to a third more packets per second with 40 nodes of ten
+//! (`sinew_host::collapse_to_huge_pages`), which gives a tenth to a third more packets per second with 40 nodes of ten
 //! threads.
 //!
 //! # Order in virtual time
@@ -96,7 +96,7 @@ mod workers;
 mod world;
 
 pub use capture::{Capture, CaptureConfig};
-pub use cluster::{Actor, ActorId, Cluster, Doing, Stuck};
+pub use cluster::{Actor, ActorId, ActorState, Cluster, Stuck};
 pub use competitor::Competitor;
 pub use cores::{CoreShare, CoreTime, IdleCount};
 pub use costs::Costs;

@@ -116,17 +116,17 @@ impl Network {
 
     /// Runs until `end_ns`, putting off the cluster's events.
     fn run_beside_actors(&self, world: &mut World, end_ns: u64) {
-        let mut late = Vec::new();
+        let mut overdue = Vec::new();
         while let Some((time_ns, event)) = world.events.pop_until(end_ns) {
             self.0.clock.advance_to(time_ns);
             match event {
-                Event::Turn { .. } => late.push(event),
-                _ => world.happen(time_ns, event),
+                Event::Turn { .. } => overdue.push(event),
+                _ => world.handle(time_ns, event),
             }
         }
-        late.into_iter().for_each(|turn| world.events.add(end_ns, turn));
+        overdue.into_iter().for_each(|turn| world.events.add(end_ns, turn));
         if !world.touched.is_empty() {
-            self.0.wakes.look();
+            self.0.wakes.force_read();
         }
     }
 
@@ -143,11 +143,11 @@ impl Network {
         let deadline_ns = timeout_ns.and_then(|timeout_ns| clock.now_ns().checked_add(timeout_ns));
         let mut world = self.0.world.borrow_mut();
         if world.nodes[node].actor.is_some() {
-            return world.nodes[node].wants_turn_by(deadline_ns, clock.event_ns()).map(|()| true);
+            return world.nodes[node].request_turn(deadline_ns, clock.event_ns()).map(|()| true);
         }
-        let mut over = is_over(&mut world);
+        let mut has_timed_out = is_over(&mut world);
         drop(world);
-        if !over && self.0.is_driven.get() {
+        if !has_timed_out && self.0.is_driven.get() {
             if timeout_ns != Some(0) {
                 return Err(io::Error::new(ErrorKind::Unsupported, NOT_BESIDE_ACTORS));
             }
@@ -155,14 +155,14 @@ impl Network {
             self.run_until(clock.event_ns());
             return Ok(true);
         }
-        while !over {
+        while !has_timed_out {
             if !self.step(deadline_ns.unwrap_or(u64::MAX)) {
                 if let Some(deadline_ns) = deadline_ns {
                     self.run_until(deadline_ns);
                 }
                 return Ok(deadline_ns.is_some());
             }
-            over = is_over(&mut self.0.world.borrow_mut());
+            has_timed_out = is_over(&mut self.0.world.borrow_mut());
         }
         Ok(true)
     }
@@ -176,7 +176,7 @@ impl Network {
         let Some((time_ns, event)) = world.events.pop_until(end_ns) else { return false };
         self.0.clock.advance_to(time_ns);
         if !matches!(event, Event::Turn { .. }) {
-            world.happen(time_ns, event);
+            world.handle(time_ns, event);
             world.touched.clear();
         }
         true

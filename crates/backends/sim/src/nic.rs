@@ -69,7 +69,7 @@ pub use wqe::{IMMEDIATE, Source, WQE_MAX};
 
 /// An event scheduled at a NIC.
 #[derive(Debug)]
-pub(crate) enum Job {
+pub(crate) enum NicJob {
     /// The element that a core wrote, or its doorbell for several, begins to cross the bus.
     Written { slot: u32, epoch: u32, upto: u64, count: usize, lines: usize },
     /// A doorbell has arrived: `count` elements of a queue pair, `lines` cache lines each, are to be fetched.
@@ -81,7 +81,7 @@ pub(crate) enum Job {
     /// A unit has finished what it was doing.
     Done { side: Side, unit: u32 },
     /// A unit that was blocked tries again.
-    Again { side: Side, unit: u32 },
+    Retry { side: Side, unit: u32 },
     /// The request for a payload has reached the memory.
     Payload { slot: u32, epoch: u32, number: u64, offset: usize, len: usize },
     /// A packet of a request can leave: its payload has arrived.
@@ -89,9 +89,9 @@ pub(crate) enum Job {
     /// A packet of a response can leave.
     Answered { slot: u32, epoch: u32, packet: Box<Packet>, len: usize, is_last: bool },
     /// The payload of a packet is in memory, from byte `at` of message `message` on.
-    Visible { slot: u32, epoch: u32, packet: Box<Packet>, message: u64, at: usize },
+    PayloadWritten { slot: u32, epoch: u32, packet: Box<Packet>, message: u64, at: usize },
     /// The acknowledgement of a message that is still on the bus can leave.
-    Told { slot: u32, epoch: u32 },
+    ReplyReady { slot: u32, epoch: u32 },
     /// Everything before a message that is longer than its receive is in memory.
     TooLong { slot: u32, epoch: u32 },
     /// Part of a READ has reached the memory.
@@ -101,15 +101,15 @@ pub(crate) enum Job {
     /// Part of a READ's result, or an atomic's result, is in memory.
     Result { slot: u32, epoch: u32, number: u64, offset: usize, is_last: bool, packet: Box<Packet> },
     /// A request is over, and its completion is in memory if it has one.
-    Over { slot: u32, epoch: u32, number: u64 },
+    Completed { slot: u32, epoch: u32, number: u64 },
     /// The retransmission timer may have expired.
-    Late { slot: u32, epoch: u32 },
+    TimerExpired { slot: u32, epoch: u32 },
     /// A queue pair may try again to send to a receiver that was not ready.
-    Rested { slot: u32, epoch: u32 },
+    RnrExpired { slot: u32, epoch: u32 },
 }
 // Each job is copied in and out of the list of jobs, so it is kept small: what a packet says is read from it again when
 // needed.
-const _: () = assert!(size_of::<Job>() <= 48);
+const _: () = assert!(size_of::<NicJob>() <= 48);
 
 /// A completion that can be polled.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ pub(crate) struct Nic {
     pub requester_scale: f64,
     pub qps: Vec<Option<Box<Qp>>>,
     /// Number of queue pairs that each place has had.
-    lives: Vec<u8>,
+    generations: Vec<u8>,
     /// The epoch in which each place's next queue pair begins: jobs scheduled for one queue pair are not done for the
     /// next.
     epochs: Vec<u32>,
@@ -163,8 +163,8 @@ pub(crate) struct Nic {
     /// The unit to which the next queue pair is bound, of requesters and of responders.
     bound: [u32; 2],
     /// Elements handed to it so far.
-    pub born: u64,
-    jobs: Vec<Option<Job>>,
+    pub elements_handed_in: u64,
+    jobs: Vec<Option<NicJob>>,
     free_jobs: Vec<u32>,
 }
 
@@ -190,7 +190,7 @@ impl Nic {
             responders: units(profile.units.responders),
             requester_scale: profile.units.requester_factor(),
             qps: Vec::new(),
-            lives: Vec::new(),
+            generations: Vec::new(),
             epochs: Vec::new(),
             cqs: Vec::new(),
             regions: Arc::default(),
@@ -199,7 +199,7 @@ impl Nic {
             translations: Cache::new(caches.translations),
             locks: vec![0; profile.units.atomic_locks as usize],
             bound: [0; 2],
-            born: 0,
+            elements_handed_in: 0,
             jobs: Vec::new(),
             free_jobs: Vec::new(),
             profile,
@@ -209,7 +209,7 @@ impl Nic {
     /// Keeps a job; returns its number.
     // Without inlining, jobs are written in parts and then copied in words, which stalls the processor.
     #[inline(always)]
-    pub fn note(&mut self, job: Job) -> u32 {
+    pub fn add_job(&mut self, job: NicJob) -> u32 {
         match self.free_jobs.pop() {
             Some(index) => {
                 // A free place holds nothing that needs dropping.
@@ -224,7 +224,7 @@ impl Nic {
     }
 
     #[inline(always)]
-    pub fn take_job(&mut self, number: u32) -> Job {
+    pub fn take_job(&mut self, number: u32) -> NicJob {
         self.free_jobs.push(number);
         self.jobs[number as usize].take().expect("each job is noted and taken once")
     }
@@ -236,15 +236,15 @@ impl Nic {
             Some(slot) => slot,
             None if self.qps.len() < 1 << SLOT_BITS => {
                 self.qps.push(None);
-                self.lives.push(0);
+                self.generations.push(0);
                 self.epochs.push(0);
                 self.qps.len() - 1
             }
             None => return None,
         };
         // Never 0: small numbers that others make up must not be valid.
-        self.lives[slot] = self.lives[slot].checked_add(1).unwrap_or(1);
-        Some((slot as u32, QpNumber(u32::from(self.lives[slot]) << SLOT_BITS | slot as u32)))
+        self.generations[slot] = self.generations[slot].checked_add(1).unwrap_or(1);
+        Some((slot as u32, QpNumber(u32::from(self.generations[slot]) << SLOT_BITS | slot as u32)))
     }
 
     pub fn insert_qp(&mut self, slot: u32, qp: Qp) {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 const SHORT: usize = 64;
 /// Most bytes of buffer that an ended packet keeps for the next: many packets can be in flight, and few of them are
 /// long.
-const KEPT: usize = 16 << 10;
+const BUFFER_LEN_KEPT: usize = 16 << 10;
 
 /// A packet. Many are in flight, and are read only when they are sent and when they arrive. Each takes two cache lines,
 /// which are handed on untouched in between.
@@ -117,7 +117,7 @@ impl Packets {
 
     #[inline]
     fn keep(&mut self, mut packet: Box<Packet>) {
-        if packet.long.capacity() > KEPT {
+        if packet.long.capacity() > BUFFER_LEN_KEPT {
             packet.long = Vec::new();
         }
         self.free.push(packet);
@@ -130,4 +130,4 @@ impl Packets {
 }
 
 /// Packets that will have arrived at a host, and when, in order.
-pub(crate) type Coming = VecDeque<(u64, Box<Packet>)>;
+pub(crate) type Arriving = VecDeque<(u64, Box<Packet>)>;

@@ -58,7 +58,7 @@ pub struct PortId(pub(crate) usize);
 pub struct SimRx {
     network: Network,
     index: usize,
-    opening: u64,
+    generation: u64,
     config: PortConfig,
     #[expect(clippy::vec_box)]
     lent: Vec<Box<Packet>>,
@@ -69,7 +69,7 @@ pub struct SimTx {
     network: Network,
     index: usize,
     /// Tells this port from a later one that takes its name, and with it its place, once this one is closed.
-    opening: u64,
+    generation: u64,
     config: PortConfig,
     packet_len_max: usize,
     pending: Sending,
@@ -117,12 +117,12 @@ impl SimPort {
             source,
         })?;
         let index = world.open(name, host, config.receive_packets);
-        let (packet_len_max, opening) = (world.packet_len_max(host), world.opening(index));
+        let (packet_len_max, opening) = (world.packet_len_max(host), world.generation(index));
         drop(world);
         let (lent, pending) = (Vec::with_capacity(config.burst_max), Sending::default());
         Ok(Self {
-            rx: SimRx { network: network.clone(), index, opening, config, lent },
-            tx: SimTx { network: network.clone(), index, opening, config, packet_len_max, pending },
+            rx: SimRx { network: network.clone(), index, generation: opening, config, lent },
+            tx: SimTx { network: network.clone(), index, generation: opening, config, packet_len_max, pending },
             network: network.clone(),
             index,
             address,
@@ -154,7 +154,7 @@ impl Drop for SimPort {
         self.tx.submit();
         let mut world = self.network.0.world.borrow_mut();
         // A host that crashed may be back with a port of the same name before the old port is dropped.
-        if world.opening(self.index) == self.tx.opening {
+        if world.generation(self.index) == self.tx.generation {
             world.close(self.index, self.network.0.clock.event_ns());
         }
     }
@@ -175,7 +175,7 @@ impl PacketRx for SimRx {
         let (clock, costs) = (&self.network.0.clock, &self.config.costs);
         let room = self.config.burst_max.min(burst.packets.remaining_capacity());
         let mut world = self.network.0.world.borrow_mut();
-        if world.opening(self.index) == self.opening {
+        if world.generation(self.index) == self.generation {
             world.take_arrived(self.index, clock.event_ns(), room, &mut self.lent);
         }
         drop(world);
@@ -213,7 +213,7 @@ impl PacketTx for SimTx {
         let clock = &self.network.0.clock;
         clock.spend_ns(self.config.costs.doorbell_ns);
         let sending = std::mem::take(&mut self.pending);
-        self.network.0.world.borrow_mut().submit(self.index, self.opening, sending, clock.now_ns());
+        self.network.0.world.borrow_mut().submit(self.index, self.generation, sending, clock.now_ns());
     }
 
     /// Does nothing: data was copied when it was pushed.

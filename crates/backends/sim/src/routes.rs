@@ -14,10 +14,10 @@ pub(crate) struct Routes {
     /// For each node, hosts before switches: its choice towards host 0, host 1, and so on.
     choices: Vec<Choice>,
     /// The ways to choose from. Equal ways of a node to several hosts are stored once, to fit in a core's cache.
-    ways: Vec<Direction>,
+    links: Vec<Direction>,
 }
 
-/// Some of [`Routes::ways`].
+/// Some of [`Routes::links`].
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     /// Index of the first way; for a single way, the usual case, that direction itself.
@@ -28,12 +28,12 @@ struct Choice {
 impl Routes {
     pub fn new(topology: &Topology) -> Result<Self, TopologyError> {
         let (hosts, nodes) = (topology.hosts.len(), topology.hosts.len() + topology.switches.len());
-        let leaving = leaving(topology);
+        let leaving = outgoing(topology);
         let mut to_host: Vec<Vec<u32>> = Vec::with_capacity(hosts);
         for host in 0..hosts {
             to_host.push(distances(&leaving, host, hosts));
         }
-        let mut routes = Self { hosts, choices: Vec::with_capacity(nodes * hosts), ways: Vec::new() };
+        let mut routes = Self { hosts, choices: Vec::with_capacity(nodes * hosts), links: Vec::new() };
         for (node, leaving) in leaving.iter().enumerate() {
             let mut known: HashMap<Vec<Direction>, u32> = HashMap::new();
             for (host, distance) in to_host.iter().enumerate() {
@@ -47,13 +47,13 @@ impl Routes {
                 let start = match ways[..] {
                     [way] => way,
                     _ => *known.entry(ways).or_insert_with_key(|ways| {
-                        routes.ways.extend(ways);
-                        routes.ways.len() as u32 - count
+                        routes.links.extend(ways);
+                        routes.links.len() as u32 - count
                     }),
                 };
                 routes.choices.push(Choice { start, count });
                 if node < hosts && distance[node] == u32::MAX {
-                    return Err(no_way(topology, node, host));
+                    return Err(unreachable(topology, node, host));
                 }
             }
         }
@@ -62,20 +62,20 @@ impl Routes {
 
     /// One of the shortest ways from `node` towards `host`, always the same for a flow. None from a host to itself.
     #[inline]
-    pub fn way(&self, node: NodeId, host: HostId, flow: u32) -> Option<Direction> {
+    pub fn next_link(&self, node: NodeId, host: HostId, flow: u32) -> Option<Direction> {
         let at = node_index(self.hosts, node) * self.hosts + host.0;
         let Choice { start, count } = self.choices[at];
         match count {
             0 => None,
             1 => Some(start),
-            _ => self.ways.get((start + flow % count) as usize).copied(),
+            _ => self.links.get((start + flow % count) as usize).copied(),
         }
     }
 }
 
 /// Checks that every host reaches every other one. [`Routes::new`] checks this too, in far more time.
-pub(crate) fn check_ways(topology: &Topology) -> Result<(), TopologyError> {
-    let (hosts, leaving) = (topology.hosts.len(), leaving(topology));
+pub(crate) fn check_reachable(topology: &Topology) -> Result<(), TopologyError> {
+    let (hosts, leaving) = (topology.hosts.len(), outgoing(topology));
     // Usually some switch reaches all hosts.
     if (hosts..leaving.len())
         .any(|switch| distances(&leaving, switch, hosts)[..hosts].iter().all(|far| *far < u32::MAX))
@@ -84,14 +84,14 @@ pub(crate) fn check_ways(topology: &Topology) -> Result<(), TopologyError> {
     }
     for from in 0..hosts {
         if let Some(to) = distances(&leaving, from, hosts)[..hosts].iter().position(|far| *far == u32::MAX) {
-            return Err(no_way(topology, from, to));
+            return Err(unreachable(topology, from, to));
         }
     }
     Ok(())
 }
 
 /// The directions that leave each node, and the nodes that they lead to.
-fn leaving(topology: &Topology) -> Vec<Vec<(Direction, usize)>> {
+fn outgoing(topology: &Topology) -> Vec<Vec<(Direction, usize)>> {
     let hosts = topology.hosts.len();
     let mut leaving: Vec<Vec<(Direction, usize)>> = vec![Vec::new(); hosts + topology.switches.len()];
     for (index, link) in topology.links.iter().enumerate() {
@@ -102,7 +102,7 @@ fn leaving(topology: &Topology) -> Vec<Vec<(Direction, usize)>> {
     leaving
 }
 
-fn no_way(topology: &Topology, from: usize, to: usize) -> TopologyError {
+fn unreachable(topology: &Topology, from: usize, to: usize) -> TopologyError {
     let name = |host| topology.name_of(NodeId::Host(HostId(host)));
     TopologyError::NoWay { from: name(from), to: name(to) }
 }
@@ -177,11 +177,11 @@ mod tests {
             mtu: 1500,
         });
         let routes = Routes::new(&topology).unwrap();
-        let way = |flow| routes.way(NodeId::Switch(SwitchId(0)), far, flow);
+        let way = |flow| routes.next_link(NodeId::Switch(SwitchId(0)), far, flow);
         assert_eq!([way(0), way(1), way(2)], [Some(8), Some(12), Some(8)]);
-        assert_eq!(routes.way(NodeId::Switch(SwitchId(0)), HostId(2), 77), Some(5));
-        assert_eq!(routes.way(NodeId::Host(far), HostId(2), 3), Some(16));
-        assert_eq!(routes.way(NodeId::Host(far), far, 3), None);
+        assert_eq!(routes.next_link(NodeId::Switch(SwitchId(0)), HostId(2), 77), Some(5));
+        assert_eq!(routes.next_link(NodeId::Host(far), HostId(2), 3), Some(16));
+        assert_eq!(routes.next_link(NodeId::Host(far), far, 3), None);
     }
 
     #[test]
@@ -192,10 +192,10 @@ mod tests {
             transmit_latency_ns: 0,
             receive_latency_ns: 0,
         });
-        for error in [Routes::new(&topology).unwrap_err(), check_ways(&topology).unwrap_err()] {
+        for error in [Routes::new(&topology).unwrap_err(), check_reachable(&topology).unwrap_err()] {
             assert_eq!(error.to_string(), "there is no way from node0 to alone; join them with links");
         }
-        check_ways(&two_tiers()).unwrap();
+        check_reachable(&two_tiers()).unwrap();
     }
 
     #[test]
@@ -212,11 +212,11 @@ mod tests {
         topology.link(link(middle, NodeId::Switch(SwitchId(0))));
         topology.link(link(middle, NodeId::Host(end)));
         assert!(matches!(Routes::new(&topology), Err(TopologyError::NoWay { .. })));
-        assert_eq!(check_ways(&topology).unwrap_err(), Routes::new(&topology).unwrap_err());
+        assert_eq!(check_reachable(&topology).unwrap_err(), Routes::new(&topology).unwrap_err());
         // A host that is joined to each other host needs no switch.
         let end = NodeId::Host(end);
         topology.link(link(HostId(0), end));
         Routes::new(&topology).unwrap();
-        check_ways(&topology).unwrap();
+        check_reachable(&topology).unwrap();
     }
 }

@@ -75,7 +75,7 @@ impl SimClock {
     }
 
     /// Leaves no core at work, also after a panic in one.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn pass_spent_time(&self) {
         self.time.at_work.store(NO_CORE, Ordering::Relaxed);
         self.time.spent_ns.store(0, Ordering::Relaxed);
     }
@@ -85,7 +85,7 @@ impl SimClock {
         self.time.at_work.store(core, Ordering::Relaxed);
         let done = work();
         let spent_ns = self.time.spent_ns.load(Ordering::Relaxed);
-        self.rest();
+        self.pass_spent_time();
         (done, spent_ns)
     }
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_spanned::Spanned;
 
 use crate::file::{Fields, FileError};
-use crate::routes::check_ways;
+use crate::routes::check_reachable;
 use crate::topology::{
     Buffer, Ecn, HostId, HostSpec, LinkSpec, NodeId, Pause, SwitchId, SwitchSpec, Topology, TopologyError,
 };
@@ -130,7 +130,7 @@ impl Names {
 }
 
 /// Reads a file, and remembers where each node stands in it.
-struct Reader<'a> {
+struct TopologyReader<'a> {
     text: &'a str,
     topology: Topology,
     nodes: BTreeMap<String, NodeId>,
@@ -164,12 +164,13 @@ impl Topology {
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let file: File = FileError::read(text, &FIELDS)?;
         let topology = Self { frame_bytes: file.frame_bytes.unwrap_or(FRAME_BYTES), ..Self::default() };
-        let mut reader = Reader { text, topology, nodes: BTreeMap::new(), places: BTreeMap::new(), mtu_of_hosts: 0 };
+        let mut reader =
+            TopologyReader { text, topology, nodes: BTreeMap::new(), places: BTreeMap::new(), mtu_of_hosts: 0 };
         file.switch.iter().try_for_each(|entry| reader.switch(entry))?;
         file.host.iter().try_for_each(|entry| reader.host(entry))?;
         file.link.iter().try_for_each(|entry| reader.links(entry))?;
         reader.topology.check().map_err(|error| reader.locate(&error))?;
-        check_ways(&reader.topology).map_err(|error| reader.locate(&error))?;
+        check_reachable(&reader.topology).map_err(|error| reader.locate(&error))?;
         Ok(reader.topology)
     }
 }
@@ -179,7 +180,7 @@ fn numbered(name: &str, count: Option<usize>, index: usize) -> String {
     if count.is_some() { format!("{name}{index}") } else { name.to_owned() }
 }
 
-impl Reader<'_> {
+impl TopologyReader<'_> {
     fn error(&self, entry: &Range<usize>, field: &str, problem: String) -> FileError {
         FileError::at(self.text, entry, field, problem)
     }

@@ -24,7 +24,7 @@ pub(crate) enum Listener {
 }
 
 /// A wake that the cluster has not read yet.
-pub(crate) struct Note {
+pub(crate) struct PendingWake {
     pub time_ns: u64,
     /// The source's number.
     pub source: u32,
@@ -34,27 +34,27 @@ pub(crate) struct Note {
 }
 
 #[derive(Default)]
-struct State {
+struct WakesState {
     /// The listener of each source.
     listeners: Vec<Option<Listener>>,
-    notes: Vec<Note>,
+    pending: Vec<PendingWake>,
 }
 
 /// The wakes of a network.
 pub(crate) struct Wakes {
     /// Nonzero if there are notes or other news, which spares the cluster the lock. Relaxed: it is written under the
     /// lock, which orders everything else.
-    noted: AtomicU32,
-    state: Mutex<State>,
+    has_news: AtomicU32,
+    state: Mutex<WakesState>,
     clock: SimClock,
 }
 
 impl Wakes {
     pub fn new(clock: SimClock) -> Arc<Self> {
-        Arc::new(Self { noted: AtomicU32::new(0), state: Mutex::default(), clock })
+        Arc::new(Self { has_news: AtomicU32::new(0), state: Mutex::default(), clock })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WakesState> {
         // No code that may panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,36 +73,36 @@ impl Wakes {
     }
 
     #[inline]
-    pub fn any(&self) -> bool {
-        self.noted.load(Ordering::Relaxed) != 0
+    pub fn has_pending(&self) -> bool {
+        self.has_news.load(Ordering::Relaxed) != 0
     }
 
     /// Moves all notes to `notes`, in their order.
-    pub fn take(&self, notes: &mut Vec<Note>) {
+    pub fn take(&self, notes: &mut Vec<PendingWake>) {
         let mut state = self.lock();
-        notes.append(&mut state.notes);
-        self.noted.store(0, Ordering::Relaxed);
+        notes.append(&mut state.pending);
+        self.has_news.store(0, Ordering::Relaxed);
     }
 
     /// Makes the cluster read the notes before its next step, whether or not there are any.
-    pub fn look(&self) {
+    pub fn force_read(&self) {
         let _state = self.lock();
-        self.noted.store(1, Ordering::Relaxed);
+        self.has_news.store(1, Ordering::Relaxed);
     }
 
     /// Ends all listening, and drops all notes.
     pub fn end(&self) {
         let mut state = self.lock();
         state.listeners.fill(None);
-        let notes = std::mem::take(&mut state.notes);
+        let notes = std::mem::take(&mut state.pending);
         drop(state);
         // Their effects may own sources, which need the lock when they are dropped.
         drop(notes);
     }
 
-    fn note(&self, state: &mut State, source: u32, listener: Listener, effect: Option<Effect>) {
-        state.notes.push(Note { time_ns: self.clock.core_ns(), source, listener, effect });
-        self.noted.store(1, Ordering::Relaxed);
+    fn add_pending(&self, state: &mut WakesState, source: u32, listener: Listener, effect: Option<Effect>) {
+        state.pending.push(PendingWake { time_ns: self.clock.core_ns(), source, listener, effect });
+        self.has_news.store(1, Ordering::Relaxed);
     }
 }
 
@@ -125,7 +125,7 @@ impl Source {
         let mut state = self.wakes.lock();
         state.listeners[self.number as usize] = Some(listener);
         if self.take() {
-            self.wakes.note(&mut state, self.number, listener, None);
+            self.wakes.add_pending(&mut state, self.number, listener, None);
         }
     }
 
@@ -151,7 +151,7 @@ impl WakeTarget for Source {
     fn wake(&self) {
         let mut state = self.wakes.lock();
         match state.listeners[self.number as usize] {
-            Some(listener) => self.wakes.note(&mut state, self.number, listener, None),
+            Some(listener) => self.wakes.add_pending(&mut state, self.number, listener, None),
             // Release: `take` sees what the waker did before. Partner: `take`.
             None => self.woken.store(1, Ordering::Release),
         }
@@ -167,7 +167,7 @@ impl WakeTarget for Source {
         match state.listeners[self.number as usize] {
             // The core at work is further on in time than the listener may see yet.
             Some(listener) if at_work != NO_CORE && listener != Listener::Actor(at_work) => {
-                self.wakes.note(&mut state, self.number, listener, Some(effect));
+                self.wakes.add_pending(&mut state, self.number, listener, Some(effect));
             }
             _ => {
                 drop(state);
@@ -183,7 +183,7 @@ impl WakeTarget for Source {
             drop(state);
             effect();
         } else {
-            self.wakes.note(&mut state, self.number, Listener::Nobody, Some(effect));
+            self.wakes.add_pending(&mut state, self.number, Listener::Nobody, Some(effect));
         }
     }
 }

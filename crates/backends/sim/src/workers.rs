@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sinew_fabric::{Job, WakeTarget, WorkerPool};
 use sinew_mem::atomic::plain::Arc;
 
-use crate::cores::{Core, CoreTime};
+use crate::cores::{CoreState, CoreTime};
 use crate::time::{SimClock, WORKER_CORE};
 use crate::wakes::Source;
 
@@ -44,14 +44,14 @@ struct Pool {
     config: WorkersConfig,
     source: Arc<Source>,
     clock: SimClock,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
-struct State {
+struct PoolState {
     /// Keyed by time of submission, which is not always the order in which cores reach it.
     waiting: BTreeMap<(u64, u64), Job>,
     submitted: u64,
-    cores: Vec<Core>,
+    cores: Vec<CoreState>,
     is_open: bool,
     panics: u64,
     /// When the pool is next looked at, because a worker is free then.
@@ -62,10 +62,10 @@ impl SimWorkers {
     pub(crate) fn new(name: &str, config: WorkersConfig, source: Arc<Source>, clock: SimClock) -> Self {
         let config = WorkersConfig { workers: config.workers.max(1), capacity: config.capacity.max(1), ..config };
         let began_ns = clock.event_ns();
-        let state = State {
+        let state = PoolState {
             waiting: BTreeMap::new(),
             submitted: 0,
-            cores: (0..config.workers).map(|_| Core::new(began_ns)).collect(),
+            cores: (0..config.workers).map(|_| CoreState::new(began_ns)).collect(),
             is_open: true,
             panics: 0,
             look_ns: None,
@@ -73,7 +73,7 @@ impl SimWorkers {
         Self(Arc::new(Pool { name: name.to_owned(), config, source, clock, state: Mutex::new(state) }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // No job runs under the lock.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

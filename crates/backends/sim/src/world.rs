@@ -79,7 +79,7 @@ impl World {
         let routes = Routes::new(&topology)?;
         let latency_ns = |host: HostId| topology.hosts[host.0].receive_latency_ns;
         let lanes: Vec<Lane> = topology.links.iter().flat_map(|link| Lane::pair(link, latency_ns)).collect();
-        let leaving = |switch| {
+        let outgoing = |switch| {
             let from_here =
                 lanes.iter().enumerate().filter(move |(_, lane)| lane.from == NodeId::Switch(SwitchId(switch)));
             from_here.map(|(index, _)| index as Direction).collect()
@@ -91,7 +91,7 @@ impl World {
             buffer: switch.buffer,
             ecn: switch.ecn,
             pause: switch.pause,
-            leaving: leaving(index),
+            leaving: outgoing(index),
         });
         Ok(Self {
             switches: switches.collect(),
@@ -118,7 +118,7 @@ impl World {
 
     /// Counters of everything up to `now_ns`.
     pub fn stats(&mut self, now_ns: u64) -> NetworkStats {
-        (0..self.nodes.len()).for_each(|index| self.settle(index, now_ns));
+        (0..self.nodes.len()).for_each(|index| self.process_arrivals(index, now_ns));
         self.stats
     }
 
@@ -150,10 +150,10 @@ impl World {
     }
 
     /// Sends packets from a core that has reached `now_ns`.
-    pub fn submit(&mut self, from: usize, opening: u64, sending: Sending, now_ns: u64) {
+    pub fn submit(&mut self, from: usize, generation: u64, sending: Sending, now_ns: u64) {
         let Some(first) = sending.row.first() else { return };
         let node = &mut self.nodes[from];
-        if !node.is_open || node.openings != opening {
+        if !node.is_open || node.generation != generation {
             // The port's host has crashed, and may be back.
             let mut flight = Some(first);
             while let Some(index) = flight {
@@ -170,14 +170,14 @@ impl World {
 
     /// Runs an event at `now_ns`.
     #[inline(always)]
-    pub fn happen(&mut self, now_ns: u64, event: Event) {
+    pub fn handle(&mut self, now_ns: u64, event: Event) {
         match event {
-            Event::Landed { lane, flight } => self.landed(lane, flight, now_ns),
-            Event::Sent { host, first } => self.sent(HostId(host as usize), first, now_ns),
-            Event::Stray { flight, on } => self.stray_lands(flight, on, now_ns),
+            Event::Landed { lane, flight } => self.land(lane, flight, now_ns),
+            Event::Sent { host, first } => self.launch(HostId(host as usize), first, now_ns),
+            Event::Stray { flight, on } => self.land_out_of_order(flight, on, now_ns),
             Event::LinkFree { lane } => self.link_free(lane, now_ns),
-            Event::Paused { lane, paused } => self.paused(lane, paused, now_ns),
-            Event::Nic { nic, job } => self.nic_happens(nic, job, now_ns),
+            Event::Paused { lane, paused } => self.set_paused(lane, paused, now_ns),
+            Event::Nic { nic, job } => self.run_job(nic, job, now_ns),
             Event::Turn { .. } => unreachable!("turns are the cluster's"),
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use sinew_fabric::{Clock, PacketPort, PacketRx, PacketTx, Peer, RxBurst, TxData, TxPacket, WorkerPool};
 use sinew_sim::{
-    Actor, Cluster, Costs, Doing, HostId, Network, PortConfig, SimClock, SimPort, Topology, WorkersConfig,
+    Actor, ActorState, Cluster, Costs, HostId, Network, PortConfig, SimClock, SimPort, Topology, WorkersConfig,
 };
 
 type Turns = Rc<RefCell<Vec<u64>>>;
@@ -21,12 +21,12 @@ struct Listener {
 }
 
 impl Actor for Listener {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let now_ns = self.clock.now_ns();
         self.turns.borrow_mut().push(now_ns);
         let mut burst = RxBurst::new(now_ns);
         self.port.split().0.receive(&mut burst);
-        self.period_ns.map_or(Doing::Idle, |period_ns| Doing::IdleUntil(now_ns + period_ns))
+        self.period_ns.map_or(ActorState::Idle, |period_ns| ActorState::IdleUntil(now_ns + period_ns))
     }
 }
 
@@ -94,18 +94,18 @@ fn wakes_that_are_due_and_workers_that_begin_keep_others_from_waiting() {
     let mut wakes = Some(waker.waker());
     struct Once<F>(F);
     impl<F: FnMut()> Actor for Once<F> {
-        fn turn(&mut self) -> Doing {
+        fn turn(&mut self) -> ActorState {
             (self.0)();
-            Doing::Done
+            ActorState::Done
         }
     }
     let first = cluster.add("listens", [], {
         let (turns, clock) = (Rc::clone(&turns), clock.clone());
         struct Notes(Turns, SimClock);
         impl Actor for Notes {
-            fn turn(&mut self) -> Doing {
+            fn turn(&mut self) -> ActorState {
                 self.0.borrow_mut().push(self.1.now_ns());
-                Doing::Idle
+                ActorState::Idle
             }
         }
         Box::new(Notes(turns, clock))
@@ -180,10 +180,10 @@ fn turns_that_are_due_while_the_network_runs_by_itself_are_late_and_not_lost() {
 fn an_actor_that_waits_in_its_turn_for_what_comes_later_is_told() {
     struct Blocks(SimPort, Rc<RefCell<Vec<std::io::Error>>>);
     impl Actor for Blocks {
-        fn turn(&mut self) -> Doing {
+        fn turn(&mut self) -> ActorState {
             let error = (0..10_000).find_map(|_| self.0.wait(None).err());
             self.1.borrow_mut().extend(error);
-            Doing::Idle
+            ActorState::Idle
         }
     }
     let network = Network::new(Topology::star(3, 25.0, 200, 1500), 1).unwrap();

@@ -2,8 +2,8 @@
 
 use sinew_fabric::{Clock, PacketPort, PacketRx, PacketTx, RxBurst, TxData, TxPacket};
 use sinew_sim::{
-    Actor, ActorId, Buffer, Cluster, CoreTime, Doing, Ecn, HostId, HostSpec, LinkFaults, LinkId, LinkSpec, Network,
-    NodeId, Pause, PortConfig, SimClock, SimPort, SwitchSpec, Topology,
+    Actor, ActorId, ActorState, Buffer, Cluster, CoreTime, Ecn, HostId, HostSpec, LinkFaults, LinkId, LinkSpec,
+    Network, NodeId, Pause, PortConfig, SimClock, SimPort, SwitchSpec, Topology,
 };
 
 /// Hosts at one switch; a byte takes 0.8 ns at 10 Gbps, and packets of 934 bytes with their frames 800 ns.
@@ -358,13 +358,13 @@ struct Worker {
 }
 
 impl Actor for Worker {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         self.turns = self.turns.saturating_sub(1);
         if self.turns == 0 {
-            return Doing::Idle;
+            return ActorState::Idle;
         }
         self.clock.spend_ns(100);
-        Doing::Work
+        ActorState::Work
     }
 }
 
@@ -372,8 +372,8 @@ impl Actor for Worker {
 struct Nobody;
 
 impl Actor for Nobody {
-    fn turn(&mut self) -> Doing {
-        Doing::Idle
+    fn turn(&mut self) -> ActorState {
+        ActorState::Idle
     }
 }
 

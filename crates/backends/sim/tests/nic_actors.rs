@@ -10,7 +10,7 @@ use sinew_fabric::verbs::{
 use sinew_mem::Frozen;
 use sinew_sim::nic::Profile;
 use sinew_sim::{
-    Actor, Cluster, Doing, HostId, Network, SimClock, SimCq, SimDomain, SimExposed, SimQp, SimThread, SimVerbs,
+    Actor, ActorState, Cluster, HostId, Network, SimClock, SimCq, SimDomain, SimExposed, SimQp, SimThread, SimVerbs,
     Topology,
 };
 
@@ -64,9 +64,9 @@ fn write(qp: &mut SimQp, id: u64, source: Source<'_>, remote: RemoteMemory) {
     qp.post(Request::new(id, Operation::Write { source, remote, immediate: None })).unwrap();
 }
 
-/// Lets time pass until `is_it` holds; returns when that was.
-fn until(network: &Network, mut is_it: impl FnMut() -> bool) -> u64 {
-    while !is_it() {
+/// Lets time pass until `is_reached` holds; returns when that was.
+fn run_until_true(network: &Network, mut is_reached: impl FnMut() -> bool) -> u64 {
+    while !is_reached() {
         assert!(network.now_ns() < 10_000_000, "it never happens");
         network.run_until(network.now_ns() + 100);
     }
@@ -83,16 +83,16 @@ fn what_is_to_be_acknowledged_does_not_hold_the_link_until_the_bus_has_it() {
     // All packets have come over the link, and most of them wait for the bus.
     let last = LONG - 1;
     let is_there = |memory: &SimExposed| memory.load(last & !7).unwrap() != 0;
-    until(&network, || a.memory.load(0).unwrap() != 0);
+    run_until_true(&network, || a.memory.load(0).unwrap() != 0);
     network.run_until(network.now_ns() + 40_000);
     assert!(!is_there(&a.memory), "the bus is slow");
     let began_ns = network.now_ns();
     write(&mut short, 2, Source::Inline(&[1; 8]), b.memory.remote());
-    let took_ns = until(&network, || b.memory.load(0).unwrap() != 0) - began_ns;
+    let took_ns = run_until_true(&network, || b.memory.load(0).unwrap() != 0) - began_ns;
     assert!(!is_there(&a.memory), "it was soon");
     assert!(took_ns < 5_000, "{took_ns} ns");
     let mut completions = Vec::new();
-    until(&network, || b.cq.poll(&mut completions, 1) > 0);
+    run_until_true(&network, || b.cq.poll(&mut completions, 1) > 0);
     assert!(is_there(&a.memory));
 }
 
@@ -109,7 +109,7 @@ fn what_is_acknowledged_behind_an_answer_is_in_memory() {
     qp.post(Request::new(2, Operation::Read { target, remote })).unwrap();
     write(&mut qp, 3, b.long.clone().into(), remote.at(LONG as u64).unwrap());
     let mut completions = Vec::new();
-    until(&network, || {
+    run_until_true(&network, || {
         b.cq.poll(&mut completions, 1);
         completions.last().is_some_and(|completion| completion.id == 3)
     });
@@ -129,14 +129,14 @@ struct Takes {
 }
 
 impl Actor for Takes {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if !std::mem::replace(&mut self.has_begun, true) {
             (0..4).for_each(|id| write(&mut self.qp, id, Source::Inline(&[1; 8]), self.remote));
             self.clock.spend_ns(100_000);
-            return Doing::Work;
+            return ActorState::Work;
         }
         self.taken.set(self.taken.get() + self.cq.poll(&mut Vec::new(), 1));
-        if self.sleeps { Doing::Asleep } else { Doing::Idle }
+        if self.sleeps { ActorState::Asleep } else { ActorState::Idle }
     }
 }
 

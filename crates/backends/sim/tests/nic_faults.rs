@@ -12,7 +12,7 @@ use sinew_fabric::{PacketPort, PacketTx, Peer, SeededGenerator, TxData, TxPacket
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_sim::nic::Profile;
 use sinew_sim::{
-    Actor, Cluster, Competitor, CoreShare, Doing, HostId, LinkFaults, Network, PortConfig, SimCq, SimDomain,
+    Actor, ActorState, Cluster, Competitor, CoreShare, HostId, LinkFaults, Network, PortConfig, SimCq, SimDomain,
     SimExposed, SimQp, SimThread, Topology,
 };
 
@@ -655,10 +655,10 @@ fn places_of_what_nobody_is_told_of_are_free_after_a_reset() {
 struct Once<F>(Option<F>, Rc<Cell<u32>>);
 
 impl<F: FnOnce()> Actor for Once<F> {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         self.1.set(self.1.get() + 1);
         self.0.take().into_iter().for_each(|once| once());
-        Doing::Idle
+        ActorState::Idle
     }
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use sinew_fabric::{
     Clock, Generator, PacketPort, PacketRx, PacketTx, RxBurst, SeededGenerator, TxData, TxPacket, Waker,
 };
-use sinew_sim::{Actor, ActorId, Cluster, Costs, Doing, HostId, Network, PortConfig, SimClock, SimPort, Topology};
+use sinew_sim::{Actor, ActorId, ActorState, Cluster, Costs, HostId, Network, PortConfig, SimClock, SimPort, Topology};
 
 type Log = Rc<RefCell<Vec<(usize, u64)>>>;
 
@@ -18,8 +18,8 @@ struct Does<F> {
     turn: F,
 }
 
-impl<F: FnMut() -> Doing> Actor for Does<F> {
-    fn turn(&mut self) -> Doing {
+impl<F: FnMut() -> ActorState> Actor for Does<F> {
+    fn turn(&mut self) -> ActorState {
         self.log.borrow_mut().push((self.number, self.clock.now_ns()));
         (self.turn)()
     }
@@ -38,7 +38,7 @@ impl World {
         Self { cluster: Cluster::new(&network), log: Log::default(), actors: 0 }
     }
 
-    fn add(&mut self, port: Option<&SimPort>, turn: impl FnMut() -> Doing + 'static) -> ActorId {
+    fn add(&mut self, port: Option<&SimPort>, turn: impl FnMut() -> ActorState + 'static) -> ActorId {
         let (number, log, clock) = (self.actors, Rc::clone(&self.log), self.cluster.clock());
         self.actors += 1;
         let actor = Box::new(Does { number, log, clock, turn });
@@ -62,12 +62,12 @@ fn at(world: &mut World, at_ns: u64, work: impl FnOnce() + 'static) {
     let (clock, mut work) = (world.cluster.clock(), Some(work));
     world.add(None, move || {
         if clock.now_ns() < at_ns {
-            return Doing::IdleUntil(at_ns);
+            return ActorState::IdleUntil(at_ns);
         }
         if let Some(work) = work.take() {
             work();
         }
-        Doing::Done
+        ActorState::Done
     });
 }
 
@@ -76,8 +76,8 @@ fn one_that_is_woken_from_anothers_turn_has_its_own_at_the_wakers_time() {
     let mut world = World::new();
     let (port, source) = (world.port(0, "port"), world.cluster.network().wake_source());
     let of_port = port.waker();
-    let by_port = world.add(Some(&port), || Doing::Idle);
-    let by_source = world.add(None, || Doing::Idle);
+    let by_port = world.add(Some(&port), || ActorState::Idle);
+    let by_source = world.add(None, || ActorState::Idle);
     world.cluster.listen(by_source, &source);
     let by_itself = world.cluster.waker(by_port);
     let clock = world.cluster.clock();
@@ -100,7 +100,7 @@ fn a_wake_between_steps_is_now_and_one_while_the_core_is_busy_is_when_it_is_free
     let clock = world.cluster.clock();
     let actor = world.add(None, move || {
         clock.spend_ns(100);
-        Doing::Idle
+        ActorState::Idle
     });
     let waker = world.cluster.waker(actor);
     assert_eq!(world.until(500), [(0, 0)]);
@@ -127,7 +127,7 @@ fn one_that_wakes_itself_has_another_turn_and_time_passes() {
         if left > 0 {
             waker.wake();
         }
-        Doing::Idle
+        ActorState::Idle
     });
     world.cluster.listen(actor, &source);
     assert_eq!(world.until(1_000), [(0, 0), (0, 1), (0, 2)]);
@@ -136,7 +136,7 @@ fn one_that_wakes_itself_has_another_turn_and_time_passes() {
 #[test]
 fn of_those_woken_at_one_time_the_first_actor_has_the_first_turn() {
     let mut world = World::new();
-    let actors: Vec<ActorId> = (0..4).map(|_| world.add(None, || Doing::Idle)).collect();
+    let actors: Vec<ActorId> = (0..4).map(|_| world.add(None, || ActorState::Idle)).collect();
     world.until(100);
     for actor in [3, 1, 2, 1, 0] {
         world.cluster.waker(actors[actor]).wake();
@@ -148,7 +148,7 @@ fn of_those_woken_at_one_time_the_first_actor_has_the_first_turn() {
 fn a_wake_that_nobody_listens_to_is_kept_for_the_next_who_does() {
     let mut world = World::new();
     let source = world.cluster.network().wake_source();
-    let [first, second] = [(); 2].map(|()| world.add(None, || Doing::Idle));
+    let [first, second] = [(); 2].map(|()| world.add(None, || ActorState::Idle));
     world.until(10);
     source.waker().wake();
     assert_eq!(world.until(20), []);
@@ -169,7 +169,7 @@ fn an_effect_happens_with_its_wake_and_no_turn_before_it_sees_it() {
     let (saw, found, clock) = (Rc::clone(&seen), effects.clone(), world.cluster.clock());
     let looks = world.add(None, move || {
         saw.borrow_mut().push((clock.now_ns(), *found.lock().unwrap()));
-        Doing::IdleUntil(clock.now_ns() + 75)
+        ActorState::IdleUntil(clock.now_ns() + 75)
     });
     let (waker, clock) = (world.cluster.waker(looks), world.cluster.clock());
     let left = effects.clone();
@@ -194,7 +194,7 @@ fn what_others_may_find_happens_at_its_cores_time_and_wakes_nobody() {
     let mut world = World::new();
     let happened = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let source = world.cluster.network().wake_source();
-    let listens = world.add(None, || Doing::Idle);
+    let listens = world.add(None, || ActorState::Idle);
     world.cluster.listen(listens, &source);
     let does = |what: u64| {
         let (happened, clock) = (happened.clone(), world.cluster.clock());
@@ -224,10 +224,10 @@ fn at_one_nanosecond_timers_and_wakes_are_had_as_they_were_foreseen_and_wakes_by
     let clock = world.cluster.clock();
     let timer = |due_ns: u64| {
         let clock = clock.clone();
-        move || if clock.now_ns() < due_ns { Doing::IdleUntil(due_ns) } else { Doing::Idle }
+        move || if clock.now_ns() < due_ns { ActorState::IdleUntil(due_ns) } else { ActorState::Idle }
     };
     // Actors 0 and 1 are woken for the moment at which 2 and 3 have timers.
-    let woken = [(); 2].map(|()| world.add(None, || Doing::Idle));
+    let woken = [(); 2].map(|()| world.add(None, || ActorState::Idle));
     world.add(None, timer(1_000));
     let wakers = woken.map(|actor| world.cluster.waker(actor));
     let ahead = clock.clone();
@@ -244,7 +244,7 @@ fn at_one_nanosecond_timers_and_wakes_are_had_as_they_were_foreseen_and_wakes_by
 #[test]
 fn a_wake_from_another_thread_is_noticed_at_the_next_step() {
     let mut world = World::new();
-    let actor = world.add(None, || Doing::Idle);
+    let actor = world.add(None, || ActorState::Idle);
     world.until(700);
     let waker = world.cluster.waker(actor);
     std::thread::spawn(move || waker.wake()).join().unwrap();
@@ -255,7 +255,7 @@ fn a_wake_from_another_thread_is_noticed_at_the_next_step() {
 fn wakers_outlive_their_cluster() {
     let mut world = World::new();
     let port = world.port(0, "port");
-    let actor = world.add(Some(&port), || Doing::Idle);
+    let actor = world.add(Some(&port), || ActorState::Idle);
     let wakers = [world.cluster.waker(actor), port.waker()];
     drop(world);
     wakers.iter().for_each(Waker::wake);
@@ -265,7 +265,7 @@ fn wakers_outlive_their_cluster() {
 #[test]
 fn nobody_who_waits_for_a_wake_is_said_to_wait_for_packets() {
     let mut world = World::new();
-    world.add(None, || Doing::Idle);
+    world.add(None, || ActorState::Idle);
     let stuck = world.cluster.run_while(1_000, |_| false).unwrap_err();
     assert_eq!(stuck.to_string(), "at 0 ns nothing happens any more; actor0 waits for a wake");
 }
@@ -289,7 +289,7 @@ fn an_actor_at_two_ports_is_woken_by_either_and_at_the_earliest_time_it_wants() 
             drop(burst);
             port.wait(wanted_ns).unwrap();
         }
-        Doing::Idle
+        ActorState::Idle
     };
     let turns = |world: &mut World, end_ns| -> Vec<u64> {
         world.until(end_ns).into_iter().map(|(_, begin_ns)| begin_ns).collect()
@@ -383,7 +383,7 @@ impl Program {
                         }
                     }
                 }
-                timer.map_or(Doing::Idle, |ns| Doing::IdleUntil(began_ns + ns))
+                timer.map_or(ActorState::Idle, |ns| ActorState::IdleUntil(began_ns + ns))
             };
             // Each kind of source in turn.
             let port = (actor % 3 == 0).then(|| world.port(0, &format!("port{actor}")));

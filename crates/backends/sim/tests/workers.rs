@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use sinew_fabric::{Clock, SeededGenerator, WorkerPool};
-use sinew_sim::{Actor, ActorId, Cluster, CoreTime, Doing, Network, SimClock, SimWorkers, Topology, WorkersConfig};
+use sinew_sim::{
+    Actor, ActorId, ActorState, Cluster, CoreTime, Network, SimClock, SimWorkers, Topology, WorkersConfig,
+};
 
 /// Numbers of jobs, and when each began and ended.
 type Log = Arc<Mutex<Vec<(u64, u64, u64)>>>;
@@ -24,13 +26,13 @@ fn job(number: u64, spends_ns: u64, clock: &SimClock, log: &Log) -> sinew_fabric
 
 struct Turns<F>(F);
 
-impl<F: FnMut() -> Doing> Actor for Turns<F> {
-    fn turn(&mut self) -> Doing {
+impl<F: FnMut() -> ActorState> Actor for Turns<F> {
+    fn turn(&mut self) -> ActorState {
         self.0()
     }
 }
 
-fn add(cluster: &mut Cluster, turn: impl FnMut() -> Doing + 'static) -> ActorId {
+fn add(cluster: &mut Cluster, turn: impl FnMut() -> ActorState + 'static) -> ActorId {
     cluster.add("actor", [], Box::new(Turns(turn)))
 }
 
@@ -65,7 +67,7 @@ fn what_a_job_does_is_at_the_time_that_its_core_has_come_to() {
     let (seen, found, time) = (Arc::clone(&turns), Arc::clone(&effects), cluster.clock());
     let actor = add(&mut cluster, move || {
         seen.lock().unwrap().push((time.now_ns(), *found.lock().unwrap()));
-        Doing::Idle
+        ActorState::Idle
     });
     let waker = cluster.waker(actor);
     cluster.run_until(1_000);
@@ -110,7 +112,7 @@ fn a_job_begins_when_its_submitter_has_come_to_it_and_may_submit_others() {
             if !std::mem::replace(&mut is_done, true) {
                 pool.submit(job(number, 10, &clock, &log)).ok().unwrap();
             }
-            Doing::Idle
+            ActorState::Idle
         });
     }
     cluster.run_until(1_000);
@@ -170,7 +172,7 @@ fn random(seed: u64, workers: usize) -> (Vec<(u64, u64)>, Vec<u64>) {
                 pool.submit(job(submitted.len() as u64, length_ns, &clock, &log)).ok().unwrap();
                 submitted.push((clock.now_ns(), length_ns));
             }
-            if turns < 50 { Doing::IdleUntil(clock.now_ns() + generator.below(50) * 10) } else { Doing::Done }
+            if turns < 50 { ActorState::IdleUntil(clock.now_ns() + generator.below(50) * 10) } else { ActorState::Done }
         });
     }
     cluster.run_until(1_000_000_000);

@@ -3,14 +3,14 @@
 //! `cargo run --release -p sinew-udp --example udp_limits -- [MILLISECONDS per figure]`
 use std::time::Duration;
 
-use sinew_udp::raw::{Mode, Run, echo, one_way, ping_pong};
+use sinew_udp::raw::{Mode, RunConfig, echo, one_way, ping_pong};
 
 const MODES: [Mode; 4] = [Mode::Single, Mode::List, Mode::Segments, Mode::Joined];
 
 fn main() -> std::io::Result<()> {
     let millis = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(100);
     let cpus = std::thread::available_parallelism()?.get();
-    let run = Run { duration: Duration::from_millis(millis), cpus: (cpus > 1).then_some([0, 1]) };
+    let run = RunConfig { duration: Duration::from_millis(millis), cpus: (cpus > 1).then_some([0, 1]) };
     let mut trips_ns = ping_pong(run, 56)?;
     trips_ns.sort_unstable();
     println!("round trip 56 B: p50 {} ns", trips_ns[trips_ns.len() / 2]);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sinew_fabric::{PacketPort, PacketRx, PacketTx, Peer, RxBurst, TxData, TxPacket};
 use sinew_udp::UdpPort;
-use sinew_udp::raw::{self, Mode, Run};
+use sinew_udp::raw::{self, Mode, RunConfig};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -152,7 +152,7 @@ fn bandwidth(options: &str, duration: Duration) -> Result<f64, Error> {
 
 fn main() -> Result<(), Error> {
     let millis = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(100);
-    let run = Run { duration: Duration::from_millis(millis), cpus: Some([0, 1]) };
+    let run = RunConfig { duration: Duration::from_millis(millis), cpus: Some([0, 1]) };
     let all = std::env::args().nth(2).is_none();
     for round in 0..2 {
         if all {
@@ -163,7 +163,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-fn small_packets(round: u32, run: Run) -> Result<(), Error> {
+fn small_packets(round: u32, run: RunConfig) -> Result<(), Error> {
     let mut trips_ns = raw::ping_pong(run, 56)?;
     trips_ns.sort_unstable();
     let limit_ns = trips_ns[trips_ns.len() / 2];
@@ -195,7 +195,7 @@ fn small_packets(round: u32, run: Run) -> Result<(), Error> {
     Ok(())
 }
 
-fn large_packets(round: u32, run: Run) -> Result<(), Error> {
+fn large_packets(round: u32, run: RunConfig) -> Result<(), Error> {
     let limit = raw::one_way(run, Mode::Segments, 1472, 44)?.bytes_per_s();
     for options in ["coalesce=gso", "coalesce=on", "packet=1472", "packet=3648", "packet=16000", "packet=32000"] {
         let rate = bandwidth(options, run.duration)?;

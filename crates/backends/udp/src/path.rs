@@ -51,7 +51,7 @@ impl Paths {
         match self.slots[slot_of(peer)] {
             Some((known, path)) if known == peer => path,
             _ => {
-                let path = self.ask(peer);
+                let path = self.query(peer);
                 self.slots[slot_of(peer)] = Some((peer, path));
                 path
             }
@@ -62,7 +62,7 @@ impl Paths {
     pub fn peek(&self, peer: Peer) -> Path {
         match self.slots[slot_of(peer)] {
             Some((known, path)) if known == peer => path,
-            _ => self.ask(peer),
+            _ => self.query(peer),
         }
     }
 
@@ -77,7 +77,7 @@ impl Paths {
         self.slots.fill(None);
     }
 
-    fn ask(&self, peer: Peer) -> Path {
+    fn query(&self, peer: Peer) -> Path {
         let mtu = sys::path_mtu(peer).unwrap_or(SAFE_MTU);
         if mtu >= LOCAL_MTU {
             return Path { datagram_max: LOCAL_DATAGRAM, local: true };

@@ -105,7 +105,7 @@ impl UdpPort {
     }
 
     /// Whether the socket can send to IPv4 addresses, and whether to IPv6 ones.
-    fn reach(&self) -> (bool, bool) {
+    fn reachable_families(&self) -> (bool, bool) {
         match self.local.ip() {
             IpAddr::V4(_) => (true, false),
             IpAddr::V6(ip) => (ip.is_unspecified(), true),
@@ -127,12 +127,12 @@ fn packet_len_for(granted: usize) -> usize {
 /// it is that of the most expensive way in which the packets can arrive. (Some network drivers spend a whole page and
 /// more on each small packet; with them, set a larger `rcvbuf` or `packet`.)
 fn receive_capacity(granted: usize, packet_len: usize) -> usize {
-    let dearest = (1..=LOCAL_DATAGRAM / packet_len.max(1)).map(|packets| {
+    let costliest = (1..=LOCAL_DATAGRAM / packet_len.max(1)).map(|packets| {
         // A single packet is sent unchanged.
         let added = if packets == 1 { 0 } else { BATCH_HEADER + packets * FRAME_HEADER };
         charge(packets * packet_len + added).div_ceil(packets)
     });
-    (granted / 4 * 3 / dearest.max().unwrap_or(charge(packet_len))).max(1)
+    (granted / 4 * 3 / costliest.max().unwrap_or(charge(packet_len))).max(1)
 }
 
 /// Bytes that the kernel charges for one datagram: a descriptor, and a block whose size is a power of two for its
@@ -229,7 +229,7 @@ impl PacketPort for UdpPort {
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
         UdpOptions::of(address)?;
         let (host, port) = address.host_to_call()?;
-        let (v4, v6) = self.reach();
+        let (v4, v6) = self.reachable_families();
         let found = match host {
             Some(host) => look_up(address, host, port)?,
             None => vec![(Ipv4Addr::UNSPECIFIED, port).into()],

@@ -13,9 +13,9 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use sinew_udp::raw::{Mode, Run, one_way};
+//! use sinew_udp::raw::{Mode, RunConfig, one_way};
 //!
-//! let run = Run { duration: Duration::from_millis(5), cpus: None };
+//! let run = RunConfig { duration: Duration::from_millis(5), cpus: None };
 //! let rate = one_way(run, Mode::Segments, 1472, 40)?;
 //! println!("{:.1} GB/s", rate.bytes_per_s() / 1e9);
 //! # Ok::<(), std::io::Error>(())
@@ -38,7 +38,7 @@ const BUFFER: usize = 8 << 20;
 /// Most datagrams that a call with [`Mode::List`] sends or receives.
 const LIST_MAX: usize = 64;
 /// A window that has lost packets to a full buffer starts anew when nothing has arrived for this long.
-const STALLED: Duration = Duration::from_millis(5);
+const STALL_TIMEOUT: Duration = Duration::from_millis(5);
 
 /// The largest packet, in bytes.
 pub const PACKET_LEN_MAX: usize = LOCAL_DATAGRAM;
@@ -58,7 +58,7 @@ pub enum Mode {
 
 /// Duration and processors of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct Run {
+pub struct RunConfig {
     /// Time for which it sends.
     pub duration: Duration,
     /// The processors of the two threads: client or sender, then server or receiver. `None` leaves the choice to the
@@ -90,7 +90,7 @@ impl Rate {
 }
 
 /// A socket with the memory that a thread needs to send and receive.
-struct End {
+struct Endpoint {
     socket: Socket,
     ring: ReceiveRing,
     memory: SendMemory,
@@ -98,7 +98,7 @@ struct End {
     yields: bool,
 }
 
-impl End {
+impl Endpoint {
     fn new(mode: Mode) -> io::Result<Self> {
         let socket = Socket::bind((Ipv4Addr::LOCALHOST, 0).into())?;
         socket.grow_receive_buffer(BUFFER)?;
@@ -208,14 +208,14 @@ fn check_len(packet_len: usize) -> io::Result<()> {
     ))
 }
 
-fn name(of: &End) -> io::Result<Name> {
+fn name(of: &Endpoint) -> io::Result<Name> {
     Name::of(peer::pack(of.address()?), false).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 /// Runs `first` and `second` on threads of their own, pinned if `run` says so; the word tells `second` to stop once
 /// `first` is done.
 fn two_threads<T: Send>(
-    run: Run,
+    run: RunConfig,
     first: impl FnOnce() -> T + Send,
     second: impl FnOnce(&AtomicU32) -> T + Send,
 ) -> io::Result<(T, T)> {
@@ -238,9 +238,9 @@ fn two_threads<T: Send>(
 /// # Errors
 ///
 /// The error of a system call, or `InvalidInput` for a length or a processor that does not exist.
-pub fn ping_pong(run: Run, packet_len: usize) -> io::Result<Vec<u64>> {
+pub fn ping_pong(run: RunConfig, packet_len: usize) -> io::Result<Vec<u64>> {
     check_len(packet_len)?;
-    let (mut client, mut server) = (End::new(Mode::Single)?, End::new(Mode::Single)?);
+    let (mut client, mut server) = (Endpoint::new(Mode::Single)?, Endpoint::new(Mode::Single)?);
     let (to_server, to_client) = (name(&server)?, name(&client)?);
     // Room for a round trip each microsecond, so that recording allocates nothing.
     let mut trips_ns = Vec::with_capacity(run.duration.as_micros().min(100_000_000) as usize + 1);
@@ -278,9 +278,9 @@ pub fn ping_pong(run: Run, packet_len: usize) -> io::Result<Vec<u64>> {
 /// # Errors
 ///
 /// As [`ping_pong`]; `Unsupported` where the kernel has no segmentation offload.
-pub fn one_way(run: Run, mode: Mode, packet_len: usize, packets_per_call: usize) -> io::Result<Rate> {
+pub fn one_way(run: RunConfig, mode: Mode, packet_len: usize, packets_per_call: usize) -> io::Result<Rate> {
     check_len(packet_len)?;
-    let (mut sender, mut receiver) = (End::new(mode)?, End::new(mode)?);
+    let (mut sender, mut receiver) = (Endpoint::new(mode)?, Endpoint::new(mode)?);
     let to = name(&receiver)?;
     let per_call = packets_per_call.clamp(1, per_call_max(mode, packet_len));
     let first = move || {
@@ -315,9 +315,9 @@ pub fn one_way(run: Run, mode: Mode, packet_len: usize, packets_per_call: usize)
 /// # Errors
 ///
 /// As [`one_way`].
-pub fn echo(run: Run, mode: Mode, packet_len: usize, window: usize, packets_per_call: usize) -> io::Result<Rate> {
+pub fn echo(run: RunConfig, mode: Mode, packet_len: usize, window: usize, packets_per_call: usize) -> io::Result<Rate> {
     check_len(packet_len)?;
-    let (mut client, mut server) = (End::new(mode)?, End::new(mode)?);
+    let (mut client, mut server) = (Endpoint::new(mode)?, Endpoint::new(mode)?);
     let (to_server, to_client) = (name(&server)?, name(&client)?);
     let window = window.max(1);
     let least = packets_per_call.clamp(1, window);
@@ -337,7 +337,7 @@ pub fn echo(run: Run, mode: Mode, packet_len: usize, window: usize, packets_per_
             let now = Instant::now();
             if packets > 0 {
                 last_arrival = now;
-            } else if now.duration_since(last_arrival) > STALLED {
+            } else if now.duration_since(last_arrival) > STALL_TIMEOUT {
                 (in_flight, last_arrival) = (0, now);
             }
             let elapsed = now.duration_since(began);
@@ -362,7 +362,7 @@ pub fn echo(run: Run, mode: Mode, packet_len: usize, window: usize, packets_per_
 mod tests {
     use super::*;
 
-    const SHORT: Run = Run { duration: Duration::from_millis(20), cpus: None };
+    const SHORT: RunConfig = RunConfig { duration: Duration::from_millis(20), cpus: None };
 
     #[test]
     fn every_mode_moves_packets_of_the_size_that_was_asked_for() {
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn what_cannot_be_measured_is_refused() {
         assert!(ping_pong(SHORT, 0).is_err() && one_way(SHORT, Mode::Joined, PACKET_LEN_MAX + 1, 1).is_err());
-        let nowhere = Run { cpus: Some([CpuSet::MAX_CPU; 2]), ..SHORT };
+        let nowhere = RunConfig { cpus: Some([CpuSet::MAX_CPU; 2]), ..SHORT };
         assert_eq!(ping_pong(nowhere, 32).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -27,20 +27,20 @@ const LOSSES_MAX: usize = 16;
 #[derive(Default)]
 struct Losses {
     waiting: ArrayVec<Peer, LOSSES_MAX>,
-    told: [Option<(Peer, u64)>; LOSSES_MAX],
-    next: usize,
+    reported: [Option<(Peer, u64)>; LOSSES_MAX],
+    oldest: usize,
 }
 
 impl Losses {
     fn note(&mut self, peer: Peer, now_ns: u64) {
-        let known = self.told.iter_mut().flatten().find(|(told, _)| *told == peer);
-        match known {
+        let is_reported = self.reported.iter_mut().flatten().find(|(told, _)| *told == peer);
+        match is_reported {
             Some((_, at_ns)) if now_ns.saturating_sub(*at_ns) < REPORT_INTERVAL_NS => return,
             _ if self.waiting.is_full() => return,
             Some((_, at_ns)) => *at_ns = now_ns,
             None => {
-                self.told[self.next] = Some((peer, now_ns));
-                self.next = (self.next + 1) % LOSSES_MAX;
+                self.reported[self.oldest] = Some((peer, now_ns));
+                self.oldest = (self.oldest + 1) % LOSSES_MAX;
             }
         }
         if !self.waiting.contains(&peer) {
@@ -178,7 +178,7 @@ impl UdpRx {
             let start = ReceiveRing::slot_start(cursor.slot);
             let datagram = &ring.slots()[start..start + received.len];
             let ended = match received.from {
-                Some(from) if !received.cut => {
+                Some(from) if !received.truncated => {
                     let segments = Segments { from, bytes: datagram, segment_len: received.segment_len };
                     cursor.reading.lend(segments, *packet_len_max, stats, &mut burst.packets)
                 }

@@ -98,7 +98,7 @@ impl Message {
     }
 
     #[inline]
-    fn put(&mut self, packet: &TxPacket<'_>) {
+    fn append(&mut self, packet: &TxPacket<'_>) {
         self.stage(packet.head);
         match packet.data {
             TxData::None => {}
@@ -127,7 +127,7 @@ impl Message {
             batch: false,
         });
         self.len += packet_len;
-        self.put(packet);
+        self.append(packet);
         if is_batch(first) {
             self.become_batch();
         }
@@ -155,7 +155,7 @@ impl Message {
             self.become_batch();
         }
         self.stage(&(packet_len as u16).to_le_bytes());
-        self.put(packet);
+        self.append(packet);
         if let Some(segment) = self.segments.last_mut() {
             segment.len += FRAME_HEADER + packet_len;
             segment.packets += 1;
@@ -217,9 +217,9 @@ pub struct UdpTx {
     pub(crate) paths: Paths,
     rules: Rules,
     packet_len_max: usize,
-    /// Message slots with their memory; the first `used` ones are filled.
+    /// Message slots with their memory; the first `open_count` ones are filled.
     messages: Vec<Message>,
-    used: usize,
+    open_count: usize,
     memory: SendMemory,
     hold: Hold,
     pub(crate) stats: PortStats,
@@ -239,7 +239,7 @@ impl UdpTx {
             rules: Rules { frames: coalesce == Coalesce::Frames, segments: can_segment && coalesce != Coalesce::Off },
             packet_len_max,
             messages: (0..MESSAGES_MAX).map(|_| Message::new()).collect(),
-            used: 0,
+            open_count: 0,
             memory: SendMemory::new(MESSAGES_MAX, MESSAGES_MAX * PIECES_MAX),
             hold: Hold::default(),
             stats: PortStats::default(),
@@ -248,25 +248,25 @@ impl UdpTx {
 
     /// Sends everything gathered and empties the slots.
     fn transmit(&mut self) {
-        let Self { shared, messages, used, stats, paths, .. } = self;
+        let Self { shared, messages, open_count: used, stats, paths, .. } = self;
         match &messages[..*used] {
             // One pending packet is the usual case of a latency-bound caller: it takes one call and no list.
             [message] if let [Piece::Staged { start, len }] = message.pieces[..] => {
                 let bytes = &message.staging[start..start + len];
-                let result = retrying(shared, || shared.socket.send_to(&message.name, bytes));
-                settle(stats, paths, message.packets(), result);
+                let result = send_with_retries(shared, || shared.socket.send_to(&message.name, bytes));
+                count_result(stats, paths, message.packets(), result);
             }
             _ => self.transmit_list(),
         }
-        for message in &mut self.messages[..self.used] {
+        for message in &mut self.messages[..self.open_count] {
             message.reset();
         }
-        self.used = 0;
+        self.open_count = 0;
         self.hold.sent();
     }
 
     fn transmit_list(&mut self) {
-        let Self { shared, messages, used, memory, stats, paths, rules, .. } = self;
+        let Self { shared, messages, open_count: used, memory, stats, paths, rules, .. } = self;
         let messages = &messages[..*used];
         let mut uncut = None;
         {
@@ -277,11 +277,11 @@ impl UdpTx {
             }
             let (mut next, mut waited) = (0, false);
             while next < messages.len() {
-                match retrying(shared, || shared.socket.send_list(&mut list, next)) {
+                match send_with_retries(shared, || shared.socket.send_list(&mut list, next)) {
                     Ok(0) => break,
                     Ok(sent) => {
                         for message in &messages[next..next + sent] {
-                            settle(stats, paths, message.packets(), Ok(()));
+                            count_result(stats, paths, message.packets(), Ok(()));
                         }
                         next += sent;
                         if next < messages.len() {
@@ -305,12 +305,12 @@ impl UdpTx {
                     }
                     Err(libc::EAGAIN) => {
                         for message in &messages[next..] {
-                            settle(stats, paths, message.packets(), Err(libc::EAGAIN));
+                            count_result(stats, paths, message.packets(), Err(libc::EAGAIN));
                         }
                         break;
                     }
                     Err(error) => {
-                        settle(stats, paths, messages[next].packets(), Err(error));
+                        count_result(stats, paths, messages[next].packets(), Err(error));
                         next += 1;
                     }
                 }
@@ -344,13 +344,13 @@ fn send_one_by_one(
         let mut list = memory.list();
         message.pieces[segment.first_piece..end].iter().for_each(|piece| list.piece(message.bytes_of(piece)));
         list.end_message(message.name, 0);
-        let result = retrying(shared, || shared.socket.send_list(&mut list, 0)).map(|_| ());
-        settle(stats, paths, (segment.packets, segment.packet_bytes), result);
+        let result = send_with_retries(shared, || shared.socket.send_list(&mut list, 0)).map(|_| ());
+        count_result(stats, paths, (segment.packets, segment.packet_bytes), result);
     }
 }
 
 /// Repeats a call while it only reports errors of earlier packets.
-fn retrying<T>(shared: &Shared, mut call: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
+fn send_with_retries<T>(shared: &Shared, mut call: impl FnMut() -> Result<T, i32>) -> Result<T, i32> {
     let mut result = call();
     for _ in 0..STALE_ERRORS_MAX {
         match result {
@@ -367,7 +367,7 @@ fn retrying<T>(shared: &Shared, mut call: impl FnMut() -> Result<T, i32>) -> Res
 }
 
 /// Counts a message's packets as sent or as dropped.
-fn settle(stats: &mut PortStats, paths: &mut Paths, (packets, bytes): (u64, u64), result: Result<(), i32>) {
+fn count_result(stats: &mut PortStats, paths: &mut Paths, (packets, bytes): (u64, u64), result: Result<(), i32>) {
     let reason = match result {
         Ok(()) => {
             stats.tx_packets += packets;
@@ -394,7 +394,7 @@ impl PacketTx for UdpTx {
         }
         if self.rules.frames || self.rules.segments {
             // The newest message to this peer is the only one that may grow, so a peer's packets stay in order.
-            let found = self.messages[..self.used].iter_mut().rev().find(|message| message.to == packet.to);
+            let found = self.messages[..self.open_count].iter_mut().rev().find(|message| message.to == packet.to);
             if let Some(message) = found.filter(|message| message.open) {
                 let path = self.paths.get(packet.to);
                 if message.add(&packet, len, path.datagram_max, self.rules) {
@@ -413,11 +413,11 @@ impl PacketTx for UdpTx {
             self.stats.count_dropped(Dropped::NoSuchPeer, 1);
             return;
         };
-        if self.used == MESSAGES_MAX {
+        if self.open_count == MESSAGES_MAX {
             self.transmit();
         }
-        let message = &mut self.messages[self.used];
-        self.used += 1;
+        let message = &mut self.messages[self.open_count];
+        self.open_count += 1;
         message.to = packet.to;
         message.name = name;
         message.open = true;
@@ -426,19 +426,20 @@ impl PacketTx for UdpTx {
 
     #[inline]
     fn submit_soon(&mut self, now_ns: u64) {
-        let packets = self.messages[..self.used].iter().flat_map(|message| &message.segments).map(|each| each.packets);
-        let waits = self.hold.holds(packets.sum(), now_ns);
+        let packets =
+            self.messages[..self.open_count].iter().flat_map(|message| &message.segments).map(|each| each.packets);
+        let waits = self.hold.should_hold(packets.sum(), now_ns);
         let small = |message: &Message| {
             message.open && message.len <= HOLD_LEN_MAX && matches!(message.pieces[..], [Piece::Staged { .. }])
         };
-        if self.used > 0 && !(waits && self.rules.frames && self.messages[..self.used].iter().all(small)) {
+        if self.open_count > 0 && !(waits && self.rules.frames && self.messages[..self.open_count].iter().all(small)) {
             self.transmit();
         }
     }
 
     #[inline]
     fn submit(&mut self) {
-        if self.used > 0 {
+        if self.open_count > 0 {
             self.transmit();
         }
     }
@@ -451,6 +452,6 @@ impl PacketTx for UdpTx {
 
 impl std::fmt::Debug for UdpTx {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UdpTx").field("pending", &self.used).field("stats", &self.stats).finish_non_exhaustive()
+        f.debug_struct("UdpTx").field("pending", &self.open_count).field("stats", &self.stats).finish_non_exhaustive()
     }
 }

@@ -8,24 +8,24 @@ use std::rc::Rc;
 use sinew_fabric::frames::MacAddress;
 use sinew_fabric::{Dropped, PortStats};
 use sinew_mem::atomic::plain::Arc;
-use sinew_wire::neighbour::{self, Neighbour, Said};
-use sinew_wire::udp::{self, End, Refusal};
+use sinew_wire::neighbour::{self, Neighbour, NeighbourMessage};
+use sinew_wire::udp::{self, DatagramError, Endpoint};
 
 use crate::interface::{Attachment, Interface};
 use crate::memory::{Chunk, Memory};
+use crate::neighbour_queries::{NeighbourQueries, QueryAction};
 use crate::neighbours::Neighbours;
-use crate::questions::{Due, Questions};
 use crate::queues::{Received, Receiver, Sender};
 use crate::sys::netlink::Netlink;
 
 /// Shortest time between questions about neighbours that seem to have moved, by the caller's clock.
-const ASK_AGAIN_NS: u64 = 1_000_000;
+const ASK_INTERVAL_NS: u64 = 1_000_000;
 /// Most frames that wait for a neighbour's answer.
 pub(crate) const WAITING_MAX: usize = 64;
 
 /// A received frame with a datagram for this port.
 #[derive(Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceivedDatagram {
     pub chunk: Chunk,
     pub from: IpAddr,
     pub port: u16,
@@ -36,7 +36,7 @@ pub(crate) struct Arrived {
 
 /// A frame to send, complete except for its headers.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct OutgoingDatagram {
     pub chunk: Chunk,
     pub start: usize,
     pub len: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Local {
     pub port: u16,
     pub mac: MacAddress,
     /// Whether the kernel has the address too, and answers for it.
-    pub held: bool,
+    pub is_kernels: bool,
     pub gateway: Option<IpAddr>,
     /// Bytes of the longest frame.
     pub frame_len_max: usize,
@@ -72,11 +72,11 @@ pub(crate) struct Core {
     netlink: Netlink,
     neighbours: Neighbours,
     /// Datagrams that arrived while answers were looked for.
-    backlog: VecDeque<Arrived>,
+    backlog: VecDeque<ReceivedDatagram>,
     /// Frames that wait for their neighbour's answer.
-    waiting: VecDeque<Ready>,
+    waiting: VecDeque<OutgoingDatagram>,
     /// Open questions about neighbours, while frames wait.
-    questions: Questions,
+    queries: NeighbourQueries,
     /// Time of the last question, by the caller's clock.
     asked_ns: u64,
     pub now_ns: u64,
@@ -84,25 +84,25 @@ pub(crate) struct Core {
     pub tx_stats: PortStats,
 }
 
-fn reason(refusal: Refusal) -> Dropped {
+fn drop_reason(refusal: DatagramError) -> Dropped {
     match refusal {
-        Refusal::Malformed => Dropped::Malformed,
-        Refusal::NotUdp => Dropped::NotOurs,
-        Refusal::Fragment => Dropped::Fragment,
-        Refusal::BadChecksum => Dropped::BadChecksum,
-        Refusal::Unfinished => Dropped::Unfinished,
+        DatagramError::Malformed => Dropped::Malformed,
+        DatagramError::NotUdp => Dropped::NotOurs,
+        DatagramError::Fragment => Dropped::Fragment,
+        DatagramError::BadChecksum => Dropped::BadChecksum,
+        DatagramError::Unfinished => Dropped::Unfinished,
     }
 }
 
 /// The contents of a received frame.
 enum Frame {
-    Datagram { from: End, start: usize, len: usize },
-    Neighbour(Said),
+    Datagram { from: Endpoint, start: usize, len: usize },
+    Neighbour(NeighbourMessage),
     Dropped(Dropped),
 }
 
 impl Local {
-    fn look(&self, frame: &[u8]) -> Frame {
+    fn classify(&self, frame: &[u8]) -> Frame {
         if frame.len() > self.frame_len_max {
             // The kernel expected a device to segment this packet.
             return Frame::Dropped(Dropped::Unfinished);
@@ -117,11 +117,11 @@ impl Local {
                 Frame::Datagram { from: datagram.from, start, len: datagram.payload.len() }
             }
             Ok(_) => Frame::Dropped(Dropped::NotOurs),
-            Err(Refusal::NotUdp) if !self.held => match neighbour::read(frame) {
+            Err(DatagramError::NotUdp) if !self.is_kernels => match neighbour::read(frame) {
                 Some(said) => Frame::Neighbour(said),
                 None => Frame::Dropped(Dropped::NotOurs),
             },
-            Err(refusal) => Frame::Dropped(reason(refusal)),
+            Err(refusal) => Frame::Dropped(drop_reason(refusal)),
         }
     }
 
@@ -146,23 +146,23 @@ impl Core {
             backlog: VecDeque::new(),
             waiting: VecDeque::new(),
             asked_ns: 0,
-            questions: Questions::default(),
+            queries: NeighbourQueries::default(),
             now_ns: 0,
             rx_stats: PortStats::default(),
             tx_stats: PortStats::default(),
         }
     }
 
-    /// Takes up to `most` received datagrams, the earliest first.
+    /// Takes up to `packets_max` received datagrams, the earliest first.
     #[inline]
-    pub fn receive(&mut self, most: usize, into: &mut Vec<Arrived>) {
-        while into.len() < most
+    pub fn receive(&mut self, packets_max: usize, into: &mut Vec<ReceivedDatagram>) {
+        while into.len() < packets_max
             && let Some(arrived) = self.backlog.pop_front()
         {
             into.push(arrived);
         }
-        if into.len() < most {
-            self.pump(most - into.len(), |arrived| into.push(arrived));
+        if into.len() < packets_max {
+            self.process_frames(packets_max - into.len(), |arrived| into.push(arrived));
         }
         if !self.waiting.is_empty() {
             self.send_waiting();
@@ -171,26 +171,26 @@ impl Core {
 
     /// Takes received frames, answers those about neighbours, and hands datagrams to `each`.
     #[inline]
-    fn pump(&mut self, most: usize, mut each: impl FnMut(Arrived)) {
+    fn process_frames(&mut self, packets_max: usize, mut each: impl FnMut(ReceivedDatagram)) {
         let Self { local, memory, receiver, sender, neighbours, rx_stats, now_ns, .. } = self;
         let now_ns = *now_ns;
         // Most bursts have nothing to answer, and an empty list takes no memory.
         let mut answers = Vec::new();
-        receiver.receive(most, |Received { chunk, start, len }| {
-            match local.look(memory.bytes(&chunk, start, len)) {
+        receiver.receive(packets_max, |Received { chunk, start, len }| {
+            match local.classify(memory.bytes(&chunk, start, len)) {
                 Frame::Datagram { from, start: payload, len } => {
                     neighbours.learn(from.address, MacAddress(from.mac), now_ns);
-                    each(Arrived { chunk, from: from.address, port: from.port, start: start + payload, len });
+                    each(ReceivedDatagram { chunk, from: from.address, port: from.port, start: start + payload, len });
                     return None;
                 }
                 Frame::Dropped(reason) => rx_stats.count_dropped(reason, 1),
-                Frame::Neighbour(Said::Answer(Neighbour { address, mac })) => {
+                Frame::Neighbour(NeighbourMessage::Answer(Neighbour { address, mac })) => {
                     if local.gateway == Some(address) {
-                        neighbours.tell_gateway(neighbours.get(address), MacAddress(mac), now_ns);
+                        neighbours.set_gateway(neighbours.get(address), MacAddress(mac), now_ns);
                     }
-                    neighbours.tell(address, MacAddress(mac), now_ns);
+                    neighbours.set_answer(address, MacAddress(mac), now_ns);
                 }
-                Frame::Neighbour(Said::Question { about, from }) if about == local.address => {
+                Frame::Neighbour(NeighbourMessage::Question { about, from }) if about == local.address => {
                     if !from.address.is_unspecified() && from.address != local.address {
                         neighbours.learn(from.address, MacAddress(from.mac), now_ns);
                     }
@@ -201,17 +201,17 @@ impl Core {
             Some(chunk)
         });
         if !answers.is_empty() {
-            answers.iter().for_each(|answer| send_written(sender, memory, answer.bytes()));
+            answers.iter().for_each(|answer| send_frame(sender, memory, answer.bytes()));
             sender.submit();
         }
     }
 
     /// Looks for answers, and keeps the datagrams that arrive meanwhile, up to a burst of them.
-    fn look_for_answers(&mut self) {
+    fn poll_answers(&mut self) {
         let room = sinew_fabric::MAX_BURST.saturating_sub(self.backlog.len());
         if room > 0 {
             let mut arrived = Vec::new();
-            self.pump(room, |each| arrived.push(each));
+            self.process_frames(room, |each| arrived.push(each));
             self.backlog.extend(arrived);
         }
     }
@@ -228,23 +228,23 @@ impl Core {
 
     /// Time until a neighbour is to be asked for again, if frames wait for one.
     pub fn waiting_pause_ns(&self, now_ns: u64) -> Option<u64> {
-        self.is_waiting().then(|| self.questions.pause_ns(now_ns).unwrap_or(0))
+        self.is_waiting().then(|| self.queries.pause_ns(now_ns).unwrap_or(0))
     }
 
     /// Sends a frame, at once or when its neighbour is known.
     #[inline]
-    pub fn send(&mut self, ready: Ready) {
-        match self.neighbours.way_to(ready.to, self.now_ns) {
+    pub fn send(&mut self, ready: OutgoingDatagram) {
+        match self.neighbours.mac_for_send(ready.to, self.now_ns) {
             Some(mac) => self.send_to(ready, mac),
             None => self.wait_for_neighbour(ready),
         }
     }
 
     #[inline]
-    fn send_to(&mut self, ready: Ready, mac: MacAddress) {
-        let Ready { mut chunk, start, len, to, to_port, packets, packet_bytes } = ready;
-        let from = End { mac: self.local.mac.0, address: self.local.address, port: self.local.port };
-        let to = End { mac: mac.0, address: to, port: to_port };
+    fn send_to(&mut self, ready: OutgoingDatagram, mac: MacAddress) {
+        let OutgoingDatagram { mut chunk, start, len, to, to_port, packets, packet_bytes } = ready;
+        let from = Endpoint { mac: self.local.mac.0, address: self.local.address, port: self.local.port };
+        let to = Endpoint { mac: mac.0, address: to, port: to_port };
         udp::write_headers(self.memory.bytes_mut(&mut chunk, start, len), &from, &to);
         if self.sender.push(chunk, start, len) {
             self.tx_stats.tx_packets += packets;
@@ -254,7 +254,7 @@ impl Core {
         }
     }
 
-    fn wait_for_neighbour(&mut self, ready: Ready) {
+    fn wait_for_neighbour(&mut self, ready: OutgoingDatagram) {
         let to = ready.to;
         if self.waiting.len() == WAITING_MAX {
             // The oldest frame has waited longest.
@@ -264,7 +264,7 @@ impl Core {
             }
         }
         self.waiting.push_back(ready);
-        if self.questions.begin(to, self.now_ns) {
+        if self.queries.begin(to, self.now_ns) {
             self.ask(to);
             self.send_waiting();
         }
@@ -273,14 +273,14 @@ impl Core {
     /// Looks for answers, and sends the frames that waited for them.
     #[cold]
     pub fn send_waiting(&mut self) {
-        self.look_for_answers();
-        let Self { questions, neighbours, .. } = self;
-        questions.keep(|to| neighbours.get(to).is_none());
+        self.poll_answers();
+        let Self { queries: questions, neighbours, .. } = self;
+        questions.retain(|to| neighbours.get(to).is_none());
         let mut given_up = Vec::new();
-        for due in self.questions.turn(self.now_ns) {
+        for due in self.queries.take_due(self.now_ns) {
             match due {
-                Due::Ask(to) => self.ask(to),
-                Due::GiveUp(to) => given_up.push(to),
+                QueryAction::Ask(to) => self.ask(to),
+                QueryAction::GiveUp(to) => given_up.push(to),
             }
         }
         for _ in 0..self.waiting.len() {
@@ -295,7 +295,7 @@ impl Core {
             }
         }
         if self.waiting.is_empty() {
-            self.questions.keep(|_| false);
+            self.queries.retain(|_| false);
         }
         self.sender.submit();
     }
@@ -304,11 +304,11 @@ impl Core {
     pub fn ask(&mut self, to: IpAddr) {
         self.asked_ns = self.now_ns;
         let index = self.interface.link.index;
-        if self.local.held {
+        if self.local.is_kernels {
             // An address without a route is assumed to be on the link.
             let hop = self.netlink.route(to, Some(index)).ok().and_then(|route| route.gateway).unwrap_or(to);
             if let Some(mac) = self.netlink.neighbour(index, hop) {
-                self.neighbours.tell(to, mac, self.now_ns);
+                self.neighbours.set_answer(to, mac, self.now_ns);
             }
             // The kernel does not see our packets: it is told that the neighbour is in use, so that it checks whether
             // it is still there. An error is harmless: it may be asking already.
@@ -319,27 +319,27 @@ impl Core {
         // An unknown host is reached by the gateway if that is known. If a known host is doubted, the gateway may have
         // changed.
         let is_unknown = self.neighbours.get(to).is_none();
-        let way = if is_unknown && hop != to { self.neighbours.way_to(hop, self.now_ns) } else { None };
-        if let Some(mac) = way {
-            self.neighbours.tell(to, mac, self.now_ns);
+        let gateway_mac = if is_unknown && hop != to { self.neighbours.mac_for_send(hop, self.now_ns) } else { None };
+        if let Some(mac) = gateway_mac {
+            self.neighbours.set_answer(to, mac, self.now_ns);
         } else if let Some(question) = neighbour::question(self.local.neighbour(), hop) {
-            send_written(&mut self.sender, &self.memory, question.bytes());
+            send_frame(&mut self.sender, &self.memory, question.bytes());
             self.sender.submit();
         }
     }
 
     /// Looks for answers; returns whether the Ethernet address for packets to `to` is known.
-    pub fn knows(&mut self, to: IpAddr) -> bool {
-        self.look_for_answers();
+    pub fn is_resolved(&mut self, to: IpAddr) -> bool {
+        self.poll_answers();
         self.neighbours.get(to).is_some()
     }
 
     /// Asks again for a neighbour that seems to have moved, or was not heard from for long. It asks for one at a time,
     /// with a pause, since each may take several calls of the kernel.
     #[inline]
-    pub fn ask_doubted(&mut self) {
-        if self.now_ns.saturating_sub(self.asked_ns) >= ASK_AGAIN_NS
-            && let Some(address) = self.neighbours.take_doubted()
+    pub fn ask_stale(&mut self) {
+        if self.now_ns.saturating_sub(self.asked_ns) >= ASK_INTERVAL_NS
+            && let Some(address) = self.neighbours.take_stale()
         {
             self.ask(address);
         }
@@ -353,7 +353,7 @@ impl Drop for Core {
     }
 }
 
-fn send_written(sender: &mut Sender, memory: &Memory, bytes: &[u8]) {
+fn send_frame(sender: &mut Sender, memory: &Memory, bytes: &[u8]) {
     if let Some(mut chunk) = sender.chunk() {
         memory.bytes_mut(&mut chunk, 0, bytes.len()).copy_from_slice(bytes);
         // If there is no room, it is asked or answered another time.

@@ -11,7 +11,7 @@ use sinew_fabric::frames::{
 use sinew_fabric::{Armed, Descriptor, Dropped, MAX_BURST, PortError, PortStats, Readiness, Waker};
 use sinew_mem::atomic::plain::Arc;
 
-use crate::interface::{Attachment, Granted, InterfaceOptions, Take, needs_of, shared};
+use crate::interface::{Attachment, Capture, Granted, InterfaceOptions, needs_of, shared};
 use crate::memory::{Chunk, Memory, chunk_len_for};
 use crate::queues::{Received, Receiver, SHORT_PAUSE_NS, Sender};
 use crate::sleeping::Sleeping;
@@ -137,7 +137,7 @@ impl XdpFrames {
     /// frames. [`PortError::Limit`]: not enough memory. [`PortError::Unavailable`]: this user, kernel or interface
     /// lacks something that is needed.
     pub fn open(interface: &str, memory: &Arc<Memory>, options: &FrameOptions) -> Result<Self, PortError> {
-        let take = if options.only.is_empty() { Take::All } else { Take::Places };
+        let take = if options.only.is_empty() { Capture::All } else { Capture::Places };
         let interface = shared(interface, take, options.interface, |_, _| Ok(Arc::clone(memory)))?;
         let mut attachment = Attachment::new(Arc::clone(&interface), options.queue)?;
         for &address in &options.only {

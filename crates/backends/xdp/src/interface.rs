@@ -18,11 +18,11 @@ use sinew_fabric::frames::{ETHERNET_HEADER_LEN, MacAddress};
 use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
 
 use crate::bpf::{self, KEY_LEN, QUEUES_MAX, SLOTS_MAX};
-use crate::memory::{Chunk, Memory, borrowed, registering};
+use crate::memory::{Chunk, Memory, borrowed, registration_error};
 use crate::ring::{Consumer, Producer};
 use crate::sys::bpf::Map;
 use crate::sys::netlink::{Link, Netlink};
-use crate::sys::socket::{Descriptor, Place, QueueRings, Unbound, is_zero_copy, kick_rx};
+use crate::sys::socket::{BindAddress, Descriptor, QueueRings, Unbound, is_zero_copy, kick_rx};
 use crate::sys::{bpf as calls, ethtool};
 
 pub(crate) use registry::shared;
@@ -50,7 +50,7 @@ pub enum Mode {
 
 /// The frames that the ports of an interface take from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Take {
+pub(crate) enum Capture {
     /// All frames, for one port at each queue.
     All,
     /// Frames of the places and addresses that ports ask for.
@@ -93,7 +93,7 @@ struct Queue {
     keeper: Arc<OwnedFd>,
     rings: Mutex<QueueRings>,
     /// Chunks that the kernel did not get when it was last given some, because none were free.
-    missing: AtomicU32,
+    fill_shortfall: AtomicU32,
 }
 
 /// An open interface: see the [module](self).
@@ -103,13 +103,13 @@ pub(crate) struct Interface {
     pub link: Link,
     pub memory: Arc<Memory>,
     pub granted: Granted,
-    pub take: Take,
+    pub capture: Capture,
     options: InterfaceOptions,
     queues: Vec<Queue>,
     places: Option<Map<KEY_LEN>>,
     sockets: Map<4>,
-    /// Bits of the slots in use, for [`Take::Places`], or of the queues in use, for [`Take::All`].
-    used: Mutex<u64>,
+    /// Bits of the slots in use, for [`Capture::Places`], or of the queues in use, for [`Capture::All`].
+    used_slots: Mutex<u64>,
     /// The attachment of the program; `None` once it is detached.
     program: Option<OwnedFd>,
 }
@@ -118,19 +118,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn unavailable(reason: String, remedy: &str) -> PortError {
+fn unavailable_error(reason: String, remedy: &str) -> PortError {
     PortError::Unavailable { fabric: "xdp", reason, remedy: remedy.to_owned() }
 }
 
 /// Explains the system's refusal.
-pub(crate) fn refused(doing: &str, source: std::io::Error) -> PortError {
+pub(crate) fn attach_error(doing: &str, source: std::io::Error) -> PortError {
     match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => unavailable(
+        Some(libc::EPERM | libc::EACCES) => unavailable_error(
             format!("{doing}: {source}"),
             "run it as root, or with the capabilities CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; udp:// needs none of them",
         ),
         Some(libc::EAFNOSUPPORT) => {
-            unavailable("this kernel has no AF_XDP".to_owned(), "use a kernel with CONFIG_XDP_SOCKETS, or udp://")
+            unavailable_error("this kernel has no AF_XDP".to_owned(), "use a kernel with CONFIG_XDP_SOCKETS, or udp://")
         }
         _ => PortError::System { doing: doing.to_owned(), source },
     }
@@ -163,7 +163,7 @@ pub(crate) fn chunks_promised(queues: usize, ring: usize) -> (usize, usize) {
 
 /// Memory for a port at all queues of an interface: the number of chunks, including those of the queues, and the MTU.
 pub(crate) fn needs_of(name: &str, options: InterfaceOptions) -> Result<(usize, usize), PortError> {
-    let netlink = Netlink::open().map_err(|error| refused("asking the kernel", error))?;
+    let netlink = Netlink::open().map_err(|error| attach_error("asking the kernel", error))?;
     let link = find(&netlink, name)?;
     let (kernel, port) = chunks_promised(queues_of(name, &link) as usize, options.ring as usize);
     Ok((kernel + port, link.mtu))
@@ -175,16 +175,16 @@ impl Interface {
         name: &str,
         link: Link,
         memory: Arc<Memory>,
-        take: Take,
+        capture: Capture,
         options: InterfaceOptions,
     ) -> Result<Self, PortError> {
-        let refused = |doing: &str, source| refused(&format!("{doing} at {name}"), source);
+        let refused = |doing: &str, source| attach_error(&format!("{doing} at {name}"), source);
         let queues = queues_of(name, &link);
         let sockets = Map::of_sockets(QUEUES_MAX * SLOTS_MAX).map_err(|error| refused("making a map", error))?;
         let socket_map = rustix::fd::AsRawFd::as_raw_fd(&sockets.fd());
-        let (places, code) = match take {
-            Take::All => (None, bpf::take_all(socket_map)),
-            Take::Places => {
+        let (places, code) = match capture {
+            Capture::All => (None, bpf::take_all(socket_map)),
+            Capture::Places => {
                 let places = Map::hash(PLACES_MAX).map_err(|error| refused("making a map", error))?;
                 let code = bpf::take_places(rustix::fd::AsRawFd::as_raw_fd(&places.fd()), socket_map);
                 (Some(places), code)
@@ -197,15 +197,15 @@ impl Interface {
             granted: Granted { native, zero_copy: false, queues },
             link,
             memory,
-            take,
+            capture,
             options,
             queues: Vec::new(),
             places,
             sockets,
-            used: Mutex::new(0),
+            used_slots: Mutex::new(0),
             program: Some(attached),
         };
-        interface.memory.promise((queues * options.ring) as usize, "the queues of an interface").inspect_err(|_| {
+        interface.memory.reserve((queues * options.ring) as usize, "the queues of an interface").inspect_err(|_| {
             // Dropping the interface must not end a promise that was not made.
             interface.granted.queues = 0;
         })?;
@@ -230,24 +230,24 @@ impl Interface {
             let socket = Unbound::new()?;
             memory.register_at(&socket)?;
             let _rings = (socket.queue_rings(64)?, socket.rx_ring(64)?);
-            Ok::<_, std::io::Error>(socket.bind(Place { interface: self.link.index, queue: 0 }, true)?)
+            Ok::<_, std::io::Error>(socket.bind(BindAddress { interface: self.link.index, queue: 0 }, true)?)
         };
         trying().is_ok()
     }
 
     fn open_queue(&self, queue: u32, zero_copy: bool) -> Result<Queue, PortError> {
-        let place = Place { interface: self.link.index, queue };
+        let place = BindAddress { interface: self.link.index, queue };
         let doing = format!("opening queue {queue} of {}", self.name);
         for tries in 0.. {
-            let socket = Unbound::new().map_err(|error| refused(&doing, error))?;
+            let socket = Unbound::new().map_err(|error| attach_error(&doing, error))?;
             let registered = self.memory.socket();
             if registered.is_none() {
                 self.memory.register_at(&socket).map_err(|error| match error.raw_os_error() {
-                    Some(libc::EPERM) => refused(&doing, error),
-                    _ => registering(error, self.memory.range().1),
+                    Some(libc::EPERM) => attach_error(&doing, error),
+                    _ => registration_error(error, self.memory.range().1),
                 })?;
             }
-            let system = |error| refused(&doing, error);
+            let system = |error| attach_error(&doing, error);
             let rings = socket.queue_rings(self.options.ring).map_err(system)?;
             // A socket must have a receive ring, though this one is not used.
             drop(socket.rx_ring(KEEPER_ENTRIES).map_err(system)?);
@@ -258,7 +258,7 @@ impl Interface {
             match bound {
                 Ok(keeper) => {
                     self.memory.add_socket(&keeper);
-                    return Ok(Queue { keeper, rings: Mutex::new(rings), missing: AtomicU32::new(0) });
+                    return Ok(Queue { keeper, rings: Mutex::new(rings), fill_shortfall: AtomicU32::new(0) });
                 }
                 // The queue was closed a moment ago, by us or by a process that ended.
                 Err(Errno::BUSY) if tries < BUSY_TRIES => std::thread::sleep(BUSY_PAUSE),
@@ -268,7 +268,7 @@ impl Interface {
                         holder: " by another AF_XDP socket".to_owned(),
                     });
                 }
-                Err(error) => return Err(refused(&doing, error.into())),
+                Err(error) => return Err(attach_error(&doing, error.into())),
             }
         }
         unreachable!("the loop ends by itself")
@@ -292,7 +292,7 @@ impl Interface {
     #[inline]
     pub fn missing(&self, queue: usize) -> usize {
         // Relaxed: a hint; the next look sees a newer value.
-        self.queues.get(queue).map_or(0, |queue| queue.missing.load(Ordering::Relaxed) as usize)
+        self.queues.get(queue).map_or(0, |queue| queue.fill_shortfall.load(Ordering::Relaxed) as usize)
     }
 
     /// Takes back the chunks of frames that were sent at a queue, and gives the kernel as many chunks as it has room
@@ -310,12 +310,12 @@ impl Interface {
             let left = chunks.len().saturating_sub(room);
             missing = room - (chunks.len() - left);
             for chunk in chunks.drain(left..) {
-                rings.fill.put(self.memory.to_kernel(chunk));
+                rings.fill.push(self.memory.hand_over(chunk));
             }
             rings.fill.publish();
         }
         // Relaxed: a hint; callers that fill are ordered by the lock.
-        queue.missing.store(missing as u32, Ordering::Relaxed);
+        queue.fill_shortfall.store(missing as u32, Ordering::Relaxed);
         let sleeps = self.granted.zero_copy && rings.fill.needs_wakeup();
         drop(rings);
         if !chunks.is_empty() {
@@ -338,7 +338,7 @@ impl Interface {
             return;
         }
         while let Some(address) = rings.completion.take() {
-            chunks.extend(self.memory.of_kernel(address).map(|(chunk, _)| chunk));
+            chunks.extend(self.memory.reclaim(address).map(|(chunk, _)| chunk));
         }
         rings.completion.release();
     }
@@ -346,7 +346,7 @@ impl Interface {
 
 impl Drop for Interface {
     fn drop(&mut self) {
-        self.memory.unpromise((self.granted.queues * self.options.ring) as usize);
+        self.memory.unreserve((self.granted.queues * self.options.ring) as usize);
         // No frame may come to sockets that are being closed.
         self.program = None;
         let mut chunks = Vec::new();
@@ -355,7 +355,7 @@ impl Drop for Interface {
             drop(keeper);
             // Chunks that the kernel has not used are free again, since it has no socket left to use them for.
             while let Some(address) = rings.completion.take().or_else(|| rings.fill.take_back()) {
-                chunks.extend(self.memory.of_kernel(address).map(|(chunk, _)| chunk));
+                chunks.extend(self.memory.reclaim(address).map(|(chunk, _)| chunk));
             }
         }
         self.memory.give_back(chunks.into_iter());
@@ -363,14 +363,14 @@ impl Drop for Interface {
 }
 
 pub(crate) fn attach(name: &str, link: &Link, program: &OwnedFd, mode: Mode) -> Result<(OwnedFd, bool), PortError> {
-    let ways: &[bool] = match mode {
+    let modes: &[bool] = match mode {
         Mode::Native => &[true],
         Mode::Generic => &[false],
         Mode::Auto if link.kind == "veth" => &[false, true],
         Mode::Auto => &[true, false],
     };
     let mut last = None;
-    for &native in ways {
+    for &native in modes {
         match calls::attach(program, link.index, native) {
             Ok(attached) => return Ok((attached, native)),
             Err(error) => last = Some(error),
@@ -382,11 +382,11 @@ pub(crate) fn attach(name: &str, link: &Link, program: &OwnedFd, mode: Mode) -> 
             address: format!("the interface {name}"),
             holder: holder::describe(Netlink::open().and_then(|netlink| netlink.link(name)).ok()),
         },
-        Some(libc::ERANGE | libc::EINVAL | libc::EOPNOTSUPP) if mode == Mode::Native => unavailable(
+        Some(libc::ERANGE | libc::EINVAL | libc::EOPNOTSUPP) if mode == Mode::Native => unavailable_error(
             format!("the driver of {name} takes no program: {error} (its MTU is {})", link.mtu),
             "set an MTU below 3520 if it is a veth, or use ?mode=generic",
         ),
-        _ => refused(&format!("attaching a program to {name}"), error),
+        _ => attach_error(&format!("attaching a program to {name}"), error),
     })
 }
 
@@ -399,10 +399,10 @@ pub(crate) struct Attachment {
     /// `None` if it left none.
     pub unsent_pause_ns: Option<u64>,
     slot: u32,
-    /// Its bits of [`Interface::used`].
-    used: u64,
+    /// Its bits of [`Interface::used_slots`].
+    slot_bits: u64,
     keys: Vec<[u8; KEY_LEN]>,
-    promised: usize,
+    reserved: usize,
 }
 
 /// A socket with its rings.
@@ -431,7 +431,7 @@ impl Attachment {
             }
         };
         let used = interface.take_slot(queues.clone())?;
-        let slot = if interface.take == Take::All { 0 } else { used.trailing_zeros() };
+        let slot = if interface.capture == Capture::All { 0 } else { used.trailing_zeros() };
         let ring = interface.options.ring;
         let (_, promised) = chunks_promised(queues.len(), ring as usize);
         // From here on, dropping it gives back what it has.
@@ -440,18 +440,18 @@ impl Attachment {
             sockets: Vec::new(),
             unsent_pause_ns: None,
             slot,
-            used,
+            slot_bits: used,
             keys: Vec::new(),
-            promised: 0,
+            reserved: 0,
         };
-        interface.memory.promise(promised, "a port")?;
-        attachment.promised = promised;
+        interface.memory.reserve(promised, "a port")?;
+        attachment.reserved = promised;
         let doing = format!("opening a socket at {name}");
-        let system = |error| refused(&doing, error);
+        let system = |error| attach_error(&doing, error);
         for queue in queues {
             let unbound = Unbound::new().map_err(system)?;
             let (rx, tx) = (unbound.rx_ring(ring).map_err(system)?, unbound.tx_ring(ring / 2).map_err(system)?);
-            let place = Place { interface: interface.link.index, queue };
+            let place = BindAddress { interface: interface.link.index, queue };
             let with = &interface.queues[queue as usize].keeper;
             let fd = unbound.bind_sharing(place, borrowed(with)).map_err(|error| system(error.into()))?;
             interface.sockets.set_socket(&bpf::socket_index(slot, queue), borrowed(&fd)).map_err(system)?;
@@ -468,7 +468,7 @@ impl Attachment {
             return Ok(false);
         }
         self.keys.push(key);
-        places.set(&key, self.slot).map_err(|error| refused("noting a place in the program's map", error))?;
+        places.set(&key, self.slot).map_err(|error| attach_error("noting a place in the program's map", error))?;
         Ok(true)
     }
 }
@@ -476,18 +476,18 @@ impl Attachment {
 impl Interface {
     /// Takes a slot and returns its bit, or, where all frames are taken, takes the queues and returns their bits.
     fn take_slot(&self, queues: std::ops::Range<u32>) -> Result<u64, PortError> {
-        let mut used = lock(&self.used);
-        let wanted = match self.take {
-            Take::All => queues.fold(0, |bits, queue| bits | 1 << queue),
-            Take::Places => !*used & used.wrapping_add(1),
+        let mut used = lock(&self.used_slots);
+        let wanted = match self.capture {
+            Capture::All => queues.fold(0, |bits, queue| bits | 1 << queue),
+            Capture::Places => !*used & used.wrapping_add(1),
         };
         if wanted == 0 || *used & wanted != 0 {
-            return Err(match self.take {
-                Take::All => PortError::Taken {
+            return Err(match self.capture {
+                Capture::All => PortError::Taken {
                     address: format!("every frame of {}", self.name),
                     holder: " by another frame port of this process".to_owned(),
                 },
-                Take::Places => PortError::Limit {
+                Capture::Places => PortError::Limit {
                     what: format!("one more port on {}", self.name),
                     limit: SLOTS_MAX.into(),
                     remedy: "close another port of this process there".to_owned(),
@@ -515,14 +515,14 @@ impl Drop for Attachment {
             // A closed socket receives nothing, so the chunks in its rings are ours again.
             socket.fd = None;
             while let Some(descriptor) = socket.rx.take() {
-                chunks.extend(interface.memory.of_kernel(descriptor.address).map(|(chunk, _)| chunk));
+                chunks.extend(interface.memory.reclaim(descriptor.address).map(|(chunk, _)| chunk));
             }
             while let Some(descriptor) = socket.tx.take_back() {
-                chunks.extend(interface.memory.of_kernel(descriptor.address).map(|(chunk, _)| chunk));
+                chunks.extend(interface.memory.reclaim(descriptor.address).map(|(chunk, _)| chunk));
             }
         }
         interface.memory.give_back(chunks.into_iter());
-        interface.memory.unpromise(self.promised);
-        *lock(&interface.used) &= !self.used;
+        interface.memory.unreserve(self.reserved);
+        *lock(&interface.used_slots) &= !self.slot_bits;
     }
 }

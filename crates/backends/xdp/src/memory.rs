@@ -20,8 +20,8 @@ pub const CHUNK_LENS: [usize; 2] = [2048, 4096];
 /// Number of the next memory, which tells it from others.
 static NEXT_MEMORY: AtomicU32 = AtomicU32::new(0);
 
-const OURS: u8 = 0;
-const KERNELS: u8 = 1;
+const OWNED_HERE: u8 = 0;
+const OWNED_BY_KERNEL: u8 = 1;
 
 /// Memory that the kernel and the ports of one process share. Ports with the same memory pass frames on without a copy.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Memory {
     /// Owner of each chunk. The kernel can give back only chunks that it owns.
     owners: Box<[AtomicU8]>,
     /// Chunks promised to ports and queues.
-    promised: Mutex<usize>,
+    reserved: Mutex<usize>,
     /// Sockets that have the memory, with which further sockets share it.
     sockets: Mutex<Vec<Weak<OwnedFd>>>,
 }
@@ -82,8 +82,8 @@ impl Memory {
             number: NEXT_MEMORY.fetch_add(1, Ordering::Relaxed),
             chunk_len,
             free: Mutex::new((0..chunks as u32).rev().collect()),
-            owners: (0..chunks).map(|_| AtomicU8::new(OURS)).collect(),
-            promised: Mutex::new(0),
+            owners: (0..chunks).map(|_| AtomicU8::new(OWNED_HERE)).collect(),
+            reserved: Mutex::new(0),
             sockets: Mutex::new(Vec::new()),
         }))
     }
@@ -132,8 +132,8 @@ impl Memory {
     }
 
     /// Promises `chunks` to a port or a queue.
-    pub(crate) fn promise(&self, chunks: usize, whom: &str) -> Result<(), PortError> {
-        let mut promised = lock(&self.promised);
+    pub(crate) fn reserve(&self, chunks: usize, whom: &str) -> Result<(), PortError> {
+        let mut promised = lock(&self.reserved);
         if *promised + chunks > self.chunks() {
             return Err(PortError::Limit {
                 what: format!("{chunks} chunks of memory for {whom}, beside {} promised to others", *promised),
@@ -146,8 +146,8 @@ impl Memory {
     }
 
     /// Ends a promise.
-    pub(crate) fn unpromise(&self, chunks: usize) {
-        let mut promised = lock(&self.promised);
+    pub(crate) fn unreserve(&self, chunks: usize) {
+        let mut promised = lock(&self.reserved);
         *promised = promised.saturating_sub(chunks);
     }
 
@@ -190,24 +190,24 @@ impl Memory {
 
     /// Makes a chunk the kernel's; returns its offset in the memory.
     #[inline]
-    pub(crate) fn to_kernel(&self, chunk: Chunk) -> u64 {
+    pub(crate) fn hand_over(&self, chunk: Chunk) -> u64 {
         assert!(chunk.memory == self.number, "a chunk of another memory");
-        // Release: our accesses to the bytes come before. Partner: the swap in `of_kernel`, by whichever thread gets
+        // Release: our accesses to the bytes come before. Partner: the swap in `reclaim`, by whichever thread gets
         // the chunk back.
-        self.owners[chunk.index as usize].store(KERNELS, Ordering::Release);
+        self.owners[chunk.index as usize].store(OWNED_BY_KERNEL, Ordering::Release);
         u64::from(chunk.index) * self.chunk_len as u64
     }
 
     /// The chunk that the kernel gives back by an address in it, and the offset of that address in the chunk; `None` if
     /// the chunk was not the kernel's.
     #[inline]
-    pub(crate) fn of_kernel(&self, address: u64) -> Option<(Chunk, usize)> {
+    pub(crate) fn reclaim(&self, address: u64) -> Option<(Chunk, usize)> {
         let index = usize::try_from(address).ok()? / self.chunk_len;
         // Acquire: our accesses come after those before the chunk went to the kernel. Partner: the store in
-        // `to_kernel`.
-        let was = self.owners.get(index)?.swap(OURS, Ordering::AcqRel);
+        // `hand_over`.
+        let owner = self.owners.get(index)?.swap(OWNED_HERE, Ordering::AcqRel);
         let chunk = Chunk { index: index as u32, memory: self.number };
-        (was == KERNELS).then_some((chunk, address as usize % self.chunk_len))
+        (owner == OWNED_BY_KERNEL).then_some((chunk, address as usize % self.chunk_len))
     }
 }
 
@@ -217,7 +217,7 @@ pub(crate) fn borrowed(fd: &Arc<OwnedFd>) -> BorrowedFd<'_> {
 }
 
 /// Turns the system's refusal to register memory into an error that names the remedy.
-pub(crate) fn registering(source: io::Error, len: u64) -> PortError {
+pub(crate) fn registration_error(source: io::Error, len: u64) -> PortError {
     let is_short = matches!(source.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM));
     if let Some(limit) = getrlimit(Resource::Memlock).current.filter(|_| is_short) {
         return PortError::Limit {
@@ -238,12 +238,12 @@ mod tests {
         let memory = Memory::new(64, 2048).unwrap();
         let mut chunks = Vec::new();
         memory.take(2, &mut chunks);
-        let first = memory.to_kernel(chunks.pop().unwrap());
-        let (chunk, offset) = memory.of_kernel(first + 300).unwrap();
+        let first = memory.hand_over(chunks.pop().unwrap());
+        let (chunk, offset) = memory.reclaim(first + 300).unwrap();
         assert_eq!(offset, 300);
-        assert!(memory.of_kernel(first).is_none(), "twice");
-        assert!(memory.of_kernel(5 * 2048).is_none(), "it never went");
-        assert!(memory.of_kernel(64 * 2048).is_none() && memory.of_kernel(u64::MAX).is_none(), "beyond the memory");
+        assert!(memory.reclaim(first).is_none(), "twice");
+        assert!(memory.reclaim(5 * 2048).is_none(), "it never went");
+        assert!(memory.reclaim(64 * 2048).is_none() && memory.reclaim(u64::MAX).is_none(), "beyond the memory");
         memory.give_back(chunks.into_iter().chain([chunk]));
         assert_eq!(memory.free_chunks(), 64);
     }
@@ -251,12 +251,12 @@ mod tests {
     #[test]
     fn no_more_is_promised_than_there_is() {
         let memory = Memory::new(100, 4096).unwrap();
-        memory.promise(60, "a").unwrap();
-        let error = memory.promise(41, "b").unwrap_err().to_string();
+        memory.reserve(60, "a").unwrap();
+        let error = memory.reserve(41, "b").unwrap_err().to_string();
         assert!(error.contains("chunks="), "{error}");
-        memory.promise(40, "b").unwrap();
-        memory.unpromise(60);
-        memory.promise(60, "c").unwrap();
+        memory.reserve(40, "b").unwrap();
+        memory.unreserve(60);
+        memory.reserve(60, "c").unwrap();
     }
 
     #[test]

@@ -11,24 +11,24 @@ const SLOTS: usize = 256;
 /// Age at which a neighbour that is sent to is asked for again. Its known address is used meanwhile.
 const FRESH_NS: u64 = 5_000_000_000;
 /// Pause between further questions about it.
-const AGAIN_NS: u64 = 1_000_000_000;
+const ASK_INTERVAL_NS: u64 = 1_000_000_000;
 /// Unanswered questions after which it counts as unknown.
-const IN_VAIN: u8 = 3;
+const UNANSWERED_MAX: u8 = 3;
 /// Most neighbours that can wait to be asked for again. Further ones are noted when they are used again.
-const DOUBTED_MAX: usize = 16;
+const STALE_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     address: IpAddr,
     mac: MacAddress,
     /// Whether we asked for it; otherwise it is known from a packet.
-    asked: bool,
+    was_asked_for: bool,
     /// Time of the last answer or packet from it, by the caller's clock.
     confirmed_ns: u64,
     /// When it was last asked for because of its age.
     asked_ns: u64,
     /// Questions since then without an answer.
-    in_vain: u8,
+    unanswered: u8,
 }
 
 /// The known neighbours.
@@ -37,7 +37,7 @@ pub(crate) struct Neighbours {
     slots: Vec<Option<Entry>>,
     /// Neighbours to ask for again: they were asked for and now send from another Ethernet address, or were not heard
     /// from for long.
-    doubted: Vec<IpAddr>,
+    stale: Vec<IpAddr>,
 }
 
 fn slot_of(address: IpAddr) -> usize {
@@ -51,7 +51,7 @@ fn slot_of(address: IpAddr) -> usize {
 
 impl Neighbours {
     pub fn new() -> Self {
-        Self { slots: vec![None; SLOTS], doubted: Vec::with_capacity(DOUBTED_MAX) }
+        Self { slots: vec![None; SLOTS], stale: Vec::with_capacity(STALE_MAX) }
     }
 
     /// The Ethernet address for packets to an address.
@@ -61,43 +61,43 @@ impl Neighbours {
     }
 
     /// The Ethernet address for packets that are being sent now. A neighbour that was not confirmed for long is
-    /// doubted, and forgotten after `IN_VAIN` unanswered questions. One that is known only from its packets is not
-    /// forgotten: they may have come through a host that does not answer for it.
+    /// doubted, and forgotten after `UNANSWERED_MAX` unanswered questions. One that is known only from its packets is
+    /// not forgotten: they may have come through a host that does not answer for it.
     #[inline]
-    pub fn way_to(&mut self, address: IpAddr, now_ns: u64) -> Option<MacAddress> {
+    pub fn mac_for_send(&mut self, address: IpAddr, now_ns: u64) -> Option<MacAddress> {
         let slot = &mut self.slots[slot_of(address)];
         let entry = slot.as_mut().filter(|entry| entry.address == address)?;
         let mac = entry.mac;
         if now_ns.saturating_sub(entry.confirmed_ns) < FRESH_NS {
             return Some(mac);
         }
-        if entry.in_vain == 0 || now_ns.saturating_sub(entry.asked_ns) >= AGAIN_NS {
-            if entry.in_vain == IN_VAIN && entry.asked {
+        if entry.unanswered == 0 || now_ns.saturating_sub(entry.asked_ns) >= ASK_INTERVAL_NS {
+            if entry.unanswered == UNANSWERED_MAX && entry.was_asked_for {
                 *slot = None;
                 return None;
             }
-            if doubt(&mut self.doubted, address) {
-                (entry.in_vain, entry.asked_ns) = (IN_VAIN.min(entry.in_vain + 1), now_ns);
+            if mark_stale(&mut self.stale, address) {
+                (entry.unanswered, entry.asked_ns) = (UNANSWERED_MAX.min(entry.unanswered + 1), now_ns);
             }
         }
         Some(mac)
     }
 
     /// Takes in the answer about a neighbour that was asked for.
-    pub fn tell(&mut self, address: IpAddr, mac: MacAddress, now_ns: u64) {
+    pub fn set_answer(&mut self, address: IpAddr, mac: MacAddress, now_ns: u64) {
         self.slots[slot_of(address)] =
-            Some(Entry { address, mac, asked: true, confirmed_ns: now_ns, asked_ns: 0, in_vain: 0 });
+            Some(Entry { address, mac, was_asked_for: true, confirmed_ns: now_ns, asked_ns: 0, unanswered: 0 });
     }
 
     /// Takes in the answer about the gateway, which was at `before` if it was known. Every neighbour that was asked for
     /// is behind it, and so is every one whose packets came from there.
-    pub fn tell_gateway(&mut self, before: Option<MacAddress>, mac: MacAddress, now_ns: u64) {
-        let is_behind = |entry: &&mut Entry| entry.asked || entry.mac == mac || Some(entry.mac) == before;
+    pub fn set_gateway(&mut self, before: Option<MacAddress>, mac: MacAddress, now_ns: u64) {
+        let is_behind = |entry: &&mut Entry| entry.was_asked_for || entry.mac == mac || Some(entry.mac) == before;
         for entry in self.slots.iter_mut().flatten().filter(is_behind) {
-            *entry = Entry { mac, confirmed_ns: now_ns, in_vain: 0, ..*entry };
+            *entry = Entry { mac, confirmed_ns: now_ns, unanswered: 0, ..*entry };
         }
         // None of them is doubted any more.
-        self.doubted.clear();
+        self.stale.clear();
     }
 
     /// Takes in that a packet came from an address. Its sender is answered there, unless we know better, or need the
@@ -107,27 +107,30 @@ impl Neighbours {
         let slot = &mut self.slots[slot_of(address)];
         match slot {
             Some(entry) if entry.address == address && entry.mac == mac => {
-                (entry.confirmed_ns, entry.in_vain) = (now_ns, 0);
+                (entry.confirmed_ns, entry.unanswered) = (now_ns, 0);
             }
-            Some(entry) if entry.address == address && entry.asked => {
-                doubt(&mut self.doubted, address);
+            Some(entry) if entry.address == address && entry.was_asked_for => {
+                mark_stale(&mut self.stale, address);
             }
-            Some(entry) if entry.address != address && entry.asked => {}
-            _ => *slot = Some(Entry { address, mac, asked: false, confirmed_ns: now_ns, asked_ns: 0, in_vain: 0 }),
+            Some(entry) if entry.address != address && entry.was_asked_for => {}
+            _ => {
+                *slot =
+                    Some(Entry { address, mac, was_asked_for: false, confirmed_ns: now_ns, asked_ns: 0, unanswered: 0 })
+            }
         }
     }
 
     /// Takes a neighbour to ask for again, if there is one.
-    pub fn take_doubted(&mut self) -> Option<IpAddr> {
-        (!self.doubted.is_empty()).then(|| self.doubted.remove(0))
+    pub fn take_stale(&mut self) -> Option<IpAddr> {
+        (!self.stale.is_empty()).then(|| self.stale.remove(0))
     }
 }
 
 /// Notes that a neighbour is to be asked for again; returns false if there is no room for the note.
-fn doubt(doubted: &mut Vec<IpAddr>, address: IpAddr) -> bool {
-    let is_noted = doubted.contains(&address);
-    if !is_noted && doubted.len() < DOUBTED_MAX {
-        doubted.push(address);
+fn mark_stale(stale: &mut Vec<IpAddr>, address: IpAddr) -> bool {
+    let is_noted = stale.contains(&address);
+    if !is_noted && stale.len() < STALE_MAX {
+        stale.push(address);
         return true;
     }
     is_noted
@@ -147,18 +150,18 @@ mod tests {
         assert_eq!(neighbours.get(one), None);
         neighbours.learn(one, A, 0);
         neighbours.learn(one, B, 0);
-        assert_eq!((neighbours.get(one), neighbours.take_doubted()), (Some(B), None));
-        neighbours.tell(other, A, 0);
+        assert_eq!((neighbours.get(one), neighbours.take_stale()), (Some(B), None));
+        neighbours.set_answer(other, A, 0);
         neighbours.learn(other, B, 0);
-        assert_eq!((neighbours.get(other), neighbours.take_doubted()), (Some(A), Some(other)));
-        assert_eq!(neighbours.take_doubted(), None);
+        assert_eq!((neighbours.get(other), neighbours.take_stale()), (Some(A), Some(other)));
+        assert_eq!(neighbours.take_stale(), None);
     }
 
     #[test]
     fn strangers_put_nobody_out_who_was_asked_for() {
         let mut neighbours = Neighbours::new();
         let kept: IpAddr = "10.0.0.1".parse().unwrap();
-        neighbours.tell(kept, A, 0);
+        neighbours.set_answer(kept, A, 0);
         for number in 0..10_000u32 {
             neighbours.learn(std::net::Ipv4Addr::from(0x0B00_0000 + number).into(), B, 0);
         }
@@ -170,14 +173,15 @@ mod tests {
         const S: u64 = 1_000_000_000;
         let mut neighbours = Neighbours::new();
         let one = "10.0.0.1".parse().unwrap();
-        neighbours.tell(one, A, 0);
-        let use_at = |neighbours: &mut Neighbours, now_ns| (neighbours.way_to(one, now_ns), neighbours.take_doubted());
+        neighbours.set_answer(one, A, 0);
+        let use_at =
+            |neighbours: &mut Neighbours, now_ns| (neighbours.mac_for_send(one, now_ns), neighbours.take_stale());
         assert_eq!(use_at(&mut neighbours, 5 * S - 1), (Some(A), None));
         neighbours.learn(one, A, 5 * S);
         assert_eq!(use_at(&mut neighbours, 10 * S - 1), (Some(A), None), "a packet confirms it");
         assert_eq!(use_at(&mut neighbours, 10 * S), (Some(A), Some(one)));
         assert_eq!(use_at(&mut neighbours, 11 * S - 1), (Some(A), None));
-        neighbours.tell(one, B, 11 * S);
+        neighbours.set_answer(one, B, 11 * S);
         assert_eq!(use_at(&mut neighbours, 16 * S - 1), (Some(B), None), "an answer is believed");
         for at in [16, 17, 18] {
             assert_eq!(use_at(&mut neighbours, at * S), (Some(B), Some(one)));
@@ -190,14 +194,14 @@ mod tests {
     fn each_of_many_that_are_doubted_at_once_is_asked_for_and_what_has_no_room_is_not_counted_as_asked() {
         const S: u64 = 1_000_000_000;
         let mut neighbours = Neighbours::new();
-        let all: Vec<IpAddr> = (1..=2 * DOUBTED_MAX as u8).map(|last| IpAddr::from([10, 0, 0, last])).collect();
-        all.iter().for_each(|one| neighbours.tell(*one, A, 0));
+        let all: Vec<IpAddr> = (1..=2 * STALE_MAX as u8).map(|last| IpAddr::from([10, 0, 0, last])).collect();
+        all.iter().for_each(|one| neighbours.set_answer(*one, A, 0));
         let all: Vec<_> = all.into_iter().filter(|one| neighbours.get(*one).is_some()).collect();
-        assert!(all.len() > DOUBTED_MAX);
+        assert!(all.len() > STALE_MAX);
         let mut asked = Vec::new();
         for _ in 0..2 {
-            all.iter().for_each(|one| assert_eq!(neighbours.way_to(*one, 6 * S), Some(A)));
-            asked.extend(std::iter::from_fn(|| neighbours.take_doubted()));
+            all.iter().for_each(|one| assert_eq!(neighbours.mac_for_send(*one, 6 * S), Some(A)));
+            asked.extend(std::iter::from_fn(|| neighbours.take_stale()));
         }
         let distinct: std::collections::HashSet<_> = asked.iter().collect();
         assert_eq!((asked.len(), distinct.len()), (all.len(), all.len()));
@@ -208,14 +212,14 @@ mod tests {
         let mut neighbours = Neighbours::new();
         let [asked, heard, beside] = ["10.9.0.1", "10.9.0.2", "10.0.0.1"].map(|address| address.parse().unwrap());
         let other = MacAddress([2, 0, 0, 0, 0, 3]);
-        neighbours.tell(asked, A, 0);
+        neighbours.set_answer(asked, A, 0);
         neighbours.learn(heard, A, 0);
         neighbours.learn(beside, other, 0);
-        neighbours.tell_gateway(Some(A), B, 5_000_000_000);
+        neighbours.set_gateway(Some(A), B, 5_000_000_000);
         for behind in [asked, heard] {
-            assert_eq!(neighbours.way_to(behind, 9_000_000_000), Some(B));
+            assert_eq!(neighbours.mac_for_send(behind, 9_000_000_000), Some(B));
         }
-        assert_eq!((neighbours.take_doubted(), neighbours.get(beside)), (None, Some(other)));
+        assert_eq!((neighbours.take_stale(), neighbours.get(beside)), (None, Some(other)));
     }
 
     #[test]
@@ -224,8 +228,8 @@ mod tests {
         let one = "10.0.0.1".parse().unwrap();
         neighbours.learn(one, A, 0);
         for at in 5..20 {
-            assert_eq!(neighbours.way_to(one, at * 1_000_000_000), Some(A));
-            assert_eq!(neighbours.take_doubted(), Some(one));
+            assert_eq!(neighbours.mac_for_send(one, at * 1_000_000_000), Some(A));
+            assert_eq!(neighbours.take_stale(), Some(one));
         }
     }
 }

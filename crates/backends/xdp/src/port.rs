@@ -14,7 +14,7 @@ use sinew_mem::Arena;
 use sinew_wire::udp::headers_len;
 
 use crate::core::{Core, Local};
-use crate::interface::{Attachment, Granted, Take, chunks_promised, find, shared};
+use crate::interface::{Attachment, Capture, Granted, chunks_promised, find, shared};
 use crate::memory::{Memory, chunk_len_for};
 use crate::options::{XdpAddress, XdpOptions};
 use crate::queues::SHORT_PAUSE_NS;
@@ -70,11 +70,12 @@ impl XdpPort {
         let system = |doing: &str, source| PortError::System { doing: format!("{doing} for {address}"), source };
         let netlink = Netlink::open().map_err(|error| system("asking the kernel", error))?;
         let link = find(&netlink, &place.interface)?;
-        let all = netlink.addresses().map_err(|error| system("asking for addresses", error))?;
-        let mut its = all.iter().filter(|held| held.interface == link.index).map(|held| held.address);
+        let interface_addresses = netlink.addresses().map_err(|error| system("asking for addresses", error))?;
+        let mut own_addresses =
+            interface_addresses.iter().filter(|held| held.interface == link.index).map(|held| held.address);
         let ip = match place.address {
             Some(ip) => ip,
-            None => its.find(|ip| is_usual(*ip)).ok_or_else(|| PortError::Unavailable {
+            None => own_addresses.find(|ip| is_default_address(*ip)).ok_or_else(|| PortError::Unavailable {
                 fabric: "xdp",
                 reason: format!("the interface {} has no address", place.interface),
                 remedy: format!("name one: xdp://{}/10.0.0.1:7000; it need not be the kernel's", place.interface),
@@ -97,7 +98,7 @@ impl XdpPort {
                 expected: format!("at least {V6_MTU_MIN} bytes for IPv6"),
             }));
         }
-        let holder = all.iter().find(|held| held.address == ip).map(|held| held.interface);
+        let holder = interface_addresses.iter().find(|held| held.address == ip).map(|held| held.interface);
         if holder.is_some_and(|holder| holder != link.index) {
             return Err(PortError::Unavailable {
                 fabric: "xdp",
@@ -105,7 +106,7 @@ impl XdpPort {
                 remedy: "name the interface that has it (`ip address` shows it)".to_owned(),
             });
         }
-        let interface = shared(&place.interface, Take::Places, options.interface, |mtu, queues| {
+        let interface = shared(&place.interface, Capture::Places, options.interface, |mtu, queues| {
             let chunks = options.chunks.unwrap_or_else(|| chunks_usual(queues, options.interface.ring as usize));
             Memory::new(chunks, chunk_len_for(mtu))
         })?;
@@ -147,7 +148,7 @@ impl XdpPort {
             address: ip,
             port,
             mac: interface.mac(),
-            held,
+            is_kernels: held,
             gateway: options.gateway,
             frame_len_max: interface.link.mtu + 14,
         };
@@ -184,7 +185,7 @@ impl XdpPort {
 }
 
 /// Whether a port may be opened at this address when none was named.
-fn is_usual(ip: IpAddr) -> bool {
+fn is_default_address(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !ip.is_loopback(),
         IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
@@ -323,12 +324,12 @@ impl PacketPort for XdpPort {
         let mut core = self.core.borrow_mut();
         core.ask(ip);
         for tries in 1..=RESOLVE_TRIES {
-            if core.knows(ip) {
+            if core.is_resolved(ip) {
                 break;
             }
             std::thread::sleep(RESOLVE_PAUSE);
             // The kernel does not notify us once it knows; other hosts are asked less often.
-            if core.local.held || tries % 20 == 0 {
+            if core.local.is_kernels || tries % 20 == 0 {
                 core.ask(ip);
             }
         }

@@ -13,7 +13,7 @@ use crate::sys::socket::{Descriptor, kick_tx, statistics};
 /// Chunks that are fetched at a time for sending.
 const CHUNKS_FETCHED: usize = 64;
 /// Chunks that a queue may lack before it gets new ones: these share the cost of the locks.
-const LACKING: usize = 16;
+const LACKING_QUEUES_MAX: usize = 16;
 /// Pause after which a queue that lacks chunks is looked at again.
 pub(crate) const SHORT_PAUSE_NS: u64 = 1_000_000;
 /// Pauses after which the kernel is called again for frames that it left unsent, normally and while the interface is
@@ -35,7 +35,7 @@ pub(crate) struct Received {
 
 /// Frames that the kernel lost before they reached the port.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lost {
+pub(crate) struct LossCounts {
     /// Lost for want of a chunk, or of room in the ring.
     pub no_room: u64,
     /// Lost since they were longer than a chunk takes.
@@ -44,14 +44,14 @@ pub(crate) struct Lost {
 
 impl Attachment {
     /// Frames that the kernel lost, as far as it reports them.
-    pub fn lost(&self) -> Lost {
-        let told = self.sockets.iter().filter_map(|socket| statistics(borrowed(socket.fd.as_ref()?)).ok());
-        told.fold(Lost::default(), |lost, told| {
+    pub fn lost(&self) -> LossCounts {
+        let kernel_counts = self.sockets.iter().filter_map(|socket| statistics(borrowed(socket.fd.as_ref()?)).ok());
+        kernel_counts.fold(LossCounts::default(), |lost, counts| {
             // The kernel also reports how many of the dropped frames found no chunk.
-            let no_chunk = told.rx_fill_ring_empty_descs.unwrap_or(0).min(told.rx_dropped);
-            Lost {
-                no_room: lost.no_room + told.rx_ring_full.unwrap_or(0) + no_chunk,
-                too_long: lost.too_long + told.rx_dropped - no_chunk,
+            let no_chunk = counts.rx_fill_ring_empty_descs.unwrap_or(0).min(counts.rx_dropped);
+            LossCounts {
+                no_room: lost.no_room + counts.rx_ring_full.unwrap_or(0) + no_chunk,
+                too_long: lost.too_long + counts.rx_dropped - no_chunk,
             }
         })
     }
@@ -67,10 +67,10 @@ pub(crate) struct Receiver {
     /// The socket at which the next look begins.
     next: usize,
     /// Chunks that each queue lacks.
-    lacking: Vec<usize>,
+    short_queues: Vec<usize>,
     refused: u64,
     /// Receive calls while the kernel has unsent frames.
-    looks: u32,
+    polls: u32,
 }
 
 impl Receiver {
@@ -78,7 +78,15 @@ impl Receiver {
         let interface = Arc::clone(&attachment.borrow().interface);
         let lacking = vec![0; attachment.borrow().sockets.len()];
         let spare = Vec::with_capacity(128);
-        Self { attachment: Rc::clone(attachment), interface, spare, next: 0, lacking, refused: 0, looks: 0 }
+        Self {
+            attachment: Rc::clone(attachment),
+            interface,
+            spare,
+            next: 0,
+            short_queues: lacking,
+            refused: 0,
+            polls: 0,
+        }
     }
 
     /// Takes chunks that are no longer used. The next call of [`Self::receive`] gives them to the kernel.
@@ -87,10 +95,10 @@ impl Receiver {
         self.spare.extend(chunks);
     }
 
-    /// Takes up to `most` frames and hands each to `each`, which may return the chunk.
+    /// Takes up to `frames_max` frames and hands each to `each`, which may return the chunk.
     #[inline]
-    pub fn receive(&mut self, most: usize, mut each: impl FnMut(Received) -> Option<Chunk>) {
-        let Self { attachment, interface, spare, next, lacking, refused, looks } = self;
+    pub fn receive(&mut self, frames_max: usize, mut each: impl FnMut(Received) -> Option<Chunk>) {
+        let Self { attachment, interface, spare, next, short_queues: lacking, refused, polls: looks } = self;
         let attachment = &mut *attachment.borrow_mut();
         if attachment.unsent_pause_ns.is_some() {
             *looks += 1;
@@ -100,7 +108,7 @@ impl Receiver {
             }
         }
         let (count, memory) = (attachment.sockets.len(), &interface.memory);
-        let mut left = most;
+        let mut left = frames_max;
         for _ in 0..count {
             let socket = &mut attachment.sockets[*next];
             let before = left;
@@ -120,7 +128,7 @@ impl Receiver {
                 lacking[*next] += before - left;
             }
             // Look for chunks even if no frame came: a queue without chunks receives nothing.
-            if lacking[*next] >= LACKING || interface.missing(socket.queue) >= LACKING {
+            if lacking[*next] >= LACKING_QUEUES_MAX || interface.missing(socket.queue) >= LACKING_QUEUES_MAX {
                 interface.fill(socket.queue, spare);
                 lacking[*next] = 0;
             }
@@ -140,7 +148,7 @@ impl Receiver {
 
     /// Whether a queue lacks chunks that the memory did not have. It is to be received from again soon, to get them.
     pub fn is_short(&self) -> bool {
-        self.attachment.borrow().sockets.iter().any(|socket| self.interface.missing(socket.queue) >= LACKING)
+        self.attachment.borrow().sockets.iter().any(|socket| self.interface.missing(socket.queue) >= LACKING_QUEUES_MAX)
     }
 
     /// Invalid descriptors from the kernel.
@@ -158,7 +166,7 @@ impl Drop for Receiver {
 /// Makes a frame of the kernel's descriptor, if that is valid.
 #[inline]
 fn taken(memory: &Memory, descriptor: Descriptor) -> Option<Received> {
-    let (chunk, start) = memory.of_kernel(descriptor.address)?;
+    let (chunk, start) = memory.reclaim(descriptor.address)?;
     let len = descriptor.len as usize;
     // Packets over several descriptors were not asked for.
     if len > memory.chunk_len() - start || descriptor.options != 0 {
@@ -207,13 +215,13 @@ impl Sender {
     fn take_back(&mut self) {
         let queue = self.attachment.borrow().sockets[0].queue;
         self.interface.complete(queue, &mut self.chunks);
-        self.keep_few();
+        self.return_excess();
         self.sent = 0;
     }
 
     /// Gives up chunks that will not be used soon.
     #[inline]
-    fn keep_few(&mut self) {
+    fn return_excess(&mut self) {
         if self.chunks.len() > 2 * CHUNKS_FETCHED {
             self.interface.memory.give_back(self.chunks.drain(CHUNKS_FETCHED..));
         }
@@ -228,7 +236,7 @@ impl Sender {
     #[inline]
     pub fn give_back(&mut self, chunk: Chunk) {
         self.chunks.push(chunk);
-        self.keep_few();
+        self.return_excess();
     }
 
     /// Queues a frame for sending; returns whether there was room for it.
@@ -243,8 +251,8 @@ impl Sender {
                 return false;
             }
         }
-        let address = self.interface.memory.to_kernel(chunk) + start as u64;
-        attachment.sockets[0].tx.put(Descriptor { address, len: len as u32, options: 0 });
+        let address = self.interface.memory.hand_over(chunk) + start as u64;
+        attachment.sockets[0].tx.push(Descriptor { address, len: len as u32, options: 0 });
         self.pushed += 1;
         true
     }

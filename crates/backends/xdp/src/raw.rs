@@ -8,12 +8,12 @@ use sinew_mem::Region;
 use sinew_mem::atomic::plain::Arc;
 
 use crate::bpf;
-use crate::interface::{Mode, attach, find, refused};
+use crate::interface::{Mode, attach, attach_error, find};
 use crate::memory::{HEADROOM, Memory, borrowed};
 use crate::ring::{Consumer, Producer};
 use crate::sys::bpf as calls;
 use crate::sys::netlink::Netlink;
-use crate::sys::socket::{Descriptor, Place, QueueRings, Unbound, kick_tx};
+use crate::sys::socket::{BindAddress, Descriptor, QueueRings, Unbound, kick_tx};
 
 pub use forward::BareForwarder;
 
@@ -29,7 +29,7 @@ pub const FRAME_LEN_MAX: usize = CHUNK_LEN - HEADROOM;
 
 /// A socket on queue 0 of an interface, which gets all frames of that queue.
 #[derive(Debug)]
-pub struct Bare {
+pub struct BareSocket {
     fd: Arc<OwnedFd>,
     rx: Consumer<Descriptor>,
     tx: Producer<Descriptor>,
@@ -41,7 +41,7 @@ pub struct Bare {
     _sockets: calls::Map<4>,
 }
 
-impl Bare {
+impl BareSocket {
     /// Opens the socket.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Bare {
     /// As [`XdpFrames::open`](crate::XdpFrames::open).
     pub fn open(interface: &str, mode: Mode) -> Result<Self, PortError> {
         let doing = format!("opening a bare socket at {interface}");
-        let system = |error| refused(&doing, error);
+        let system = |error| attach_error(&doing, error);
         let link = find(&Netlink::open().map_err(system)?, interface)?;
         let sockets = calls::Map::of_sockets(bpf::QUEUES_MAX).map_err(system)?;
         let program = calls::load(&bpf::take_all(rustix::fd::AsRawFd::as_raw_fd(&sockets.fd()))).map_err(system)?;
@@ -60,11 +60,11 @@ impl Bare {
         socket.register(region.start().addr().get() as u64, region.len() as u64, CHUNK_LEN as u32).map_err(system)?;
         let mut rings = socket.queue_rings(RING).map_err(system)?;
         let (rx, tx) = (socket.rx_ring(RING).map_err(system)?, socket.tx_ring(RING).map_err(system)?);
-        let place = Place { interface: link.index, queue: 0 };
+        let place = BindAddress { interface: link.index, queue: 0 };
         let fd = socket.bind(place, false).map_err(|error| system(error.into()))?;
         sockets.set_socket(&bpf::socket_index(0, 0), borrowed(&fd)).map_err(system)?;
         for chunk in 0..u64::from(RING) {
-            rings.fill.put(chunk * CHUNK_LEN as u64);
+            rings.fill.push(chunk * CHUNK_LEN as u64);
         }
         rings.fill.publish();
         let free = (u64::from(RING)..CHUNKS as u64).map(|chunk| chunk * CHUNK_LEN as u64).collect();
@@ -94,7 +94,7 @@ impl Bare {
         while let Some(address) = self.rings.completion.take() {
             let chunk = address / CHUNK_LEN as u64;
             if chunk < u64::from(RING) {
-                filled |= self.rings.fill.put(chunk * CHUNK_LEN as u64);
+                filled |= self.rings.fill.push(chunk * CHUNK_LEN as u64);
             } else {
                 self.free.push(chunk * CHUNK_LEN as u64);
             }
@@ -121,7 +121,7 @@ impl Bare {
             && let Some(address) = self.free.pop()
         {
             self.bytes(address, frame.len()).copy_from_slice(frame);
-            self.tx.put(Descriptor { address, len: frame.len() as u32, options: 0 });
+            self.tx.push(Descriptor { address, len: frame.len() as u32, options: 0 });
             sent += 1;
         }
         if sent > 0 {
@@ -137,7 +137,7 @@ impl Bare {
             && let Some(Descriptor { address, .. }) = self.rx.take()
         {
             sum += u64::from(self.bytes(address, 1)[0]);
-            self.rings.fill.put(address - address % CHUNK_LEN as u64);
+            self.rings.fill.push(address - address % CHUNK_LEN as u64);
             count += 1;
         }
         if count > 0 {
@@ -161,7 +161,7 @@ impl Bare {
             {
                 to.swap_with_slice(from);
             }
-            self.tx.put(Descriptor { address, len, options: 0 });
+            self.tx.push(Descriptor { address, len, options: 0 });
             count += 1;
         }
         if count > 0 {
@@ -191,6 +191,6 @@ unsafe fn bytes_of(region: &Region, address: u64, len: usize) -> &mut [u8] {
 /// # Errors
 ///
 /// As [`Memory::new`].
-pub fn memory_alike() -> Result<Arc<Memory>, PortError> {
+pub fn comparable_memory() -> Result<Arc<Memory>, PortError> {
     Memory::new(4 * CHUNKS, CHUNK_LEN)
 }

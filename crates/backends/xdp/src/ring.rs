@@ -86,15 +86,15 @@ pub(crate) struct Producer<T> {
 impl<T: Copy> Producer<T> {
     pub fn new(memory: RingMemory<T>) -> Self {
         let next = memory.producer().load(Ordering::Relaxed);
-        Self { taken: next, next, memory }.looked()
+        Self { taken: next, next, memory }.with_fresh_view()
     }
 
-    fn looked(mut self) -> Self {
-        self.look();
+    fn with_fresh_view(mut self) -> Self {
+        self.refresh();
         self
     }
 
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         // Acquire: the other side has read the slots up to there. Partner: its release of the consumer's index.
         let taken = self.memory.consumer().load(Ordering::Acquire);
         if self.next.wrapping_sub(taken) <= self.memory.entries {
@@ -109,13 +109,13 @@ impl<T: Copy> Producer<T> {
         if known >= wanted {
             return known;
         }
-        self.look();
+        self.refresh();
         self.memory.entries - self.next.wrapping_sub(self.taken)
     }
 
     /// Fills a slot, which the other side sees once it is [published](Self::publish); returns whether one was free.
     #[inline]
-    pub fn put(&mut self, value: T) -> bool {
+    pub fn push(&mut self, value: T) -> bool {
         if self.free(1) == 0 {
             return false;
         }
@@ -141,13 +141,13 @@ impl<T: Copy> Producer<T> {
     /// Filled slots that the other side has not emptied.
     #[inline]
     pub fn waiting(&mut self) -> u32 {
-        self.look();
+        self.refresh();
         self.next.wrapping_sub(self.taken)
     }
 
     /// Takes back a slot that the other side has not emptied, the newest first; for use when the other side is gone.
     pub fn take_back(&mut self) -> Option<T> {
-        self.look();
+        self.refresh();
         if self.next == self.taken {
             return None;
         }
@@ -250,7 +250,7 @@ mod tests {
         let (_, mut producer, mut consumer) = ring(4, u32::MAX - 5);
         for round in 0..20u64 {
             for number in 0..3 {
-                assert!(producer.put(round * 3 + number));
+                assert!(producer.push(round * 3 + number));
             }
             assert_eq!(consumer.available(), 0, "nothing was published");
             producer.publish();
@@ -275,14 +275,14 @@ mod tests {
         plain.words[1].store(1, Ordering::Relaxed);
         assert_eq!(producer.free(5), 4, "more was taken than was filled");
         plain.words[1].store(0, Ordering::Relaxed);
-        (0..4).for_each(|number| assert!(producer.put(number)));
-        assert!(!producer.put(4));
+        (0..4).for_each(|number| assert!(producer.push(number)));
+        assert!(!producer.push(4));
     }
 
     #[test]
     fn what_was_not_taken_comes_back() {
         let (_, mut producer, mut consumer) = ring(4, 0);
-        (0..4).for_each(|number| assert!(producer.put(number)));
+        (0..4).for_each(|number| assert!(producer.push(number)));
         producer.publish();
         assert_eq!(consumer.take(), Some(0));
         consumer.release();
@@ -296,7 +296,7 @@ mod tests {
         let filling = std::thread::spawn(move || {
             let mut next = 0;
             while next < count {
-                if producer.put(next) {
+                if producer.push(next) {
                     producer.publish();
                     next += 1;
                 } else {
@@ -322,12 +322,12 @@ mod tests {
         #[test]
         fn a_ring_is_a_bounded_queue(steps in prop::collection::vec(0u8..4, 0..200), start in any::<u32>()) {
             let (_plain, mut producer, mut consumer) = ring(8, start);
-            let (mut filled, mut shown, mut held, mut next) = (VecDeque::new(), VecDeque::new(), 0, 0);
+            let (mut filled, mut published, mut held, mut next) = (VecDeque::new(), VecDeque::new(), 0, 0);
             for step in steps {
                 match step {
                     0 => {
-                        let fits = filled.len() + shown.len() + held < 8;
-                        prop_assert_eq!(producer.put(next), fits);
+                        let fits = filled.len() + published.len() + held < 8;
+                        prop_assert_eq!(producer.push(next), fits);
                         if fits {
                             filled.push_back(next);
                             next += 1;
@@ -335,11 +335,11 @@ mod tests {
                     }
                     1 => {
                         producer.publish();
-                        shown.extend(filled.drain(..));
+                        published.extend(filled.drain(..));
                     }
                     2 => {
                         let got = consumer.take();
-                        prop_assert_eq!(got, shown.pop_front());
+                        prop_assert_eq!(got, published.pop_front());
                         held += usize::from(got.is_some());
                     }
                     _ => {

@@ -8,7 +8,7 @@ use sinew_fabric::{MAX_BURST, PacketRx, PortStats, RxBurst, sockets};
 use sinew_mem::atomic::plain::Arc;
 use std::net::IpAddr;
 
-use crate::core::{Arrived, Core};
+use crate::core::{Core, ReceivedDatagram};
 use crate::memory::Memory;
 
 /// The receiving half of a [`crate::XdpPort`].
@@ -18,7 +18,7 @@ pub struct XdpRx {
     memory: Arc<Memory>,
     packet_len_max: usize,
     /// Datagrams at hand. The first `at` of them are or were lent.
-    arrived: Vec<Arrived>,
+    arrived: Vec<ReceivedDatagram>,
     at: usize,
     reading: Reading,
     pub(crate) stats: PortStats,
@@ -54,9 +54,9 @@ impl PacketRx for XdpRx {
             *at = 0;
             core.receive(MAX_BURST, arrived);
         }
-        let arrived: &'a [Arrived] = arrived;
+        let arrived: &'a [ReceivedDatagram] = arrived;
         while !burst.packets.is_full()
-            && let Some(Arrived { chunk, from, port, start, len }) = arrived.get(*at)
+            && let Some(ReceivedDatagram { chunk, from, port, start, len }) = arrived.get(*at)
         {
             let from = match *from {
                 IpAddr::V4(address) => sockets::pack_v4(address.into(), *port),

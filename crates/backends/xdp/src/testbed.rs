@@ -12,7 +12,7 @@ use crate::sys::{ethtool, namespace};
 
 mod path;
 
-pub use path::{Path, Place};
+pub use path::{Path, PathNode};
 
 /// A network namespace that exists as long as this value does, and as long as sockets and processes are in it.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Namespace {
         .unwrap_or_else(|_| Err(io::Error::other("the thread that makes a namespace panicked")))
     }
 
-    /// Runs `act` in the namespace, on the calling thread. Sockets that it makes, and processes and threads that it
+    /// Runs `work` in the namespace, on the calling thread. Sockets that it makes, and processes and threads that it
     /// starts, stay there.
     ///
     /// # Errors
@@ -45,17 +45,17 @@ impl Namespace {
     /// # Panics
     ///
     /// When the thread cannot go back: it must not continue in a namespace that its owner does not expect.
-    pub fn within<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
-        struct Back(File);
-        impl Drop for Back {
+    pub fn within<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        struct RestoreNamespace(File);
+        impl Drop for RestoreNamespace {
             fn drop(&mut self) {
                 namespace::enter(&self.0).expect("a thread can go back to the namespace that it came from");
             }
         }
         let back = namespace::current()?;
         namespace::enter(&self.0)?;
-        let _back = Back(back);
-        Ok(act())
+        let _back = RestoreNamespace(back);
+        Ok(work())
     }
 
     /// Moves the calling thread into the namespace for good.
@@ -141,7 +141,7 @@ impl Pair {
         let pair = Self { namespaces, options };
         for side in Side::ALL {
             // Neighbour discovery and the like would send frames that no test asked for.
-            pair.at(side).within(|| quiet(options.addresses))??;
+            pair.at(side).within(|| silence_kernel(options.addresses))??;
         }
         let names = Side::ALL.map(Side::interface);
         let other = &pair.at(Side::B).0;
@@ -206,7 +206,7 @@ fn set_up(interface: &str, finished: bool, addresses: Option<[(IpAddr, u8); 2]>)
 }
 
 /// Stops the kernel from sending packets of its own on new interfaces, as far as it has IPv6.
-fn quiet(addresses: bool) -> io::Result<()> {
+fn silence_kernel(addresses: bool) -> io::Result<()> {
     let settings: &[(&str, &str)] =
         if addresses { &[("accept_dad", "0"), ("router_solicitations", "0")] } else { &[("disable_ipv6", "1")] };
     for interface in ["all", "default"] {

@@ -11,7 +11,7 @@ use sinew_mem::atomic::plain::Arc;
 use sinew_wire::batch::{BATCH_HEADER, BATCH_MAGIC, BATCH_VERSION, FRAME_HEADER, is_batch};
 use sinew_wire::udp::headers_len;
 
-use crate::core::{Core, Ready};
+use crate::core::{Core, OutgoingDatagram};
 use crate::memory::{Chunk, Memory};
 
 /// Frames that are gathered before they are sent without a submit.
@@ -125,7 +125,7 @@ impl XdpTx {
         let core = &mut *self.core.borrow_mut();
         for filling in self.filling.drain(..) {
             let start = filling.payload_start() - headers_len(filling.address);
-            core.send(Ready {
+            core.send(OutgoingDatagram {
                 start,
                 len: filling.end - start,
                 to: filling.address,
@@ -139,7 +139,7 @@ impl XdpTx {
         if core.is_waiting() {
             core.send_waiting();
         }
-        core.ask_doubted();
+        core.ask_stale();
         self.hold.sent();
     }
 }
@@ -199,7 +199,7 @@ impl PacketTx for XdpTx {
     #[inline]
     fn submit_soon(&mut self, now_ns: u64) {
         let packets = self.filling.iter().map(|filling| filling.packets).sum();
-        let waits = self.hold.holds(packets, now_ns);
+        let waits = self.hold.should_hold(packets, now_ns);
         let len: usize = self.filling.iter().map(|filling| filling.packet_bytes).sum();
         let is_held = waits && self.coalesce && len <= HOLD_LEN_MAX;
         if !self.filling.is_empty() && !is_held {

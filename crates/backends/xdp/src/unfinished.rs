@@ -23,7 +23,7 @@ pub fn finishing_command(interface: &str) -> io::Result<Option<String>> {
     let netlink = Netlink::open()?;
     let Some(peer) = netlink.link(interface)?.peer else { return Ok(None) };
     let name = netlink.name(peer)?;
-    let left = ethtool::left_to_device(&name)?;
+    let left = ethtool::offloads_on(&name)?;
     let switches: Vec<String> = left.iter().map(|what| format!("{what} off")).collect();
     Ok((!left.is_empty()).then(|| format!("ethtool -K {name} {}", switches.join(" "))))
 }

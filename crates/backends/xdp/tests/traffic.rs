@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sinew_fabric::frames::{FrameBurst, FramePort, FrameRx, FrameTx, LentFrame, MacAddress};
 use sinew_fabric::{Dropped, PacketPort, PacketRx, PacketTx, Peer, PortError, RxBurst, TxData, TxPacket};
 use sinew_wire::checksum::Sum;
-use sinew_wire::udp::{End, V4_HEADERS_LEN, write_headers};
+use sinew_wire::udp::{Endpoint, V4_HEADERS_LEN, write_headers};
 use sinew_xdp::testbed::{Pair, PairOptions, Side};
 use sinew_xdp::{FrameOptions, InterfaceOptions, Memory, XdpFrames, XdpPort};
 
@@ -147,8 +147,8 @@ fn the_command_that_has_a_kernel_finish_is_named_where_the_other_end_is_at_hand(
 
 /// A frame for the port at B, from the frame port at A.
 fn good_frame(from: &XdpFrames, to: &XdpPort, mac: [u8; 6], payload: &[u8]) -> Vec<u8> {
-    let from = End { mac: from.mac().0, address: "10.83.0.1".parse().unwrap(), port: 9 };
-    let to = End { mac, address: to.local_addr().ip(), port: to.local_addr().port() };
+    let from = Endpoint { mac: from.mac().0, address: "10.83.0.1".parse().unwrap(), port: 9 };
+    let to = Endpoint { mac, address: to.local_addr().ip(), port: to.local_addr().port() };
     let mut frame = vec![0; V4_HEADERS_LEN];
     frame.extend(payload);
     write_headers(&mut frame, &from, &to);
@@ -238,7 +238,7 @@ fn hostile_frames_are_counted_by_reason_and_disturb_nobody() {
 }
 
 fn good_frame_from_self(port: &XdpPort) -> Vec<u8> {
-    let end = End { mac: [2; 6], address: port.local_addr().ip(), port: port.local_addr().port() };
+    let end = Endpoint { mac: [2; 6], address: port.local_addr().ip(), port: port.local_addr().port() };
     let mut frame = vec![0; V4_HEADERS_LEN];
     frame.extend(b"hello");
     write_headers(&mut frame, &end, &end);

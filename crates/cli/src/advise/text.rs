@@ -1,7 +1,7 @@
 //! Advice as text for people.
 
 use sinew_harness::units;
-use sinew_lab::advise::{Advice, Goal, Guideline, Kind, Load, Ranking, Workload};
+use sinew_lab::advise::{Advice, Goal, Guideline, Load, Ranking, Workload, WorkloadKind};
 use sinew_sim::nic::Profile;
 
 use crate::table;
@@ -13,13 +13,13 @@ const WIDTH: usize = table::WIDTH as usize;
 fn asked(nic: &Profile, workload: &Workload) -> String {
     let size = units::size(workload.object_bytes);
     let mut text = match workload.kind {
-        Kind::Cache => format!("a cache of items of {size}, {:.0} % GETs", workload.read_share.abs() * 100.0),
-        Kind::Sequencer => "a sequencer".to_owned(),
-        Kind::Locks => counted(workload.locks, "lock"),
-        Kind::Reads if workload.accesses == 1 => format!("single reads of {size}"),
-        Kind::Reads => format!("reads of {size} after {}", counted(workload.accesses - 1, "pointer")),
+        WorkloadKind::Cache => format!("a cache of items of {size}, {:.0} % GETs", workload.read_share.abs() * 100.0),
+        WorkloadKind::Sequencer => "a sequencer".to_owned(),
+        WorkloadKind::Locks => counted(workload.locks, "lock"),
+        WorkloadKind::Reads if workload.accesses == 1 => format!("single reads of {size}"),
+        WorkloadKind::Reads => format!("reads of {size} after {}", counted(workload.accesses - 1, "pointer")),
     };
-    if workload.kind == Kind::Reads && workload.read_share < 1.0 {
+    if workload.kind == WorkloadKind::Reads && workload.read_share < 1.0 {
         text += &format!(", {:.0} % changes", (1.0 - workload.read_share) * 100.0);
     }
     match workload.goal {

@@ -12,7 +12,7 @@ use sinew::host::Interrupt;
 use sinew_harness::forwarding::{self, Pipeline};
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::units::parse_count;
-use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, figure, machine, units};
+use sinew_harness::{Comparison, Figure, MeasureSides, Measured, Unit, figure, machine, units};
 
 use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, output, table};
@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 /// Measures an IPv4 router for `duration`, for the tour.
 pub fn for_tour(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let args: Args = crate::measure::as_told(&["ipv4", "--entries=200000", "--no-pin"], duration)?;
+    let args: Args = crate::measure::parse_args(&["ipv4", "--entries=200000", "--no-pin"], duration)?;
     measure(&args.plan()?, progress)?.pop().context("nothing was measured")
 }
 
@@ -159,7 +159,7 @@ struct Sides<A> {
     burst: usize,
 }
 
-impl<A: Application> Turns for Sides<A> {
+impl<A: Application> MeasureSides for Sides<A> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         Ok(Some(match self.forms.get(side) {
             Some(form) => self.pipeline.mops(*form, self.burst, duration)?,
@@ -175,7 +175,7 @@ impl Measuring<'_> {
         let forms = [Form::interleaved(plan.burst)?, Form::Plain, Form::Grouped];
         let mut sides = Sides { pipeline, echo: forwarding::echo(FRAMES / 16)?, forms, burst: plan.burst };
         let run = plan.setting.run(1, [], None, self.interrupt);
-        let measured = run.alternate(ECHO + 1, &mut sides, progress)?;
+        let measured = run.measure_alternately(ECHO + 1, &mut sides, progress)?;
         Ok(self.figure_of(&measured, bytes))
     }
 
@@ -183,8 +183,8 @@ impl Measuring<'_> {
         let name = self.kind.name();
         let title = format!("{name}, bursts of {}", self.plan.burst);
         let figure = measured.figure("forward bench", title, Unit::Mops, 0);
-        let mut figure = figure.beside(measured, PLAIN, Comparison::Baseline, "the plain form");
-        let times = |ours, theirs| measured.times(ours, theirs).map(units::rounded);
+        let mut figure = figure.compared_with(measured, PLAIN, Comparison::Baseline, "the plain form");
+        let times = |ours, theirs| measured.median_ratio(ours, theirs).map(units::rounded);
         let mops = |side| {
             let slices = measured.slices(side);
             (!slices.is_empty()).then(|| units::rounded(units::median(&slices)))

@@ -9,10 +9,10 @@ use serde_json::json;
 use sinew::fabric::SeededGenerator;
 use sinew::forward::rules;
 use sinew::host::Interrupt;
-use sinew_harness::patterns::{Patterns, Sizes, Way};
+use sinew_harness::patterns::{Patterns, SearchMethod, Sizes};
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::units::parse_count;
-use sinew_harness::{Comparison, Figure, Turns, Unit, machine, units};
+use sinew_harness::{Comparison, Figure, MeasureSides, Unit, machine, units};
 
 use crate::measure::{MeasureArgs, with_progress};
 use crate::{Outcome, Usage, infile};
@@ -76,9 +76,9 @@ impl Args {
 
 struct Sides(Patterns);
 
-impl Turns for Sides {
+impl MeasureSides for Sides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        self.0.gbps(Way::ALL[side], duration).map(Some)
+        self.0.gbps(SearchMethod::ALL[side], duration).map(Some)
     }
 }
 
@@ -100,10 +100,11 @@ fn measure(args: &Args, sizes: Sizes, progress: &mut Progress<'_>) -> anyhow::Re
     let (automata, states, bytes) = patterns.size();
     let (crate_bytes, hits_per_kb) = (patterns.crate_bytes(), patterns.hits_per_kb());
     let mut sides = Sides(patterns);
-    let measured = setting.run(1, [], None, interrupt).alternate(Way::ALL.len(), &mut sides, progress)?;
+    let measured =
+        setting.run(1, [], None, interrupt).measure_alternately(SearchMethod::ALL.len(), &mut sides, progress)?;
     let figure = measured.figure("forward patterns", format!("{automata} automata of {states} states"), Unit::Gbps, 0);
-    let mut figure = figure.beside(&measured, 1, Comparison::Baseline, "payload after payload");
-    let times = |theirs| measured.times(0, theirs).map(units::rounded);
+    let mut figure = figure.compared_with(&measured, 1, Comparison::Baseline, "payload after payload");
+    let times = |theirs| measured.median_ratio(0, theirs).map(units::rounded);
     let gbps = |side| {
         let slices = measured.slices(side);
         (!slices.is_empty()).then(|| units::rounded(units::median(&slices)))

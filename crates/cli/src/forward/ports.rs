@@ -171,7 +171,7 @@ fn cable<P: PacketPort>(spec: &Spec, port: P) -> anyhow::Result<(Cable<P>, Strin
     };
     let cable = match &spec.to {
         Some(to) => Cable::to(port, to, mac)?,
-        None => Cable::answering(port, mac),
+        None => Cable::to_first_sender(port, mac),
     };
     let address = cable.address().to_string();
     Ok((cable, address))

@@ -16,51 +16,51 @@ pub type Load<T> = Arc<dyn Fn() -> anyhow::Result<T> + Send + Sync>;
 pub struct Reload<T> {
     load: Load<T>,
     interrupt: Interrupt,
-    wakes: Waker,
+    waker: Waker,
     /// Delivers the table that is being built.
-    coming: Option<mpsc::Receiver<anyhow::Result<T>>>,
+    loading: Option<mpsc::Receiver<anyhow::Result<T>>>,
     /// Another reload was requested meanwhile.
-    again: bool,
+    is_pending: bool,
     /// Tables swapped in, and files refused.
-    pub taken: u64,
-    pub refused: u64,
+    pub loaded: u64,
+    pub rejected: u64,
 }
 
 impl<T: Send + 'static> Reload<T> {
-    /// Starts to listen for SIGHUP. `wakes` wakes the thread that calls [`Self::poll`].
-    pub fn new(load: Load<T>, interrupt: Interrupt, wakes: Waker) -> anyhow::Result<Self> {
+    /// Starts to listen for SIGHUP. `waker` wakes the thread that calls [`Self::poll`].
+    pub fn new(load: Load<T>, interrupt: Interrupt, waker: Waker) -> anyhow::Result<Self> {
         interrupt.catch_reload().context("catching SIGHUP")?;
-        Ok(Self { load, interrupt, wakes, coming: None, again: false, taken: 0, refused: 0 })
+        Ok(Self { load, interrupt, waker, loading: None, is_pending: false, loaded: 0, rejected: 0 })
     }
 
     /// Returns the new table once it is built. A bad file is complained of, and changes nothing.
     pub fn poll(&mut self) -> Option<T> {
         if self.interrupt.take_reload() {
-            self.again = true;
+            self.is_pending = true;
         }
-        if self.coming.is_none() {
-            if !std::mem::take(&mut self.again) {
+        if self.loading.is_none() {
+            if !std::mem::take(&mut self.is_pending) {
                 return None;
             }
             self.begin();
         }
-        let made = match self.coming.as_ref()?.try_recv() {
+        let result = match self.loading.as_ref()?.try_recv() {
             Err(mpsc::TryRecvError::Empty) => return None,
             Ok(made) => made,
             Err(mpsc::TryRecvError::Disconnected) => Err(anyhow::anyhow!("the thread that read it died")),
         };
-        self.coming = None;
+        self.loading = None;
         // At once: the caller may sleep after this, until the thread wakes it.
-        if std::mem::take(&mut self.again) {
+        if std::mem::take(&mut self.is_pending) {
             self.begin();
         }
-        match made {
+        match result {
             Ok(table) => {
-                self.taken += 1;
+                self.loaded += 1;
                 Some(table)
             }
             Err(error) => {
-                self.refused += 1;
+                self.rejected += 1;
                 output::complain(format_args!("the old table stays: {}", output::describe(&error)));
                 None
             }
@@ -69,16 +69,16 @@ impl<T: Send + 'static> Reload<T> {
 
     fn begin(&mut self) {
         let (send, receive) = mpsc::channel();
-        let (load, wakes) = (Arc::clone(&self.load), self.wakes.clone());
+        let (load, waker) = (Arc::clone(&self.load), self.waker.clone());
         let make = move || {
             // The receiver is gone once the forwarder has ended.
             let _ = send.send(load());
-            wakes.wake();
+            waker.wake();
         };
         match std::thread::Builder::new().name("sinew-reload".to_owned()).spawn(make) {
-            Ok(_) => self.coming = Some(receive),
+            Ok(_) => self.loading = Some(receive),
             Err(error) => {
-                self.refused += 1;
+                self.rejected += 1;
                 output::complain(format_args!("the old table stays: starting a thread: {error}"));
             }
         }
@@ -117,9 +117,9 @@ mod tests {
         });
         let wakes = Waker::new(Arc::new(Nobody));
         let mut reload = Reload::new(load, Interrupt::install().unwrap(), wakes).unwrap();
-        reload.again = true;
+        reload.is_pending = true;
         assert_eq!(reload.poll(), None, "it is being made");
-        reload.again = true;
+        reload.is_pending = true;
         let first = || {
             allow.send(()).unwrap();
             let began = Instant::now();

@@ -9,10 +9,10 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 use sinew::fabric::frames::FramePort;
 use sinew::fabric::readiness::wait_on;
-use sinew::fabric::{Clock, Generator, Poller, PollerConfig, Step};
+use sinew::fabric::{Clock, Generator, PollPolicy, Poller, Step};
 use sinew::forward::echo::Echo;
 use sinew::forward::interface::{self, INTERFACES_MAX, Interface};
-use sinew::forward::named::{self, Named};
+use sinew::forward::named::{self, NameForwarder};
 use sinew::forward::router::{Router, RouterConfig};
 use sinew::forward::switch::{self, Switch};
 use sinew::forward::{Application, Fib, Forwarder, NeighbourLimits, routes};
@@ -21,10 +21,10 @@ use sinew_harness::machine;
 use sinew_harness::units::parse_seconds;
 
 use super::FormName;
+use super::counter_report::{CounterReport, ports};
 use super::ports::{Job, LEFT_UNDONE, Spec, with_ports};
 use super::reload::{Load, Reload, free};
-use super::tell::{Counted, ports};
-use crate::serve::{TellArgs, begin};
+use crate::serve::{OutputArgs, begin};
 use crate::{Outcome, Usage, infile, output};
 
 pub const HELP: &str = "\
@@ -117,7 +117,7 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_seconds)]
     every: Option<Duration>,
     #[command(flatten)]
-    tells: TellArgs,
+    tells: OutputArgs,
 }
 
 /// Largest file of a table, in bytes: some five million routes.
@@ -169,7 +169,7 @@ impl Live for Switch {
     }
 }
 
-impl Live for Named {
+impl Live for NameForwarder {
     type Table = Self;
 
     fn exchange(&mut self, table: Self) -> Self {
@@ -280,10 +280,10 @@ impl Job for Serving<'_> {
             }
             Kind::Names => {
                 let seed = entropy.next_u64();
-                let load: Load<Named> = Arc::new(move || {
+                let load: Load<NameForwarder> = Arc::new(move || {
                     let names = names.iter().map(|name| &**name);
                     let prefixes = read(path.as_deref(), |text| named::parse(text, names))?;
-                    let named = Named::new(&prefixes, form, seed);
+                    let named = NameForwarder::new(&prefixes, form, seed);
                     named.with_context(|| path.as_deref().unwrap_or(Path::new("names")).display().to_string())
                 });
                 self.serve(ports, addresses, &interfaces, load()?, load)
@@ -324,15 +324,15 @@ impl Serving<'_> {
             .iter()
             .map(|interface| format!("{} {} (packets of {} bytes)", interface.name, interface.mac, interface.mtu))
             .collect();
-        tells.tell_ready(&places, format_args!("Interfaces: {}. Stop with Ctrl-C.", macs.join(", ")))?;
+        tells.print_ready(&places, format_args!("Interfaces: {}. Stop with Ctrl-C.", macs.join(", ")))?;
         self.forward(&mut live)?;
         let counted = live.counted();
-        tells.tell_end("forwarder", counted.to_json(), counted.to_text())
+        tells.print_end("forwarder", counted.to_json(), counted.to_text())
     }
 
     fn forward<P: FramePort, A: Live>(&self, live: &mut Running<P, A>) -> anyhow::Result<()> {
         let clock = HostClock::new();
-        let mut poller = Poller::new(if self.args.busy { PollerConfig::Busy } else { PollerConfig::ADAPTIVE });
+        let mut poller = Poller::new(if self.args.busy { PollPolicy::Busy } else { PollPolicy::ADAPTIVE });
         let every_ns = self.args.every.map(|every| every.as_nanos() as u64);
         let mut tell_ns = every_ns.map(|every_ns| clock.now_ns() + every_ns);
         while !self.interrupt.is_set() {
@@ -352,7 +352,7 @@ impl Serving<'_> {
             {
                 tell_ns = Some(now_ns + every_ns);
                 let counted = live.counted();
-                self.args.tells.tell_end("forwarder", counted.to_json(), counted.to_text())?;
+                self.args.tells.print_end("forwarder", counted.to_json(), counted.to_text())?;
             }
             if poller.step(now_ns, taken > 0) == Step::Block {
                 let until_ns = live.forwarder.next_ns().into_iter().chain(tell_ns).min();
@@ -371,14 +371,14 @@ struct Running<P, A: Live> {
 }
 
 impl<P: FramePort, A: Live> Running<P, A> {
-    fn counted(&self) -> Counted {
+    fn counted(&self) -> CounterReport {
         let application = self.forwarder.application();
         let more: Map<String, Value> =
             application.more().into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect();
-        Counted {
+        CounterReport {
             counters: application.counters().clone(),
             ports: ports(&self.names, self.forwarder.ports()),
-            reloads: (self.reload.taken, self.reload.refused),
+            reloads: (self.reload.loaded, self.reload.rejected),
             more,
         }
     }

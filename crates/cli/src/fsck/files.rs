@@ -8,10 +8,10 @@ use sinew::host::Interrupt;
 use sinew::remote_memory::volume::Donors;
 use sinew_remote_fs::check::{self, Finding, PageCheck};
 use sinew_remote_fs::disk::HostDisk;
-use sinew_remote_fs::kept::Kept;
+use sinew_remote_fs::durable_state::DurableState;
 
 use super::{Args, progress};
-use crate::donors::{Names, WithDonors, drive};
+use crate::donors::{DonorNames, WithDonors, drive};
 use crate::{Outcome, output, volume};
 
 /// Copies of a page where the service has not recorded how many there should be.
@@ -66,14 +66,14 @@ pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Resul
 
 struct Checking<'a> {
     args: &'a Args,
-    kept: &'a Kept,
+    kept: &'a DurableState,
     interrupt: Interrupt,
 }
 
 impl WithDonors for Checking<'_> {
     type Result = (Vec<Finding>, u64);
 
-    fn run<D: Donors + 'static>(self, donors: D, names: &Names) -> anyhow::Result<Self::Result> {
+    fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<Self::Result> {
         let mut check = PageCheck::new(self.kept, donors, names.all().map(str::to_owned).collect());
         let bar = progress(self.args.json, "pages");
         let findings = drive(&mut check, self.interrupt, |check| {

@@ -16,7 +16,7 @@ use sinew_harness::load::{Slice, echo};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::units::parse_count;
-use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit};
+use sinew_harness::{Comparison, Drivers, Figure, MeasureSides, Measured, Unit};
 
 use super::serve::Scans;
 use crate::child::ServerProcess;
@@ -45,7 +45,7 @@ Examples:
 
 /// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum What {
+enum RequestKind {
     /// GETs beside echoes
     Gets,
     /// 99th percentile of GETs while scans run
@@ -58,7 +58,7 @@ enum What {
 pub struct Args {
     /// Measurement to make
     #[arg(value_enum)]
-    what: What,
+    what: RequestKind,
     /// Fabric that carries the requests; all but hub
     #[arg(long, value_enum, default_value_t = Fabric::Shm)]
     fabric: Fabric,
@@ -105,15 +105,15 @@ struct Plan<'a> {
 impl Args {
     fn unit(&self) -> Unit {
         match self.what {
-            What::Gets => Unit::Mops,
-            What::Scans => Unit::Ns,
+            RequestKind::Gets => Unit::Mops,
+            RequestKind::Scans => Unit::Ns,
         }
     }
 
     fn plan(&self) -> anyhow::Result<Plan<'_>> {
         self.measure.check_thresholds(self.unit())?;
         ensure!((1..=KEYS_MAX).contains(&self.keys), "--keys {}: must be from 1 to {KEYS_MAX}", self.keys);
-        let scans = self.what == What::Scans;
+        let scans = self.what == RequestKind::Scans;
         ensure!(
             !scans || (0.0..=0.5).contains(&self.scan_share) && self.scan_share >= 0.0001,
             "--scan-share {}: must be from 0.0001 to 0.5",
@@ -192,24 +192,24 @@ impl Plan<'_> {
         progress("filling the index", 0.0);
         let index = self.start_index(Scans::Workers)?;
         let loaders = self.load(&index.addresses()[0], interrupt)?;
-        let (beside, server) = match self.args.what {
-            What::Gets => {
+        let (baseline, server) = match self.args.what {
+            RequestKind::Gets => {
                 let address = self.args.fabric.fresh_address(&self.options)?;
                 let server = ServerProcess::start(&address, &self.setting.server_cpus, &self.args.limits)?;
                 let (plan, cpus) = (self.echo(), &self.setting.client_cpus);
-                (Beside::Echoes(Echoes::start(&plan, cpus, server.addresses(), &Hub::new(), interrupt)?), server)
+                (Baseline::Echoes(Echoes::start(&plan, cpus, server.addresses(), &Hub::new(), interrupt)?), server)
             }
-            What::Scans => {
+            RequestKind::Scans => {
                 progress("filling the other index", 0.0);
                 let server = self.start_index(Scans::Dispatch)?;
-                (Beside::Dispatch(self.load(&server.addresses()[0], interrupt)?), server)
+                (Baseline::Dispatch(self.load(&server.addresses()[0], interrupt)?), server)
             }
         };
-        let mut turns = IndexTurns { plan: self, loaders, beside, sums: [Slice::new(), Slice::new()] };
+        let mut turns = IndexSides { plan: self, loaders, baseline, sums: [Slice::new(), Slice::new()] };
         let is_udp = self.args.fabric == Fabric::Udp;
         let yardstick = if is_udp { Yardstick::UdpRoundTrip } else { Yardstick::RingRoundTrip };
         let run = self.setting.run(2, vec![index.id(), server.id()], Some(yardstick), interrupt);
-        let measured = run.alternate(2, &mut turns, progress)?;
+        let measured = run.measure_alternately(2, &mut turns, progress)?;
         Ok(self.figure(&measured, turns.sums))
     }
 
@@ -217,17 +217,18 @@ impl Plan<'_> {
         let (fabric, Shape { window, batch, keys, scan_len, scan_share }) = (self.args.fabric.name(), self.shape);
         let in_flight = format!("{keys} keys of {KEY_LEN} B, {window} in flight in batches of {batch}");
         let mut figure = match self.args.what {
-            What::Gets => {
+            RequestKind::Gets => {
                 let title = format!("GETs of an ordered index over {fabric}");
                 let figure = measured.figure("index gets", title, Unit::Mops, 0);
-                let mut figure = figure.beside(measured, 1, Comparison::Baseline, "echoes of the same messages");
+                let mut figure = figure.compared_with(measured, 1, Comparison::Baseline, "echoes of the same messages");
                 figure.lines = vec![in_flight, format!("{} answers checked", ours.done)];
                 figure
             }
-            What::Scans => {
+            RequestKind::Scans => {
                 let title = format!("99th percentile of GETs of an ordered index over {fabric}, scans in a worker");
                 let figure = measured.figure("index scans", title, Unit::Ns, 0);
-                let mut figure = figure.beside(measured, 1, Comparison::Baseline, "the same with scans in dispatch");
+                let mut figure =
+                    figure.compared_with(measured, 1, Comparison::Baseline, "the same with scans in dispatch");
                 let percent = scan_share * 100.0;
                 figure.lines = vec![
                     format!("{in_flight}, {percent} % of the requests sums over {scan_len} keys"),
@@ -266,36 +267,36 @@ fn boxed<E: Endpoint + 'static>(
 }
 
 /// Comparison for the index.
-enum Beside {
+enum Baseline {
     Echoes(Echoes),
     /// An index that scans in dispatch.
     Dispatch(Drivers<dyn Fills>),
 }
 
-struct IndexTurns<'a> {
+struct IndexSides<'a> {
     plan: &'a Plan<'a>,
     loaders: Drivers<dyn Fills>,
-    beside: Beside,
+    baseline: Baseline,
     sums: [Slice; 2],
 }
 
-impl Turns for IndexTurns<'_> {
+impl MeasureSides for IndexSides<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let slices = match (side, &self.beside) {
+        let slices = match (side, &self.baseline) {
             (0, _) => self.loaders.slices(duration, |_, _| ())?,
-            (_, Beside::Echoes(echoes)) => echoes.slice(self.plan.echo().sessions, duration)?,
-            (_, Beside::Dispatch(loaders)) => loaders.slices(duration, |_, _| ())?,
+            (_, Baseline::Echoes(echoes)) => echoes.slice(self.plan.echo().sessions, duration)?,
+            (_, Baseline::Dispatch(loaders)) => loaders.slices(duration, |_, _| ())?,
         };
         let mut sum = Slice::new();
         slices.iter().for_each(|slice| sum.add(slice));
         self.sums[side.min(1)].add(&sum);
         Ok(Some(match self.plan.args.what {
-            What::Gets => slices.iter().map(Slice::mops).sum(),
-            What::Scans => sum.latency.value_at_quantile(0.99) as f64,
+            RequestKind::Gets => slices.iter().map(Slice::mops).sum(),
+            RequestKind::Scans => sum.latency.value_at_quantile(0.99) as f64,
         }))
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         self.sums = [Slice::new(), Slice::new()];
     }
 }

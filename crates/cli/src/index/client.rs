@@ -113,7 +113,7 @@ impl At {
         let nexus = Nexus::builder().config(config).build()?;
         let rpc = Rpc::open_with(&nexus, &fabric.client_address("", Some(&self.address)))?;
         let client = Client::connect(rpc, &self.address);
-        client.map_err(|error| advice::serve_there(error, "sinew serve index", &self.address))
+        client.map_err(|error| advice::with_start_hint(error, "sinew serve index", &self.address))
     }
 }
 

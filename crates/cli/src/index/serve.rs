@@ -96,6 +96,6 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let stats = service.index().stats();
     let used = units::size(stats.used_bytes as usize);
     threads.tell_end("entries", stats.entries, format_args!("{} entries, {used}", stats.entries))?;
-    threads.tell_reports(&reports)?;
+    threads.print_reports(&reports)?;
     Ok(Outcome::Done)
 }

@@ -104,7 +104,7 @@ impl At {
         let rpc =
             Rpc::open_with(&Nexus::builder().config(config).build()?, &fabric.client_address("", Some(&self.address)))?;
         let client = Client::connect(rpc, addresses_from(&self.address));
-        client.map_err(|error| advice::serve_there(error, "sinew serve cache", &self.address))
+        client.map_err(|error| advice::with_start_hint(error, "sinew serve cache", &self.address))
     }
 }
 

@@ -127,7 +127,7 @@ impl Doors {
 
 /// Turns the door that a thread has beside its endpoint. Returns whether there was work.
 pub fn turn_beside(door: &mut Door, partition: &Partition, now_ns: u64) -> bool {
-    let found = door.turn_beside(&mut partition.cache(), now_ns);
+    let found = door.turn_shared(&mut partition.cache(), now_ns);
     if found {
         complain(door);
     }

@@ -13,17 +13,17 @@ use sinew::host::{HostClock, Interrupt};
 use sinew::kv::herd::{CacheClient, layout};
 use sinew_harness::load::Slice;
 use sinew_harness::load::store::Store;
-use sinew_harness::load::verbs::{Carrier, Form, Shape, VerbsPlan, Work, name};
+use sinew_harness::load::verbs::{EchoForm, Shape, TransportKind, VerbsPlan, WorkKind, name};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Workload};
-use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit, units};
+use sinew_harness::{Comparison, Drivers, Figure, MeasureSides, Measured, Unit, units};
 
 use super::workload::{KEYS_MAX_OF_FABRIC, WorkloadArgs, workload_json, workload_text};
 use crate::child::ServerProcess;
 use crate::herd::{Admission, join};
 use crate::measure::{MeasureArgs, Setting, with_progress};
-use crate::verbs::{Bare, Carried, DeviceArgs, INLINE_DEFAULT, Job, Kind, parse_address};
+use crate::verbs::{Bare, DeviceArgs, INLINE_DEFAULT, Job, Kind, VerbsFabric, parse_address};
 use crate::{Outcome, Usage, interrupted};
 use serve::{Schedule, WINDOW, WorkerArgs};
 
@@ -106,7 +106,7 @@ impl HerdPlan<'_> {
             threads: self.setting.client_cpus.len(),
             shape: Shape::Inbound,
             cpus: vec![self.setting.server_cpus.first().copied().flatten()],
-            ..VerbsPlan::new(Work::Echo(Form::Ws), Carrier::Uc, size)
+            ..VerbsPlan::new(WorkKind::Echo(EchoForm::Ws), TransportKind::Uc, size)
         }
     }
 
@@ -133,13 +133,13 @@ impl HerdPlan<'_> {
     }
 }
 
-struct HerdTurns<D: Device> {
+struct HerdSides<D: Device> {
     clients: Drivers<Store<CacheClient<D>, HostClock>>,
     bare: Bare,
     sum: Slice,
 }
 
-impl<D: Device + 'static> Turns for HerdTurns<D> {
+impl<D: Device + 'static> MeasureSides for HerdSides<D> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         if side == 1 {
             return self.bare.mops(duration).map(Some);
@@ -149,7 +149,7 @@ impl<D: Device + 'static> Turns for HerdTurns<D> {
         Ok(Some(slices.iter().map(Slice::mops).sum()))
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         self.sum = Slice::new();
     }
 }
@@ -162,15 +162,15 @@ struct Measure<'a, 'b> {
 impl Job for Measure<'_, '_> {
     type Result = Figure;
 
-    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Figure> {
-        interrupted::unless(|interrupt| measure(self.plan, &device, carried, self.progress, interrupt))
+    fn run<D: Device + 'static>(self, device: D, fabric: VerbsFabric) -> anyhow::Result<Figure> {
+        interrupted::unless(|interrupt| measure(self.plan, &device, fabric, self.progress, interrupt))
     }
 }
 
 fn measure<D: Device + 'static>(
     plan: &HerdPlan<'_>,
     device: &D,
-    carried: Carried,
+    fabric: VerbsFabric,
     progress: &mut Progress<'_>,
     interrupt: Interrupt,
 ) -> anyhow::Result<Figure> {
@@ -199,19 +199,19 @@ fn measure<D: Device + 'static>(
     let bare = Bare::open(device, &args.device, (Kind::Echo, &plan.bare()), &plan.setting.client_cpus, interrupt)?;
     let servers = server.iter().map(ServerProcess::id).chain([bare.process()]);
     let run = plan.setting.run(2, servers, Some(Yardstick::RingRoundTrip), interrupt);
-    let mut turns = HerdTurns { clients, bare, sum: Slice::new() };
-    let measured = run.alternate(2, &mut turns, progress)?;
+    let mut turns = HerdSides { clients, bare, sum: Slice::new() };
+    let measured = run.measure_alternately(2, &mut turns, progress)?;
     let of_each = |_, store: &mut Store<CacheClient<D>, _>| {
         Ok(store.clients().iter().map(|client| *client.calls().stats()).collect::<Vec<_>>())
     };
     let stats = turns.clients.each(Duration::ZERO, of_each)?.concat();
     let counters = admissions.first_mut().context("there is no client")?.counters()?;
-    Ok(figure(plan, carried, &measured, turns.sum, &stats, counters))
+    Ok(figure(plan, fabric, &measured, turns.sum, &stats, counters))
 }
 
 fn figure(
     plan: &HerdPlan<'_>,
-    carried: Carried,
+    fabric: VerbsFabric,
     measured: &Measured,
     sum: Slice,
     stats: &[ClientStats],
@@ -219,10 +219,10 @@ fn figure(
 ) -> Figure {
     let total = |of: fn(&ClientStats) -> u64| stats.iter().map(of).sum::<u64>();
     let (design, all) = (name(plan.schedule), plan.all_clients());
-    let title = format!("{design} over {}, items of {} B", carried.name(), KEY_LEN + plan.args.workload.value_size);
+    let title = format!("{design} over {}, items of {} B", fabric.name(), KEY_LEN + plan.args.workload.value_size);
     let figure = measured.figure(format!("kv {design}"), title, Unit::Mops, 0);
     let what = "the same messages written and sent straight back";
-    let mut figure = figure.beside(measured, 1, Comparison::Baseline, what);
+    let mut figure = figure.compared_with(measured, 1, Comparison::Baseline, what);
     let batch = match (counters["executed"].as_f64(), counters["doorbells"].as_f64()) {
         (Some(executed), Some(doorbells)) if doorbells > 0.0 => executed / doorbells,
         _ => 0.0,
@@ -245,7 +245,7 @@ fn figure(
     ];
     figure.setup = json!({
         "design": design,
-        "fabric": carried.name(),
+        "fabric": fabric.name(),
         "workload": workload_json(&plan.workload, KEY_LEN),
         "window": plan.args.window,
         "threads": plan.setting.client_cpus.len(),
@@ -258,7 +258,7 @@ fn figure(
         "hit_percent": units::rounded(sum.hit_percent()),
         "retried": total(|stats| stats.retried),
         "late": total(|stats| stats.late),
-        "strange": total(|stats| stats.strange),
+        "strange": total(|stats| stats.unexpected),
         "server": counters,
     });
     figure.latency = Some(sum.latency);

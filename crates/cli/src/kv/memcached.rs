@@ -13,7 +13,7 @@ use sinew_harness::load::memcached::{KEY_LEN, Memcached, Shape, Wire};
 use sinew_harness::load::{Drive, Slice};
 use sinew_harness::run::Progress;
 use sinew_harness::workload::Workload;
-use sinew_harness::{Comparison, Drivers, Figure, Run, Turns, Unit, units};
+use sinew_harness::{Comparison, Drivers, Figure, MeasureSides, Run, Unit, units};
 
 use servers::{ServerPlan, Started};
 
@@ -185,12 +185,12 @@ impl Side {
 /// Servers that are measured alternately.
 struct Sides(Vec<Side>);
 
-impl Turns for Sides {
+impl MeasureSides for Sides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         self.0[side].slice(duration).map(Some)
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         self.0.iter_mut().for_each(|side| side.sum = Slice::new());
     }
 }
@@ -232,14 +232,14 @@ fn measure_until(
     // The place of a server that was not started here is unknown, so the pair of processors does not count.
     let run = Run { pair: run.pair.filter(|_| !setting.is_server_elsewhere), ..run };
     let mut sides = Sides(sides);
-    let measured = run.alternate(sides.0.len(), &mut sides, progress)?;
+    let measured = run.measure_alternately(sides.0.len(), &mut sides, progress)?;
     let Sides(sides) = sides;
     let bench = if shape.wire == Wire::Redis { "kv redis" } else { "kv memcached" };
     let title = format!("{}, {} of keys", sides[0].started.name, shape.wire.name());
     let mut figure = measured.figure(bench, title, Unit::Mops, 0);
     if plan.has_peer {
         let Started { name, command, .. } = &sides[1].started;
-        figure = figure.beside(&measured, 1, Comparison::Peer, format!("{name}, started as `{command}`"));
+        figure = figure.compared_with(&measured, 1, Comparison::Peer, format!("{name}, started as `{command}`"));
     }
     let Shape { connections, depth, keys_per_get, rate, .. } = *shape;
     let asked_for = rate.map(|rate| format!(", {rate} requests/s offered")).unwrap_or_default();

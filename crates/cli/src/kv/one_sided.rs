@@ -18,15 +18,15 @@ use sinew::store::hopscotch::HopscotchTable;
 use sinew_harness::load::Slice;
 use sinew_harness::load::one_sided::{Design, Locked, Ops, Owns, Searched, StorePlan};
 use sinew_harness::load::store::Store as Stores;
-use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan, Work};
+use sinew_harness::load::verbs::{Op, TransportKind, VerbsPlan, WorkKind};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Workload};
-use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit, machine, units};
+use sinew_harness::{Comparison, Drivers, Figure, MeasureSides, Measured, Unit, machine, units};
 
 use super::workload::{KEYS_MAX_OF_FABRIC, WorkloadArgs, workload_json, workload_text};
 use crate::measure::{MeasureArgs, Setting, with_progress};
-use crate::verbs::{Bare, Carried, DeviceArgs, Job, Kind};
+use crate::verbs::{Bare, DeviceArgs, Job, Kind, VerbsFabric};
 use crate::{Outcome, Usage, interrupted};
 
 pub const HELP: &str = "\
@@ -49,7 +49,7 @@ Examples:
   sinew kv bench drtm --get 50 --dist zipf";
 
 /// Turns between checks for an interrupt, or, for the owner, for new clients.
-const TURNS_PER_LOOK: u32 = 1024;
+const TURNS_PER_CHECK: u32 = 1024;
 /// Longest value, in bytes, which a PUT carries in one request.
 const VALUE_SIZE_MAX: usize = 4096;
 
@@ -162,7 +162,7 @@ impl OneSidedPlan<'_> {
             // completion.
             signal: 1,
             cpus: self.setting.server_cpus.clone(),
-            ..VerbsPlan::new(Work::Load(Op::Read), Carrier::Rc, read_size)
+            ..VerbsPlan::new(WorkKind::Load(Op::Read), TransportKind::Rc, read_size)
         }
     }
 }
@@ -175,7 +175,7 @@ struct Measure<'a, 'b> {
 impl Job for Measure<'_, '_> {
     type Result = Figure;
 
-    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Figure> {
+    fn run<D: Device + 'static>(self, device: D, _: VerbsFabric) -> anyhow::Result<Figure> {
         let (items, value) = (u32::try_from(self.plan.workload.keys)?, self.plan.args.workload.value_size as u32);
         let (key, seed) = (KEY_LEN as u32, self.plan.workload.seed);
         match (self.plan.store, self.plan.is_emulated) {
@@ -256,9 +256,9 @@ impl Measure<'_, '_> {
         let sides = if is_drtm || workload.get_percent > 0.0 { 2 } else { 1 };
         let run = setting.run(sides, [bare.process()], Some(Yardstick::RingRoundTrip), interrupt);
         let [begun, before, now] = [Ops::default(); 3];
-        let mut turns = StoreTurns::<D, S> { client, bare, is_paused, is_drtm, begun, before, now, sum: Slice::new() };
-        let measured = run.alternate(sides, &mut turns, self.progress)?;
-        let StoreTurns { sum, begun, now, .. } = turns;
+        let mut turns = StoreSides::<D, S> { client, bare, is_paused, is_drtm, begun, before, now, sum: Slice::new() };
+        let measured = run.measure_alternately(sides, &mut turns, self.progress)?;
+        let StoreSides { sum, begun, now, .. } = turns;
         Ok(figure(plan, &measured, sum, now.since(begun), read_size))
     }
 }
@@ -273,7 +273,7 @@ fn own(mut owner: impl Owns, knocks: &mpsc::Receiver<Knock>, is_paused: &AtomicB
             idle.pass();
         }
         turns = turns.wrapping_add(1);
-        if turns.is_multiple_of(TURNS_PER_LOOK) {
+        if turns.is_multiple_of(TURNS_PER_CHECK) {
             owner.tend(clock.now_ns());
             match knocks.try_recv() {
                 // A client that has gone does not hear the answer.
@@ -285,7 +285,7 @@ fn own(mut owner: impl Owns, knocks: &mpsc::Receiver<Knock>, is_paused: &AtomicB
     }
 }
 
-struct StoreTurns<'a, D: Device, S: Design<D>> {
+struct StoreSides<'a, D: Device, S: Design<D>> {
     client: Drivers<Stores<S::Client, HostClock>>,
     bare: Bare,
     /// True while the bare READs need the owner's processor.
@@ -298,7 +298,7 @@ struct StoreTurns<'a, D: Device, S: Design<D>> {
     sum: Slice,
 }
 
-impl<D: Device, S: Design<D>> Turns for StoreTurns<'_, D, S> {
+impl<D: Device, S: Design<D>> MeasureSides for StoreSides<'_, D, S> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         if side == 1 {
             self.is_paused.store(true, Ordering::Release);
@@ -308,14 +308,14 @@ impl<D: Device, S: Design<D>> Turns for StoreTurns<'_, D, S> {
         }
         let slice = self.client.slices(duration, |_, _| ())?.remove(0);
         let ops = |_, stores: &mut Stores<S::Client, HostClock>| {
-            Ok(Ops { contended: stores.contended(), ..S::ops(&stores.clients()[0]) })
+            Ok(Ops { puts_given_up: stores.contended(), ..S::ops(&stores.clients()[0]) })
         };
         self.before = std::mem::replace(&mut self.now, self.client.each(Duration::ZERO, ops)?.remove(0));
         self.sum.add(&slice);
         Ok(Some(slice.mops()))
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         (self.sum, self.begun) = (Slice::new(), self.now);
     }
 }
@@ -339,7 +339,7 @@ fn figure(plan: &OneSidedPlan<'_>, measured: &Measured, sum: Slice, all: Ops, re
     if is_drtm || all.gets > 0 {
         // PUTs made by the owner take no READs.
         let comparison = if is_drtm || puts == 0 { Comparison::Limit } else { Comparison::Baseline };
-        figure = figure.beside(measured, 1, comparison, what);
+        figure = figure.compared_with(measured, 1, comparison, what);
     }
     figure.lines = vec![
         workload_text(&plan.workload, KEY_LEN),
@@ -348,18 +348,18 @@ fn figure(plan: &OneSidedPlan<'_>, measured: &Measured, sum: Slice, all: Ops, re
             plan.window,
             sum.done,
             sum.hit_percent(),
-            all.again
+            all.repeated_reads
         ),
     ];
     figure.details = json!({
         "read_size": read_size,
         "reads_per_get": units::rounded(each(&all, false)),
-        "reads_again": all.again,
+        "reads_again": all.repeated_reads,
         "hit_percent": units::rounded(sum.hit_percent()),
         "answers_checked": sum.done,
     });
     if is_drtm {
-        let Ops { conflicts, retries, atomics, contended, .. } = all;
+        let Ops { conflicts, retries, atomics, puts_given_up: contended, .. } = all;
         figure
             .lines
             .push(format!("{puts} PUTs found {conflicts} locks held and retried {retries} times; {contended} gave up"));

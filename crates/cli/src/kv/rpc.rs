@@ -14,7 +14,7 @@ use sinew_harness::load::{Slice, echo};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Mix, Workload};
-use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit, units};
+use sinew_harness::{Comparison, Drivers, Figure, MeasureSides, Measured, Unit, units};
 
 use super::client::addresses_from;
 use super::memcached::peers::{self, Peer};
@@ -191,7 +191,7 @@ fn boxed<E: Endpoint + 'static>(
 }
 
 /// The cache, echoes, and peers, which take turns.
-struct CacheTurns<'a> {
+struct CacheSides<'a> {
     plan: &'a CachePlan<'a>,
     loaders: Drivers<dyn Fills>,
     echoes: Echoes,
@@ -199,7 +199,7 @@ struct CacheTurns<'a> {
     sum: Slice,
 }
 
-impl Turns for CacheTurns<'_> {
+impl MeasureSides for CacheSides<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let threads = self.plan.threads() as f64;
         let rate = match side {
@@ -218,7 +218,7 @@ impl Turns for CacheTurns<'_> {
         Ok(Some(rate))
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         self.sum = Slice::new();
     }
 }
@@ -256,7 +256,7 @@ fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Prog
         }
     })?;
     let echoes = Echoes::start(&plan.echo(), client_cpus, echo_server.addresses(), &Hub::new(), interrupt)?;
-    let mut turns = CacheTurns { plan, loaders, echoes, peers: started, sum: Slice::new() };
+    let mut turns = CacheSides { plan, loaders, echoes, peers: started, sum: Slice::new() };
     progress("filling the cache", 0.0);
     let (keys, threads) = (plan.workload.keys, plan.threads());
     let share = move |index: usize| (keys * index / threads) as u64;
@@ -270,7 +270,7 @@ fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Prog
     let yardstick = if is_udp { Yardstick::UdpRoundTrip } else { Yardstick::RingRoundTrip };
     let run = plan.setting.run(2, servers, Some(yardstick), interrupt);
     let sides = 2 + turns.peers.len();
-    let measured = run.alternate(sides, &mut turns, progress)?;
+    let measured = run.measure_alternately(sides, &mut turns, progress)?;
     Ok(figure(plan, &measured, turns.sum, turns.peers))
 }
 
@@ -278,7 +278,7 @@ fn figure(plan: &CachePlan<'_>, measured: &Measured, sum: Slice, peers: Vec<Peer
     let Shape { window, batch, keys_per_get, rate } = plan.shape;
     let title = format!("cache over RPC over {}, keys asked for or stored, each client thread", plan.fabric.name());
     let figure = measured.figure("kv rpc", title, Unit::Mops, 0);
-    let mut figure = figure.beside(measured, 1, Comparison::Baseline, "echoes of the same messages");
+    let mut figure = figure.compared_with(measured, 1, Comparison::Baseline, "echoes of the same messages");
     if let (Some(rate), Some(value)) = (rate, figure.value)
         // Otherwise the latencies of its requests only show how long the overload lasted.
         && value * 1e6 < 0.95 * rate

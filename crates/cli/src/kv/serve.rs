@@ -162,7 +162,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let advice = |address: &str| format!("Ask it with: sinew kv get KEY --address {address}");
     let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
-    threads.tell_reports(&reports)?;
+    threads.print_reports(&reports)?;
     Ok(Outcome::Done)
 }
 

@@ -8,11 +8,11 @@ use hdrhistogram::Histogram;
 use rand::RngExt;
 use serde_json::json;
 use sinew::host::Interrupt;
-use sinew::mem::Words;
+use sinew::mem::TableWords;
 use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Pipeline, Put};
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::workload::{self, KEY_LEN, KEYS_MAX, Request, Workload, check_value, fill_value, key_bytes};
-use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, figure, histogram, machine, units};
+use sinew_harness::{Comparison, Figure, MeasureSides, Measured, Unit, figure, histogram, machine, units};
 
 use super::workload::{WorkloadArgs, workload_json, workload_text};
 use crate::measure::{MeasureArgs, Setting, with_progress};
@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// A table that is served, and memory that is read, in several forms: two sides for each form.
-struct TableTurns<'a> {
+struct TableSides<'a> {
     forms: &'a [Form],
     server: Server<'a>,
     limit: Limit,
@@ -127,7 +127,7 @@ struct TableTurns<'a> {
     latencies: Vec<Histogram<u64>>,
 }
 
-impl Turns for TableTurns<'_> {
+impl MeasureSides for TableSides<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let (at, is_limit) = (side / 2, side % 2 == 1);
         let form = self.forms[at];
@@ -137,7 +137,7 @@ impl Turns for TableTurns<'_> {
         }))
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         self.latencies.iter_mut().for_each(Histogram::reset);
     }
 }
@@ -171,11 +171,11 @@ fn measure(plan: &TablePlan, progress: &mut Progress<'_>) -> anyhow::Result<(Vec
     let trace = plan.workload.trace(TRACE);
     let server = Server { cache, trace: &trace, at: 0, round: 0, value, requests: 0, pipeline: Pipeline::default() };
     let latencies = plan.forms.iter().map(|_| histogram()).collect();
-    let mut turns = TableTurns { forms: &plan.forms, server, limit: Limit::new(keys, item)?, latencies };
+    let mut turns = TableSides { forms: &plan.forms, server, limit: Limit::new(keys, item)?, latencies };
     let sides = 2 * plan.forms.len();
     let run = plan.setting.run(sides, [], None, interrupt);
-    let measured = run.alternate(sides, &mut turns, progress)?;
-    let TableTurns { server, latencies, .. } = turns;
+    let measured = run.measure_alternately(sides, &mut turns, progress)?;
+    let TableSides { server, latencies, .. } = turns;
     let stats = server.cache.stats();
     let figure = |(at, latency)| figure(plan, &measured, at, latency, &stats);
     let figures: Vec<Figure> = latencies.into_iter().enumerate().map(figure).collect();
@@ -188,7 +188,7 @@ fn figure(plan: &TablePlan, measured: &Measured, at: usize, latency: Histogram<u
     let title = format!("cache table, one thread, {}", form.text());
     let figure = measured.figure("kv table", title, Unit::Mops, 2 * at);
     let what = "pairs of random cache lines, read in the same way";
-    let mut figure = figure.beside(measured, 2 * at + 1, Comparison::Limit, what);
+    let mut figure = figure.compared_with(measured, 2 * at + 1, Comparison::Limit, what);
     figure.latency = Some(latency);
     figure.setup = json!({
         "design": "table",
@@ -202,7 +202,7 @@ fn figure(plan: &TablePlan, measured: &Measured, at: usize, latency: Histogram<u
         "items": stats.items,
         "item_bytes": stats.used_bytes,
         "index_bytes": stats.index_bytes,
-        "gain": if at > 0 && plan.forms[0] == Form::Batch(1) { measured.times(2 * at, 0).map(units::rounded) } else { None },
+        "gain": if at > 0 && plan.forms[0] == Form::Batch(1) { measured.median_ratio(2 * at, 0).map(units::rounded) } else { None },
     });
     figure
 }
@@ -220,7 +220,7 @@ fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
             figure.setup["batch"].as_u64().map_or_else(|| "pipeline".to_owned(), |batch| batch.to_string()),
             figure.text(),
             format!("{} .. {}", units::figure(fold(f64::min)), units::figure(fold(f64::max))),
-            figure.beside_text(),
+            figure.compared_text(),
             figure.ratio().map(units::figure).unwrap_or_default(),
             figure.percentiles_text(&[0.5]),
             figure.percentiles_text(&[0.99]),
@@ -355,8 +355,8 @@ impl Server<'_> {
 
 /// Memory as large as the table's, whose lines are read at random.
 struct Limit {
-    index: Words,
-    items: Words,
+    index: TableWords,
+    items: TableWords,
     lines: Vec<[u32; 2]>,
 }
 
@@ -365,8 +365,8 @@ impl Limit {
         // The index has 16 bytes for each item.
         let lines = |bytes: usize| (bytes / 64).max(1);
         let (index_lines, item_lines) = (lines(keys * 16), lines(keys * item));
-        let memory = |lines: usize| -> anyhow::Result<Words> {
-            let words = Words::zeroed(lines * LINE).context("memory for the limit")?;
+        let memory = |lines: usize| -> anyhow::Result<TableWords> {
+            let words = TableWords::zeroed(lines * LINE).context("memory for the limit")?;
             (0..lines).for_each(|line| words.store(line * LINE, line as u64));
             Ok(words)
         };

@@ -8,16 +8,16 @@ use sinew_harness::run::Progress;
 
 use super::{memcached, rpc};
 use crate::fabrics::Fabric;
-use crate::measure::as_told;
+use crate::measure::parse_args;
 
 /// Measures GETs and PUTs over RPC, with every value checked, beside echoes of the same messages.
 pub fn over_rpc(fabric: Fabric, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let args: rpc::Args = as_told(&["--fabric", fabric.name(), "--keys", "100K"], duration)?;
+    let args: rpc::Args = parse_args(&["--fabric", fabric.name(), "--keys", "100K"], duration)?;
     rpc::measure(&args.plan()?, progress)
 }
 
 /// Measures our cache with a client of memcached's protocol, over TCP.
 pub fn memcached(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    let args: memcached::ClientArgs = as_told(&["--keys", "10K"], duration)?;
+    let args: memcached::ClientArgs = parse_args(&["--keys", "10K"], duration)?;
     memcached::measure(&args.plan(Wire::Text, 1, false)?, progress)
 }

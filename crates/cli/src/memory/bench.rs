@@ -9,21 +9,21 @@ use sinew::fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
 use sinew::host::{HostClock, Interrupt};
 use sinew::mem::{Arena, SharedMemory};
 use sinew::remote_memory::engine::{
-    Admission, Engine, EngineConfig, EngineStats, FindingWindow, Lending, Mode, Path, Registering, Shared,
-    SharedConfig, StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
+    AdaptiveWindow, Admission, DonorQueuePairs, Engine, EngineConfig, EngineStats, Mode, Path, RegistrationPolicy,
+    Shared, SharedConfig, StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
 };
 use sinew_harness::crew::{BoxedMember, Crew, Member};
-use sinew_harness::load::memory::{ByEngine, Copies, Memory, Requests, fill};
+use sinew_harness::load::memory::{Copies, EnginePath, Memory, Requests, fill};
 use sinew_harness::load::{Drive, Slice};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::units::parse_size;
-use sinew_harness::{Comparison, Figure, Measured, Turns, Unit, histogram, units};
+use sinew_harness::{Comparison, Figure, MeasureSides, Measured, Unit, histogram, units};
 use std::time::Duration;
 
 use super::registering::{self, Chosen, RegisterFrom};
 use crate::measure::{MeasureArgs, Setting, with_progress};
-use crate::verbs::{Carried, DeviceArgs, Job};
+use crate::verbs::{DeviceArgs, Job, VerbsFabric};
 use crate::{Outcome, Usage, table};
 
 pub const HELP: &str = "\
@@ -114,7 +114,7 @@ impl Window {
         match self {
             Self::None => Box::new(Unlimited),
             Self::Bytes(bytes) => Box::new(StaticWindow { bytes }),
-            Self::Find => Box::new(FindingWindow::new(1 << 20, 1 << 16, 1 << 30)),
+            Self::Find => Box::new(AdaptiveWindow::new(1 << 20, 1 << 16, 1 << 30)),
         }
     }
 }
@@ -243,7 +243,7 @@ struct Measure<'a, 'b> {
 impl Job for Measure<'_, '_> {
     type Result = (Vec<Figure>, Chosen);
 
-    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<(Vec<Figure>, Chosen)> {
+    fn run<D: Device + 'static>(self, device: D, fabric: VerbsFabric) -> anyhow::Result<(Vec<Figure>, Chosen)> {
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
         let plan = self.plan;
         // The donor, and its memory.
@@ -254,10 +254,10 @@ impl Job for Measure<'_, '_> {
         for size in &plan.sizes {
             fill_all(&exposed)?;
             let donor = Donor { device: &device, domain: &domain, exposed: &exposed, registering: chosen.registering };
-            let mut turns = donor.threads(plan, *size, interrupt)?;
+            let mut sides = donor.threads(plan, *size, interrupt)?;
             let run = plan.setting.run(2, [], Some(Yardstick::Copy), interrupt);
-            let measured = run.alternate(2, &mut turns, self.progress)?;
-            figures.push(figure(plan, carried, *size, &measured, turns, &chosen)?);
+            let measured = run.measure_alternately(2, &mut sides, self.progress)?;
+            figures.push(figure(plan, fabric, *size, &measured, sides, &chosen)?);
         }
         Ok((figures, chosen))
     }
@@ -278,12 +278,12 @@ struct Donor<'a, D: Device> {
     device: &'a D,
     domain: &'a D::Domain,
     exposed: &'a <D::Domain as ProtectionDomain>::Exposed,
-    registering: Registering,
+    registering: RegistrationPolicy,
 }
 
 impl<D: Device + 'static> Donor<'_, D> {
     /// Starts threads with an engine each.
-    fn threads(&self, plan: &Plan, size: usize, interrupt: Interrupt) -> anyhow::Result<EngineTurns> {
+    fn threads(&self, plan: &Plan, size: usize, interrupt: Interrupt) -> anyhow::Result<EngineSides> {
         let requests = move |seed| Requests {
             memory: plan.memory as u64,
             len: size,
@@ -306,7 +306,7 @@ impl<D: Device + 'static> Donor<'_, D> {
         let (remote, of_all) = (self.exposed.remote(), shared.clone());
         let path_config = VerbsPathConfig {
             queue_pairs: plan.queue_pairs,
-            registering: self.registering,
+            registration: self.registering,
             ..VerbsPathConfig::default()
         };
         let engine_config = EngineConfig { mode: plan.mode.mode(), ..EngineConfig::default() };
@@ -317,27 +317,27 @@ impl<D: Device + 'static> Donor<'_, D> {
             let mut arenas = arenas.clone();
             arenas.swap(0, index);
             let mut path = VerbsPath::new(&device, &domain, &arenas, &path_config)?;
-            let lending = Lending::new(&device, &donors, &path.addresses())?;
+            let lending = DonorQueuePairs::new(&device, &donors, &path.addresses())?;
             path.connect(&lending.addresses(), remote)?;
-            let engine = ByEngine::new(Engine::new(&of_all, path, engine_config));
+            let engine = EnginePath::new(Engine::new(&of_all, path, engine_config));
             let load = Memory::new(engine, foreign.get(index).unwrap_or(&arenas[0]), requests[index])?;
             let copies = Copies::new(memory.clone(), requests[index]);
             let keep: Box<dyn Any> = Box::new(lending);
             Ok(Box::new(Thread { load, copies, _keep: keep, clock: HostClock::new(), interrupt }) as BoxedMember<_, _>)
         })?;
-        Ok(EngineTurns { crew, size, shared, before: EngineStats::default(), sum: Slice::new(), checked: 0 })
+        Ok(EngineSides { crew, size, shared, before: EngineStats::default(), sum: Slice::new(), checked: 0 })
     }
 }
 
 #[derive(Clone, Copy)]
-enum Ask {
+enum EngineOrder {
     Engine(Duration),
     Copies(Duration),
 }
 
 /// A thread with its engine, and the same requests as plain copies.
 struct Thread<P: Path> {
-    load: Memory<ByEngine<P>>,
+    load: Memory<EnginePath<P>>,
     copies: Copies,
     /// The donor's end of its queue pairs.
     _keep: Box<dyn Any>,
@@ -346,20 +346,20 @@ struct Thread<P: Path> {
 }
 
 impl<P: Path> Member for Thread<P> {
-    type Order = Ask;
+    type Order = EngineOrder;
     type Answer = (Slice, u64);
 
-    fn obey(&mut self, ask: Ask) -> anyhow::Result<(Slice, u64)> {
-        let slice = match ask {
-            Ask::Engine(duration) => self.load.drive(&self.clock, duration, self.interrupt)?,
-            Ask::Copies(duration) => self.copies.drive(&self.clock, duration, self.interrupt)?,
+    fn execute(&mut self, order: EngineOrder) -> anyhow::Result<(Slice, u64)> {
+        let slice = match order {
+            EngineOrder::Engine(duration) => self.load.drive(&self.clock, duration, self.interrupt)?,
+            EngineOrder::Copies(duration) => self.copies.drive(&self.clock, duration, self.interrupt)?,
         };
         Ok((slice, self.load.checked()))
     }
 }
 
-struct EngineTurns {
-    crew: Crew<Ask, (Slice, u64)>,
+struct EngineSides {
+    crew: Crew<EngineOrder, (Slice, u64)>,
     size: usize,
     shared: sinew::mem::atomic::Arc<Shared>,
     /// Counters of the engines at the start of the measurement, after the warm-up.
@@ -368,10 +368,10 @@ struct EngineTurns {
     checked: u64,
 }
 
-impl Turns for EngineTurns {
+impl MeasureSides for EngineSides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let ask = if side == 0 { Ask::Engine(duration) } else { Ask::Copies(duration) };
-        let slices = self.crew.order(&ask, duration)?;
+        let order = if side == 0 { EngineOrder::Engine(duration) } else { EngineOrder::Copies(duration) };
+        let slices = self.crew.order(&order, duration)?;
         // Sum over all threads.
         let mops: f64 = slices.iter().map(|(slice, _)| slice.mops()).sum();
         if side == 0 {
@@ -381,7 +381,7 @@ impl Turns for EngineTurns {
         Ok(Some(mops * self.size as f64 * 8e-3))
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         self.before = self.shared.stats();
         self.sum = Slice { latency: histogram(), ..Slice::new() };
     }
@@ -389,27 +389,28 @@ impl Turns for EngineTurns {
 
 fn figure(
     plan: &Plan,
-    carried: Carried,
+    fabric: VerbsFabric,
     size: usize,
     measured: &Measured,
-    turns: EngineTurns,
+    sides: EngineSides,
     chosen: &Chosen,
 ) -> anyhow::Result<Figure> {
     let op = plan.op.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let (mode, order) = (plan.mode.mode(), plan.order == Order::Sequential);
     let title =
-        format!("{op}s of {} by an engine over {}, {} in flight", units::size(size), carried.name(), plan.in_flight);
+        format!("{op}s of {} by an engine over {}, {} in flight", units::size(size), fabric.name(), plan.in_flight);
     let figure = measured.figure("memory bench", title, Unit::Gbps, 0);
-    let mut figure = figure.beside(measured, 1, Comparison::Baseline, "copies of the same bytes by the same threads");
-    let stats = turns.shared.stats();
-    let since = |of: fn(&EngineStats) -> u64| of(&stats).saturating_sub(of(&turns.before));
+    let mut figure =
+        figure.compared_with(measured, 1, Comparison::Baseline, "copies of the same bytes by the same threads");
+    let stats = sides.shared.stats();
+    let since = |of: fn(&EngineStats) -> u64| of(&stats).saturating_sub(of(&sides.before));
     let requests = since(|stats| stats.reads + stats.writes).max(1) as f64;
     let each = |count: u64| units::rounded(count as f64 / requests);
     ensure!(stats.failed == 0, "{} requests failed", stats.failed);
     figure.setup = json!({
         "op": op,
         "size": size,
-        "fabric": carried.name(),
+        "fabric": fabric.name(),
         "in_flight": plan.in_flight,
         "threads": plan.threads,
         "order": if order { "sequential" } else { "random" },
@@ -423,14 +424,14 @@ fn figure(
     });
     figure.details = json!({
         "rate_mops": figure.value.map(|gbps| units::rounded(gbps / (8e-3 * size as f64))),
-        "requests": turns.sum.done,
-        "checked": turns.checked,
+        "requests": sides.sum.done,
+        "checked": sides.checked,
         "operations_per_request": each(since(|stats| stats.read_ops + stats.write_ops)),
         "doorbells_per_request": each(since(|stats| stats.doorbells)),
         "merged_percent": units::rounded(100.0 * since(|stats| stats.merged) as f64 / requests),
         "copied_percent": units::rounded(100.0 * since(|stats| stats.copied) as f64 / requests),
         "held_back": since(|stats| stats.held_back),
-        "window_bytes": turns.shared.window_bytes().min(1 << 53),
+        "window_bytes": sides.shared.window_bytes().min(1 << 53),
     });
     Ok(figure)
 }
@@ -444,7 +445,7 @@ fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
             units::size(figure.setup["size"].as_u64().unwrap_or_default() as usize),
             figure.text(),
             format!("{} .. {}", units::figure(fold(f64::min)), units::figure(fold(f64::max))),
-            figure.beside_text(),
+            figure.compared_text(),
             figure.ratio().map(units::figure).unwrap_or_default(),
             of("operations_per_request"),
             of("doorbells_per_request"),

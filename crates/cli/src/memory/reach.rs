@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use sinew::remote_memory::donor::{KEY_LEN_MIN, Key};
 
-use crate::verbs::{Carried, DeviceArgs};
+use crate::verbs::{DeviceArgs, VerbsFabric};
 
 /// Means of reading and writing donors' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -49,8 +49,8 @@ impl ByArgs {
     /// The device that reads and writes; `None` for calls.
     pub fn device_args(&self, address: &str) -> Option<DeviceArgs> {
         let fabric = match self.by(address) {
-            By::Shm => Carried::Shm,
-            By::Ibverbs => Carried::Ibverbs,
+            By::Shm => VerbsFabric::Shm,
+            By::Ibverbs => VerbsFabric::Ibverbs,
             By::Rpc => return None,
         };
         Some(DeviceArgs { fabric, device: self.device.clone() })

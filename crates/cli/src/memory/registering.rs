@@ -4,7 +4,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use sinew::fabric::verbs::ProtectionDomain;
 use sinew::host::HostClock;
-use sinew::remote_memory::engine::{Crossing, Registering};
+use sinew::remote_memory::engine::{CostCurve, RegistrationPolicy};
 use sinew_harness::units::{self, parse_size};
 
 /// Times that each length is registered, and copied. All together takes some 15 ms, most of which the system spends on
@@ -17,17 +17,17 @@ pub enum RegisterFrom {
     /// The size is measured at start.
     Measured,
     /// The user gave the rule.
-    Fixed(Registering),
+    Fixed(RegistrationPolicy),
 }
 
 /// Parses the option, for clap.
 pub fn parse(text: &str) -> Result<RegisterFrom, String> {
     match text {
         "measured" => Ok(RegisterFrom::Measured),
-        "never" => Ok(RegisterFrom::Fixed(Registering::Never)),
-        "always" => Ok(RegisterFrom::Fixed(Registering::Always)),
+        "never" => Ok(RegisterFrom::Fixed(RegistrationPolicy::Never)),
+        "always" => Ok(RegisterFrom::Fixed(RegistrationPolicy::Always)),
         _ => parse_size(text)
-            .map(|len| RegisterFrom::Fixed(Registering::From(len)))
+            .map(|len| RegisterFrom::Fixed(RegistrationPolicy::From(len)))
             .map_err(|error| format!("{error}; or measured, never, or always")),
     }
 }
@@ -35,8 +35,8 @@ pub fn parse(text: &str) -> Result<RegisterFrom, String> {
 /// The rule for requests, and the measurement that led to it.
 #[derive(Clone, Debug)]
 pub struct Chosen {
-    pub registering: Registering,
-    pub crossing: Option<Crossing>,
+    pub registering: RegistrationPolicy,
+    pub crossing: Option<CostCurve>,
 }
 
 impl RegisterFrom {
@@ -45,11 +45,11 @@ impl RegisterFrom {
         match self {
             Self::Fixed(registering) => Ok(Chosen { registering, crossing: None }),
             Self::Measured => {
-                let crossing = Crossing::of_domain(domain, &HostClock::new(), ROUNDS);
+                let crossing = CostCurve::of_domain(domain, &HostClock::new(), ROUNDS);
                 let crossing = crossing.context(
                     "measuring the size from which memory is registered; give it with --register-from instead",
                 )?;
-                Ok(Chosen { registering: crossing.registering(), crossing: Some(crossing) })
+                Ok(Chosen { registering: crossing.policy(), crossing: Some(crossing) })
             }
         }
     }
@@ -59,7 +59,7 @@ impl Chosen {
     /// The rule as a sentence.
     pub fn sentence(&self) -> String {
         let how = if self.crossing.is_some() { "as measured at start" } else { "as asked for" };
-        match self.registering.least() {
+        match self.registering.threshold() {
             None => format!("Memory that is not registered is copied, {how}."),
             Some(least) => format!(
                 "Memory that is not registered is registered for requests of {} or more, and copied for others, {how}.",
@@ -70,10 +70,10 @@ impl Chosen {
 
     /// The rule and the measurement, as JSON.
     pub fn details(&self) -> Value {
-        let takes = self.crossing.iter().flat_map(|crossing| &crossing.takes);
+        let takes = self.crossing.iter().flat_map(|crossing| &crossing.costs);
         let takes = takes
             .map(|takes| json!({ "bytes": takes.len, "register_ns": takes.register_ns, "copy_ns": takes.copy_ns }));
-        json!({ "from_bytes": self.registering.least(), "measured": takes.collect::<Vec<_>>() })
+        json!({ "from_bytes": self.registering.threshold(), "measured": takes.collect::<Vec<_>>() })
     }
 }
 
@@ -87,14 +87,14 @@ mod tests {
     #[test]
     fn a_threshold_is_measured_or_said() {
         assert_eq!(parse("measured"), Ok(RegisterFrom::Measured));
-        assert_eq!(parse("never"), Ok(RegisterFrom::Fixed(Registering::Never)));
-        assert_eq!(parse("928K"), Ok(RegisterFrom::Fixed(Registering::PAPER)));
+        assert_eq!(parse("never"), Ok(RegisterFrom::Fixed(RegistrationPolicy::Never)));
+        assert_eq!(parse("928K"), Ok(RegisterFrom::Fixed(RegistrationPolicy::PAPER)));
         assert!(parse("some").unwrap_err().contains("measured"));
     }
 
     #[test]
     fn what_was_chosen_is_told_with_what_was_measured() {
-        let fixed = Chosen { registering: Registering::Never, crossing: None };
+        let fixed = Chosen { registering: RegistrationPolicy::Never, crossing: None };
         assert!(fixed.sentence().contains("copied") && fixed.details()["from_bytes"].is_null());
         let domain = ShmDevice::threads().unwrap().protection_domain().unwrap();
         let measured = RegisterFrom::Measured.choose(&domain).unwrap();

@@ -5,12 +5,12 @@ use sinew::Program;
 use sinew::fabric::verbs::Device;
 use sinew::host::{Interrupt, SystemEntropy, WakeOnInterrupt};
 use sinew::prelude::*;
-use sinew::remote_memory::donor::{CallsAlone, Key, Lends, Service, ServiceConfig};
+use sinew::remote_memory::donor::{CallsOnly, Key, MemoryProvider, Service, ServiceConfig};
 use sinew_harness::units::{self, parse_size};
 
 use super::reach::{By, ByArgs, KeyArgs, is_of_this_host};
 use crate::serve::ThreadArgs;
-use crate::verbs::{Carried, Job};
+use crate::verbs::{Job, VerbsFabric};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let serving = Serving { args, addresses, key: args.key.key()? };
     match args.by.device_args(&args.address) {
         Some(device) => device.run(serving),
-        None => serving.with(CallsAlone),
+        None => serving.with(CallsOnly),
     }
 }
 
@@ -106,13 +106,13 @@ struct Serving<'a> {
 impl Job for Serving<'_> {
     type Result = Outcome;
 
-    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Outcome> {
+    fn run<D: Device + 'static>(self, device: D, _: VerbsFabric) -> anyhow::Result<Outcome> {
         self.with(device)
     }
 }
 
 impl Serving<'_> {
-    fn with<L: Lends + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<Outcome> {
+    fn with<L: MemoryProvider + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<Outcome> {
         let Self { args, addresses, key } = self;
         let (threads, memory) = (&args.threads, args.memory);
         let start = || {
@@ -125,13 +125,13 @@ impl Serving<'_> {
         };
         let advice = |_: &str| format!("It lends {} of memory.", units::size(memory));
         let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
-        threads.tell_reports(&reports)?;
+        threads.print_reports(&reports)?;
         Ok(Outcome::Done)
     }
 }
 
 /// A server of a donor. It withdraws its memory when `interrupt`, if there is one, gets a request.
-fn server<L: Lends + Clone + Send + Sync + 'static>(
+fn server<L: MemoryProvider + Clone + Send + Sync + 'static>(
     nexus: &Nexus,
     lends: L,
     memory: usize,
@@ -143,7 +143,7 @@ fn server<L: Lends + Clone + Send + Sync + 'static>(
         let service = Service::new(&lends, config, Box::new(SystemEntropy::new()?));
         let service = service.with_context(|| format!("exposing {} of memory", units::size(memory)))?;
         let wakes = interrupt.map(|interrupt| interrupt.wake_on_interrupt(rpc.waker()));
-        Ok::<_, anyhow::Error>(Part { service, interrupt, wants_back: false, _wakes: wakes })
+        Ok::<_, anyhow::Error>(Part { service, interrupt, is_withdrawing: false, _wakes: wakes })
     })
 }
 
@@ -152,7 +152,7 @@ pub fn lend(by: &ByArgs, address: &str, memory: usize, key: Option<Key>) -> anyh
     let lending = Lending { address, memory, key };
     match by.device_args(address) {
         Some(device) => device.run(lending),
-        None => lending.with(CallsAlone),
+        None => lending.with(CallsOnly),
     }
 }
 
@@ -165,33 +165,33 @@ struct Lending<'a> {
 impl Job for Lending<'_> {
     type Result = sinew::ServerHandle;
 
-    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<sinew::ServerHandle> {
+    fn run<D: Device + 'static>(self, device: D, _: VerbsFabric) -> anyhow::Result<sinew::ServerHandle> {
         self.with(device)
     }
 }
 
 impl Lending<'_> {
-    fn with<L: Lends + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<sinew::ServerHandle> {
+    fn with<L: MemoryProvider + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<sinew::ServerHandle> {
         let nexus = Nexus::builder().config(Config { client_events: true, ..Config::default() }).build()?;
         Ok(server(&nexus, lends, self.memory, self.key, None).at(self.address).start()?)
     }
 }
 
 /// The donor's thread, which answers requests for slabs, and reads and writes by calls.
-struct Part<L: Lends> {
+struct Part<L: MemoryProvider> {
     service: Service<L>,
     interrupt: Option<Interrupt>,
     /// Whether it has asked for its memory back.
-    wants_back: bool,
+    is_withdrawing: bool,
     _wakes: Option<WakeOnInterrupt>,
 }
 
-impl<L: Lends> Part<L> {
+impl<L: MemoryProvider> Part<L> {
     /// Asks for the memory back, and ends the server once it has all of it.
-    fn withdraw(&mut self, interrupt: Interrupt) {
-        if !self.wants_back {
-            self.wants_back = true;
-            self.service.want_back();
+    fn begin_withdrawal(&mut self, interrupt: Interrupt) {
+        if !self.is_withdrawing {
+            self.is_withdrawing = true;
+            self.service.begin_withdrawal();
             let lent = self.service.donor().lent_bytes();
             output::complain(format_args!(
                 "nothing more is lent; {} are still in volumes, which move them while they are open",
@@ -205,18 +205,18 @@ impl<L: Lends> Part<L> {
     }
 }
 
-impl<L: Lends> Program for Part<L> {
+impl<L: MemoryProvider> Program for Part<L> {
     type Error = anyhow::Error;
 
     fn turn(&mut self, rpc: &mut Rpc) -> anyhow::Result<Flow> {
         let service = &mut self.service;
-        let busy = rpc.turn_with(|call| service.take(call));
+        let busy = rpc.turn_with(|call| service.handle_call(call));
         while let Some(event) = rpc.poll_client_event() {
-            self.service.hear(event);
+            self.service.handle_event(event);
         }
         while rpc.poll_completion().is_some() || rpc.poll_event().is_some() {}
         if let Some(interrupt) = self.interrupt.filter(|it| it.is_requested() && !it.is_set()) {
-            self.withdraw(interrupt);
+            self.begin_withdrawal(interrupt);
         }
         Ok(busy.into())
     }

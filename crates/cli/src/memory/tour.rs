@@ -10,14 +10,14 @@ use sinew::fabric::verbs::Slice as Bytes;
 use sinew::host::{HostClock, Interrupt, SystemEntropy};
 use sinew::mem::SharedMemory;
 use sinew::prelude::*;
-use sinew::remote_memory::pool::{PoolConfig, Room, VerbsDonors, place};
+use sinew::remote_memory::pool::{DonorSpace, PoolConfig, VerbsDonors, place_volume};
 use sinew::remote_memory::store::{BLOCK, Job, Request, Store};
 use sinew::remote_memory::volume::{Donors as _, Opening, Volume, VolumeConfig};
 use sinew::shm::verbs::ShmDevice;
 use sinew_harness::load::Drive;
-use sinew_harness::load::memory::{ByStore, Copies, Memory, Requests, fill};
+use sinew_harness::load::memory::{Copies, Memory, Requests, StorePath, fill};
 use sinew_harness::run::Progress;
-use sinew_harness::{Comparison, Figure, Run, Turns, Unit};
+use sinew_harness::{Comparison, Figure, MeasureSides, Run, Unit};
 
 use super::bench::fill_all;
 use crate::child::ServerProcess;
@@ -53,7 +53,7 @@ pub fn volume(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result
     let memory = SharedMemory::private(LEN)?;
     fill_all(&memory)?;
     let mut sides = Sides {
-        load: Memory::new(ByStore::new(volume), &arena, requests)?,
+        load: Memory::new(StorePath::new(volume), &arena, requests)?,
         copies: Copies::new(memory, requests),
         clock: HostClock::new(),
         interrupt,
@@ -68,10 +68,10 @@ pub fn volume(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result
         yardstick: None,
         interrupt,
     };
-    let measured = run.alternate(2, &mut sides, progress)?;
+    let measured = run.measure_alternately(2, &mut sides, progress)?;
     let figure = measured.figure("memory volume", ": reads of 4 KB", Unit::Mops, 0);
     let what = "copies of 4 KB by the same thread";
-    let mut figure = figure.beside(&measured, 1, Comparison::Baseline, what);
+    let mut figure = figure.compared_with(&measured, 1, Comparison::Baseline, what);
     figure.setup = json!({ "copies": COPIES, "len": LEN, "size": BLOCK, "in_flight": WINDOW, "fabric": "shm" });
     figure.details = json!({ "requests": sides.done, "checked": sides.load.checked() });
     Ok(figure)
@@ -98,8 +98,9 @@ fn create(addresses: &[&str]) -> anyhow::Result<Volume<Donors>> {
     let donors = donors.collect::<anyhow::Result<Vec<_>>>()?;
     let device = ShmDevice::open(&"shm://".parse()?)?;
     let donors = VerbsDonors::new(&device, donors, 32 << 20, PoolConfig::default())?;
-    let rooms: Vec<Room> = donors.ids().iter().map(|donor| Room { donor: *donor, free: GIVEN as u64 }).collect();
-    let new = place(LEN as u64, COPIES, SLAB, SystemEntropy::new()?.next_u64(), &rooms)
+    let rooms: Vec<DonorSpace> =
+        donors.ids().iter().map(|donor| DonorSpace { donor: *donor, free: GIVEN as u64 }).collect();
+    let new = place_volume(LEN as u64, COPIES, SLAB, SystemEntropy::new()?.next_u64(), &rooms)
         .context("placing a volume at two donors")?;
     let mut opening = Opening::create(donors, 1, new, VolumeConfig::default());
     finish("making a volume", || Ok(opening.turn()?))
@@ -132,14 +133,14 @@ fn write_all(volume: &mut Volume<Donors>) -> anyhow::Result<()> {
 }
 
 struct Sides {
-    load: Memory<ByStore<Volume<Donors>>>,
+    load: Memory<StorePath<Volume<Donors>>>,
     copies: Copies,
     clock: HostClock,
     interrupt: Interrupt,
     done: u64,
 }
 
-impl Turns for Sides {
+impl MeasureSides for Sides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         let slice = match side {
             0 => self.load.drive(&self.clock, duration, self.interrupt)?,

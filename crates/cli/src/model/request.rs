@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use sinew::fabric::verbs::Verb;
-use sinew_harness::load::verbs::{Carrier, Op, name};
+use sinew_harness::load::verbs::{Op, TransportKind, name};
 use sinew_harness::units::{self, parse_count, parse_size};
 use sinew_sim::nic::{Post, Profile, Requests, Source, transport_name, verb_name};
 
@@ -33,7 +33,7 @@ pub struct RequestArgs {
     pub verb: Option<Op>,
     /// Transport of its queue pair [default: ud for send, else rc]
     #[arg(long, visible_alias = "connection", value_enum, ignore_case = true)]
-    transport: Option<Carrier>,
+    transport: Option<TransportKind>,
     /// Length of its payload, in bytes, as 32 or 4K [default: 32; 4 with --header-only, 8 for atomics]
     #[arg(long, visible_alias = "size", allow_negative_numbers = true, value_parser = parse_size)]
     payload: Option<usize>,
@@ -113,7 +113,7 @@ impl RequestArgs {
         let verb = verb(op);
         let is_atomic = matches!(verb, Verb::FetchAdd | Verb::CompareSwap);
         let brings = is_atomic || verb == Verb::Read;
-        let carrier = self.transport.unwrap_or(if verb == Verb::Send { Carrier::Ud } else { Carrier::Rc });
+        let carrier = self.transport.unwrap_or(if verb == Verb::Send { TransportKind::Ud } else { TransportKind::Rc });
         let usual = if is_atomic { 8 } else { 32 };
         let len = self.payload.unwrap_or(if self.header_only { 4 } else { usual });
         let source = match self {

@@ -31,5 +31,5 @@ pub fn start() -> anyhow::Result<Outcome> {
 /// Tells the parent that the mount is ready. After this, nobody reads the output.
 pub fn tell_ready() -> anyhow::Result<()> {
     output::print(READY)?;
-    sinew_mount::daemon::hush().context("closing the terminal's side")
+    sinew_mount::daemon::discard_output().context("closing the terminal's side")
 }

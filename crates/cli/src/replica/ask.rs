@@ -5,7 +5,7 @@ use std::io::Read;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use sinew::replica::client_wire::Freshness;
-use sinew::replica::kv::{Command, Done, Expect, Found, Item, Query};
+use sinew::replica::kv::{Command, CommandResult, Expect, Item, Query, QueryResult};
 use sinew::replica::wire;
 
 use super::cluster::ClusterArgs;
@@ -134,12 +134,12 @@ pub fn put(args: &PutArgs) -> anyhow::Result<Outcome> {
     };
     let answer = args.cluster.open()?.command(&command)?;
     match wire::decode(&answer) {
-        Ok(Done::Changed { revision }) => {
+        Ok(CommandResult::Changed { revision }) => {
             let text = format!("revision {revision}");
             output::print(if args.json { json!({ "revision": revision }).to_string() } else { text })?;
             Ok(Outcome::Done)
         }
-        Ok(Done::Differs { found }) => {
+        Ok(CommandResult::Differs { found }) => {
             if args.json {
                 let found = found.map(|found| json!({ "revision": found.revision, "value": shown(found.value) }));
                 output::print(json!({ "found": found }))?;
@@ -182,25 +182,25 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
     };
     let answer = args.cluster.open()?.query(freshness, &query)?;
     match wire::decode(&answer) {
-        Ok(Found::Item { item: Some(item), revision }) => {
+        Ok(QueryResult::Item { item: Some(item), revision }) => {
             if args.json {
-                let mut told = item_json(&item, key);
-                told["revision"] = revision.into();
-                output::print(told)?;
+                let mut object = item_json(&item, key);
+                object["revision"] = revision.into();
+                output::print(object)?;
             } else {
                 let line = [item.value, b"\n"].concat();
                 output::print_bytes(&line)?;
             }
             Ok(Outcome::Done)
         }
-        Ok(Found::Item { item: None, revision }) => {
+        Ok(QueryResult::Item { item: None, revision }) => {
             match args.json {
                 true => _ = output::print(json!({ "revision": revision, "key": args.key, "value": null }))?,
                 false => output::complain(format_args!("there is no {}", args.key)),
             }
             Ok(Outcome::FoundWrong)
         }
-        Ok(Found::Items { revision, items, more }) => {
+        Ok(QueryResult::Items { revision, items, more }) => {
             if args.json {
                 let items: Vec<_> = items.iter().map(|item| item_json(item, item.key)).collect();
                 output::print(json!({ "revision": revision, "items": items, "more": more }))?;
@@ -222,8 +222,8 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
 pub fn delete(args: &DeleteArgs) -> anyhow::Result<Outcome> {
     let answer = args.cluster.open()?.command(&Command::Delete { key: args.key.as_bytes() })?;
     let revision = match wire::decode(&answer) {
-        Ok(Done::Changed { revision }) => Some(revision),
-        Ok(Done::NotThere) => None,
+        Ok(CommandResult::Changed { revision }) => Some(revision),
+        Ok(CommandResult::KeyMissing) => None,
         _ => bail!("an answer that cannot be read: use the same release everywhere"),
     };
     match revision {

@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use serde_json::json;
-use sinew::replica::client::Answered;
-use sinew::replica::client_wire::Ask;
+use sinew::replica::client::RequestOutcome;
+use sinew::replica::client_wire::ClientRequest;
 
 use super::cluster::ClusterArgs;
 use crate::fabrics::{self, Purpose};
@@ -99,12 +99,12 @@ pub struct TransferArgs {
 }
 
 impl ChangeArgs {
-    fn run(&self, ask: &Ask<'_>, done: &str) -> anyhow::Result<Outcome> {
+    fn run(&self, ask: &ClientRequest<'_>, done: &str) -> anyhow::Result<Outcome> {
         let mut cluster = self.cluster.open()?;
         // Longer than the leader's own time-out, so that the leader can say why it gave up.
         cluster.timeout_ns = cluster.timeout_ns.max(40_000_000_000);
         match cluster.ask(ask, None)? {
-            Answered::Done => {}
+            RequestOutcome::Done => {}
             other => bail!("an answer to another request: {other:?}"),
         }
         output::print(if self.json { json!({ "done": true }).to_string() } else { done.to_owned() })?;
@@ -117,20 +117,20 @@ pub fn add(args: &AddArgs) -> anyhow::Result<Outcome> {
     let (name, address) = args.member.clone();
     fabrics::check(&address, Purpose::Call).map_err(Usage::of)?;
     let done = if args.learner { format!("{name} learns") } else { format!("{name} is a member") };
-    args.change.run(&Ask::Add { name, address, learner: args.learner }, &done)
+    args.change.run(&ClientRequest::Add { name, address, learner: args.learner }, &done)
 }
 
 /// Runs `sinew replica promote`.
 pub fn promote(args: &PromoteArgs) -> anyhow::Result<Outcome> {
-    args.change.run(&Ask::Promote { name: args.name.clone() }, &format!("{} votes", args.name))
+    args.change.run(&ClientRequest::Promote { name: args.name.clone() }, &format!("{} votes", args.name))
 }
 
 /// Runs `sinew replica remove`.
 pub fn remove(args: &RemoveArgs) -> anyhow::Result<Outcome> {
-    args.change.run(&Ask::Remove { name: args.name.clone() }, &format!("{} is no member any more", args.name))
+    args.change.run(&ClientRequest::Remove { name: args.name.clone() }, &format!("{} is no member any more", args.name))
 }
 
 /// Runs `sinew replica transfer`.
 pub fn transfer(args: &TransferArgs) -> anyhow::Result<Outcome> {
-    args.change.run(&Ask::Transfer { name: args.name.clone() }, "done")
+    args.change.run(&ClientRequest::Transfer { name: args.name.clone() }, "done")
 }

@@ -3,9 +3,9 @@
 use anyhow::{Context, bail, ensure};
 use sinew::host::SystemEntropy;
 use sinew::prelude::*;
-use sinew::replica::client::{Answered, Client, ClientError};
-use sinew::replica::client_wire::Ask;
-use sinew::replica::kv::{Command, Done};
+use sinew::replica::client::{Client, ClientError, RequestOutcome};
+use sinew::replica::client_wire::ClientRequest;
+use sinew::replica::kv::{Command, CommandResult};
 use sinew::replica::wire;
 
 use crate::fabrics::{self, Purpose};
@@ -59,7 +59,7 @@ impl ClusterArgs {
 pub fn config() -> Config {
     const MS: u64 = 1_000_000;
     Config {
-        poller: sinew::fabric::PollerConfig::SLEEP,
+        poller: sinew::fabric::PollPolicy::SLEEP,
         slots: 64,
         peer_timeout_ns: 1000 * MS,
         probe_interval_ns: 100 * MS,
@@ -77,7 +77,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Turns the client until a request is over, and returns its tag and result.
-    pub fn next(&mut self) -> anyhow::Result<(u64, Result<Answered, ClientError>)> {
+    pub fn next(&mut self) -> anyhow::Result<(u64, Result<RequestOutcome, ClientError>)> {
         loop {
             let busy = self.client.turn();
             if let Some(done) = self.client.poll() {
@@ -95,7 +95,7 @@ impl Cluster {
         Ok(rpc.rest(busy, wait_ns)?)
     }
 
-    fn one(&mut self) -> anyhow::Result<Answered> {
+    fn one(&mut self) -> anyhow::Result<RequestOutcome> {
         Ok(self.next()?.1?)
     }
 
@@ -105,8 +105,8 @@ impl Cluster {
         wire::encode(command, &mut bytes);
         self.client.run(0, &bytes, self.timeout_ns)?;
         match self.one()? {
-            Answered::Ran(done) => {
-                ensure!(wire::decode(&done) != Ok(Done::Malformed), "the members run another release");
+            RequestOutcome::CommandAnswer(done) => {
+                ensure!(wire::decode(&done) != Ok(CommandResult::Malformed), "the members run another release");
                 Ok(done)
             }
             other => bail!("an answer to another request: {other:?}"),
@@ -123,13 +123,13 @@ impl Cluster {
         wire::encode(query, &mut bytes);
         self.client.read(0, freshness, &bytes, self.timeout_ns)?;
         match self.one()? {
-            Answered::Found(found) => Ok(found),
+            RequestOutcome::QueryAnswer(found) => Ok(found),
             other => bail!("an answer to another request: {other:?}"),
         }
     }
 
     /// Sends a request that is neither a command nor a query, to the member at `at` if given.
-    pub fn ask(&mut self, ask: &Ask<'_>, at: Option<&str>) -> anyhow::Result<Answered> {
+    pub fn ask(&mut self, ask: &ClientRequest<'_>, at: Option<&str>) -> anyhow::Result<RequestOutcome> {
         self.client.ask(0, ask, at, self.timeout_ns)?;
         self.one()
     }

@@ -15,7 +15,7 @@ use sinew::replica::member::{Member, MemberConfig};
 use super::cluster;
 use crate::fabrics::{self, Purpose};
 use crate::memory::reach::{KeyArgs, is_of_this_host};
-use crate::serve::{TellArgs, begin};
+use crate::serve::{OutputArgs, begin};
 use crate::{Outcome, Usage, advice, output};
 
 /// Time that a new leader has to take over after a planned stop.
@@ -77,7 +77,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]
-    tells: TellArgs,
+    tells: OutputArgs,
 }
 
 /// Parses NAME=URL.
@@ -120,7 +120,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
         let mut config = cluster::config();
         if args.spin {
-            config.poller = sinew::fabric::PollerConfig::ADAPTIVE;
+            config.poller = sinew::fabric::PollPolicy::ADAPTIVE;
         }
         let nexus = Nexus::builder().config(config).build()?;
         let rpc = Rpc::open_with(&nexus, address)?;
@@ -139,36 +139,36 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let address = host.rpc().address().to_string();
         let ask =
             format!("Stop with Ctrl-C. See who leads with: sinew replica status --at {}", advice::quoted(&address));
-        args.tells.tell_ready(&[address], ask)?;
+        args.tells.print_ready(&[address], ask)?;
         let _guard = interrupt.wake_on_interrupt(host.rpc().waker());
         drive(&mut host, interrupt, &args.tells)?;
         let now_ns = sinew::Endpoint::now_ns(host.rpc());
         let status = host.member().status(now_ns);
-        let told = json!({ "role": format!("{:?}", status.role), "term": status.term, "applied": status.applied });
-        args.tells.tell_end("status", told, format_args!("{} entries were applied", status.applied))?;
+        let report = json!({ "role": format!("{:?}", status.role), "term": status.term, "applied": status.applied });
+        args.tells.print_end("status", report, format_args!("{} entries were applied", status.applied))?;
         Ok(Outcome::Done)
     })?;
     Ok(ended.unwrap_or(Outcome::Failed))
 }
 
 /// Serves until the interrupt, and then until another member leads or time is up.
-fn drive(host: &mut Kv, interrupt: Interrupt, tells: &TellArgs) -> anyhow::Result<()> {
-    let mut said = String::new();
-    let mut look_ns = 0;
+fn drive(host: &mut Kv, interrupt: Interrupt, tells: &OutputArgs) -> anyhow::Result<()> {
+    let mut last_text = String::new();
+    let mut next_check_ns = 0;
     while !interrupt.is_set() {
         step(host)?;
         let now_ns = sinew::Endpoint::now_ns(host.rpc());
-        if now_ns >= look_ns && !tells.is_child() {
-            look_ns = now_ns + 100_000_000;
-            let says = match host.refusal() {
+        if now_ns >= next_check_ns && !tells.is_child() {
+            next_check_ns = now_ns + 100_000_000;
+            let text = match host.refusal() {
                 Some((address, why)) => {
                     format!("{address} does not talk to this member: {why}; give all the same --key-file")
                 }
-                None => says(&host.member().status(now_ns)),
+                None => state_text(&host.member().status(now_ns)),
             };
-            if says != said {
-                output::note(&says);
-                said = says;
+            if text != last_text {
+                output::note(&text);
+                last_text = text;
             }
         }
     }
@@ -187,12 +187,12 @@ fn drive(host: &mut Kv, interrupt: Interrupt, tells: &TellArgs) -> anyhow::Resul
 
 fn step(host: &mut Kv) -> anyhow::Result<()> {
     let busy = host.turn()?;
-    let rest_ns = host.rest_ns();
+    let rest_ns = host.sleep_ns();
     Ok(host.rpc().rest(busy, Some(rest_ns))?)
 }
 
 /// The member's state as text, which is printed whenever it changes.
-fn says(status: &Status) -> String {
+fn state_text(status: &Status) -> String {
     let leader = status.leader.as_ref().map(|leader| leader.name.as_str());
     match (status.role, leader) {
         (Role::Founding, _) => "waits until all of --peers are there".to_owned(),

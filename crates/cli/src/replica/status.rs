@@ -1,8 +1,8 @@
 //! `sinew replica status`: who leads, and how far each member is.
 
 use serde_json::{Value, json};
-use sinew::replica::client::{Answered, ClientError};
-use sinew::replica::client_wire::{Ask, Role, Status};
+use sinew::replica::client::{ClientError, RequestOutcome};
+use sinew::replica::client_wire::{ClientRequest, Role, Status};
 
 use super::cluster::{ClusterArgs, DEFAULTS};
 use crate::{Outcome, output, table};
@@ -58,9 +58,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             continue;
         }
         cluster.client.learn_address(&address);
-        cluster.client.ask(0, &Ask::Status, Some(&address), cluster.timeout_ns)?;
+        cluster.client.ask(0, &ClientRequest::Status, Some(&address), cluster.timeout_ns)?;
         let status = match cluster.next()?.1 {
-            Ok(Answered::Status(status)) => Some(*status),
+            Ok(RequestOutcome::Status(status)) => Some(*status),
             Ok(_) | Err(ClientError::NoAnswer { .. }) => None,
             Err(error) => return Err(error.into()),
         };
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let leader = statuses().filter(|status| status.role == Role::Leader).max_by_key(|status| status.term).cloned();
     let committed = statuses().map(|status| status.committed).max().unwrap_or(0);
     if args.json {
-        let members: Vec<Value> = lines.iter().map(|line| told(line, committed)).collect();
+        let members: Vec<Value> = lines.iter().map(|line| member_json(line, committed)).collect();
         output::print(json!({ "leader": leader.as_ref().map(|leader| &leader.me.name), "members": members }))?;
     } else {
         let rows = lines.iter().map(|line| row(line, committed));
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(if leader.is_some() { Outcome::Done } else { Outcome::FoundWrong })
 }
 
-fn told(line: &Line, committed: u64) -> Value {
+fn member_json(line: &Line, committed: u64) -> Value {
     let Some(status) = &line.status else {
         return json!({ "name": line.name, "address": line.address, "error": "no answer" });
     };

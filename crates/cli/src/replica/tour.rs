@@ -7,10 +7,10 @@ use serde_json::json;
 use sinew::host::{HostClock, Interrupt, SystemEntropy};
 use sinew::prelude::*;
 use sinew::replica::client::Client;
-use sinew_harness::load::replica::{Asks, Replica, Shape};
+use sinew_harness::load::replica::{Replica, ReplicaRequest, Shape};
 use sinew_harness::load::{Drive, Slice};
 use sinew_harness::run::Progress;
-use sinew_harness::{Comparison, Figure, Run, Turns, Unit};
+use sinew_harness::{Comparison, Figure, MeasureSides, Run, Unit};
 
 use super::cluster;
 use crate::child::ServerProcess;
@@ -44,9 +44,9 @@ pub fn puts(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<F
         yardstick: None,
         interrupt,
     };
-    let measured = run.alternate(2, &mut sides, progress)?;
+    let measured = run.measure_alternately(2, &mut sides, progress)?;
     let figure = measured.figure("replica put", "a PUT of 64 B", Unit::Ns, 0);
-    let mut figure = figure.beside(&measured, 1, Comparison::Baseline, "a read that one member answers alone");
+    let mut figure = figure.compared_with(&measured, 1, Comparison::Baseline, "a read that one member answers alone");
     figure.setup =
         json!({ "members": NAMES.len(), "value_len": SHAPE.value_len, "in_flight": SHAPE.window, "fabric": "shm" });
     figure.details = json!({ "puts": sides.sum.done });
@@ -62,9 +62,9 @@ struct Sides {
     sum: Slice,
 }
 
-impl Turns for Sides {
+impl MeasureSides for Sides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        self.load.ask_for(if side == 0 { Asks::Puts } else { Asks::Reads });
+        self.load.set_kind(if side == 0 { ReplicaRequest::Puts } else { ReplicaRequest::Reads });
         let slice = self.load.drive(&self.clock, duration, self.interrupt)?;
         if side == 0 {
             self.sum.add(&slice);
@@ -72,7 +72,7 @@ impl Turns for Sides {
         Ok(Some(slice.latency.value_at_quantile(0.5) as f64))
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         self.sum = Slice::new();
     }
 }

@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use serde_json::json;
-use sinew::replica::client::Answered;
-use sinew::replica::kv::{Found, Query};
+use sinew::replica::client::RequestOutcome;
+use sinew::replica::kv::{Query, QueryResult};
 use sinew::replica::wire;
 
 use super::cluster::ClusterArgs;
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             let now = Query::Range { from: b"", to: Some(b""), limit: 1 };
             let answer = cluster.query(sinew::replica::client_wire::Freshness::Linear, &now)?;
             match wire::decode(&answer) {
-                Ok(Found::Items { revision, .. }) => revision + 1,
+                Ok(QueryResult::Items { revision, .. }) => revision + 1,
                 _ => bail!("an answer that cannot be read: use the same release everywhere"),
             }
         }
@@ -60,9 +60,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let mut query = Vec::new();
         wire::encode(&Query::Watch { prefix: args.prefix.as_bytes(), from, limit }, &mut query);
         cluster.client.watch(0, &query, u64::MAX >> 1)?;
-        let Answered::Found(found) = cluster.next()?.1? else { bail!("an answer to another request") };
+        let RequestOutcome::QueryAnswer(found) = cluster.next()?.1? else { bail!("an answer to another request") };
         match wire::decode(&found) {
-            Ok(Found::Changes { changes, next }) => {
+            Ok(QueryResult::Changes { changes, next }) => {
                 for change in &changes {
                     let (key, value) = (String::from_utf8_lossy(change.key), change.value.map(String::from_utf8_lossy));
                     output::print(match (args.json, value) {
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
                 left -= (changes.len() as u64).min(left);
                 from = next;
             }
-            Ok(Found::Compacted { oldest }) => {
+            Ok(QueryResult::Compacted { oldest }) => {
                 bail!(
                     "changes from revision {from} on are no longer kept: watch from {oldest} on, and read the present values first"
                 )

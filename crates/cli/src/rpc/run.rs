@@ -13,7 +13,7 @@ use sinew::prelude::*;
 use sinew::shm::Hub;
 use sinew_harness::load::Slice;
 use sinew_harness::run::{Interrupted, Progress};
-use sinew_harness::{Comparison, Figure, Run, Turns, histogram, machine, service, units};
+use sinew_harness::{Comparison, Figure, MeasureSides, Run, histogram, machine, service, units};
 
 use super::limit::LimitMeter;
 use super::plan::{Kind, RpcPlan};
@@ -129,7 +129,7 @@ impl Calls<'_> {
     }
 }
 
-impl Turns for Calls<'_> {
+impl MeasureSides for Calls<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
         Ok(Some(match (side, self.plan.kind) {
             (0, _) => self.slices(self.plan.sessions, duration, true)?,
@@ -138,7 +138,7 @@ impl Turns for Calls<'_> {
         }))
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         self.sum.latency.reset();
     }
 }
@@ -173,13 +173,13 @@ fn measure_until(plan: &RpcPlan, interrupt: Interrupt, progress: &mut Progress<'
         yardstick: Some((plan.yardstick(), &plan.references)),
         interrupt,
     };
-    let measured = run.alternate(2, &mut calls, progress)?;
+    let measured = run.measure_alternately(2, &mut calls, progress)?;
     let [server, client] = calls.clients.report()?;
     let Calls { meter, sum, .. } = calls;
     let comparison = if plan.kind == Kind::Scale { Comparison::Baseline } else { Comparison::Limit };
     let figure = measured.figure(format!("rpc {}", plan.kind.name()), title(plan), plan.kind.unit(), 0);
-    let mut figure = figure.beside(&measured, 1, comparison, meter.what());
-    if let Some(beside) = &mut figure.beside {
+    let mut figure = figure.compared_with(&measured, 1, comparison, meter.what());
+    if let Some(beside) = &mut figure.compared {
         beside.has_ratio = plan.has_ratio(meter.size());
         if !beside.has_ratio {
             beside.what += &format!(", of {}, the longest that it can be measured with", units::size(meter.size()));

@@ -8,7 +8,7 @@ use super::run::{self, SequencerPlan};
 use super::verbs::HERD_WINDOW;
 use crate::fabrics::{self, Fabric};
 use crate::measure::{MeasureArgs, with_progress};
-use crate::verbs::{Carried, DeviceArgs, parse_address};
+use crate::verbs::{DeviceArgs, VerbsFabric, parse_address};
 use crate::{Outcome, Usage};
 
 const HELP: &str = "\
@@ -76,10 +76,10 @@ impl Args {
         }
         let name = self.design.name();
         let carried = match fabric {
-            Fabric::Shm => Carried::Shm,
-            Fabric::Ibverbs => Carried::Ibverbs,
+            Fabric::Shm => VerbsFabric::Shm,
+            Fabric::Ibverbs => VerbsFabric::Ibverbs,
             // Not used.
-            Fabric::Udp | Fabric::Xdp if is_rpc => Carried::Shm,
+            Fabric::Udp | Fabric::Xdp if is_rpc => VerbsFabric::Shm,
             _ => anyhow::bail!("--design {name} does not run on --fabric {}", fabric.name()),
         };
         let device = DeviceArgs { fabric: carried, device: self.device.clone() };

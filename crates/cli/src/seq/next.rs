@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let fabric = fabrics::check(&args.address, Purpose::Call).map_err(Usage::of)?;
     interrupted::ends()?;
     let mut rpc = Rpc::open(&fabric.client_address("", Some(&args.address)))?;
-    let absent = |error| advice::serve_there(error, "sinew serve sequencer", &args.address);
+    let absent = |error| advice::with_start_hint(error, "sinew serve sequencer", &args.address);
     let session = rpc.connect(&args.address).map_err(absent)?;
     let reply = rpc.call(session, NEXT, request_bytes(args.count))?;
     let (numbers, found) = read_answer(&reply, args.count)?;

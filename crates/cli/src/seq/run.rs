@@ -9,22 +9,22 @@ use sinew::host::{HostClock, Interrupt};
 use sinew::sequencer::rpc::RpcClient;
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
-use sinew_harness::load::sequencer::{Counts, Seen, Sequencer};
+use sinew_harness::load::sequencer::{SeenNumbers, Sequencer, SequencerLoad};
 use sinew_harness::load::{Slice, echo};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
-use sinew_harness::{Comparison, Drivers, Figure, Measured, Turns, Unit, machine, units};
+use sinew_harness::{Comparison, Drivers, Figure, MeasureSides, Measured, Unit, machine, units};
 
 use super::Design;
 use super::limit::header_only_echo_mops;
-use super::verbs::meet;
+use super::verbs::connect;
 use crate::child::ServerProcess;
 use crate::echo::{EchoPlan, Echoes};
 use crate::endpoint_args::LimitArgs;
 use crate::fabrics::{self, Fabric};
 use crate::interrupted;
 use crate::measure::Setting;
-use crate::verbs::{Carried, DeviceArgs, Job};
+use crate::verbs::{DeviceArgs, Job, VerbsFabric};
 
 /// Length of the echoes that RPC is compared with, in bytes: that of an answer.
 const ECHO_LEN: usize = 16;
@@ -80,7 +80,7 @@ impl SequencerPlan {
 }
 
 /// Client threads of a sequencer.
-type Clients = Drivers<dyn Counts>;
+type Clients = Drivers<dyn SequencerLoad>;
 
 /// Driver of a thread over RPC.
 fn boxed(
@@ -88,19 +88,19 @@ fn boxed(
     address: &str,
     window: usize,
     batch: usize,
-) -> anyhow::Result<(Box<dyn Counts>, ())> {
+) -> anyhow::Result<(Box<dyn SequencerLoad>, ())> {
     let session = rpc.connect(address)?;
     let client = RpcClient::new(rpc, session, window, None)?;
     Ok((Box::new(Sequencer::new(client, HostClock::new(), window, batch)), ()))
 }
 
 /// Comparison of a figure: its kind, its description, and a function that measures a slice of it.
-type Beside<'a> = (Comparison, &'static str, Box<dyn FnMut(Duration) -> anyhow::Result<f64> + 'a>);
+type ComparedSide<'a> = (Comparison, &'static str, Box<dyn FnMut(Duration) -> anyhow::Result<f64> + 'a>);
 
 /// Sides that take turns: a sequencer's clients, the comparison, and the clients once more, for ranges.
-struct SequencerTurns<'a> {
+struct SequencerSides<'a> {
     clients: Clients,
-    beside: Option<Beside<'a>>,
+    compared: Option<ComparedSide<'a>>,
     range: u32,
     /// First number that has not been accounted for: each from here on must be handed out once.
     from: u64,
@@ -113,13 +113,13 @@ fn mops(slices: &[Slice]) -> f64 {
     slices.iter().map(Slice::mops).sum()
 }
 
-impl SequencerTurns<'_> {
+impl SequencerSides<'_> {
     /// Measures a slice of the sequencer. Returns the rate of calls, or an error if a number was handed out twice or
     /// was too low.
     fn calls(&mut self, duration: Duration, count: u32) -> anyhow::Result<f64> {
         let from = self.from;
         let mut slices = self.clients.slices(duration, move |_, client| client.expect(count, from))?;
-        let mut all = Seen::new(from);
+        let mut all = SeenNumbers::new(from);
         for seen in self.clients.each(Duration::ZERO, |_, client| Ok(client.take_seen()))? {
             all.add(&seen)?;
         }
@@ -139,16 +139,16 @@ impl SequencerTurns<'_> {
     }
 }
 
-impl Turns for SequencerTurns<'_> {
+impl MeasureSides for SequencerSides<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        match (side, &mut self.beside) {
+        match (side, &mut self.compared) {
             (0, _) => self.calls(duration, 1).map(Some),
             (1, beside) => beside.as_mut().map(|(_, _, slice)| slice(duration)).transpose(),
             _ => self.calls(duration, self.range).map(Some),
         }
     }
 
-    fn forget(&mut self) {
+    fn reset_sums(&mut self) {
         self.sum.latency.reset();
     }
 }
@@ -180,8 +180,8 @@ fn over_rpc(plan: &SequencerPlan, interrupt: Interrupt, progress: &mut Progress<
     let echoes = Echoes::start(&plan.echo(), client_cpus, &addresses, &Hub::new(), interrupt)?;
     let what = "RPC echoes of 16 B, as many in flight, each checked";
     let slice = Box::new(move |duration| Ok(mops(&echoes.slice(1, duration)?)));
-    let beside = Some((Comparison::Baseline, what, slice as Box<_>));
-    alternate(plan, clients, beside, [server.as_ref(), Some(&echo)], interrupt, progress)
+    let compared = Some((Comparison::Baseline, what, slice as Box<_>));
+    measure_alternately(plan, clients, compared, [server.as_ref(), Some(&echo)], interrupt, progress)
 }
 
 struct OnVerbs<'a, 'b> {
@@ -193,7 +193,7 @@ struct OnVerbs<'a, 'b> {
 impl Job for OnVerbs<'_, '_> {
     type Result = Figure;
 
-    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Figure> {
+    fn run<D: Device + 'static>(self, device: D, fabric: VerbsFabric) -> anyhow::Result<Figure> {
         let Self { plan, interrupt, progress } = self;
         let (design, window) = (plan.design, plan.window);
         let (server, address) = plan.server(design)?;
@@ -201,12 +201,12 @@ impl Job for OnVerbs<'_, '_> {
             if design == Design::HerdOpt && plan.address.is_none() { Some(plan.server(Design::Herd)?) } else { None };
         let start = |design, address: &str| {
             let (device, address, batch) = (device.clone(), address.to_owned(), plan.batch);
-            let make = move |_| meet(&device, (design, carried), &address, window, batch);
+            let make = move |_| connect(&device, (design, fabric), &address, window, batch);
             Drivers::start(&plan.setting.client_cpus, interrupt, make)
         };
         let clients = start(design, &address)?;
         let pair = machine::pair(&plan.setting.client_cpus, &plan.setting.server_cpus);
-        let beside: Option<Beside<'_>> = match (design, &base) {
+        let compared: Option<ComparedSide<'_>> = match (design, &base) {
             (_, Some((_, address))) => {
                 let clients = start(Design::Herd, address)?;
                 let slice = move |duration| Ok(mops(&clients.slices(duration, |_, client| client.expect(1, 0))?));
@@ -219,28 +219,28 @@ impl Job for OnVerbs<'_, '_> {
             _ => None,
         };
         let servers = [server.as_ref(), base.as_ref().and_then(|(server, _)| server.as_ref())];
-        alternate(plan, clients, beside, servers, interrupt, progress)
+        measure_alternately(plan, clients, compared, servers, interrupt, progress)
     }
 }
 
 /// Measures the clients and the comparison alternately.
-fn alternate(
+fn measure_alternately(
     plan: &SequencerPlan,
     clients: Clients,
-    beside: Option<Beside<'_>>,
+    compared: Option<ComparedSide<'_>>,
     servers: [Option<&ServerProcess>; 2],
     interrupt: Interrupt,
     progress: &mut Progress<'_>,
 ) -> anyhow::Result<Figure> {
-    let comparison = beside.as_ref().map(|(comparison, what, _)| (*comparison, *what));
+    let comparison = compared.as_ref().map(|(comparison, what, _)| (*comparison, *what));
     let mut turns =
-        SequencerTurns { clients, beside, range: plan.range, from: 0, numbers: 0, gaps: 0, sum: Slice::new() };
+        SequencerSides { clients, compared, range: plan.range, from: 0, numbers: 0, gaps: 0, sum: Slice::new() };
     let judged = if comparison.is_some() { 2 } else { 1 };
     // If the sequencer was started elsewhere, its processor is unknown.
     let servers = servers.into_iter().flatten().filter(|_| plan.address.is_none()).map(ServerProcess::id);
     let run = plan.setting.run(judged, servers, Some(Yardstick::RingRoundTrip), interrupt);
-    let measured = run.alternate(if plan.range > 1 { 3 } else { 2 }, &mut turns, progress)?;
-    let SequencerTurns { numbers, gaps, sum, .. } = turns;
+    let measured = run.measure_alternately(if plan.range > 1 { 3 } else { 2 }, &mut turns, progress)?;
+    let SequencerSides { numbers, gaps, sum, .. } = turns;
     Ok(figure(plan, &measured, comparison, sum, [numbers, gaps]))
 }
 
@@ -257,7 +257,7 @@ fn figure(
     let title = format!("sequencer {} over {}, a number a call{of_all}", design.name(), fabric.name());
     let mut figure = measured.figure("seq", title, Unit::Mops, 0);
     if let Some((comparison, what)) = comparison {
-        figure = figure.beside(measured, 1, comparison, what);
+        figure = figure.compared_with(measured, 1, comparison, what);
     }
     figure.lines.push(format!("{window} in flight in batches of {batch}"));
     let ranges: Option<Value> = (*range > 1).then(|| {

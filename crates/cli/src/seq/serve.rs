@@ -9,7 +9,7 @@ use sinew::host::SystemEntropy;
 use sinew::prelude::*;
 use sinew::sequencer::{COUNT_MAX_DEFAULT, Epoch, Sequence, rpc};
 
-use super::notes::Notes;
+use super::ceiling_file::CeilingFile;
 use super::verbs::Serving;
 use super::{ADDRESS, Design};
 use crate::serve::ThreadArgs;
@@ -61,13 +61,13 @@ pub struct Args {
 
 impl Args {
     /// The numbers to hand out, and their notes.
-    fn sequence(&self) -> anyhow::Result<(Arc<Sequence>, Option<Arc<Notes>>)> {
+    fn sequence(&self) -> anyhow::Result<(Arc<Sequence>, Option<Arc<CeilingFile>>)> {
         let epoch = Epoch(SystemEntropy::new()?.next_u64());
         let first = self.first.unwrap_or(0);
         let Some(path) = &self.notes else { return Ok((Arc::new(Sequence::new(first, epoch, self.count_max)), None)) };
-        let (notes, noted) = Notes::open(path)?;
+        let (notes, noted) = CeilingFile::open(path)?;
         let notes = Arc::new(notes);
-        let sequence = Sequence::from_notes(first.max(noted), epoch, self.count_max, notes.clone());
+        let sequence = Sequence::with_ceiling_store(first.max(noted), epoch, self.count_max, notes.clone());
         notes.begin(&sequence)?;
         Ok((Arc::new(sequence), Some(notes)))
     }
@@ -88,8 +88,12 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             return args.serve_calls(&sequence);
         }
         let at = args.address.as_deref().unwrap_or("127.0.0.1:0");
-        let served =
-            args.device.run(Serving { design: args.design, at, threads: &args.threads, sequence: &sequence })?;
+        let served = args.device.run(Serving {
+            design: args.design,
+            address: at,
+            threads: &args.threads,
+            sequence: &sequence,
+        })?;
         Ok(if served { Outcome::Done } else { Outcome::Failed })
     })?;
     if let Some(notes) = notes
@@ -139,7 +143,7 @@ impl Args {
             format!("From {first} on, epoch {epoch}. Take numbers with: sinew seq next --address {address}")
         };
         let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
-        threads.tell_reports(&reports)?;
+        threads.print_reports(&reports)?;
         Ok(Outcome::Done)
     }
 }

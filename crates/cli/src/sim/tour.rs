@@ -11,7 +11,7 @@ const CLIENTS: usize = 20;
 const MS: u64 = 1_000_000;
 
 /// Outcomes of the incast without congestion control, and with it.
-pub type Seen = [(&'static str, Outcome); 2];
+pub type Outcomes = [(&'static str, Outcome); 2];
 
 /// Lets twenty hosts of nsdi19's CX4 cluster send to one, and checks that congestion control shortens the queue and
 /// leaves no link idle.
@@ -19,7 +19,7 @@ pub type Seen = [(&'static str, Outcome); 2];
 /// # Errors
 ///
 /// A check that failed, which does not happen.
-pub fn measure(is_quick: bool) -> anyhow::Result<Seen> {
+pub fn measure(is_quick: bool) -> anyhow::Result<Outcomes> {
     let ms = if is_quick { 3 } else { 10 };
     let run =
         |congestion| Incast { warm_up_ns: ms * MS, measured_ns: ms * MS, ..Incast::of(CLIENTS, congestion) }.run();
@@ -34,7 +34,7 @@ pub fn measure(is_quick: bool) -> anyhow::Result<Seen> {
 }
 
 /// Table of the outcomes.
-pub fn show(seen: &Seen) -> String {
+pub fn show(seen: &Outcomes) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_width(crate::output::width() as u16).set_header([
         "simulated: 20 hosts send 8 MB to one",

@@ -1,10 +1,10 @@
 //! Options of `sinew verbs`.
 
 use anyhow::ensure;
-use sinew_harness::load::verbs::{Carrier, Form, Op, Shape, VerbsPlan, Wait, Work};
+use sinew_harness::load::verbs::{EchoForm, Op, Shape, TransportKind, VerbsPlan, Wait, WorkKind};
 use sinew_harness::units::parse_size;
 
-use super::device::{Carried, DeviceArgs};
+use super::device::{DeviceArgs, VerbsFabric};
 use super::kind::Kind;
 use super::limit::Meter;
 use super::run::Measure;
@@ -65,7 +65,7 @@ pub struct Args {
     address: Option<String>,
     /// Transport of the queue pairs [default: rc]
     #[arg(long, visible_alias = "connection", value_enum, ignore_case = true)]
-    transport: Option<Carrier>,
+    transport: Option<TransportKind>,
     /// Length of a message, in bytes, at most 64M [default: 32; 8 for atomics]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_size)]
     size: Option<usize>,
@@ -144,7 +144,7 @@ pub struct LoadArgs {
 pub struct EchoArgs {
     /// Verbs by which a message goes to the server and comes back
     #[arg(long, value_enum, default_value = "ww")]
-    form: Form,
+    form: EchoForm,
     #[command(flatten)]
     args: Args,
 }
@@ -167,32 +167,32 @@ pub fn load(args: &LoadArgs, kind: Kind) -> anyhow::Result<Outcome> {
     let common = &args.op.args;
     let default = if kind == Kind::Rate { 16.min(common.window.unwrap_or(16).max(1)) } else { 1 };
     let doorbell = args.doorbell.unwrap_or(default);
-    common.run(kind, VerbsPlan { doorbell, ..args.op.start(Work::Load(args.op.op)) })
+    common.run(kind, VerbsPlan { doorbell, ..args.op.start(WorkKind::Load(args.op.op)) })
 }
 
 pub fn latency(args: &OpArgs) -> anyhow::Result<Outcome> {
     // The time of a message one way cannot be measured alone: it is half of a round trip.
     let work = match args.op {
-        Op::Send => Work::Echo(Form::Ss),
-        Op::Write => Work::Echo(Form::Ww),
-        Op::WriteImm => Work::Echo(Form::Imm),
-        op => Work::Load(op),
+        Op::Send => WorkKind::Echo(EchoForm::Ss),
+        Op::Write => WorkKind::Echo(EchoForm::Ww),
+        Op::WriteImm => WorkKind::Echo(EchoForm::Imm),
+        op => WorkKind::Load(op),
     };
     args.args.run(Kind::Latency, VerbsPlan { window: 1, ..args.start(work) })
 }
 
 pub fn echo(args: &EchoArgs) -> anyhow::Result<Outcome> {
-    let carrier = if args.form == Form::Ss { Carrier::Ud } else { Carrier::Uc };
-    args.args.run(Kind::Echo, VerbsPlan { window: 1, ..VerbsPlan::new(Work::Echo(args.form), carrier, 32) })
+    let carrier = if args.form == EchoForm::Ss { TransportKind::Ud } else { TransportKind::Uc };
+    args.args.run(Kind::Echo, VerbsPlan { window: 1, ..VerbsPlan::new(WorkKind::Echo(args.form), carrier, 32) })
 }
 
 impl OpArgs {
-    fn start(&self, work: Work) -> VerbsPlan {
+    fn start(&self, work: WorkKind) -> VerbsPlan {
         VerbsPlan {
             header_only: self.header_only,
             reads: self.read_intr.unwrap_or(1),
             wait: if self.read_intr.is_some() { Wait::Events } else { Wait::Poll },
-            ..VerbsPlan::new(work, Carrier::Rc, 32)
+            ..VerbsPlan::new(work, TransportKind::Rc, 32)
         }
     }
 }
@@ -222,9 +222,9 @@ impl Args {
 
     fn plan(&self, kind: Kind, start: VerbsPlan) -> anyhow::Result<Planned> {
         self.device.check()?;
-        let (work, header_only, is_shm) = (start.work, start.header_only, self.device.fabric == Carried::Shm);
+        let (work, header_only, is_shm) = (start.work, start.header_only, self.device.fabric == VerbsFabric::Shm);
         let has_source =
-            matches!(work, Work::Echo(_) | Work::Load(Op::Send | Op::Write | Op::WriteImm)) && !header_only;
+            matches!(work, WorkKind::Echo(_) | WorkKind::Load(Op::Send | Op::Write | Op::WriteImm)) && !header_only;
         if kind == Kind::Latency {
             ensure!(
                 self.window.is_none_or(|window| window == 1),
@@ -236,7 +236,7 @@ impl Args {
             );
             let told_to_wait = self.events || self.wait.is_some_and(|wait| wait != Wait::Poll);
             ensure!(
-                !told_to_wait || matches!(work, Work::Echo(_)) || !is_shm,
+                !told_to_wait || matches!(work, WorkKind::Echo(_)) || !is_shm,
                 "--wait, --events: over shm the client itself carries out such a request, so nothing waits; these options apply to \
                  --op send and write-imm, and to --fabric ibverbs"
             );
@@ -253,7 +253,7 @@ impl Args {
         let plan = VerbsPlan {
             window: self.window.unwrap_or(start.window),
             carrier: self.transport.unwrap_or(start.carrier),
-            fresh: kind == Kind::Latency && work == Work::Load(Op::Read) && is_shm && start.reads == 1,
+            fresh: kind == Kind::Latency && work == WorkKind::Load(Op::Read) && is_shm && start.reads == 1,
             qps: self.qps,
             threads: self.threads,
             shape: self.shape(),
@@ -264,8 +264,8 @@ impl Args {
             let is_default = !matches!(kind, Kind::Bandwidth | Kind::Rate) && !self.no_inline && size <= INLINE_DEFAULT;
             let inline = self.inline || (is_default && has_source);
             let signal = self.signal.unwrap_or(match work {
-                Work::Echo(_) => VerbsPlan::echo_signal(size, inline),
-                Work::Load(_) => plan.window.clamp(1, 64),
+                WorkKind::Echo(_) => VerbsPlan::echo_signal(size, inline),
+                WorkKind::Load(_) => plan.window.clamp(1, 64),
             });
             VerbsPlan { size, inline, signal, ..plan.clone() }
         };

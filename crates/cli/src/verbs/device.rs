@@ -13,14 +13,14 @@ use crate::{Outcome, output};
 
 /// Fabric that carries the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Carried {
+pub enum VerbsFabric {
     /// Shared memory between processes of one user
     Shm,
     /// RDMA NICs and soft-RoCE, through libibverbs
     Ibverbs,
 }
 
-impl Carried {
+impl VerbsFabric {
     /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Carried {
 pub struct DeviceArgs {
     /// Fabric that carries the verbs
     #[arg(long, value_enum, default_value = "shm")]
-    pub fabric: Carried,
+    pub fabric: VerbsFabric,
     /// RDMA device, for --fabric ibverbs: rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first usable
     /// one]
     #[arg(long, visible_alias = "ib-dev")]
@@ -46,13 +46,13 @@ pub struct DeviceArgs {
 pub trait Job {
     type Result;
 
-    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Self::Result>;
+    fn run<D: Device + 'static>(self, device: D, fabric: VerbsFabric) -> anyhow::Result<Self::Result>;
 }
 
 impl DeviceArgs {
     /// Checks these options, as far as that is possible without examining the machine.
     pub fn check(&self) -> anyhow::Result<()> {
-        ensure!(self.device.is_none() || self.fabric == Carried::Ibverbs, "--device applies to --fabric ibverbs");
+        ensure!(self.device.is_none() || self.fabric == VerbsFabric::Ibverbs, "--device applies to --fabric ibverbs");
         self.selector().map(|_| ())
     }
 
@@ -63,8 +63,8 @@ impl DeviceArgs {
     /// Opens the device, and does the job.
     pub fn run<J: Job>(&self, job: J) -> anyhow::Result<J::Result> {
         match self.fabric {
-            Carried::Shm => job.run(ShmDevice::open(&"shm://".parse()?)?, self.fabric),
-            Carried::Ibverbs => job.run(IbDevice::open(&self.selector()?)?, self.fabric),
+            VerbsFabric::Shm => job.run(ShmDevice::open(&"shm://".parse()?)?, self.fabric),
+            VerbsFabric::Ibverbs => job.run(IbDevice::open(&self.selector()?)?, self.fabric),
         }
     }
 
@@ -91,18 +91,18 @@ struct Describe;
 impl Job for Describe {
     type Result = Attributes;
 
-    fn run<D: Device + 'static>(self, device: D, _: Carried) -> anyhow::Result<Attributes> {
+    fn run<D: Device + 'static>(self, device: D, _: VerbsFabric) -> anyhow::Result<Attributes> {
         Ok(device.attributes().clone())
     }
 }
 
 /// A device as it is listed: as text, and as JSON.
-type Listed = (String, Value);
+type DeviceList = (String, Value);
 
 /// Lists the devices. One that cannot be used is listed with the reason, and so is each of its ports.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let open = |fabric, device| DeviceArgs { fabric, device }.run(Describe);
-    let none = |fabric: Carried, error: &anyhow::Error| {
+    let none = |fabric: VerbsFabric, error: &anyhow::Error| {
         let (fabric, error) = (fabric.name(), output::describe(error));
         (format!("{fabric}: cannot be used: {error}"), json!({ "fabric": fabric, "error": error }))
     };
@@ -111,12 +111,12 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let text = format!("shm: {}\n  {}", attributes.name, describe(&mut json, &attributes));
         (text, json)
     };
-    let mut found = vec![open(Carried::Shm, None).map_or_else(|error| none(Carried::Shm, &error), shm)];
+    let mut found = vec![open(VerbsFabric::Shm, None).map_or_else(|error| none(VerbsFabric::Shm, &error), shm)];
     match ibverbs::devices() {
         Ok(devices) => {
-            found.extend(devices.iter().map(|device| of_ibverbs(device, |port| open(Carried::Ibverbs, Some(port)))))
+            found.extend(devices.iter().map(|device| of_ibverbs(device, |port| open(VerbsFabric::Ibverbs, Some(port)))))
         }
-        Err(error) => found.push(none(Carried::Ibverbs, &error.into())),
+        Err(error) => found.push(none(VerbsFabric::Ibverbs, &error.into())),
     }
     let (texts, devices): (Vec<String>, Vec<Value>) = found.into_iter().unzip();
     if args.json {
@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 }
 
 /// A device that libibverbs lists; `open` asks one of its ports what it can do.
-fn of_ibverbs(device: &DeviceInfo, open: impl Fn(String) -> anyhow::Result<Attributes>) -> Listed {
+fn of_ibverbs(device: &DeviceInfo, open: impl Fn(String) -> anyhow::Result<Attributes>) -> DeviceList {
     let DeviceInfo { name, ports, trouble } = device;
     let cannot = |why: &str| format!("cannot be used: {why}");
     let mut text = format!("ibverbs: {name}");
@@ -218,7 +218,7 @@ mod tests {
     fn every_port_of_a_device_is_listed_with_what_it_can_do_or_why_it_cannot_be_used() {
         let ports = vec![port(1, Some("no cable")), port(2, None), port(3, None)];
         let device = DeviceInfo { name: "mlx5_0".to_owned(), ports, trouble: None };
-        let attributes = DeviceArgs { fabric: Carried::Shm, device: None }.run(Describe).unwrap();
+        let attributes = DeviceArgs { fabric: VerbsFabric::Shm, device: None }.run(Describe).unwrap();
         let (text, json) = of_ibverbs(&device, |port| match &port[..] {
             "mlx5_0:2" => Ok(attributes.clone()),
             _ => Err(anyhow::anyhow!("it was taken away")),

@@ -1,7 +1,7 @@
 //! Kinds of measurements.
 
 use sinew_harness::Unit;
-use sinew_harness::load::verbs::{Op, VerbsPlan, Work};
+use sinew_harness::load::verbs::{Op, VerbsPlan, WorkKind};
 
 /// Kind of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +34,12 @@ impl Kind {
 
     /// Whether a latency is half of the time measured: that of a message one way, as in perftest.
     pub fn is_halved(self, plan: &VerbsPlan) -> bool {
-        self == Self::Latency && matches!(plan.work, Work::Echo(_))
+        self == Self::Latency && matches!(plan.work, WorkKind::Echo(_))
     }
 
     /// Whether requests are made one at a time, and each is timed.
     pub fn is_single(self, plan: &VerbsPlan) -> bool {
-        self == Self::Latency && matches!(plan.work, Work::Load(Op::Read | Op::FetchAdd | Op::CompareSwap))
+        self == Self::Latency && matches!(plan.work, WorkKind::Load(Op::Read | Op::FetchAdd | Op::CompareSwap))
     }
 
     /// Unit of a plan's figure.

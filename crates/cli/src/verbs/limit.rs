@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sinew::fabric::Clock;
-use sinew::host::{HostClock, settle};
+use sinew::host::{HostClock, serialize};
 use sinew::mem::SharedMemory;
 use sinew::mem::ring::INLINE_MAX;
 
-use sinew_harness::load::verbs::{Exchange, Form, Layout, Op, POINTER, VerbsPlan, Work};
+use sinew_harness::load::verbs::{EchoForm, Exchange, Layout, Op, POINTER, VerbsPlan, WorkKind};
 use sinew_harness::machine::{self, Pair, two_threads};
 use sinew_harness::{Comparison, histogram, limits};
 
-use super::device::Carried;
+use super::device::VerbsFabric;
 use super::kind::Kind;
 
 /// Turns of a loop between readings of the clock.
@@ -35,16 +35,16 @@ pub struct Meter {
 
 impl Meter {
     /// The machine's limit for a plan, if something bare does the same.
-    pub fn new(plan: &VerbsPlan, kind: Kind, carried: Carried, cpus: Pair) -> Option<Self> {
+    pub fn new(plan: &VerbsPlan, kind: Kind, fabric: VerbsFabric, cpus: Pair) -> Option<Self> {
         let is_latency = kind == Kind::Latency;
         let (size, packet, reads) = (plan.message_len(), plan.message_len() + PACKET_HEADER, plan.reads);
         let packet_fits = packet <= INLINE_MAX;
         let layout = Layout::new(plan.size.max(1), plan.layout().slots);
         let is_bare = match plan.work {
-            _ if carried == Carried::Ibverbs => false,
-            Work::Load(_) => true,
+            _ if fabric == VerbsFabric::Ibverbs => false,
+            WorkKind::Load(_) => true,
             // With many in flight there is none.
-            Work::Echo(form) => plan.window == 1 && (packet_fits || matches!(form, Form::Ww | Form::Ws)),
+            WorkKind::Echo(form) => plan.window == 1 && (packet_fits || matches!(form, EchoForm::Ww | EchoForm::Ws)),
         };
         if !is_bare {
             return None;
@@ -52,38 +52,40 @@ impl Meter {
         let part = if is_latency { 2.0 } else { 1.0 };
         let one_of = |half: &'static str, whole| if is_latency { half } else { whole };
         Some(match plan.work {
-            Work::Load(Op::Read) if is_latency && plan.fresh && machine::has_two_cpus() => {
+            WorkKind::Load(Op::Read) if is_latency && plan.fresh && machine::has_two_cpus() => {
                 Self::limit("reading the same bytes, which the other core has just written", move |duration| {
                     fresh_loads(cpus, layout, duration)
                 })
             }
-            Work::Load(Op::Read) if is_latency => Self::limit("reading the same bytes", move |duration| {
+            WorkKind::Load(Op::Read) if is_latency => Self::limit("reading the same bytes", move |duration| {
                 alone(cpus, || each(duration, loads(layout, reads)))
             }),
-            Work::Load(_) if is_latency => {
+            WorkKind::Load(_) if is_latency => {
                 Self::limit("one atomic", move |duration| alone(cpus, || each(duration, one_atomic())))
             }
-            Work::Load(Op::Send | Op::WriteImm) if packet_fits => {
+            WorkKind::Load(Op::Send | Op::WriteImm) if packet_fits => {
                 Self::limit("the same packets through a bare ring", move |duration| {
                     limits::ring_stream_mops(cpus, packet, duration)
                 })
             }
-            Work::Load(Op::Send) => Self::limit("copies of what the other core has just written", move |duration| {
-                Ok(limits::copy_fresh_bytes_per_s(cpus, size, duration)? / size as f64 / 1e6)
-            }),
-            Work::Load(Op::Read | Op::Write | Op::WriteImm) => {
+            WorkKind::Load(Op::Send) => {
+                Self::limit("copies of what the other core has just written", move |duration| {
+                    Ok(limits::copy_fresh_bytes_per_s(cpus, size, duration)? / size as f64 / 1e6)
+                })
+            }
+            WorkKind::Load(Op::Read | Op::Write | Op::WriteImm) => {
                 Self::baseline("copies of the same size by one thread", move |duration| {
                     alone(cpus, || rate(duration, copies(layout, reads)))
                 })
             }
-            Work::Load(Op::FetchAdd | Op::CompareSwap) => {
+            WorkKind::Load(Op::FetchAdd | Op::CompareSwap) => {
                 Self::baseline("atomics of one thread", move |duration| alone(cpus, || rate(duration, one_atomic())))
             }
-            Work::Echo(Form::Ww | Form::Ws) => Self::baseline(
+            WorkKind::Echo(EchoForm::Ww | EchoForm::Ws) => Self::baseline(
                 one_of("half a cache line's round trip between the cores", "a cache line to the other core and back"),
                 move |duration| Ok(machine::core_round_trip_ns(cpus, duration)?.unwrap_or(0.0) / part),
             ),
-            Work::Echo(Form::Ss | Form::Imm) => Self::limit(
+            WorkKind::Echo(EchoForm::Ss | EchoForm::Imm) => Self::limit(
                 one_of("half a packet's round trip through bare rings", "a packet through a bare ring and back"),
                 move |duration| {
                     Ok(limits::ring_round_trips(cpus, packet, duration)?.value_at_quantile(0.5) as f64 / part)
@@ -193,11 +195,11 @@ fn fresh_loads(cpus: Pair, layout: Layout, duration: Duration) -> anyhow::Result
             memory.store(exchange.asked, sequence)?;
             while memory.load(exchange.written)? != sequence {}
             // Keeps the reads from moving ahead of the clock, and the clock from moving ahead of the wait.
-            settle();
+            serialize();
             let began_ns = clock.now_ns();
             memory.read(0, &mut target)?;
             black_box(&mut target);
-            settle();
+            serialize();
             now_ns = clock.now_ns();
             times.saturating_record((now_ns - began_ns).max(1));
         }

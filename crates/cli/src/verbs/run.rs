@@ -8,18 +8,18 @@ use sinew::fabric::verbs::Device;
 use sinew::host::{HostClock, Interrupt};
 use sinew_harness::crew::{BoxedMember, Crew, Member};
 use sinew_harness::load::verbs::{
-    Carrier, Findings, LinkAddress, Op, Requester, Side, VerbsPlan, Word, Work, check_device,
+    ControlMessage, Findings, LinkAddress, Op, Requester, Side, TransportKind, VerbsPlan, WorkKind, check_device,
 };
 use sinew_harness::load::{Drive, Slice};
 use sinew_harness::reference::{References, Yardstick};
 use sinew_harness::run::{Interrupted, Progress};
-use sinew_harness::{Figure, Run, Turns, histogram, machine};
+use sinew_harness::{Figure, MeasureSides, Run, histogram, machine};
 
-use super::control::Talk;
-use super::device::{Carried, DeviceArgs, Job};
+use super::control::ControlConnection;
+use super::device::{DeviceArgs, Job, VerbsFabric};
 use super::kind::Kind;
 use super::limit::Meter;
-use super::show::{self, Found};
+use super::show::{self, VerbsTotals};
 use crate::Usage;
 use crate::child::ServerProcess;
 
@@ -38,7 +38,7 @@ pub struct Measure<'a, 'b> {
 impl Job for Measure<'_, '_> {
     type Result = Vec<Figure>;
 
-    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Vec<Figure>> {
+    fn run<D: Device + 'static>(self, device: D, fabric: VerbsFabric) -> anyhow::Result<Vec<Figure>> {
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
         self.plans.iter().try_for_each(|(_, plan)| check_device(plan, device.attributes())).map_err(Usage::of)?;
         let server = if self.address.is_none() { Some(start_server(self.device)?) } else { None };
@@ -62,20 +62,20 @@ impl Job for Measure<'_, '_> {
                 interrupt,
             };
             let mut measure = || {
-                let rig = Clients::meet(&device, carried, address, (*kind, plan), clients, interrupt)?;
-                let meter = Meter::new(plan, *kind, carried, run.pair);
+                let rig = Clients::connect(&device, fabric, address, (*kind, plan), clients, interrupt)?;
+                let meter = Meter::new(plan, *kind, fabric, run.pair);
                 run.judged += usize::from(meter.is_some());
-                let mut turns = VerbsTurns { rig, meter };
-                anyhow::Ok((run.alternate(run.judged, &mut turns, self.progress)?, turns))
+                let mut turns = VerbsSides { clients: rig, meter };
+                anyhow::Ok((run.measure_alternately(run.judged, &mut turns, self.progress)?, turns))
             };
             let measured = measure();
             // Ctrl-C reaches the server too, so an error about it is not the cause.
             ensure!(!interrupt.is_set(), Interrupted);
-            let (measured, VerbsTurns { rig, meter }) = measured?;
+            let (measured, VerbsSides { clients: rig, meter }) = measured?;
             let setup = show::Setup {
                 kind: *kind,
                 plan,
-                carried,
+                fabric,
                 device: &device.attributes().name,
                 client_cpus: clients,
                 seconds: self.duration.as_secs_f64(),
@@ -93,30 +93,30 @@ fn start_server(device: &DeviceArgs) -> anyhow::Result<ServerProcess> {
 }
 
 /// Client threads, and the machine's limit beside them.
-struct VerbsTurns {
-    rig: Clients,
+struct VerbsSides {
+    clients: Clients,
     meter: Option<Meter>,
 }
 
-impl Turns for VerbsTurns {
+impl MeasureSides for VerbsSides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let (kind, plan) = (self.rig.kind, &self.rig.plan);
+        let (kind, plan) = (self.clients.kind, &self.clients.plan);
         let scale = if kind == Kind::Bandwidth { 8e-3 * plan.message_len() as f64 } else { 1.0 };
         if let (1, Some(meter)) = (side, &self.meter) {
             return Ok(meter.measure(duration)?.map(|limit| limit * scale));
         }
-        Ok(Some(self.rig.slice(duration)? * scale))
+        Ok(Some(self.clients.slice(duration)? * scale))
     }
 
-    fn forget(&mut self) {
-        self.rig.sum.latency.reset();
+    fn reset_sums(&mut self) {
+        self.clients.sum.latency.reset();
     }
 }
 
 /// Orders for a client thread. It answers with the result of its slice, and the requests that each of its links has
 /// made so far.
 #[derive(Clone)]
-enum Ask {
+enum ClientOrder {
     Connect(Vec<LinkAddress>),
     Slice(Duration),
 }
@@ -128,13 +128,13 @@ struct ClientThread<D: Device> {
 }
 
 impl<D: Device> Member for ClientThread<D> {
-    type Order = Ask;
+    type Order = ClientOrder;
     type Answer = (Slice, Vec<u64>);
 
-    fn obey(&mut self, ask: Ask) -> anyhow::Result<(Slice, Vec<u64>)> {
-        let slice = match ask {
-            Ask::Connect(addresses) => self.load.connect(&addresses).map(|()| Slice::new())?,
-            Ask::Slice(duration) => self.load.drive(&self.clock, duration, self.interrupt)?,
+    fn execute(&mut self, order: ClientOrder) -> anyhow::Result<(Slice, Vec<u64>)> {
+        let slice = match order {
+            ClientOrder::Connect(addresses) => self.load.connect(&addresses).map(|()| Slice::new())?,
+            ClientOrder::Slice(duration) => self.load.drive(&self.clock, duration, self.interrupt)?,
         };
         Ok((slice, self.load.made()))
     }
@@ -144,54 +144,55 @@ impl<D: Device> Member for ClientThread<D> {
 pub struct Clients {
     kind: Kind,
     plan: VerbsPlan,
-    talk: Talk,
-    crew: Crew<Ask, (Slice, Vec<u64>)>,
+    connection: ControlConnection,
+    crew: Crew<ClientOrder, (Slice, Vec<u64>)>,
     /// Links of each thread, by their places in the plan's list.
     links: Vec<Vec<usize>>,
-    sum: Found,
+    sum: VerbsTotals,
 }
 
 impl Clients {
     /// Starts client threads, and connects them to the server at `address`.
-    fn meet<D: Device + 'static>(
+    fn connect<D: Device + 'static>(
         device: &D,
-        carried: Carried,
+        fabric: VerbsFabric,
         address: &str,
         (kind, plan): (Kind, &VerbsPlan),
         cpus: &[Option<usize>],
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
-        let mut talk = Talk::with(address, interrupt)?;
+        let mut connection = ControlConnection::connect(address, interrupt)?;
         let (links, count) = (plan.links_of(Side::Client), plan.links().len());
-        let told = talk.ask(&Word::Begin(carried.name().to_owned(), plan.clone()))?;
-        let theirs = talk.links(told, count)?;
+        let answer = connection.ask(&ControlMessage::Begin(fabric.name().to_owned(), plan.clone()))?;
+        let theirs = connection.links(answer, count)?;
         let cpus: Vec<Option<usize>> = (0..links.len()).map(|index| cpus.get(index).copied().flatten()).collect();
         let (domain, device) = (device.protection_domain()?, device.clone());
         let (own_plan, counts): (_, Vec<usize>) = (plan.clone(), links.iter().map(Vec::len).collect());
         let times = kind.is_single(plan);
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let crew = Crew::start(&cpus, move |index| {
             let (load, ours) = Requester::new(&device, &domain, &own_plan, counts[index], times, HostClock::new())?;
-            tell.send(ours)?;
+            sender.send(ours)?;
             Ok(Box::new(ClientThread { load, clock: HostClock::new(), interrupt }) as BoxedMember<_, _>)
         })?;
-        let mut ours: Vec<_> = links.iter().flatten().zip(told.try_iter().flatten()).collect();
+        let mut ours: Vec<_> = links.iter().flatten().zip(receiver.try_iter().flatten()).collect();
         ours.sort_unstable_by_key(|(link, _)| **link);
         let ours = ours.into_iter().map(|(_, address)| address).collect();
-        let of_each = |index: usize| Ask::Connect(links[index].iter().map(|&link| theirs[link].clone()).collect());
-        crew.order_each(of_each, Duration::ZERO)?;
-        talk.is_ready_after(&Word::Links(ours))?;
-        let sum = Found { made: vec![0; count], done: 0, lost: 0, checked: 0, latency: histogram() };
-        Ok(Self { kind, plan: plan.clone(), talk, crew, links, sum })
+        let order_of =
+            |index: usize| ClientOrder::Connect(links[index].iter().map(|&link| theirs[link].clone()).collect());
+        crew.order_each(order_of, Duration::ZERO)?;
+        connection.expect_ready(&ControlMessage::Links(ours))?;
+        let sum = VerbsTotals { made: vec![0; count], done: 0, lost: 0, checked: 0, latency: histogram() };
+        Ok(Self { kind, plan: plan.clone(), connection, crew, links, sum })
     }
 
     /// Measures one slice on all client threads, and asks the server to check it. Returns the mean figure of the
     /// threads.
     fn slice(&mut self, duration: Duration) -> anyhow::Result<f64> {
-        let Self { kind, plan, talk, crew, links, sum } = self;
-        talk.is_ready_after(&Word::Go)?;
+        let Self { kind, plan, connection: talk, crew, links, sum } = self;
+        talk.expect_ready(&ControlMessage::Go)?;
         let (mut rates, mut medians, mut done) = (Vec::new(), Vec::new(), 0);
-        for (links, (slice, made)) in links.iter().zip(crew.order(&Ask::Slice(duration), duration)?) {
+        for (links, (slice, made)) in links.iter().zip(crew.order(&ClientOrder::Slice(duration), duration)?) {
             for (link, made) in links.iter().zip(made) {
                 sum.made[*link] = made;
             }
@@ -203,13 +204,15 @@ impl Clients {
                 sum.latency.saturating_record_n((value.value_iterated_to() / part).max(1), value.count_at_value());
             }
         }
-        let Word::Found(found) = talk.ask(&Word::Check(sum.made.clone()))? else { return Err(talk.confused()) };
-        let lost_now = judge(plan, found, sum)?;
+        let ControlMessage::Found(found) = talk.ask(&ControlMessage::Check(sum.made.clone()))? else {
+            return Err(talk.unexpected_answer());
+        };
+        let lost_now = check_findings(plan, found, sum)?;
         sum.done += done;
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
         let arrived = if plan.knows_arrivals() { 1.0 - lost_now as f64 / done.max(1) as f64 } else { 1.0 };
         sum.checked = match plan.work {
-            Work::Load(Op::Write | Op::WriteImm) => found.looked,
+            WorkKind::Load(Op::Write | Op::WriteImm) => found.looked,
             _ => sum.checked + done.saturating_sub(lost_now),
         };
         Ok(match (kind.is_time(plan), kind.is_halved(plan)) {
@@ -221,18 +224,18 @@ impl Clients {
 }
 
 /// Compares the server's findings with the requests made. Returns the messages lost in this slice.
-fn judge(plan: &VerbsPlan, found: Findings, sum: &mut Found) -> anyhow::Result<u64> {
+fn check_findings(plan: &VerbsPlan, found: Findings, sum: &mut VerbsTotals) -> anyhow::Result<u64> {
     let made: u64 = sum.made.iter().sum();
     let Findings { received, wrong, looked, lost } = found;
-    let is_heard = plan.takes_receives() || matches!(plan.work, Work::Echo(_));
-    let unseen = if is_heard { made.saturating_sub(received) } else { 0 };
+    let is_reported = plan.takes_receives() || matches!(plan.work, WorkKind::Echo(_));
+    let unseen = if is_reported { made.saturating_sub(received) } else { 0 };
     // Only the last WRITE in each place can be checked. A lost WRITE with immediate is missed twice, so take the larger
     // count.
     let lost = unseen.max(lost);
     ensure!(looked <= made, "the server found {looked} messages in memory, but only {made} were written");
     ensure!(received <= made, "the server received {received} messages, but only {made} were sent");
     ensure!(wrong == 0, "{wrong} of {made} requests wrote or returned wrong data: the fabric corrupts data");
-    let is_reliable = plan.carrier == Carrier::Rc;
+    let is_reliable = plan.carrier == TransportKind::Rc;
     ensure!(lost == 0 || !is_reliable, "{lost} of {made} messages were lost on a reliable transport");
     let lost_now = lost.saturating_sub(sum.lost);
     sum.lost = lost;
@@ -256,7 +259,7 @@ impl Bare {
     ) -> anyhow::Result<Self> {
         let server = start_server(args)?;
         let address = server.addresses().first().context("the server did not say where it serves")?;
-        let clients = Clients::meet(device, args.fabric, address, (kind, plan), client_cpus, interrupt)?;
+        let clients = Clients::connect(device, args.fabric, address, (kind, plan), client_cpus, interrupt)?;
         Ok(Self { clients, server })
     }
 

@@ -10,11 +10,11 @@ use sinew::fabric::verbs::Device;
 use sinew::host::{Interrupt, Lobby, LobbyLimits, RendezvousListener};
 
 use sinew_harness::crew::{BoxedMember, Crew, Member};
-use sinew_harness::load::verbs::{Findings, LinkAddress, NTH_MASK, Responder, Side, VerbsPlan, Word};
+use sinew_harness::load::verbs::{ControlMessage, Findings, LinkAddress, NTH_MASK, Responder, Side, VerbsPlan};
 use sinew_harness::machine::{self, Idle};
 
-use super::control::{LIMITS, PATIENCE, Talk};
-use super::device::{Carried, DeviceArgs, Job};
+use super::control::{ANSWER_TIMEOUT, ControlConnection, LIMITS};
+use super::device::{DeviceArgs, Job, VerbsFabric};
 use crate::serve::{FAILED, READY, SERVING, end_with_stdin};
 use crate::{Outcome, Usage, output};
 
@@ -30,7 +30,7 @@ Examples:
 
 /// Measurements at a time.
 const SESSIONS_MAX: usize = 16;
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest wait for messages that are still in flight.
 const SETTLING: Duration = Duration::from_millis(500);
 
@@ -82,7 +82,7 @@ struct Server<'a> {
 impl Job for Server<'_> {
     type Result = Outcome;
 
-    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Outcome> {
+    fn run<D: Device + 'static>(self, device: D, fabric: VerbsFabric) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
         // A client that says nothing waits in the lobby, and takes no place from those that measure.
         let mut lobby = Lobby::new(RendezvousListener::bind(&args.at, LIMITS)?, LobbyLimits::default());
@@ -90,25 +90,25 @@ impl Job for Server<'_> {
         if args.child {
             output::print(READY)?;
         } else {
-            let at = lobby.address();
+            let address = lobby.address();
             output::print(format_args!(
-                "Stop with Ctrl-C. Measure with: sinew verbs rate --fabric {} --address {at}",
-                carried.name()
+                "Stop with Ctrl-C. Measure with: sinew verbs rate --fabric {} --address {address}",
+                fabric.name()
             ))?;
         }
         let sessions = AtomicUsize::new(0);
         std::thread::scope(|threads| {
             while !interrupt.is_set() {
-                let heard = lobby.next(LOOK);
+                let accepted = lobby.next(POLL_INTERVAL);
                 if !args.child {
                     lobby.turned_away().for_each(output::complain);
                 }
-                let (rendezvous, hello) = match heard {
+                let (rendezvous, hello) = match accepted {
                     Ok(Some(heard)) => heard,
                     Ok(None) => continue,
                     Err(error) => {
                         output::complain(error);
-                        std::thread::sleep(LOOK);
+                        std::thread::sleep(POLL_INTERVAL);
                         continue;
                     }
                 };
@@ -117,16 +117,16 @@ impl Job for Server<'_> {
                 sessions.fetch_add(1, Ordering::Relaxed);
                 let (device, sessions) = (&device, &sessions);
                 threads.spawn(move || {
-                    let (peer, mut talk) = (rendezvous.peer(), Talk::new(rendezvous, interrupt));
+                    let (peer, mut connection) = (rendezvous.peer(), ControlConnection::new(rendezvous, interrupt));
                     let served = if is_full {
                         Err(anyhow!("{SESSIONS_MAX} measurements run here already: try again later"))
                     } else {
-                        serve(device, carried, &args.pin, &mut talk, &hello)
+                        serve(device, fabric, &args.pin, &mut connection, &hello)
                     };
                     if let Err(error) = served {
                         if !interrupt.is_set() {
                             // The client may be gone.
-                            let _ = talk.tell(&Word::Error(output::describe(&error)));
+                            let _ = connection.send(&ControlMessage::Error(output::describe(&error)));
                         }
                         if !args.child {
                             output::complain(output::describe(&error.context(format!("the measurement of {peer}"))));
@@ -143,32 +143,34 @@ impl Job for Server<'_> {
 /// Serves one measurement, until its client closes the connection.
 fn serve<D: Device + 'static>(
     device: &D,
-    carried: Carried,
+    own_fabric: VerbsFabric,
     pins: &[usize],
-    talk: &mut Talk,
+    connection: &mut ControlConnection,
     hello: &[u8],
 ) -> anyhow::Result<()> {
-    let Word::Begin(fabric, plan) = talk.read(hello)? else { return Err(talk.confused()) };
-    let own = carried.name();
+    let ControlMessage::Begin(fabric, plan) = connection.parse(hello)? else {
+        return Err(connection.unexpected_answer());
+    };
+    let own = own_fabric.name();
     ensure!(fabric == own, "this server serves --fabric {own}, but {fabric:?} was asked for");
     plan.check()?;
     let (workers, ours) = Workers::start(device, &plan, pins)?;
     let count = ours.len();
-    talk.tell(&Word::Links(ours))?;
-    let theirs = talk.hear(PATIENCE)?;
-    workers.order(&talk.links(theirs, count)?, Order::Connect)?;
-    talk.tell(&Word::Ready)?;
-    while let Ok(word) = talk.hear(Duration::MAX) {
-        let answer = match word {
-            Word::Go => workers.go(),
+    connection.send(&ControlMessage::Links(ours))?;
+    let theirs = connection.receive(ANSWER_TIMEOUT)?;
+    workers.order(&connection.links(theirs, count)?, Order::Connect)?;
+    connection.send(&ControlMessage::Ready)?;
+    while let Ok(message) = connection.receive(Duration::MAX) {
+        let answer = match message {
+            ControlMessage::Go => workers.start_answering(),
             // No link makes more requests than their ids can number.
-            Word::Check(made) if made.len() == count && made.iter().all(|&made| made <= NTH_MASK) => {
-                workers.rest()?;
-                Word::Found(workers.order(&made, Order::Check)?)
+            ControlMessage::Check(made) if made.len() == count && made.iter().all(|&made| made <= NTH_MASK) => {
+                workers.stop_answering()?;
+                ControlMessage::Found(workers.order(&made, Order::Check)?)
             }
-            _ => return Err(talk.confused()),
+            _ => return Err(connection.unexpected_answer()),
         };
-        talk.tell(&answer)?;
+        connection.send(&answer)?;
     }
     Ok(())
 }
@@ -194,7 +196,7 @@ impl<D: Device> Member for Worker<D> {
     type Order = Order;
     type Answer = Findings;
 
-    fn obey(&mut self, order: Order) -> anyhow::Result<Findings> {
+    fn execute(&mut self, order: Order) -> anyhow::Result<Findings> {
         let Self { responder, rests } = self;
         match order {
             Order::Connect(addresses) => responder.connect(&addresses)?,
@@ -244,36 +246,36 @@ impl Workers {
             pins => Some(pins[index % pins.len()]),
         };
         let cpus: Vec<Option<usize>> = (0..counts.len()).map(cpu).collect();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let rests = Arc::new(AtomicBool::new(true));
         let (device, domain, plan) = (device.clone(), device.protection_domain()?, plan.clone());
         let (of_each, ends) = (counts.clone(), rests.clone());
         let crew = Crew::start(&cpus, move |index| {
             let (responder, addresses) = Responder::new(&device, &domain, &plan, of_each[index])?;
-            tell.send((addresses, responder.waker()))?;
+            sender.send((addresses, responder.waker()))?;
             Ok(Box::new(Worker { responder, rests: ends.clone() }) as BoxedMember<_, _>)
         })?;
-        let (ours, wakers): (Vec<_>, Vec<_>) = told.try_iter().unzip();
+        let (ours, wakers): (Vec<_>, Vec<_>) = receiver.try_iter().unzip();
         Ok((Self { crew, counts, rests, wakers }, ours.concat()))
     }
 
     /// Gives each thread its part of a list over all links, and returns the findings of all threads together.
-    fn order<T: Clone>(&self, of_links: &[T], order: fn(Vec<T>) -> Order) -> anyhow::Result<Findings> {
+    fn order<T: Clone>(&self, items: &[T], order: fn(Vec<T>) -> Order) -> anyhow::Result<Findings> {
         let first = |index: usize| self.counts[..index].iter().sum::<usize>();
-        let part = |index: usize| of_links[first(index)..first(index + 1)].to_vec();
+        let part = |index: usize| items[first(index)..first(index + 1)].to_vec();
         let mut sum = Findings::default();
         self.crew.order_each(|index| order(part(index)), Duration::ZERO)?.into_iter().for_each(|found| sum.add(found));
         Ok(sum)
     }
 
-    fn go(&self) -> Word {
+    fn start_answering(&self) -> ControlMessage {
         if self.rests.swap(false, Ordering::Relaxed) {
             self.crew.begin_each(|_| Order::Answer);
         }
-        Word::Ready
+        ControlMessage::Ready
     }
 
-    fn rest(&self) -> anyhow::Result<()> {
+    fn stop_answering(&self) -> anyhow::Result<()> {
         if !self.rests.swap(true, Ordering::Relaxed) {
             self.wakers.iter().for_each(Waker::wake);
             self.crew.answers(Duration::ZERO)?;
@@ -284,6 +286,6 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        let _ = self.rest();
+        let _ = self.stop_answering();
     }
 }

@@ -3,16 +3,16 @@
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use sinew_harness::Measured;
-use sinew_harness::load::verbs::{Form, Op, VerbsPlan, Work, name};
+use sinew_harness::load::verbs::{EchoForm, Op, VerbsPlan, WorkKind, name};
 use sinew_harness::{Figure, Unit, figure, units};
 
-use super::device::Carried;
+use super::device::VerbsFabric;
 use super::kind::Kind;
 use super::limit::Meter;
 use crate::{output, table};
 
 /// Findings of all slices so far, the warm-up included.
-pub struct Found {
+pub struct VerbsTotals {
     /// Messages of each link.
     pub made: Vec<u64>,
     /// Requests, or echoes, that are over.
@@ -29,18 +29,18 @@ pub struct Found {
 pub struct Setup<'a> {
     pub kind: Kind,
     pub plan: &'a VerbsPlan,
-    pub carried: Carried,
+    pub fabric: VerbsFabric,
     pub device: &'a str,
     pub client_cpus: &'a [Option<usize>],
     pub seconds: f64,
 }
 
 /// The figure of a measurement.
-pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: Option<&Meter>, found: Found) -> Figure {
+pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: Option<&Meter>, found: VerbsTotals) -> Figure {
     let Setup { kind, plan, .. } = *setup;
     let figure = measured.figure(format!("verbs {}", kind.name()), setup.title(), kind.unit(plan), 0);
     let mut figure = match meter {
-        Some(meter) => figure.beside(measured, 1, meter.comparison, meter.what),
+        Some(meter) => figure.compared_with(measured, 1, meter.comparison, meter.what),
         None => figure,
     };
     let len = plan.message_len() as f64;
@@ -63,8 +63,8 @@ pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: Option<&Meter>, fou
         figure.lines.push(format!("{} in flight on each queue pair{left}", plan.window));
     }
     let how = match plan.work {
-        Work::Load(Op::Write) => ": the last in each place, after each slice",
-        Work::Load(Op::WriteImm) => ": the last in each place, after each slice; the immediate of each",
+        WorkKind::Load(Op::Write) => ": the last in each place, after each slice",
+        WorkKind::Load(Op::WriteImm) => ": the last in each place, after each slice; the immediate of each",
         _ => "",
     };
     let lost = if found.lost > 0 { format!("; {} lost", found.lost) } else { String::new() };
@@ -75,7 +75,7 @@ pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: Option<&Meter>, fou
         fields.retain(|key, _| !["work", "fresh"].contains(&&key[..]));
     }
     figure.setup["op"] = setup.what().into();
-    figure.setup["fabric"] = setup.carried.name().into();
+    figure.setup["fabric"] = setup.fabric.name().into();
     figure.setup["device"] = setup.device.into();
     figure.setup["size"] = plan.message_len().into();
     figure.setup["seconds"] = setup.seconds.into();
@@ -96,12 +96,12 @@ impl Setup<'_> {
     /// Operation of the requests, as on the command line.
     fn what(&self) -> String {
         match self.plan.work {
-            Work::Load(op) => name(op),
+            WorkKind::Load(op) => name(op),
             // Operations whose latency is half of this echo.
-            Work::Echo(Form::Ww | Form::Ws) if self.kind == Kind::Latency => name(Op::Write),
-            Work::Echo(Form::Ss) if self.kind == Kind::Latency => name(Op::Send),
-            Work::Echo(Form::Imm) if self.kind == Kind::Latency => name(Op::WriteImm),
-            Work::Echo(form) => name(form),
+            WorkKind::Echo(EchoForm::Ww | EchoForm::Ws) if self.kind == Kind::Latency => name(Op::Write),
+            WorkKind::Echo(EchoForm::Ss) if self.kind == Kind::Latency => name(Op::Send),
+            WorkKind::Echo(EchoForm::Imm) if self.kind == Kind::Latency => name(Op::WriteImm),
+            WorkKind::Echo(form) => name(form),
         }
     }
 
@@ -113,7 +113,7 @@ impl Setup<'_> {
             (clients, servers) => format!(", {clients} client threads to {servers}"),
         };
         let size = units::size(plan.message_len());
-        format!("{kind} of {objects} on {} over {}, {size}{shape}", name(plan.carrier), self.carried.name())
+        format!("{kind} of {objects} on {} over {}, {size}{shape}", name(plan.carrier), self.fabric.name())
     }
 }
 
@@ -161,8 +161,8 @@ fn columns(figures: &[Figure]) -> Vec<Column> {
     let size: Column = ("#bytes", "bytes", |figure| whole(&figure.setup["size"]));
     let judged: [Column; 3] = [
         ("limit", limit, |figure| {
-            let value = figure.beside.as_ref().and_then(|beside| beside.value);
-            (value.map_or_else(|| "-".to_owned(), |_| figure.beside_text()), number(value).1)
+            let value = figure.compared.as_ref().and_then(|beside| beside.value);
+            (value.map_or_else(|| "-".to_owned(), |_| figure.compared_text()), number(value).1)
         }),
         ("ratio", "ratio", |figure| number(figure.ratio())),
         ("valid", "valid", |figure| {
@@ -182,7 +182,8 @@ pub fn table(figures: &[Figure]) -> String {
     let Some(first) = figures.first() else { return table };
     let size = first.setup["size"].as_u64().map(|size| format!(", {}", units::size(size as usize))).unwrap_or_default();
     let mut lines = vec![first.title.replacen(&size, "", 1)];
-    lines.extend(first.beside.as_ref().map(|beside| format!("limit: {} ({})", beside.what, beside.comparison.name())));
+    lines
+        .extend(first.compared.as_ref().map(|beside| format!("limit: {} ({})", beside.what, beside.comparison.name())));
     lines.extend(figure::complaints(figures));
     let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
     format!("{table}\n{}", lines.join("\n"))

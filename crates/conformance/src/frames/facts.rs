@@ -4,7 +4,7 @@ use sinew_fabric::port::{Dropped, MAX_BURST};
 use sinew_fabric::readiness::{Armed, Readiness};
 
 use super::*;
-use crate::rounds::woken_by_another_thread;
+use crate::rounds::assert_woken_by_thread;
 
 /// Opens a pair of ports, or ends the fact if the fixture has none.
 macro_rules! pair {
@@ -159,7 +159,7 @@ pub fn pushed_bytes_are_copied<F: Fixture>(fixture: &mut F) {
 }
 
 /// Turns a frame round with a change, as an echo or a router does: swaps its addresses and complements its last byte.
-fn turn_round(frame: &mut [u8]) {
+fn swap_addresses(frame: &mut [u8]) {
     let (to, from) = frame.split_at_mut(6);
     to.swap_with_slice(&mut from[..6]);
     if let Some(last) = frame.last_mut() {
@@ -177,7 +177,7 @@ fn echo<F: Fixture>(fixture: &F, port: &mut F::Port, count: usize) -> usize {
         rx.receive(&mut burst);
         let got = burst.frames.len();
         for mut frame in burst.frames.drain(..) {
-            turn_round(frame.bytes_mut());
+            swap_addresses(frame.bytes_mut());
             tx.forward(frame);
         }
         tx.submit();
@@ -197,7 +197,7 @@ pub fn a_lent_frame_is_written_and_forwarded_as_it_is_then<F: Fixture>(fixture: 
     sent.iter().for_each(|frame| push(&mut a, frame));
     submit(&mut a);
     assert_eq!(echo(fixture, &mut b, sent.len()), sent.len());
-    sent.iter_mut().for_each(|frame| turn_round(frame));
+    sent.iter_mut().for_each(|frame| swap_addresses(frame));
     assert_same(&collect(fixture, &mut a, sent.len()), &sent);
 }
 
@@ -246,7 +246,7 @@ pub fn forwarding_for_long_uses_up_nothing<F: Fixture>(fixture: &mut F) {
     for round in 0..20_000 / count {
         let port = if round % 2 == 0 { &mut b } else { &mut a };
         assert_eq!(echo(fixture, port, count), count, "frames are missing in round {round}");
-        sent.iter_mut().for_each(|frame| turn_round(frame));
+        sent.iter_mut().for_each(|frame| swap_addresses(frame));
     }
     let last = if (20_000 / count).is_multiple_of(2) { &mut b } else { &mut a };
     assert_same(&collect(fixture, last, count), &sent);
@@ -331,5 +331,5 @@ pub fn a_waker_ends_a_wait_for_frames<F: Fixture>(fixture: &mut F) {
     }
     let (waker, patience_ns) = (port.waker(), fixture.expectations().patience_ns);
     let wait = |_| port.wait(Some(patience_ns)).expect("waiting works");
-    woken_by_another_thread(waker, patience_ns, || fixture.now_ns(), wait);
+    assert_woken_by_thread(waker, patience_ns, || fixture.now_ns(), wait);
 }

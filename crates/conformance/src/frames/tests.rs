@@ -90,7 +90,7 @@ fn an_end_that_answers_takes_the_first_that_sends_for_the_other_end() {
     let network = Network::new(ManualClock::new());
     let [a, b, stranger] = ["a", "b", "stranger"].map(|name| network.port(name).unwrap());
     let to_a = a.address();
-    let mut a = Cable::answering(a, MacAddress([2, 0, 0, 0, 0, 1]));
+    let mut a = Cable::to_first_sender(a, MacAddress([2, 0, 0, 0, 0, 1]));
     a.split().1.push(&[0; 14], b"to nobody");
     assert_eq!(a.stats().dropped_total(), 1);
     let mut others = [b, stranger].map(|port| Cable::to(port, &to_a, MacAddress([2, 0, 0, 0, 0, 2])).unwrap());

@@ -26,7 +26,7 @@ pub fn capabilities_make_sense<F: Fixture>(fixture: &mut F) {
 /// Packets of every length from 24 bytes to the limit arrive intact, however they are passed; data of no bytes too.
 pub fn packets_of_every_length_arrive_intact<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, from) = exchange(fixture, &mut a, &mut b);
+    let (to, from) = introduce(fixture, &mut a, &mut b);
     let max = a.packet_len_max(to);
     let mut lens: Vec<usize> = (HEAD_LEN..=max.min(160)).collect();
     for power in (7..).map(|exponent| 1usize << exponent).take_while(|&power| power <= max) {
@@ -48,7 +48,7 @@ pub fn packets_of_every_length_arrive_intact<F: Fixture>(fixture: &mut F) {
 /// A thousand packets, submitted in bursts of changing size, keep their order.
 pub fn packets_of_one_sender_arrive_in_order<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, from) = exchange(fixture, &mut a, &mut b);
+    let (to, from) = introduce(fixture, &mut a, &mut b);
     let chunk_max = chunk_len(&b);
     let spread = (a.packet_len_max(to) - HEAD_LEN).min(100);
     let len_of = |number: usize| HEAD_LEN + number % (spread + 1);
@@ -69,7 +69,7 @@ pub fn packets_of_one_sender_arrive_in_order<F: Fixture>(fixture: &mut F) {
 /// A packet that is one byte too long is dropped and counted, and the next packet arrives.
 pub fn packets_over_the_limit_are_counted_and_not_sent<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, from) = exchange(fixture, &mut a, &mut b);
+    let (to, from) = introduce(fixture, &mut a, &mut b);
     let before = a.stats();
     let too_long = pattern(1, a.packet_len_max(to) + 1);
     for mode in MODES {
@@ -88,7 +88,7 @@ pub fn packets_over_the_limit_are_counted_and_not_sent<F: Fixture>(fixture: &mut
 /// A burst lends no more packets than the port's limit, and the rest comes with the next bursts.
 pub fn a_burst_lends_at_most_burst_max_packets<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, from) = exchange(fixture, &mut a, &mut b);
+    let (to, from) = introduce(fixture, &mut a, &mut b);
     let caps = b.caps();
     let count = (2 * caps.burst_max + 3).min(caps.receive_packets.min(caps.receive_packets_per_peer));
     let sent: Vec<_> = (0..count).map(|number| pattern(number, 40)).collect();
@@ -114,7 +114,7 @@ pub fn an_empty_burst_changes_nothing<F: Fixture>(fixture: &mut F) {
 /// One side's counters of sent packets equal the other side's of received packets.
 pub fn counters_add_up<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, from) = exchange(fixture, &mut a, &mut b);
+    let (to, from) = introduce(fixture, &mut a, &mut b);
     let (a_before, b_before) = (a.stats(), b.stats());
     let sent: Vec<_> = (0..chunk_len(&b)).map(|number| pattern(number, 24 + number)).collect();
     for (index, bytes) in sent.iter().enumerate() {
@@ -139,7 +139,7 @@ pub fn counters_add_up<F: Fixture>(fixture: &mut F) {
 /// Several times as many packets as there is room for get through, if they are received in between.
 pub fn room_comes_back_once_a_burst_is_given_back<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, from) = exchange(fixture, &mut a, &mut b);
+    let (to, from) = introduce(fixture, &mut a, &mut b);
     let chunk_len = chunk_len(&b);
     let count = (b.caps().receive_packets_per_peer * 3).min(20_000);
     for start in (0..count).step_by(chunk_len) {
@@ -154,7 +154,7 @@ pub fn room_comes_back_once_a_burst_is_given_back<F: Fixture>(fixture: &mut F) {
 /// Of more packets than there is room for, some are lost, the others are in order, and the port keeps working.
 pub fn a_flood_loses_packets_and_nothing_else<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     let count = (b.caps().receive_packets + 100).min(20_000);
     let sent: Vec<_> = (0..count).map(|number| pattern(number, 40)).collect();
     for (number, bytes) in sent.iter().enumerate() {
@@ -167,5 +167,5 @@ pub fn a_flood_loses_packets_and_nothing_else<F: Fixture>(fixture: &mut F) {
     let got = drain(fixture, &mut b);
     assert!(!got.is_empty());
     assert_subsequence(&got, &sent);
-    talk(fixture, &mut a, to, &mut b);
+    send_until_received(fixture, &mut a, to, &mut b);
 }

@@ -48,18 +48,22 @@ pub fn peers_can_be_described<F: Fixture>(fixture: &mut F) {
 pub fn replies_reach_the_sender<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let b_of_a = resolve(&mut a, &b);
-    let a_of_b = talk(fixture, &mut a, b_of_a, &mut b);
-    assert_eq!(talk(fixture, &mut b, a_of_b, &mut a), b_of_a, "a reply comes from the peer that was resolved");
+    let a_of_b = send_until_received(fixture, &mut a, b_of_a, &mut b);
+    assert_eq!(
+        send_until_received(fixture, &mut b, a_of_b, &mut a),
+        b_of_a,
+        "a reply comes from the peer that was resolved"
+    );
     assert_eq!(resolve(&mut a, &b), b_of_a, "a peer that is known resolves to the same");
-    assert_eq!(talk(fixture, &mut a, b_of_a, &mut b), a_of_b, "a sender stays the same peer");
+    assert_eq!(send_until_received(fixture, &mut a, b_of_a, &mut b), a_of_b, "a sender stays the same peer");
 }
 
 /// Two senders' packets come as two orderly streams, each under its own peer.
 pub fn two_senders_do_not_mix<F: Fixture>(fixture: &mut F) {
     let mut receiver = fixture.open();
     let (mut b, mut c) = pair(fixture);
-    let (to_of_b, b_peer) = exchange(fixture, &mut b, &mut receiver);
-    let (to_of_c, c_peer) = exchange(fixture, &mut c, &mut receiver);
+    let (to_of_b, b_peer) = introduce(fixture, &mut b, &mut receiver);
+    let (to_of_c, c_peer) = introduce(fixture, &mut c, &mut receiver);
     assert_ne!(b_peer, c_peer);
     for round in 0..20 {
         let (mut from_b, mut from_c) = (Vec::new(), Vec::new());
@@ -80,7 +84,7 @@ pub fn two_senders_do_not_mix<F: Fixture>(fixture: &mut F) {
 /// Packets to peers that never existed are counted somewhere, and disturb nobody.
 pub fn made_up_peers_do_no_harm<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     let before = a.stats();
     for peer in MADE_UP {
         for mode in MODES {
@@ -89,7 +93,7 @@ pub fn made_up_peers_do_no_harm<F: Fixture>(fixture: &mut F) {
         let _ = a.packet_len_max(peer);
         a.forget(peer);
     }
-    talk(fixture, &mut a, to, &mut b);
+    send_until_received(fixture, &mut a, to, &mut b);
     let after = a.stats();
     let counted = (after.tx_packets + after.dropped_total()) - (before.tx_packets + before.dropped_total());
     assert!(counted > (MADE_UP.len() * MODES.len()) as u64, "a packet to nobody went uncounted: {after:?}");
@@ -102,7 +106,7 @@ pub fn a_closed_peer_is_reported<F: Fixture>(fixture: &mut F) {
         return;
     }
     let (mut a, mut b) = pair(fixture);
-    let (peer, _) = exchange(fixture, &mut a, &mut b);
+    let (peer, _) = introduce(fixture, &mut a, &mut b);
     assert_eq!(a.poll_event(), None);
     drop(b);
     let deadline_ns = fixture.now_ns() + fixture.expectations().patience_ns;
@@ -125,7 +129,7 @@ pub fn a_closed_peer_is_reported<F: Fixture>(fixture: &mut F) {
 pub fn a_closed_peer_does_no_harm<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let mut c = fixture.open();
-    let (peer, _) = exchange(fixture, &mut a, &mut b);
+    let (peer, _) = introduce(fixture, &mut a, &mut b);
     drop(b);
     for number in 0..100 {
         send(&mut a, peer, &pattern(number, 100), MODES[number % 3]);
@@ -133,13 +137,13 @@ pub fn a_closed_peer_does_no_harm<F: Fixture>(fixture: &mut F) {
         a.poll_event();
     }
     a.split().1.flush();
-    exchange(fixture, &mut a, &mut c);
+    introduce(fixture, &mut a, &mut c);
 }
 
 /// A peer that was forgotten can come back.
 pub fn a_forgotten_peer_comes_back_by_sending<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (peer, _) = exchange(fixture, &mut a, &mut b);
+    let (peer, _) = introduce(fixture, &mut a, &mut b);
     a.forget(peer);
     a.forget(peer);
     let deadline_ns = fixture.now_ns() + fixture.expectations().patience_ns;
@@ -158,5 +162,5 @@ pub fn a_forgotten_peer_comes_back_by_sending<F: Fixture>(fixture: &mut F) {
     };
     drain(fixture, &mut b);
     drain(fixture, &mut a);
-    talk(fixture, &mut a, from, &mut b);
+    send_until_received(fixture, &mut a, from, &mut b);
 }

@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use sinew_fabric::readiness::{Armed, Descriptor, Readiness};
 
 use super::*;
-use crate::rounds::woken_by_another_thread;
+use crate::rounds::assert_woken_by_thread;
 
 /// Time to wait for something that must not happen, in nanoseconds.
-const A_WHILE_NS: u64 = 1_000_000;
+const QUIET_NS: u64 = 1_000_000;
 
 /// The port's descriptor; `None` for a port without one, after checking that arming it fails with the right error.
 fn descriptor_of(port: &mut impl PacketPort) -> Option<Descriptor> {
@@ -25,7 +25,7 @@ fn descriptor_of(port: &mut impl PacketPort) -> Option<Descriptor> {
 fn arm_quietly<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &Descriptor) -> Option<u64> {
     for _ in 0..1_000 {
         if let Armed::Sleep { until_ns } = port.arm(fixture.now_ns()).expect("arming works")
-            && !descriptor.wait(Some(A_WHILE_NS)).expect("polling works")
+            && !descriptor.wait(Some(QUIET_NS)).expect("polling works")
         {
             return until_ns;
         }
@@ -40,7 +40,7 @@ fn arm_quietly<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &Descrip
 
 /// Calls `arrives` with one packet number after another until the packet arrives; the fact must hold each time. There
 /// is more than one try only where packets may be lost.
-fn until_it_arrives<F: Fixture>(fixture: &F, round: usize, mut arrives: impl FnMut(usize) -> bool) {
+fn retry_until_arrives<F: Fixture>(fixture: &F, round: usize, mut arrives: impl FnMut(usize) -> bool) {
     const TRIES: usize = 20;
     let tries = if fixture.expectations().lossy { TRIES } else { 1 };
     let arrived = (0..tries).any(|nth| arrives(round * TRIES + nth));
@@ -48,7 +48,7 @@ fn until_it_arrives<F: Fixture>(fixture: &F, round: usize, mut arrives: impl FnM
 }
 
 /// Whether this packet was received; where none can be lost, it must be the only one.
-fn is_there<F: Fixture>(fixture: &F, got: &[Received], bytes: &[u8]) -> bool {
+fn was_received<F: Fixture>(fixture: &F, got: &[Received], bytes: &[u8]) -> bool {
     let is_there = got.iter().any(|(_, received)| received == bytes);
     is_there && (got.len() == 1 || fixture.expectations().lossy)
 }
@@ -60,7 +60,7 @@ fn sleep_for_packets<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &D
         let now_ns = fixture.now_ns();
         let armed = port.arm(now_ns).expect("arming works");
         if armed != Armed::Ready {
-            let bounded = armed.by(Some(deadline_ns));
+            let bounded = armed.min_deadline(Some(deadline_ns));
             let is_readable = descriptor.wait(bounded.timeout_ns(now_ns)).expect("polling works");
             port.disarm();
             if !is_readable && bounded != armed {
@@ -79,15 +79,16 @@ fn sleep_for_packets<F: Fixture>(fixture: &F, port: &mut F::Port, descriptor: &D
 pub fn an_armed_port_is_readable_once_a_packet_comes<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let Some(descriptor) = descriptor_of(&mut b) else { return };
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     let patience_ns = patience_for_missing_ns(fixture);
     for round in 0..10 {
-        until_it_arrives(fixture, round, |number| {
+        retry_until_arrives(fixture, round, |number| {
             let until_ns = arm_quietly(fixture, &mut b, &descriptor);
             let bytes = pattern(number, 64);
             send(&mut a, to, &bytes, MODES[number % 3]);
             let now_ns = fixture.now_ns();
-            let timeout_ns = Armed::Sleep { until_ns }.by(Some(now_ns.saturating_add(patience_ns))).timeout_ns(now_ns);
+            let timeout_ns =
+                Armed::Sleep { until_ns }.min_deadline(Some(now_ns.saturating_add(patience_ns))).timeout_ns(now_ns);
             let is_readable = descriptor.wait(timeout_ns).expect("polling works");
             // A port that limits the sleep does not promise to end it.
             let is_told = is_readable || until_ns.is_some();
@@ -97,7 +98,7 @@ pub fn an_armed_port_is_readable_once_a_packet_comes<F: Fixture>(fixture: &mut F
             );
             b.disarm();
             let got = if is_told { collect(fixture, &mut b, 1) } else { receive(fixture, &mut b) };
-            let arrived = is_there(fixture, &got, &bytes);
+            let arrived = was_received(fixture, &got, &bytes);
             assert!(is_told || !arrived, "packet {number} woke nobody");
             arrived
         });
@@ -111,10 +112,10 @@ pub fn an_armed_port_is_readable_once_a_packet_comes<F: Fixture>(fixture: &mut F
 pub fn a_packet_just_before_arming_is_not_slept_through<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
     let Some(descriptor) = descriptor_of(&mut b) else { return };
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     let lossy = fixture.expectations().lossy;
     for round in 0..20 {
-        until_it_arrives(fixture, round, |number| {
+        retry_until_arrives(fixture, round, |number| {
             assert!(receive(fixture, &mut b).is_empty() || lossy);
             let bytes = pattern(number, 64);
             if round % 4 == 1 {
@@ -123,7 +124,7 @@ pub fn a_packet_just_before_arming_is_not_slept_through<F: Fixture>(fixture: &mu
             }
             send(&mut a, to, &bytes, MODES[number % 3]);
             let got = sleep_for_packets(fixture, &mut b, &descriptor);
-            is_there(fixture, &got, &bytes)
+            was_received(fixture, &got, &bytes)
         });
     }
 }
@@ -134,9 +135,9 @@ pub fn arming_submits_what_is_held_back<F: Fixture>(fixture: &mut F) {
     if descriptor_of(&mut a).is_none() {
         return;
     }
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     for round in 0..5 {
-        until_it_arrives(fixture, round, |number| {
+        retry_until_arrives(fixture, round, |number| {
             // What an earlier try left must not take this packet along.
             a.split().1.submit();
             let bytes = pattern(number, 64);
@@ -147,7 +148,7 @@ pub fn arming_submits_what_is_held_back<F: Fixture>(fixture: &mut F) {
             }
             let got = collect(fixture, &mut b, 1);
             a.disarm();
-            is_there(fixture, &got, &bytes)
+            was_received(fixture, &got, &bytes)
         });
     }
 }
@@ -188,7 +189,7 @@ pub fn wakes_from_another_thread_end_a_sleep_on_the_descriptor<F: Fixture>(fixtu
     let Some(descriptor) = descriptor_of(&mut port) else { return };
     let waker = port.waker();
     let patience_ns = fixture.expectations().patience_ns;
-    woken_by_another_thread(
+    assert_woken_by_thread(
         waker,
         patience_ns,
         || fixture.now_ns(),
@@ -196,7 +197,7 @@ pub fn wakes_from_another_thread_end_a_sleep_on_the_descriptor<F: Fixture>(fixtu
             let now_ns = fixture.now_ns();
             let armed = port.arm(now_ns).expect("arming works");
             if armed != Armed::Ready {
-                let timeout_ns = armed.by(Some(start_ns + patience_ns)).timeout_ns(now_ns);
+                let timeout_ns = armed.min_deadline(Some(start_ns + patience_ns)).timeout_ns(now_ns);
                 descriptor.wait(timeout_ns).expect("polling works");
             }
             port.disarm();
@@ -212,5 +213,5 @@ pub fn a_descriptor_outlives_its_port<F: Fixture>(fixture: &mut F) {
     let _ = port.arm(fixture.now_ns()).expect("arming works");
     drop(port);
     waker.wake();
-    descriptor.wait(Some(A_WHILE_NS)).expect("polling works");
+    descriptor.wait(Some(QUIET_NS)).expect("polling works");
 }

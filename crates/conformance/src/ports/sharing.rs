@@ -15,7 +15,7 @@ fn shared_len<P: PacketPort>(port: &P, to: Peer) -> usize {
 /// A pushed slice is the caller's again, even before it is submitted.
 pub fn borrowed_data_may_be_reused_right_after_push<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, from) = exchange(fixture, &mut a, &mut b);
+    let (to, from) = introduce(fixture, &mut a, &mut b);
     let len = (HEAD_LEN + 1000).min(a.packet_len_max(to));
     let count = 4.min(b.caps().receive_packets_per_peer);
     let sent: Vec<_> = (0..count).map(|number| pattern(number, len)).collect();
@@ -33,7 +33,7 @@ pub fn borrowed_data_may_be_reused_right_after_push<F: Fixture>(fixture: &mut F)
 /// A burst keeps its bytes while its holder sends answers.
 pub fn a_lent_burst_stays_readable_while_packets_are_sent<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to_b, to_a) = exchange(fixture, &mut a, &mut b);
+    let (to_b, to_a) = introduce(fixture, &mut a, &mut b);
     let count = 8.min(b.caps().receive_packets_per_peer).min(b.caps().burst_max);
     let len = (HEAD_LEN + 300).min(a.packet_len_max(to_b));
     let sent: Vec<_> = (0..count).map(|number| pattern(number, len)).collect();
@@ -74,7 +74,7 @@ pub fn a_lent_burst_stays_readable_while_packets_are_sent<F: Fixture>(fixture: &
 /// Once a packet has been delivered and given back, a flush returns its buffer to the owner.
 pub fn shares_end_with_flush_after_delivery<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, from) = exchange(fixture, &mut a, &mut b);
+    let (to, from) = introduce(fixture, &mut a, &mut b);
     let data = pattern(1, shared_len(&a, to));
     let buffer = share(&a, &data);
     push_share(&mut a, to, &head(1), &buffer);
@@ -89,7 +89,7 @@ pub fn shares_end_with_flush_after_delivery<F: Fixture>(fixture: &mut F) {
 /// A flush never waits for the peer: buffers are free at once even if nobody received.
 pub fn shares_end_with_flush_before_delivery<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     let count = 4.min(b.caps().receive_packets_per_peer);
     let buffers: Vec<_> = (0..count).map(|number| share(&a, &pattern(number, shared_len(&a, to)))).collect();
     for (number, buffer) in buffers.iter().enumerate() {
@@ -105,13 +105,13 @@ pub fn shares_end_with_flush_before_delivery<F: Fixture>(fixture: &mut F) {
     }
     a.split().1.submit();
     drain(fixture, &mut b);
-    talk(fixture, &mut a, to, &mut b);
+    send_until_received(fixture, &mut a, to, &mut b);
 }
 
 /// One buffer can be reclaimed by itself.
 pub fn shares_of_one_buffer_end_with_reclaim<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     let len = shared_len(&a, to);
     let (first, second) = (share(&a, &pattern(1, len)), share(&a, &pattern(2, len)));
     push_share(&mut a, to, &head(1), &first);
@@ -131,7 +131,7 @@ pub fn shares_of_one_buffer_end_with_reclaim<F: Fixture>(fixture: &mut F) {
 /// Bytes written to a buffer after a flush never arrive as the packet that was sent from it before.
 pub fn a_reused_buffer_never_arrives_as_the_old_packet<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     let len = shared_len(&a, to);
     let mut buffer = share(&a, &pattern(0, len));
     // Revoked packets may still take room.
@@ -159,7 +159,7 @@ pub fn a_reused_buffer_never_arrives_as_the_old_packet<F: Fixture>(fixture: &mut
 /// A burst that is lent while its sender flushes shows the old bytes or none.
 pub fn a_reused_buffer_never_shows_in_a_lent_burst<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     let data = pattern(1, shared_len(&a, to));
     let buffer = share(&a, &data);
     push_share(&mut a, to, &head(1), &buffer);
@@ -180,7 +180,7 @@ pub fn a_reused_buffer_never_shows_in_a_lent_burst<F: Fixture>(fixture: &mut F) 
 /// A port copies data that lies in a foreign arena.
 pub fn shares_of_a_foreign_arena_arrive_too<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, from) = exchange(fixture, &mut a, &mut b);
+    let (to, from) = introduce(fixture, &mut a, &mut b);
     let data = pattern(1, shared_len(&a, to));
     let foreign = sinew_mem::Arena::private(4096 + 2 * data.len()).expect("there is address space");
     let mut buffer = foreign.alloc(SHARED_START + data.len(), 1024).expect("the arena has room");

@@ -310,7 +310,7 @@ mod facts_notice {
         fn open(&mut self) -> Self::Port {
             let config = FaultConfig { rx: Faults::loss(self.loss), ..FaultConfig::NONE };
             let port = Faulty::new(self.network.port_with("", copying()).unwrap(), config, 5);
-            Layered::around(Careless(port, Alarm::new().unwrap(), self.arms), (self.layer)()).unwrap()
+            Layered::wrap(Careless(port, Alarm::new().unwrap(), self.arms), (self.layer)()).unwrap()
         }
 
         fn now_ns(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Waits on ports end when they should.
 
 use super::*;
-use crate::rounds::woken_by_another_thread;
+use crate::rounds::assert_woken_by_thread;
 
 /// A wait without an arrival lasts for its time-out in total, in any number of pieces, and not for ever.
 pub fn a_wait_keeps_its_timeout<F: Fixture>(fixture: &mut F) {
@@ -26,7 +26,7 @@ pub fn a_wait_keeps_its_timeout<F: Fixture>(fixture: &mut F) {
 /// A packet that came before the wait ends it, and so does one in flight.
 pub fn a_wait_ends_when_a_packet_is_there<F: Fixture>(fixture: &mut F) {
     let (mut a, mut b) = pair(fixture);
-    let (to, _) = exchange(fixture, &mut a, &mut b);
+    let (to, _) = introduce(fixture, &mut a, &mut b);
     if fixture.expectations().lossy {
         return;
     }
@@ -73,7 +73,7 @@ pub fn wakes_from_another_thread_are_not_lost<F: Fixture>(fixture: &mut F) {
     let mut port = fixture.open();
     let waker = port.waker();
     let patience_ns = fixture.expectations().patience_ns;
-    woken_by_another_thread(
+    assert_woken_by_thread(
         waker,
         patience_ns,
         || fixture.now_ns(),

@@ -197,12 +197,12 @@ proptest! {
 
     #[test]
     fn a_number_is_let_through_once(first in 200..300u64, numbers in prop::collection::vec(0..600u64, 1..200)) {
-        let mut heard = Heard { highest: first, came: 1, last: 0 };
+        let mut heard = ReplayWindow { highest: first, seen_bits: 1, last: 0 };
         let mut came = vec![first];
         for number in numbers {
             let highest = came.iter().copied().max().unwrap_or(0);
             let expected = !came.contains(&number) && number + 128 > highest;
-            prop_assert_eq!(heard.note(number), expected, "{}", number);
+            prop_assert_eq!(heard.accept_number(number), expected, "{}", number);
             if expected {
                 came.push(number);
             }

@@ -33,14 +33,14 @@ pub fn misaligned_atomics_and_short_targets_are_refused<F: Fixture>(fixture: &F)
             assert_eq!((refused.error, refused.buffers.len()), (PostError::Atomic, 1), "{len} bytes for {offset}");
         }
     }
-    pair.works(1);
+    pair.assert_works(1);
     assert_eq!(read(&memory, 0, 64), [0; 64]);
 }
 
 fn atomics_between_threads<F: Fixture>(fixture: &F) -> bool {
     reliable(fixture).is_some()
         && fixture.device().attributes().atomics
-        && fixture.expectations().real_time.holds("atomics of several threads")
+        && fixture.expectations().real_time.holds_or_report("atomics of several threads")
 }
 
 /// Posts `count` requests, a few at a time, and passes their completions to `completed`.
@@ -121,7 +121,8 @@ pub fn one_of_many_swaps_wins<F: Fixture>(fixture: &F) {
 /// The owner of the memory can work on its words too, if the fabric promises that.
 pub fn remote_and_local_atomics_are_one<F: Fixture>(fixture: &F) {
     const EACH: usize = 300;
-    if !atomics_between_threads(fixture) || !fixture.expectations().processor_atomics.holds("atomics with the owner's")
+    if !atomics_between_threads(fixture)
+        || !fixture.expectations().processor_atomics.holds_or_report("atomics with the owner's")
     {
         return;
     }
@@ -171,7 +172,9 @@ fn assert_whole(word: u64) {
 pub fn words_never_tear<F: Fixture>(fixture: &F) {
     const ROUNDS: usize = 150;
     let Expectations { real_time, whole_words, .. } = fixture.expectations();
-    if reliable(fixture).is_none() || !real_time.holds("words of several threads") || !whole_words.holds("whole words")
+    if reliable(fixture).is_none()
+        || !real_time.holds_or_report("words of several threads")
+        || !whole_words.holds_or_report("whole words")
     {
         return;
     }
@@ -201,7 +204,9 @@ pub fn words_never_tear<F: Fixture>(fixture: &F) {
 pub fn a_write_appears_from_left_to_right<F: Fixture>(fixture: &F) {
     const ROUNDS: usize = 400;
     let Expectations { real_time, left_to_right, .. } = fixture.expectations();
-    if !real_time.holds("WRITEs that others watch") || !left_to_right.holds("WRITEs from left to right") {
+    if !real_time.holds_or_report("WRITEs that others watch")
+        || !left_to_right.holds_or_report("WRITEs from left to right")
+    {
         return;
     }
     for transport in connected(fixture) {

@@ -86,7 +86,7 @@ pub fn requests_and_receives_complete_where_they_were_told_to<F: Fixture>(fixtur
             pair.far.receive(5, 64);
             let operation = pair.send(Source::Inline(b"message"), None);
             pair.near.post(Request::new(6, operation));
-            pair.sent_well(6);
+            pair.expect_success(6);
             let received = pair.eventually("a receive", |pair| pair.far.sent.pop_front());
             assert_eq!((received.id, received.status), (5, Status::Success));
             assert_message(&received, b"message", None);
@@ -99,7 +99,7 @@ pub fn requests_and_receives_complete_where_they_were_told_to<F: Fixture>(fixtur
             });
             assert_eq!((sent.id, sent.status), (8, Status::Success));
             pair.eventually("the message", |pair| pair.near.received.pop_front());
-            pair.is_quiet("nothing completes twice");
+            pair.assert_quiet("nothing completes twice");
         }
     }
 }

@@ -48,7 +48,7 @@ pub fn many_datagrams_come_to_one_queue_pair<F: Fixture>(fixture: &F) {
     }
     let mut next = vec![0; senders.len()];
     for _ in 0..12 {
-        let received = pair.received("datagrams of three senders");
+        let received = pair.next_received("datagrams of three senders");
         let from = received.from.expect("a datagram says whom an answer goes to");
         // Senders on several devices can have the same number.
         let index = received.immediate.expect("every message has one") as usize;
@@ -89,7 +89,7 @@ pub fn a_datagram_to_oneself_arrives<F: Fixture>(fixture: &F) {
         pair.near.receive(id, 64);
         let operation = pair.send(Source::Inline(b"to me"), Some(id as u32));
         pair.near.post(Request::new(id, operation));
-        pair.sent_well(id);
+        pair.expect_success(id);
         let received = pair.eventually("a datagram to oneself", |pair| pair.near.received.pop_front());
         assert_message(&received, b"to me", Some(id as u32));
         assert_eq!(received.from.expect("from whom").number, pair.near.qp.number());
@@ -113,8 +113,8 @@ pub fn datagrams_with_the_wrong_key_are_dropped<F: Fixture>(fixture: &F) {
         pair.to = Some(Destination { qkey: ours, ..good });
         let operation = pair.send(Source::Inline(b"stranger"), None);
         pair.near.post(Request::new(1, operation));
-        pair.sent_well(1);
-        pair.is_quiet("the key is another's");
+        pair.expect_success(1);
+        pair.assert_quiet("the key is another's");
         pair.to = Some(good);
         let received = pair.deliver(1, |pair| pair.send(Source::Inline(b"friend"), None));
         assert_message(&received, b"friend", None);
@@ -144,7 +144,7 @@ pub fn datagrams_need_a_destination_and_connections_take_none<F: Fixture>(fixtur
         let send = Operation::Send { source: Source::Inline(b"whom?"), immediate: None, to };
         let refused = pair.near.qp.push(Request::new(1, send)).expect_err("a destination, or none");
         assert_eq!(refused.error, PostError::Destination);
-        pair.works(1);
+        pair.assert_works(1);
     }
 }
 
@@ -183,14 +183,14 @@ pub fn made_up_destinations_do_no_harm<F: Fixture>(fixture: &F) {
         pair.to = Some(to);
         let operation = pair.send(Source::Inline(b"anybody?"), None);
         if pair.near.qp.post(Request::new(7, operation)).is_ok() {
-            assert_eq!(pair.sent("a datagram to nobody is over").id, 7, "{to:?}");
+            assert_eq!(pair.next_sent("a datagram to nobody is over").id, 7, "{to:?}");
         }
         if pair.near.qp.state() == QpState::Error {
             pair.near.qp.modify(QpState::Reset, None).expect("from every state to reset");
             pair.near.qp.connect(None).expect("UD needs no peer");
         }
     }
-    pair.rest();
+    pair.wait_briefly();
     pair.to = destination(&pair.near, &pair.far);
     let received = pair.deliver(1, |pair| pair.send(Source::Inline(b"you"), None));
     assert_message(&received, b"you", None);

@@ -19,7 +19,7 @@ pub(super) fn connection_ends<F: Fixture>(
     let transport = near.transport();
     let now_ns = || fixture.now_ns();
     let watch = Watch { now_ns: &now_ns, patience_ns };
-    if !notices_death.holds(&format!("{transport:?}: the end of a peer that nothing is sent to")) {
+    if !notices_death.holds_or_report(&format!("{transport:?}: the end of a peer that nothing is sent to")) {
         if transport != Transport::Rc {
             return None;
         }
@@ -59,7 +59,7 @@ pub fn a_peer_that_goes_ends_its_peers_work<F: Fixture>(fixture: &F) {
                 continue;
             }
             let mut pair = Pair::new(fixture, transport);
-            pair.works(1);
+            pair.assert_works(1);
             for id in 0..3 {
                 pair.near.receive(id, 64);
             }
@@ -68,7 +68,7 @@ pub fn a_peer_that_goes_ends_its_peers_work<F: Fixture>(fixture: &F) {
                 let operation = pair.send(Source::Inline(b"waiting"), None);
                 pair.near.post(Request::new(id, operation));
             }
-            pair.rest();
+            pair.wait_briefly();
             let Pair { mut near, far, .. } = pair;
             drop(far);
             connection_ends(fixture, &mut near, requests, 3);
@@ -137,7 +137,7 @@ pub fn a_peer_that_was_never_there_is_refused_or_given_up<F: Fixture>(fixture: &
                 assert_eq!((flushed.id, flushed.status, flushed.buffers.len()), (2, Status::Flushed, 1));
                 assert_eq!(near.qp.state(), QpState::Error);
             }
-            bystander.rest();
+            bystander.wait_briefly();
             assert!(bystander.far.received.is_empty(), "{transport:?}: {number:#x} is nobody's");
             bystander.deliver(1, |pair| pair.send(Source::Inline(b"to whom it was"), None));
         }
@@ -148,7 +148,7 @@ pub fn a_peer_that_was_never_there_is_refused_or_given_up<F: Fixture>(fixture: &
 pub fn datagrams_to_nobody_do_no_harm<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
-    pair.works(1);
+    pair.assert_works(1);
     let device = fixture.device();
     let config = config(&device, transport);
     let other = End::new(device, &config);
@@ -157,10 +157,10 @@ pub fn datagrams_to_nobody_do_no_harm<F: Fixture>(fixture: &F) {
     for id in 0..DEPTH as u64 {
         let operation = pair.send(Source::Inline(b"anybody?"), None);
         pair.near.post(Request::new(id, operation));
-        pair.sent_well(id);
+        pair.expect_success(id);
     }
     assert_eq!(pair.near.qp.state(), QpState::ReadyToSend);
     pair.far.qp.connect(None).expect("UD needs no peer");
     pair.to = destination(&pair.near, &pair.far);
-    pair.works(2);
+    pair.assert_works(2);
 }

@@ -10,7 +10,7 @@ use super::*;
 
 /// Posts work of every kind that cannot be over: receives, messages to a peer without a receive, a READ behind them,
 /// and a request that is pushed and not started. Nobody polls for what may be over.
-fn occupy<F: Fixture>(pair: &mut Pair<'_, F>) {
+fn post_unfinished<F: Fixture>(pair: &mut Pair<'_, F>) {
     for id in 0..4 {
         pair.near.receive(id, 256);
         let operation = pair.send(pair.near.frozen(&pattern(1, 256)).into(), None);
@@ -48,7 +48,7 @@ pub fn everything_can_be_dropped_in_every_order<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         for order in orders(4) {
             let mut pair = Pair::new(fixture, transport);
-            occupy(&mut pair);
+            post_unfinished(&mut pair);
             let Pair { near, mut far, .. } = pair;
             let End { qp, sends, receives, thread, arena, domain, device, config, .. } = near;
             let memory = domain.expose(64, all_access(&device)).expect("memory to expose");
@@ -70,7 +70,7 @@ pub fn everything_can_be_dropped_in_every_order<F: Fixture>(fixture: &F) {
             far.received.clear();
             far.sent.clear();
             let mut pair = Pair::of(fixture, End::new(fixture.device(), &config), far);
-            pair.works(1);
+            pair.assert_works(1);
         }
     }
 }
@@ -129,7 +129,7 @@ pub fn a_dropped_queue_pair_writes_no_more_buffers<F: Fixture>(fixture: &F) {
                 near.qp.post(Request::new(9, Operation::Send { source: Source::Inline(b"late"), immediate: None, to }));
             std::hint::black_box(&mut buffers);
             let now_ns = || fixture.now_ns();
-            within(Watch { now_ns: &now_ns, patience_ns: 5_000_000 }, &mut [&mut near], |_| None::<()>);
+            poll_within(Watch { now_ns: &now_ns, patience_ns: 5_000_000 }, &mut [&mut near], |_| None::<()>);
         }
         let untouched = buffers.iter().all(|buffer| buffer.iter().all(|&byte| byte == FILL));
         assert!(untouched, "{transport:?}: a buffer was written that was not posted");
@@ -143,7 +143,7 @@ pub fn a_forgotten_queue_pair_leaves_others_alone<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         for forget_all in [false, true] {
             let mut pair = Pair::new(fixture, transport);
-            occupy(&mut pair);
+            post_unfinished(&mut pair);
             let back = destination(&pair.far, &pair.near);
             let Pair { near, mut far, .. } = pair;
             let End { qp, sends, receives, thread, domain, arena, device, config, .. } = near;
@@ -165,12 +165,12 @@ pub fn a_forgotten_queue_pair_leaves_others_alone<F: Fixture>(fixture: &F) {
                 let _ = far.qp.post(Request::new(id, Operation::Send { source, immediate: None, to: back }));
             }
             let now_ns = || fixture.now_ns();
-            within(Watch { now_ns: &now_ns, patience_ns: 5_000_000 }, &mut [&mut far], |_| None::<()>);
+            poll_within(Watch { now_ns: &now_ns, patience_ns: 5_000_000 }, &mut [&mut far], |_| None::<()>);
             assert!(buffers.iter().all(|buffer| buffer.iter().all(|&byte| byte == FILL)));
             drop(far);
             let near = End::in_domain(device, domain, arena, &config);
             let far = End::new(fixture.device(), &config);
-            Pair::of(fixture, near, far).works(1);
+            Pair::of(fixture, near, far).assert_works(1);
         }
     }
 }
@@ -212,7 +212,7 @@ pub fn completions_of_a_dropped_queue_pair_go<F: Fixture>(fixture: &F) {
         }
         // Far sees all that it can: near's work completes, and is not polled.
         let now_ns = || fixture.now_ns();
-        within(Watch { now_ns: &now_ns, patience_ns: 5_000_000 }, &mut [&mut pair.far], |_| None::<()>);
+        poll_within(Watch { now_ns: &now_ns, patience_ns: 5_000_000 }, &mut [&mut pair.far], |_| None::<()>);
         for _ in 0..4 {
             pair.near.sends.wait(Some(1_000_000)).expect("waiting works");
             pair.near.receives.wait(Some(1_000_000)).expect("waiting works");

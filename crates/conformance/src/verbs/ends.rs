@@ -167,7 +167,7 @@ impl<D: Device> End<D> {
 }
 
 /// Waits until `done` returns something; `None` when patience runs out first.
-pub(super) fn within<D: Device, T>(
+pub(super) fn poll_within<D: Device, T>(
     watch: Watch<'_>,
     ends: &mut [&mut End<D>],
     mut done: impl FnMut(&mut [&mut End<D>]) -> Option<T>,
@@ -198,7 +198,7 @@ pub(super) fn eventually<D: Device, T>(
     what: &str,
     done: impl FnMut(&mut [&mut End<D>]) -> Option<T>,
 ) -> T {
-    within(watch, ends, done).unwrap_or_else(|| panic!("{what}: not within {} ms", watch.patience_ns / 1_000_000))
+    poll_within(watch, ends, done).unwrap_or_else(|| panic!("{what}: not within {} ms", watch.patience_ns / 1_000_000))
 }
 
 /// Connects two queue pairs or, if they are UD, makes each ready.
@@ -266,7 +266,7 @@ impl<'f, F: Fixture> Pair<'f, F> {
     }
 
     /// The interesting lengths of messages, within the limits of both ends.
-    pub fn lengths(&self) -> Vec<usize> {
+    pub fn message_lengths(&self) -> Vec<usize> {
         let attributes = self.near.device.attributes();
         let mtu = attributes.mtu.min(self.far.device.attributes().mtu);
         let limit = if self.transport().is_connected() { attributes.message_len_max.min(LONGEST) } else { mtu };
@@ -284,11 +284,11 @@ impl<'f, F: Fixture> Pair<'f, F> {
 
     pub fn eventually<T>(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         let patience_ns = self.fixture.expectations().patience_ns;
-        let done = self.within(patience_ns, &mut done);
+        let done = self.poll_within(patience_ns, &mut done);
         done.unwrap_or_else(|| panic!("{:?}: {what}: not within {} ms", self.transport(), patience_ns / 1_000_000))
     }
 
-    fn within<T>(&mut self, patience_ns: u64, mut done: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
+    fn poll_within<T>(&mut self, patience_ns: u64, mut done: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
         let deadline_ns = self.fixture.now_ns().saturating_add(patience_ns);
         let mut turn = 0;
         loop {
@@ -308,41 +308,41 @@ impl<'f, F: Fixture> Pair<'f, F> {
     }
 
     /// Near's next completion of a request.
-    pub fn sent(&mut self, what: &str) -> Completion {
+    pub fn next_sent(&mut self, what: &str) -> Completion {
         self.eventually(what, |pair| pair.near.sent.pop_front())
     }
 
     /// Near's next completion of a request, which must be this one, and successful.
-    pub fn sent_well(&mut self, id: u64) -> Completion {
-        let completion = self.sent("a request is over");
+    pub fn expect_success(&mut self, id: u64) -> Completion {
+        let completion = self.next_sent("a request is over");
         assert_eq!((completion.id, completion.status), (id, Status::Success), "{completion:?}");
         assert_eq!(completion.qp, self.near.qp.number());
         completion
     }
 
     /// Far's next completion of a receive.
-    pub fn received(&mut self, what: &str) -> Completion {
+    pub fn next_received(&mut self, what: &str) -> Completion {
         self.eventually(what, |pair| pair.far.received.pop_front())
     }
 
     /// Far's next completion of a receive, if it comes.
-    pub fn received_if_any(&mut self) -> Option<Completion> {
+    pub fn try_next_received(&mut self) -> Option<Completion> {
         let patience_ns = self.fixture.expectations().patience_ns / 100;
-        self.within(patience_ns, |pair| pair.far.received.pop_front())
+        self.poll_within(patience_ns, |pair| pair.far.received.pop_front())
     }
 
     /// Asserts that nothing completes for a while.
-    pub fn is_quiet(&mut self, what: &str) {
+    pub fn assert_quiet(&mut self, what: &str) {
         let nothing = |end: &End<F::Device>| end.sent.is_empty() && end.received.is_empty();
-        let broken = self.within(QUIET_NS, |pair| (!nothing(&pair.near) || !nothing(&pair.far)).then_some(()));
+        let broken = self.poll_within(QUIET_NS, |pair| (!nothing(&pair.near) || !nothing(&pair.far)).then_some(()));
         let (near, far) = (&self.near, &self.far);
         let completions = [&near.sent, &near.received, &far.sent, &far.received];
         assert!(broken.is_none(), "{:?}: {what}, and yet there is {completions:?}", self.transport());
     }
 
     /// Lets a while pass.
-    pub fn rest(&mut self) {
-        self.within(QUIET_NS, |_| None::<()>);
+    pub fn wait_briefly(&mut self) {
+        self.poll_within(QUIET_NS, |_| None::<()>);
     }
 
     /// Posts one request, and returns the receive that it completes at far, with a buffer of `capacity` bytes. If the
@@ -359,11 +359,11 @@ impl<'f, F: Fixture> Pair<'f, F> {
         for _ in 0..attempts {
             let operation = operation(self);
             self.near.post(Request::new(!id, operation));
-            self.sent_well(!id);
+            self.expect_success(!id);
             let received = if self.is_lossy() {
-                self.received_if_any()
+                self.try_next_received()
             } else {
-                Some(self.received("a message arrives for which a receive is posted"))
+                Some(self.next_received("a message arrives for which a receive is posted"))
             };
             if let Some(received) = received {
                 assert_eq!((received.id, received.status), (id, Status::Success), "{received:?}");
@@ -375,7 +375,7 @@ impl<'f, F: Fixture> Pair<'f, F> {
     }
 
     /// Asserts that the pair works: a message arrives in each way that there is.
-    pub fn works(&mut self, number: usize) {
+    pub fn assert_works(&mut self, number: usize) {
         let bytes = pattern(number, 32);
         let share = self.near.frozen(&bytes);
         let received = self.transfer(64, |pair| pair.send(share.clone().into(), Some(number as u32)));
@@ -391,7 +391,7 @@ impl<'f, F: Fixture> Pair<'f, F> {
     pub fn write_and_wait(&mut self, remote: RemoteMemory, bytes: &[u8]) -> Status {
         let source = self.near.frozen(bytes).into();
         self.near.post(Request::new(77, Operation::Write { source, remote, immediate: None }));
-        self.sent("a WRITE is over").status
+        self.next_sent("a WRITE is over").status
     }
 }
 

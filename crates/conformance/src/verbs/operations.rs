@@ -24,7 +24,7 @@ pub fn attributes_make_sense<F: Fixture>(fixture: &F) {
 pub fn messages_of_every_length_arrive_intact<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::large(fixture, transport);
-        for (number, len) in pair.lengths().into_iter().enumerate() {
+        for (number, len) in pair.message_lengths().into_iter().enumerate() {
             let bytes = pattern(number, len);
             let share = pair.near.frozen(&bytes);
             for (spare, immediate) in [(0, None), (9, Some(number as u32 | 0x8765_0000))] {
@@ -70,7 +70,7 @@ pub fn writes_of_every_length_land_where_they_were_aimed<F: Fixture>(fixture: &F
     for transport in connected(fixture) {
         let mut pair = Pair::large(fixture, transport);
         let memory = pair.far.expose(LONGEST + 256);
-        for (number, len) in pair.lengths().into_iter().enumerate() {
+        for (number, len) in pair.message_lengths().into_iter().enumerate() {
             let offset = 64 + number * 5 % 64;
             let bytes = pattern(number + 1, len);
             memory.write(0, &vec![FILL; memory.len()]).expect("our own memory");
@@ -80,7 +80,7 @@ pub fn writes_of_every_length_land_where_they_were_aimed<F: Fixture>(fixture: &F
             loop {
                 let source = if inline { Source::Inline(&bytes) } else { share.clone().into() };
                 pair.near.post(Request::new(5, Operation::Write { source, remote, immediate: None }));
-                assert_eq!(pair.sent_well(5).opcode, Opcode::Write);
+                assert_eq!(pair.expect_success(5).opcode, Opcode::Write);
                 let is_there = |pair: &mut Pair<'_, F>| {
                     // Without acknowledgements the bytes may still be in flight.
                     let is_there = read(&memory, offset, len) == bytes;
@@ -90,7 +90,7 @@ pub fn writes_of_every_length_land_where_they_were_aimed<F: Fixture>(fixture: &F
                     break;
                 }
                 assert!(transport != Transport::Rc, "a WRITE of {len} bytes is over, and they are not there");
-                pair.rest();
+                pair.wait_briefly();
             }
             assert!(read(&memory, 0, offset).iter().all(|&byte| byte == FILL), "nothing before {len} bytes changes");
             let behind = offset + len;
@@ -105,7 +105,7 @@ pub fn a_write_with_immediate_completes_a_receive<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         let mut pair = Pair::large(fixture, transport);
         let memory = pair.far.expose(LONGEST + 8);
-        for (number, len) in pair.lengths().into_iter().enumerate() {
+        for (number, len) in pair.message_lengths().into_iter().enumerate() {
             let bytes = pattern(number, len);
             let share = pair.near.frozen(&bytes);
             let remote = memory.remote().at(8).expect("inside the memory");
@@ -128,14 +128,14 @@ pub fn reads_of_every_length_bring_what_is_there<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::large(fixture, transport);
     let memory = pair.far.expose(LONGEST + 64);
-    for (number, len) in pair.lengths().into_iter().enumerate() {
+    for (number, len) in pair.message_lengths().into_iter().enumerate() {
         let offset = number * 3 % 64;
         let bytes = pattern(number + 100, len);
         memory.write(offset, &bytes).expect("inside the memory");
         let remote = memory.remote().at(offset as u64).expect("inside the memory");
         let target = pair.near.buffers(&[len]);
         pair.near.post(Request::new(6, Operation::Read { target, remote }));
-        let completion = pair.sent_well(6);
+        let completion = pair.expect_success(6);
         assert_eq!((completion.opcode, completion.len), (Opcode::Read, len));
         assert!(joined(&completion.buffers) == bytes, "{len} bytes were read as others");
     }
@@ -155,7 +155,7 @@ pub fn an_atomic_returns_what_was_there<F: Fixture>(fixture: &F) {
     for add in [0, 1, u64::MAX, 0x1234_5678_9ABC_DEF0, 1 << 63] {
         let target = pair.near.buffer(8);
         pair.near.post(Request::new(1, Operation::FetchAdd { target, remote, add }));
-        let completion = pair.sent_well(1);
+        let completion = pair.expect_success(1);
         assert_eq!((completion.opcode, completion.len, word(&completion)), (Opcode::FetchAdd, 8, expected));
         expected = expected.wrapping_add(add);
         assert_eq!(memory.load(8), Ok(expected));
@@ -165,7 +165,7 @@ pub fn an_atomic_returns_what_was_there<F: Fixture>(fixture: &F) {
         let target = pair.near.buffer(16);
         let swap = Operation::CompareSwap { target, remote, expected: guess, desired };
         pair.near.post(Request::new(2, swap));
-        let completion = pair.sent_well(2);
+        let completion = pair.expect_success(2);
         assert_eq!((completion.opcode, completion.len, word(&completion)), (Opcode::CompareSwap, 8, was));
         let rest = &completion.buffers[0][8..];
         assert!(rest.iter().all(|&byte| byte == FILL), "of a target only the first 8 bytes are written");
@@ -206,12 +206,12 @@ pub fn what_a_transport_lacks_is_refused_and_disturbs_nothing<F: Fixture>(fixtur
             assert_eq!(refused.buffers.len(), targets, "{verb:?} gives its targets back");
             pair.near.qp.doorbell();
         }
-        pair.is_quiet("what was refused does nothing");
+        pair.assert_quiet("what was refused does nothing");
         assert_eq!((pair.near.qp.state(), read(&memory, 0, 64)), (QpState::ReadyToSend, vec![0; 64]));
         pair.near.post(Request::new(4, any(&pair, Verb::Send, memory.remote())));
-        pair.sent_well(4);
+        pair.expect_success(4);
         if !pair.is_lossy() {
-            assert_eq!(pair.received("what is allowed goes on").id, 3);
+            assert_eq!(pair.next_received("what is allowed goes on").id, 3);
         }
     }
 }

@@ -23,25 +23,25 @@ pub fn requests_complete_in_the_order_pushed<F: Fixture>(fixture: &F) {
             for id in 0..DEPTH as u64 {
                 let long = (id + round) % 3 == 0;
                 let source = if long { share.clone().into() } else { Source::Inline(b"short") };
-                let operation = of_verb(&pair, verb(id), source, memory.remote(), if long { 30_000 } else { 8 });
+                let operation = operation_for(&pair, verb(id), source, memory.remote(), if long { 30_000 } else { 8 });
                 pair.near.push(Request::new(round << 32 | id, operation));
             }
             pair.near.qp.doorbell();
             for id in 0..DEPTH as u64 {
-                let completion = pair.sent_well(round << 32 | id);
+                let completion = pair.expect_success(round << 32 | id);
                 assert_eq!(completion.opcode, opcode(verb(id)));
             }
             if pair.is_lossy() {
                 break;
             }
             for id in messages {
-                assert_eq!(pair.received("the messages among them arrive").id, id);
+                assert_eq!(pair.next_received("the messages among them arrive").id, id);
             }
         }
     }
 }
 
-fn of_verb<'a, F: Fixture>(
+fn operation_for<'a, F: Fixture>(
     pair: &Pair<'_, F>,
     verb: Verb,
     source: Source<'a>,
@@ -98,18 +98,18 @@ pub fn messages_arrive_in_the_order_sent<F: Fixture>(fixture: &F) {
             }
             pair.near.qp.doorbell();
             for index in 0..DEPTH {
-                pair.sent_well((round * DEPTH + index) as u64);
+                pair.expect_success((round * DEPTH + index) as u64);
             }
             for index in 0..DEPTH {
                 let number = round * DEPTH + index;
                 if pair.is_lossy() {
-                    let Some(received) = pair.received_if_any() else { break };
+                    let Some(received) = pair.try_next_received() else { break };
                     let number = received.immediate.expect("every message has one") as usize;
                     assert!(last.is_none_or(|last| last < number), "message {number} after {last:?}");
                     last = Some(number);
                     assert_message(&received, &message(number), Some(number as u32));
                 } else {
-                    let received = pair.received("messages arrive");
+                    let received = pair.next_received("messages arrive");
                     assert_eq!((received.id, received.immediate), (number as u64, Some(number as u32)));
                     assert_message(&received, &message(number), Some(number as u32));
                 }
@@ -138,12 +138,12 @@ pub fn what_was_written_is_there_when_a_later_message_arrives<F: Fixture>(fixtur
             let operation = pair.send(Source::Inline(b"written"), None);
             pair.near.push(Request::new(2, operation));
             pair.near.qp.doorbell();
-            assert_eq!(pair.received("a message behind a WRITE").id, round as u64);
+            assert_eq!(pair.next_received("a message behind a WRITE").id, round as u64);
             assert!(
                 read(&memory, 0, len) == bytes,
                 "{transport:?}: the message arrived before the {len} bytes written"
             );
-            pair.sent_well(2);
+            pair.expect_success(2);
         }
     }
 }
@@ -161,7 +161,7 @@ pub fn a_read_brings_what_was_written_before_it<F: Fixture>(fixture: &F) {
         let target = pair.near.buffers(&[len]);
         pair.near.push(Request::new(2, Operation::Read { target, remote }));
         pair.near.qp.doorbell();
-        assert!(joined(&pair.sent_well(2).buffers) == bytes, "a READ came before a WRITE of {len} bytes");
+        assert!(joined(&pair.expect_success(2).buffers) == bytes, "a READ came before a WRITE of {len} bytes");
     }
 }
 
@@ -180,8 +180,8 @@ pub fn a_fenced_write_waits_for_the_read_before_it<F: Fixture>(fixture: &F) {
         let write = Request::new(2, Operation::Write { source, remote, immediate: None });
         pair.near.push(Request { fence: true, ..write });
         pair.near.qp.doorbell();
-        assert!(joined(&pair.sent_well(1).buffers) == before, "the fenced WRITE came before the READ");
-        pair.sent_well(2);
+        assert!(joined(&pair.expect_success(1).buffers) == before, "the fenced WRITE came before the READ");
+        pair.expect_success(2);
         before = after;
     }
 }
@@ -202,7 +202,7 @@ pub fn atomics_of_one_queue_pair_take_effect_in_order<F: Fixture>(fixture: &F) {
         }
         pair.near.qp.doorbell();
         for id in 0..DEPTH as u64 {
-            assert_eq!(word(&pair.sent_well(id)), next);
+            assert_eq!(word(&pair.expect_success(id)), next);
             next += 1;
         }
     }

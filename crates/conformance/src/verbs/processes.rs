@@ -27,7 +27,7 @@ const RECEIVES: u64 = 4;
 const ECHO: u32 = 1;
 
 /// Length in bytes of a receive at either side.
-fn room<D: Device>(device: &D) -> usize {
+fn receive_len<D: Device>(device: &D) -> usize {
     device.attributes().mtu.max(8192) + 1
 }
 
@@ -45,7 +45,7 @@ pub fn serve_peer<D: Device>(device: &D) {
     let mut end = End::new(device.clone(), &config(device, peer.transport));
     let memory = end.expose(MEMORY);
     end.qp.connect(peer.transport.is_connected().then_some(&peer)).expect("a connection");
-    let room = room(device);
+    let room = receive_len(device);
     (0..RECEIVES).for_each(|id| end.receive(id, room));
     let RemoteMemory { address, rkey, len } = memory.remote();
     println!("\n{MARK} {} {address} {rkey} {len}", address_of(&end.qp.address()));
@@ -105,7 +105,7 @@ impl Process {
     }
 
     /// Connects `near` to the peer; returns the peer's address and memory.
-    fn meet<F: Fixture>(&mut self, fixture: &F, near: &mut End<F::Device>) -> (QpAddress, RemoteMemory) {
+    fn connect_near<F: Fixture>(&mut self, fixture: &F, near: &mut End<F::Device>) -> (QpAddress, RemoteMemory) {
         writeln!(self.input, "{}", address_of(&near.qp.address())).expect("the peer listens");
         let patience = Duration::from_nanos(fixture.expectations().patience_ns);
         let line = self.lines.recv_timeout(patience).expect("the peer says where it is");
@@ -127,7 +127,7 @@ impl Drop for Process {
 }
 
 /// Posts a request; returns its own completion and the peer's answer.
-fn ask<F: Fixture>(
+fn request_answer<F: Fixture>(
     fixture: &F,
     near: &mut End<F::Device>,
     operation: Operation<'_>,
@@ -135,7 +135,7 @@ fn ask<F: Fixture>(
 ) -> (Completion, Completion) {
     let now_ns = || fixture.now_ns();
     let watch = Watch { now_ns: &now_ns, patience_ns: fixture.expectations().patience_ns };
-    near.receive(id, room(&near.device));
+    near.receive(id, receive_len(&near.device));
     near.post(Request::new(id, operation));
     let sent = eventually(watch, &mut [near], "a request to the process is over", |ends| ends[0].sent.pop_front());
     assert_eq!((sent.id, sent.status), (id, Status::Success), "{sent:?}");
@@ -144,7 +144,7 @@ fn ask<F: Fixture>(
     (sent, answer)
 }
 
-fn over<F: Fixture>(fixture: &F, near: &mut End<F::Device>, operation: Operation<'_>) -> Completion {
+fn perform<F: Fixture>(fixture: &F, near: &mut End<F::Device>, operation: Operation<'_>) -> Completion {
     let now_ns = || fixture.now_ns();
     let watch = Watch { now_ns: &now_ns, patience_ns: fixture.expectations().patience_ns };
     near.post(Request::new(1, operation));
@@ -163,7 +163,7 @@ pub fn operations_work_between_processes<F: Fixture>(fixture: &F) {
         let device = fixture.device();
         let config = config(&device, transport);
         let mut near = End::new(device, &config);
-        let (address, memory) = process.meet(fixture, &mut near);
+        let (address, memory) = process.connect_near(fixture, &mut near);
         let to = (!transport.is_connected()).then(|| near_destination(&near, &address));
         let mtu = near.device.attributes().mtu;
         let lens = [0, 1, 31, 255, mtu, mtu + 1];
@@ -171,18 +171,19 @@ pub fn operations_work_between_processes<F: Fixture>(fixture: &F) {
             let bytes = pattern(number, len);
             let immediate = Some(number as u32 * 1000);
             let source = near.frozen(&bytes).into();
-            let (_, answer) = ask(fixture, &mut near, Operation::Send { source, immediate, to }, number as u64);
+            let (_, answer) =
+                request_answer(fixture, &mut near, Operation::Send { source, immediate, to }, number as u64);
             assert_message(&answer, &bytes, immediate.map(|immediate| immediate + ECHO));
             if !transport.is_connected() {
                 continue;
             }
             let remote = memory.at(64).expect("inside the memory");
             let write = Operation::Write { source: near.frozen(&bytes).into(), remote, immediate };
-            let (_, answer) = ask(fixture, &mut near, write, number as u64);
+            let (_, answer) = request_answer(fixture, &mut near, write, number as u64);
             assert_message(&answer, &[], immediate.map(|immediate| immediate + ECHO));
             if near.allows(Verb::Read) {
                 let target = near.buffers(&[len]);
-                let completion = over(fixture, &mut near, Operation::Read { target, remote });
+                let completion = perform(fixture, &mut near, Operation::Read { target, remote });
                 assert!(joined(&completion.buffers) == bytes, "{len} bytes came back from the process as others");
             }
         }
@@ -190,7 +191,7 @@ pub fn operations_work_between_processes<F: Fixture>(fixture: &F) {
             for was in 0..3 {
                 let target = near.buffer(8);
                 let add = Operation::FetchAdd { target, remote: memory, add: 1 };
-                assert_eq!(word(&over(fixture, &mut near, add)), was);
+                assert_eq!(word(&perform(fixture, &mut near, add)), was);
             }
         }
     }
@@ -208,9 +209,9 @@ pub fn a_killed_peer_ends_its_peers_work<F: Fixture>(fixture: &F) {
         let device = fixture.device();
         let config = config(&device, transport);
         let mut near = End::new(device, &config);
-        let (_, memory) = process.meet(fixture, &mut near);
+        let (_, memory) = process.connect_near(fixture, &mut near);
         let (_, answer) =
-            ask(fixture, &mut near, Operation::Send { source: Source::Empty, immediate: None, to: None }, 1);
+            request_answer(fixture, &mut near, Operation::Send { source: Source::Empty, immediate: None, to: None }, 1);
         assert_message(&answer, &[], None);
         (0..3).for_each(|id| near.receive(id, 64));
         process.child.kill().expect("the process is ours");

@@ -38,7 +38,7 @@ const ONE_SIDED: [Verb; 5] = [Verb::Write, Verb::WriteWithImmediate, Verb::Read,
 
 /// Asserts that the operation ends with a remote access error, its targets come back, nothing was read or written, and
 /// the queue pair is in error.
-fn is_refused<F: Fixture>(
+fn assert_refused<F: Fixture>(
     pair: &mut Pair<'_, F>,
     verb: Verb,
     remote: RemoteMemory,
@@ -48,7 +48,7 @@ fn is_refused<F: Fixture>(
     pair.far.receive(1, 8);
     let operation = operation(pair, verb, remote, len);
     pair.near.post(Request::new(1, operation));
-    let failed = pair.sent("an access that is refused");
+    let failed = pair.next_sent("an access that is refused");
     assert!(!failed.status.is_success(), "{verb:?} of {len} bytes at {remote:?} was allowed");
     assert_failed(pair.fixture, &failed, Status::RemoteAccess);
     for target in &failed.buffers {
@@ -59,7 +59,7 @@ fn is_refused<F: Fixture>(
     assert_eq!(failed.buffers.len(), usize::from(takes_targets));
     assert_eq!(pair.near.qp.state(), QpState::Error);
     assert_untouched(memory);
-    pair.rest();
+    pair.wait_briefly();
     let delivered = pair.far.received.iter().any(|received| received.status.is_success());
     assert!(!delivered, "{verb:?} was refused, and far was told that it was done");
 }
@@ -90,9 +90,9 @@ pub fn accesses_that_are_not_allowed_are_refused<F: Fixture>(fixture: &F) {
                 pair.far.receive(1, 8);
                 let operation = operation(&pair, verb, memory.remote(), 8);
                 pair.near.post(Request::new(1, operation));
-                pair.sent_well(1);
+                pair.expect_success(1);
             } else {
-                is_refused(&mut pair, verb, memory.remote(), 8, &memory);
+                assert_refused(&mut pair, verb, memory.remote(), 8, &memory);
             }
         }
     }
@@ -118,7 +118,7 @@ pub fn accesses_out_of_bounds_are_refused<F: Fixture>(fixture: &F) {
             let remote = memory.remote();
             // The length that a peer claims counts for nothing.
             let address = remote.address.wrapping_add(offset);
-            is_refused(&mut pair, verb, RemoteMemory { address, len: u64::MAX, ..remote }, len, &memory);
+            assert_refused(&mut pair, verb, RemoteMemory { address, len: u64::MAX, ..remote }, len, &memory);
         }
     }
     let mut pair = Pair::new(fixture, transport);
@@ -137,7 +137,7 @@ pub fn made_up_keys_are_refused<F: Fixture>(fixture: &F) {
             let memory = guarded(&pair.far, all_access(&pair.far.device));
             let remote = memory.remote();
             let made_up = RemoteMemory { rkey: remote.rkey ^ flipped, ..remote };
-            is_refused(&mut pair, verb, made_up, 8, &memory);
+            assert_refused(&mut pair, verb, made_up, 8, &memory);
         }
     }
 }
@@ -152,7 +152,7 @@ pub fn memory_of_another_domain_is_refused<F: Fixture>(fixture: &F) {
         for at in (0..LEN).step_by(8) {
             memory.store(at, SECRET).expect("our own memory");
         }
-        is_refused(&mut pair, verb, memory.remote(), 8, &memory);
+        assert_refused(&mut pair, verb, memory.remote(), 8, &memory);
     }
 }
 
@@ -171,15 +171,15 @@ pub fn memory_that_is_no_longer_exposed_is_refused<F: Fixture>(fixture: &F) {
             // Before that, the access works.
             let operation = operation(&pair, Verb::Read, remote, LEN);
             pair.near.post(Request::new(1, operation));
-            pair.sent_well(1);
+            pair.expect_success(1);
             if is_dropped {
                 drop(memory);
                 let others: Vec<_> = (0..4).map(|_| guarded(&pair.far, all_access(&pair.far.device))).collect();
-                is_refused(&mut pair, verb, remote, 8, &others[0]);
+                assert_refused(&mut pair, verb, remote, 8, &others[0]);
                 others.iter().for_each(|other| assert_untouched(other));
             } else {
                 let kept = memory.deregister().expect("nobody is inside");
-                is_refused(&mut pair, verb, remote, 8, &kept);
+                assert_refused(&mut pair, verb, remote, 8, &kept);
             }
         }
     }
@@ -202,14 +202,14 @@ pub fn unreliable_writes_that_are_not_allowed_write_nothing<F: Fixture>(fixture:
             };
             let operation = operation(&pair, Verb::Write, remote, len);
             pair.near.post(Request::new(1, operation));
-            let sent = pair.sent("a WRITE is over");
+            let sent = pair.next_sent("a WRITE is over");
             assert!([Status::Success, Status::RemoteAccess].contains(&sent.status), "{sent:?}");
-            pair.rest();
+            pair.wait_briefly();
             assert_untouched(&memory);
             assert!(pair.far.received.is_empty());
             if sent.status.is_success() {
                 assert_eq!((pair.near.qp.state(), pair.far.qp.state()), (QpState::ReadyToSend, QpState::ReadyToSend));
-                pair.works(wrong);
+                pair.assert_works(wrong);
             }
         }
     }

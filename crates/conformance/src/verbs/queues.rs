@@ -21,19 +21,19 @@ pub fn only_signaled_requests_are_told<F: Fixture>(fixture: &F) {
             request.signaled = id == 2 || id == 5;
             pair.near.post(request);
         }
-        pair.sent_well(2);
-        pair.sent_well(5);
+        pair.expect_success(2);
+        pair.expect_success(5);
         if !pair.is_lossy() {
             for id in 0..8 {
-                assert_eq!(pair.received("every message arrives, told or not").id, id);
+                assert_eq!(pair.next_received("every message arrives, told or not").id, id);
             }
         } else {
-            while pair.received_if_any().is_some() {}
+            while pair.try_next_received().is_some() {}
         }
-        pair.is_quiet("nobody asked for more");
+        pair.assert_quiet("nobody asked for more");
         let operation = pair.send(Source::Empty, None);
         pair.near.post(Request::new(9, operation));
-        pair.sent_well(9);
+        pair.expect_success(9);
     }
 }
 
@@ -52,11 +52,11 @@ pub fn failures_are_told_though_unsignaled<F: Fixture>(fixture: &F) {
         pair.near.push(write(id));
     }
     pair.near.qp.doorbell();
-    let failed = pair.sent("a failure is told");
+    let failed = pair.next_sent("a failure is told");
     assert_eq!((failed.id, failed.opcode), (1, Opcode::Write));
     assert_failed(fixture, &failed, Status::RemoteAccess);
     for id in 2..4 {
-        let flushed = pair.sent("what is flushed is told");
+        let flushed = pair.next_sent("what is flushed is told");
         assert_eq!((flushed.id, flushed.status), (id, Status::Flushed));
     }
 }
@@ -80,12 +80,12 @@ pub fn a_failure_flushes_what_is_behind_it<F: Fixture>(fixture: &F) {
         pair.near.push(Request::new(id as u64, operation));
     }
     pair.near.qp.doorbell();
-    pair.sent_well(0);
-    let failed = pair.sent("a request that fails");
+    pair.expect_success(0);
+    let failed = pair.next_sent("a request that fails");
     assert_eq!(failed.id, 1);
     assert_failed(fixture, &failed, Status::RemoteAccess);
     for (id, opcode, targets) in [(2, Opcode::Write, 0), (3, Opcode::Read, 2), (4, Opcode::Send, 0)] {
-        let flushed = pair.sent("requests behind it");
+        let flushed = pair.next_sent("requests behind it");
         assert_eq!((flushed.id, flushed.opcode, flushed.status), (id, opcode, Status::Flushed));
         assert_eq!(flushed.buffers.len(), targets, "targets come back");
     }
@@ -95,7 +95,7 @@ pub fn a_failure_flushes_what_is_behind_it<F: Fixture>(fixture: &F) {
     }
     assert_eq!(pair.near.qp.state(), QpState::Error);
     assert_eq!(read(&memory, 0, 8), b"before\0\0");
-    pair.rest();
+    pair.wait_briefly();
     assert!(pair.far.received.iter().all(|received| !received.status.is_success()), "nothing was sent");
 }
 
@@ -117,12 +117,12 @@ pub fn targets_come_back_though_unsignaled<F: Fixture>(fixture: &F) {
     let write = Operation::Write { source: Source::Empty, remote, immediate: None };
     pair.near.push(Request::new(4, write));
     pair.near.qp.doorbell();
-    assert_eq!(joined(&pair.sent_well(1).buffers), pattern(5, 64));
+    assert_eq!(joined(&pair.expect_success(1).buffers), pattern(5, 64));
     if pair.near.allows(Verb::FetchAdd) {
-        assert_eq!(pair.sent_well(2).buffers.len(), 1);
+        assert_eq!(pair.expect_success(2).buffers.len(), 1);
     }
-    pair.sent_well(4);
-    pair.is_quiet("the untold WRITE stays untold");
+    pair.expect_success(4);
+    pair.assert_quiet("the untold WRITE stays untold");
 }
 
 fn empty_send<F: Fixture>(pair: &Pair<'_, F>, id: u64) -> Request<'static> {
@@ -145,16 +145,16 @@ pub fn a_queue_takes_exactly_its_depth<F: Fixture>(fixture: &F) {
                 assert_eq!(refused.error, PostError::QueueFull(depth), "{transport:?}, round {round}");
                 pair.near.qp.doorbell();
                 for id in 0..depth as u64 {
-                    pair.sent_well(id);
+                    pair.expect_success(id);
                 }
                 if pair.is_lossy() {
                     continue 'depths;
                 }
                 for id in 0..depth as u64 {
-                    assert_eq!(pair.received("what was refused did no harm").id, id);
+                    assert_eq!(pair.next_received("what was refused did no harm").id, id);
                 }
             }
-            pair.is_quiet("the refused request does nothing");
+            pair.assert_quiet("the refused request does nothing");
         }
     }
 }
@@ -186,7 +186,7 @@ pub fn places_are_held_until_a_completion_was_polled<F: Fixture>(fixture: &F) {
                 pair.far.received.clear();
             }
             assert!(full(&mut pair), "{transport:?}: nothing was polled");
-            pair.sent_well(PLACES as u64 - 1);
+            pair.expect_success(PLACES as u64 - 1);
             assert!(pair.near.sent.is_empty(), "round {round}");
         }
         // All four places are free, since one completion covered them all. Now no completion covers any.
@@ -195,7 +195,7 @@ pub fn places_are_held_until_a_completion_was_polled<F: Fixture>(fixture: &F) {
             let request = empty_send(&pair, id).unsignaled();
             pair.near.post(request);
         }
-        pair.rest();
+        pair.wait_briefly();
         assert!(full(&mut pair), "{transport:?}: none of the requests is known to be over");
     }
 }
@@ -254,21 +254,21 @@ pub fn nothing_starts_before_the_doorbell<F: Fixture>(fixture: &F) {
         let operation = pair.send(Source::Inline(b"sent"), None);
         pair.near.push(Request::new(3, operation));
         ids.push(3);
-        pair.is_quiet("nothing was started");
+        pair.assert_quiet("nothing was started");
         assert_eq!(read(&memory, 0, 64), [0; 64]);
         pair.near.qp.doorbell();
         for id in ids {
-            pair.sent_well(id);
+            pair.expect_success(id);
         }
         if !pair.is_lossy() {
-            assert_message(&pair.received("everything started"), b"sent", None);
+            assert_message(&pair.next_received("everything started"), b"sent", None);
             assert!(!transport.is_connected() || read(&memory, 0, 7) == b"written");
         }
         // Another doorbell starts nothing a second time.
-        pair.rest();
+        pair.wait_briefly();
         pair.far.received.clear();
         pair.near.qp.doorbell();
-        pair.is_quiet("nothing was pushed");
+        pair.assert_quiet("nothing was pushed");
     }
 }
 
@@ -294,9 +294,9 @@ pub fn a_list_is_posted_up_to_what_is_refused<F: Fixture>(fixture: &F) {
         });
         let refused = pair.near.qp.post_list(list).expect_err("more inline than allowed");
         assert_eq!((refused.error, asked), (PostError::InlineTooLong { len: limit + 1, limit }, 7));
-        pair.sent_well(5);
+        pair.expect_success(5);
         if !pair.is_lossy() {
-            assert_message(&pair.received("what stands before it"), &words[4], None);
+            assert_message(&pair.next_received("what stands before it"), &words[4], None);
             // Over UC the WRITE behind the message may still be in flight.
             let expected = [words[5], words[1], words[2], words[3]].concat();
             pair.eventually("what stands behind it", |_| (read(&memory, 0, 32) == expected).then_some(()));
@@ -320,12 +320,12 @@ pub fn one_doorbell_starts_a_list<F: Fixture>(fixture: &F) {
                 pair.near.push(request);
             }
             pair.near.qp.doorbell();
-            pair.sent_well(len as u64 - 1);
+            pair.expect_success(len as u64 - 1);
             if pair.is_lossy() {
                 break;
             }
             for (id, bytes) in all.iter().enumerate() {
-                let received = pair.received("every message of the list");
+                let received = pair.next_received("every message of the list");
                 assert_eq!(received.id, id as u64);
                 assert_message(&received, bytes, None);
             }

@@ -10,7 +10,7 @@ use super::waiting::{completed_by_another_thread, end};
 use super::*;
 
 /// Time to wait for something that must not happen, in nanoseconds.
-const A_WHILE_NS: u64 = 1_000_000;
+const QUIET_NS: u64 = 1_000_000;
 
 /// The queue's descriptor; `None` for a queue without one, after checking that arming it fails with the right error.
 fn descriptor_of(queue: &mut impl CompletionQueue) -> Option<Descriptor> {
@@ -30,7 +30,7 @@ fn arm_quietly<F: Fixture>(pair: &mut Pair<'_, F>, descriptor: &Descriptor) -> O
     for _ in 0..1_000 {
         let now_ns = pair.fixture.now_ns();
         if let Armed::Sleep { until_ns } = pair.far.receives.arm(now_ns).expect("arming works")
-            && !descriptor.wait(Some(A_WHILE_NS)).expect("polling works")
+            && !descriptor.wait(Some(QUIET_NS)).expect("polling works")
         {
             return until_ns;
         }
@@ -42,7 +42,7 @@ fn arm_quietly<F: Fixture>(pair: &mut Pair<'_, F>, descriptor: &Descriptor) -> O
 
 /// Sends a message, repeatedly if it can be lost, until `arrives` returns the receive that it completed; the fact must
 /// hold each time.
-fn until_it_arrives<F: Fixture>(
+fn retry_until_arrives<F: Fixture>(
     pair: &mut Pair<'_, F>,
     mut arrives: impl FnMut(&mut Pair<'_, F>) -> Option<Completion>,
 ) -> Completion {
@@ -58,8 +58,8 @@ fn patience_ns<F: Fixture>(pair: &Pair<'_, F>) -> u64 {
 }
 
 /// Far's next receive after news of one; if messages can be lost, it may not come.
-fn told<F: Fixture>(pair: &mut Pair<'_, F>) -> Option<Completion> {
-    if pair.is_lossy() { pair.received_if_any() } else { Some(pair.received("it is there")) }
+fn next_receive<F: Fixture>(pair: &mut Pair<'_, F>) -> Option<Completion> {
+    if pair.is_lossy() { pair.try_next_received() } else { Some(pair.next_received("it is there")) }
 }
 
 /// A message that arrives at an armed queue makes its descriptor readable, until it is disarmed.
@@ -70,7 +70,7 @@ pub fn an_armed_queue_is_readable_once_a_completion_comes<F: Fixture>(fixture: &
         let patience_ns = patience_ns(&pair);
         for round in 0..10 {
             pair.far.receive(round, 64);
-            let received = until_it_arrives(&mut pair, |pair| {
+            let received = retry_until_arrives(&mut pair, |pair| {
                 let until_ns = arm_quietly(pair, &descriptor);
                 if let Some(late) = pair.far.received.pop_front() {
                     pair.far.receives.disarm();
@@ -79,7 +79,7 @@ pub fn an_armed_queue_is_readable_once_a_completion_comes<F: Fixture>(fixture: &
                 let operation = pair.send(Source::Inline(b"wake up"), None);
                 pair.near.post(Request::new(round, operation));
                 let start_ns = fixture.now_ns();
-                let mut is_readable = descriptor.wait(Some(A_WHILE_NS)).expect("polling works");
+                let mut is_readable = descriptor.wait(Some(QUIET_NS)).expect("polling works");
                 while !is_readable {
                     pair.near.poll();
                     let now_ns = fixture.now_ns();
@@ -87,21 +87,21 @@ pub fn an_armed_queue_is_readable_once_a_completion_comes<F: Fixture>(fixture: &
                     if until_ns.is_some_and(|until_ns| now_ns >= until_ns) || now_ns - start_ns >= patience_ns {
                         break;
                     }
-                    is_readable = descriptor.wait(Some(A_WHILE_NS)).expect("polling works");
+                    is_readable = descriptor.wait(Some(QUIET_NS)).expect("polling works");
                 }
                 if is_readable {
                     assert!(descriptor.wait(Some(0)).expect("polling works"), "it stays readable until it is disarmed");
                 }
                 pair.far.receives.disarm();
                 let received = if is_readable || until_ns.is_some() {
-                    told(pair)
+                    next_receive(pair)
                 } else {
                     pair.far.poll();
                     pair.far.received.pop_front()
                 };
                 let is_told = is_readable || until_ns.is_some() || received.is_none();
                 assert!(is_told, "{transport:?}: the message of round {round} woke nobody");
-                pair.sent_well(round);
+                pair.expect_success(round);
                 received
             });
             assert_message(&received, b"wake up", None);
@@ -118,7 +118,7 @@ pub fn a_completion_just_before_arming_is_not_slept_through<F: Fixture>(fixture:
         let patience_ns = patience_ns(&pair);
         for round in 0..10 {
             pair.far.receive(round, 64);
-            let received = until_it_arrives(&mut pair, |pair| {
+            let received = retry_until_arrives(&mut pair, |pair| {
                 let operation = pair.send(Source::Inline(b"early"), None);
                 pair.near.post(Request::new(round, operation));
                 pair.near.poll();
@@ -132,7 +132,7 @@ pub fn a_completion_just_before_arming_is_not_slept_through<F: Fixture>(fixture:
                     let armed = pair.far.receives.arm(now_ns).expect("arming works");
                     let mut is_over = false;
                     if armed != Armed::Ready {
-                        let bounded = armed.by(Some(deadline_ns));
+                        let bounded = armed.min_deadline(Some(deadline_ns));
                         let is_readable = descriptor.wait(bounded.timeout_ns(now_ns)).expect("polling works");
                         pair.far.receives.disarm();
                         is_over = !is_readable && bounded != armed && fixture.now_ns() >= deadline_ns;
@@ -142,7 +142,7 @@ pub fn a_completion_just_before_arming_is_not_slept_through<F: Fixture>(fixture:
                     assert!(!is_missed, "{transport:?}: round {round} was slept through");
                 }
                 let received = pair.far.received.pop_front();
-                pair.sent_well(round);
+                pair.expect_success(round);
                 received
             });
             assert_message(&received, b"early", None);
@@ -207,5 +207,5 @@ pub fn a_descriptor_outlives_its_completion_queue<F: Fixture>(fixture: &F) {
     let _ = end.receives.arm(fixture.now_ns()).expect("arming works");
     drop(end);
     waker.wake();
-    descriptor.wait(Some(A_WHILE_NS)).expect("polling works");
+    descriptor.wait(Some(QUIET_NS)).expect("polling works");
 }

@@ -20,14 +20,14 @@ pub fn a_reliable_message_waits_for_a_receive<F: Fixture>(fixture: &F) {
         let second = Operation::Write { source: Source::Inline(b"waiting!"), remote, immediate: None };
         pair.near.push(Request::new(2, second));
         pair.near.qp.doorbell();
-        pair.is_quiet("no receive is posted");
+        pair.assert_quiet("no receive is posted");
         assert_eq!((pair.near.qp.state(), memory.load(0)), (QpState::ReadyToSend, Ok(0)));
         pair.far.receive(3, len);
-        let received = pair.received("a receive is posted");
+        let received = pair.next_received("a receive is posted");
         assert_eq!(received.id, 3);
         assert_message(&received, &bytes, None);
-        pair.sent_well(1);
-        pair.sent_well(2);
+        pair.expect_success(1);
+        pair.expect_success(2);
         assert_eq!(read(&memory, 0, 8), b"waiting!");
     }
 }
@@ -46,10 +46,10 @@ pub fn a_receiver_that_is_never_ready_is_given_up<F: Fixture>(fixture: &F) {
             pair.near.push(Request::new(id, operation).unsignaled());
         }
         pair.near.qp.doorbell();
-        let failed = pair.sent("a request that is given up");
+        let failed = pair.next_sent("a request that is given up");
         assert_eq!((failed.id, failed.opcode), (1, Opcode::Send));
         assert_failed(fixture, &failed, Status::RnrRetryExceeded);
-        let flushed = pair.sent("what is behind it");
+        let flushed = pair.next_sent("what is behind it");
         assert_eq!((flushed.id, flushed.status), (2, Status::Flushed));
         let flushed = pair.eventually("receives are flushed", |pair| pair.near.received.pop_front());
         assert_eq!((flushed.id, flushed.status, flushed.opcode), (9, Status::Flushed, Opcode::Receive));
@@ -66,25 +66,25 @@ pub fn an_unreliable_message_without_a_receive_is_dropped<F: Fixture>(fixture: &
             for id in 0..4 {
                 let operation = pair.send(pair.near.frozen(&pattern(round, 200)).into(), None);
                 pair.near.post(Request::new(id, operation));
-                pair.sent_well(id);
+                pair.expect_success(id);
             }
             if transport.is_connected() {
                 let remote = pair.far.expose(8).remote();
                 let write = Operation::Write { source: Source::Empty, remote, immediate: Some(1) };
                 pair.near.post(Request::new(4, write));
-                pair.sent_well(4);
+                pair.expect_success(4);
             }
-            pair.is_quiet("no receive is posted");
+            pair.assert_quiet("no receive is posted");
             assert_eq!(pair.near.qp.state(), QpState::ReadyToSend);
             assert_eq!(pair.far.qp.state(), QpState::ReadyToSend);
-            pair.works(round);
-            pair.is_quiet("what was dropped stays so");
+            pair.assert_works(round);
+            pair.assert_quiet("what was dropped stays so");
         }
     }
 }
 
 fn assert_misfit<F: Fixture>(fixture: &F, completion: &Completion, status: Status) {
-    if fixture.expectations().length_errors.holds("what a message that does not fit is called") {
+    if fixture.expectations().length_errors.holds_or_report("what a message that does not fit is called") {
         assert_failed(fixture, completion, status);
     } else {
         assert!(!completion.status.is_success(), "{completion:?}");
@@ -104,14 +104,14 @@ pub fn a_message_longer_than_its_buffers_fails_at_both_ends<F: Fixture>(fixture:
             pair.near.push(Request::new(id, operation));
         }
         pair.near.qp.doorbell();
-        let received = pair.received("a message that does not fit is told");
+        let received = pair.next_received("a message that does not fit is told");
         assert_eq!((received.id, received.opcode, received.buffers.len()), (1, Opcode::Receive, 1));
         assert_misfit(fixture, &received, Status::LocalLength);
-        let sent = pair.sent("so is its sender");
+        let sent = pair.next_sent("so is its sender");
         assert_eq!((sent.id, sent.opcode), (1, Opcode::Send));
         assert_misfit(fixture, &sent, Status::RemoteInvalidRequest);
-        assert_eq!(pair.sent("what is behind it is flushed").status, Status::Flushed);
-        let flushed = pair.received("receives behind it are flushed");
+        assert_eq!(pair.next_sent("what is behind it is flushed").status, Status::Flushed);
+        let flushed = pair.next_received("receives behind it are flushed");
         assert_eq!((flushed.id, flushed.status, flushed.buffers.len()), (2, Status::Flushed, 1));
         assert_eq!((pair.near.qp.state(), pair.far.qp.state()), (QpState::Error, QpState::Error));
     }
@@ -125,8 +125,8 @@ pub fn an_unreliable_message_longer_than_its_buffers_is_not_delivered<F: Fixture
         pair.far.receive(1, 40);
         let operation = pair.send(pair.near.frozen(&pattern(1, 64)).into(), None);
         pair.near.post(Request::new(1, operation));
-        pair.sent_well(1);
-        pair.rest();
+        pair.expect_success(1);
+        pair.wait_briefly();
         let told = pair.far.received.pop_front();
         if let Some(received) = &told {
             assert_eq!((received.id, received.buffers.len()), (1, 1));

@@ -43,10 +43,10 @@ pub fn registered_memory_is_read_and_written_where_it_lies<F: Fixture>(fixture: 
                 let lent = source.take().expect("it is there").freeze();
                 let write = Operation::Write { source: lent.clone().into(), remote: memory.remote(), immediate: None };
                 pair.near.post(Request::new(1, write));
-                pair.sent_well(1);
+                pair.expect_success(1);
                 let into = only(target.take().expect("it is there"));
                 pair.near.post(Request::new(2, Operation::Read { target: into, remote: memory.remote() }));
-                let read = pair.sent("a READ to registered memory").buffers.pop().expect("the target");
+                let read = pair.next_sent("a READ to registered memory").buffers.pop().expect("the target");
                 assert!(*read == *bytes, "{len} bytes");
                 target.put_back(read).expect("it is the same");
                 source.put_back(lent.thaw().expect("nobody else has it")).expect("it is the same");
@@ -60,11 +60,11 @@ pub fn registered_memory_is_read_and_written_where_it_lies<F: Fixture>(fixture: 
             let lent = source.take().expect("it is there").freeze();
             let send = pair.send(lent.clone().into(), None);
             pair.near.post(Request::new(3, send));
-            pair.sent_well(3);
+            pair.expect_success(3);
             if pair.is_lossy() {
                 continue;
             }
-            let mut received = pair.received("a message to registered memory");
+            let mut received = pair.next_received("a message to registered memory");
             assert!(received.buffers.pop().is_some_and(|buffer| *buffer == bytes[..len]));
         }
     }
@@ -83,7 +83,7 @@ pub fn registered_memory_is_not_given_back_while_it_is_out<F: Fixture>(fixture: 
     let target = target.end().expect_err("it is pushed").registered;
     pair.near.qp.doorbell();
     let mut target = target.end().expect_err("it is in flight").registered;
-    let read = pair.sent("a READ to registered memory").buffers.pop().expect("the target");
+    let read = pair.next_sent("a READ to registered memory").buffers.pop().expect("the target");
     let another = target.put_back(filled(&arena, &[1; 64])).expect_err("it is another");
     assert_eq!(*another, [1; 64]);
     let mut target = target.end().expect_err("nothing was put back").registered;
@@ -110,7 +110,7 @@ pub fn memory_is_foreign_again_when_its_registration_has_ended<F: Fixture>(fixtu
     refused(&mut pair, filled(&arena, &[0; 64]));
     let buffer = registered.end().expect("it is there");
     refused(&mut pair, buffer);
-    pair.works(2);
+    pair.assert_works(2);
 }
 
 /// Registered memory stays usable after its arena and everything else in it are gone.
@@ -130,7 +130,7 @@ pub fn memory_that_is_registered_outlives_its_arena<F: Fixture>(fixture: &F) {
     drop(arena);
     let into = only(target.take().expect("it is there"));
     pair.near.post(Request::new(1, Operation::Read { target: into, remote: memory.remote() }));
-    let read = pair.sent("a READ to registered memory").buffers.pop().expect("the target");
+    let read = pair.next_sent("a READ to registered memory").buffers.pop().expect("the target");
     target.put_back(read).expect("it is the same");
     assert_eq!(*target.end().expect("it is back"), [9; 64]);
 }

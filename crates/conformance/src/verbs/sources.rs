@@ -28,14 +28,14 @@ pub fn inline_bytes_are_copied_when_they_are_pushed<F: Fixture>(fixture: &F) {
         }
         pair.near.qp.doorbell();
         reused.fill(0);
-        pair.sent_well(1);
+        pair.expect_success(1);
         if transport.is_connected() {
-            pair.sent_well(2);
+            pair.expect_success(2);
         }
         if pair.is_lossy() {
             continue;
         }
-        assert_message(&pair.received("an inline message"), &bytes, None);
+        assert_message(&pair.next_received("an inline message"), &bytes, None);
         if transport.is_connected() {
             let is_there = |_: &mut Pair<'_, F>| (read(&memory, 0, bytes.len()) == bytes).then_some(());
             pair.eventually("the inline bytes of a WRITE appear", is_there);
@@ -84,7 +84,7 @@ pub fn a_source_is_shared_until_its_request_is_over<F: Fixture>(fixture: &F) {
         pair.near.push(Request::new(2, operation));
         let (told, untold) = (told.thaw().expect_err("it was not sent"), untold.thaw().expect_err("it was not sent"));
         pair.near.qp.doorbell();
-        pair.sent_well(2);
+        pair.expect_success(2);
         for share in [told, untold] {
             let mut buffer = share.thaw().expect("the request is over, and nobody else has a share");
             buffer[..].fill(0);
@@ -109,13 +109,13 @@ pub fn a_source_can_be_read_and_posted_again_meanwhile<F: Fixture>(fixture: &F) 
             assert_eq!(share[..], bytes[..]);
         }
         for id in 0..DEPTH {
-            pair.sent_well(id as u64);
+            pair.expect_success(id as u64);
         }
         for id in 0..DEPTH {
             if pair.is_lossy() {
                 break;
             }
-            assert_message(&pair.received("each message"), &bytes[id..200 + 2 * id], None);
+            assert_message(&pair.next_received("each message"), &bytes[id..200 + 2 * id], None);
         }
         assert!(share.thaw().is_ok());
     }
@@ -130,7 +130,7 @@ pub fn a_source_that_thaws_is_not_read_any_more<F: Fixture>(fixture: &F) {
         let share = pair.near.frozen(&bytes);
         let operation = pair.send(share.clone().into(), None);
         pair.near.post(Request::new(1, operation));
-        pair.rest();
+        pair.wait_briefly();
         let held = match share.thaw() {
             Ok(mut buffer) => {
                 buffer[..].fill(0xFF);
@@ -139,8 +139,8 @@ pub fn a_source_that_thaws_is_not_read_any_more<F: Fixture>(fixture: &F) {
             Err(share) => Some(share),
         };
         pair.far.receive(1, len);
-        assert_message(&pair.received("a receive was posted"), &bytes, None);
-        pair.sent_well(1);
+        assert_message(&pair.next_received("a receive was posted"), &bytes, None);
+        pair.expect_success(1);
         assert!(held.is_none_or(|share| share.thaw().is_ok()), "the request is over");
     }
 }
@@ -203,7 +203,7 @@ pub fn a_message_is_scattered_over_the_buffers_in_order<F: Fixture>(fixture: &F)
         if pair.near.allows(Verb::Read) {
             let target = pair.near.buffers(lens);
             pair.near.post(Request::new(6, Operation::Read { target, remote: memory.remote() }));
-            let completion = pair.sent_well(6);
+            let completion = pair.expect_success(6);
             assert_eq!((completion.len, joined(&completion.buffers)), (room, pattern(77, room)));
             assert!(completion.buffers.iter().map(|buffer| buffer.len()).eq(lens.iter().copied()));
         }
@@ -233,7 +233,7 @@ pub fn both_sides_of_the_limit_of_pieces<F: Fixture>(fixture: &F) {
         let refused = pair.near.qp.post_receive(1, buffers).expect_err("one buffer more");
         assert_eq!((refused.error, refused.buffers.len()), (too_many, 2));
         assert!(share.thaw().is_ok(), "what was refused is not held");
-        pair.works(1);
+        pair.assert_works(1);
         let device = fixture.device();
         let config = config(&device, transport);
         let limit = device.attributes().gather_max;
@@ -282,6 +282,6 @@ pub fn buffers_of_a_foreign_arena_are_refused<F: Fixture>(fixture: &F) {
         }
         // Another arena of the domain, which it registered later, is not foreign.
         pair.near.arena = pair.near.domain.arena(1 << 20).expect("an arena");
-        pair.works(2);
+        pair.assert_works(2);
     }
 }

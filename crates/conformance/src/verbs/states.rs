@@ -18,7 +18,7 @@ fn fresh<F: Fixture>(fixture: &F, transport: Transport) -> End<F::Device> {
 }
 
 /// Takes a fresh queue pair to a state.
-fn bring<D: Device>(end: &mut End<D>, state: QpState, peer: &QpAddress) {
+fn bring_to_state<D: Device>(end: &mut End<D>, state: QpState, peer: &QpAddress) {
     let peer = end.transport().is_connected().then_some(peer);
     let way = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     let steps = match state {
@@ -44,7 +44,7 @@ pub fn a_queue_pair_takes_only_what_its_state_allows<F: Fixture>(fixture: &F) {
             let far = fresh(fixture, transport);
             let mut near = fresh(fixture, transport);
             assert_eq!((near.qp.state(), near.qp.transport()), (QpState::Reset, transport));
-            bring(&mut near, state, &far.qp.address());
+            bring_to_state(&mut near, state, &far.qp.address());
             let to = destination(&near, &far);
             let send = Request::new(1, Operation::Send { source: Source::Inline(b"message"), immediate: None, to });
             let pushed = near.qp.push(send).map_err(|refused| refused.error);
@@ -72,7 +72,7 @@ pub fn transitions_out_of_order_are_refused<F: Fixture>(fixture: &F) {
         for from in STATES {
             for to in STATES {
                 let mut near = fresh(fixture, transport);
-                bring(&mut near, from, &address);
+                bring_to_state(&mut near, from, &address);
                 let peer = peer.filter(|_| to == QpState::ReadyToReceive);
                 match near.qp.modify(to, peer) {
                     Ok(()) => assert!(from.can_become(to), "{transport:?}: from {from:?} to {to:?}"),
@@ -105,7 +105,7 @@ pub fn a_connection_needs_the_address_of_its_peer<F: Fixture>(fixture: &F) {
         let wrong: Vec<Option<QpAddress>> =
             others.chain([nonsense, nothing]).map(Some).chain(std::iter::once(None)).collect();
         let mut near = fresh(fixture, transport);
-        bring(&mut near, QpState::Init, &good);
+        bring_to_state(&mut near, QpState::Init, &good);
         for address in wrong {
             let refused = near.qp.modify(QpState::ReadyToReceive, address.as_ref()).expect_err("that is no peer");
             assert!(matches!(refused, VerbsError::Address(_)), "{transport:?}: {refused}");
@@ -122,22 +122,22 @@ pub fn a_queue_pair_that_is_ready_to_receive_receives<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let (mut near, mut far) = (fresh(fixture, transport), fresh(fixture, transport));
         let (of_near, of_far) = (near.qp.address(), far.qp.address());
-        bring(&mut far, QpState::Init, &of_near);
+        bring_to_state(&mut far, QpState::Init, &of_near);
         far.receive(1, 64);
         far.qp.modify(QpState::ReadyToReceive, transport.is_connected().then_some(&of_near)).expect("the next state");
-        bring(&mut near, QpState::ReadyToSend, &of_far);
+        bring_to_state(&mut near, QpState::ReadyToSend, &of_far);
         let to = destination(&near, &far);
         let mut pair = Pair { fixture, near, far, to };
         let received = pair.deliver(1, |pair| pair.send(Source::Inline(b"early"), None));
         assert_message(&received, b"early", None);
         pair.far.qp.modify(QpState::ReadyToSend, None).expect("the next state");
-        pair.works(1);
+        pair.assert_works(1);
     }
 }
 
 /// Posts some of everything, none of which can be over: messages to a peer that has no receive or, where those would be
 /// dropped, requests that are pushed and not started.
-fn occupy<F: Fixture>(pair: &mut Pair<'_, F>) {
+fn post_unfinished<F: Fixture>(pair: &mut Pair<'_, F>) {
     for id in 0..4 {
         let len = 8 << id;
         pair.near.receive(id, len);
@@ -152,13 +152,13 @@ fn occupy<F: Fixture>(pair: &mut Pair<'_, F>) {
         let target = pair.near.buffers(&[8, 16]);
         pair.near.push(Request::new(4, Operation::Read { target, remote }).unsignaled());
     }
-    pair.is_quiet("nothing can be over");
+    pair.assert_quiet("nothing can be over");
 }
 
-fn is_flushed<F: Fixture>(pair: &mut Pair<'_, F>) {
+fn assert_flushed<F: Fixture>(pair: &mut Pair<'_, F>) {
     let requests = if pair.transport() == Transport::Rc { 5 } else { 4 };
     for id in 0..requests {
-        let flushed = pair.sent("requests are flushed");
+        let flushed = pair.next_sent("requests are flushed");
         assert_eq!((flushed.id, flushed.status), (id, Status::Flushed));
         assert_eq!(flushed.qp, pair.near.qp.number());
         let (opcode, targets) = if id == 4 { (Opcode::Read, 2) } else { (Opcode::Send, 0) };
@@ -169,31 +169,31 @@ fn is_flushed<F: Fixture>(pair: &mut Pair<'_, F>) {
         assert_eq!((flushed.id, flushed.status, flushed.opcode), (id, Status::Flushed, Opcode::Receive));
         assert_eq!((flushed.buffers.len(), flushed.buffers[0].capacity()), (1, 8 << id));
     }
-    pair.is_quiet("everything was flushed once");
+    pair.assert_quiet("everything was flushed once");
 }
 
 /// On the way to error, and in it, everything posted completes as flushed, in order, and no peer hears of it.
 pub fn an_error_flushes_both_queues<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
-        occupy(&mut pair);
+        post_unfinished(&mut pair);
         pair.near.qp.modify(QpState::Error, None).expect("from every state to error");
         // Requests that were pushed and not started are flushed with the doorbell at the latest.
         pair.near.qp.doorbell();
-        is_flushed(&mut pair);
+        assert_flushed(&mut pair);
         assert_eq!(pair.near.qp.state(), QpState::Error);
         // More than fits at once, so places must come back.
         for id in 0..2 * DEPTH as u64 {
             pair.near.receive(id, 8);
             let operation = pair.send(Source::Inline(b"flushed"), None);
             pair.near.post(Request::new(id, operation).unsignaled());
-            let flushed = pair.sent("what is posted in error");
+            let flushed = pair.next_sent("what is posted in error");
             assert_eq!((flushed.id, flushed.status), (id, Status::Flushed));
             let flushed = pair.eventually("a receive in error", |pair| pair.near.received.pop_front());
             assert_eq!((flushed.id, flushed.status), (id, Status::Flushed));
         }
         pair.far.receive(1, 64);
-        pair.rest();
+        pair.wait_briefly();
         assert!(pair.far.received.iter().all(|received| !received.status.is_success()), "{transport:?}: not sent");
     }
 }
@@ -211,19 +211,19 @@ fn reset_and_connect<F: Fixture>(pair: &mut Pair<'_, F>) {
 pub fn a_reset_flushes_both_queues_and_begins_anew<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
-        pair.works(1);
+        pair.assert_works(1);
         for round in 0..3 {
-            occupy(&mut pair);
+            post_unfinished(&mut pair);
             if round == 1 {
                 pair.near.qp.modify(QpState::Error, None).expect("from every state to error");
             }
             pair.near.qp.modify(QpState::Reset, None).expect("from every state to reset");
-            is_flushed(&mut pair);
+            assert_flushed(&mut pair);
             let number = pair.near.qp.number();
             reset_and_connect(&mut pair);
             assert_eq!(pair.near.qp.number(), number, "a queue pair keeps its number");
             pair.far.received.clear();
-            pair.works(round);
+            pair.assert_works(round);
             assert!(pair.near.sent.is_empty());
         }
     }
@@ -233,7 +233,7 @@ pub fn a_reset_flushes_both_queues_and_begins_anew<F: Fixture>(fixture: &F) {
 pub fn a_queue_pair_hears_nothing_of_an_earlier_connection<F: Fixture>(fixture: &F) {
     for transport in connected(fixture) {
         let Expectations { knows_its_peer, .. } = fixture.expectations();
-        if transport == Transport::Uc && !knows_its_peer.holds("UC: what a former peer sends") {
+        if transport == Transport::Uc && !knows_its_peer.holds_or_report("UC: what a former peer sends") {
             continue;
         }
         let Pair { near: mut former, mut far, .. } = Pair::new(fixture, transport);
@@ -241,7 +241,7 @@ pub fn a_queue_pair_hears_nothing_of_an_earlier_connection<F: Fixture>(fixture: 
         far.qp.modify(QpState::Reset, None).expect("from every state to reset");
         connect(&mut near, &mut far);
         let mut pair = Pair { fixture, near, far, to: None };
-        pair.works(1);
+        pair.assert_works(1);
         for id in 0..4 {
             pair.far.receive(id, 64);
         }
@@ -250,9 +250,9 @@ pub fn a_queue_pair_hears_nothing_of_an_earlier_connection<F: Fixture>(fixture: 
             // The former peer may know already.
             let _ = former.qp.post(Request::new(id, Operation::Send { source, immediate: None, to: None }));
         }
-        pair.rest();
+        pair.wait_briefly();
         former.poll();
-        pair.rest();
+        pair.wait_briefly();
         assert!(pair.far.received.is_empty(), "{transport:?}: {:?}", pair.far.received);
         assert_eq!(pair.far.qp.state(), QpState::ReadyToSend);
         let received = pair.deliver(0, |pair| pair.send(Source::Inline(b"of new"), None));
@@ -269,7 +269,7 @@ pub fn requests_to_a_peer_in_error_fail<F: Fixture>(fixture: &F) {
         let memory = pair.far.expose(8);
         pair.far.receive(1, 8);
         pair.far.qp.modify(QpState::Error, None).expect("from every state to error");
-        let flushed = pair.received("its receive is flushed");
+        let flushed = pair.next_received("its receive is flushed");
         assert_eq!((flushed.id, flushed.status), (1, Status::Flushed));
         let (source, remote) = (Source::Inline(b"in vain"), memory.remote());
         let operation = match one_sided {
@@ -277,7 +277,7 @@ pub fn requests_to_a_peer_in_error_fail<F: Fixture>(fixture: &F) {
             false => pair.send(source, None),
         };
         pair.near.post(Request::new(2, operation));
-        let failed = pair.sent("a request to a peer in error");
+        let failed = pair.next_sent("a request to a peer in error");
         assert!(failed.id == 2 && !failed.status.is_success(), "{failed:?}");
         assert_eq!((pair.near.qp.state(), memory.load(0)), (QpState::Error, Ok(0)));
     }

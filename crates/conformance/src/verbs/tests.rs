@@ -59,7 +59,7 @@ mod model_of_a_network {
     const OPTIONS: super::Options = super::Options {
         is_lossy: true,
         notices_death: false,
-        tells_misfits: false,
+        reports_misfits: false,
         has_atomics: false,
         ..super::Options::PLAIN
     };

@@ -9,7 +9,7 @@ use super::*;
 pub fn threads_exchange_messages<F: Fixture>(fixture: &F) {
     const MESSAGES: usize = 600;
     const WINDOW: usize = 8;
-    if !fixture.expectations().real_time.holds("threads") {
+    if !fixture.expectations().real_time.holds_or_report("threads") {
         return;
     }
     for transport in transports(fixture) {
@@ -83,7 +83,7 @@ pub fn threads_exchange_messages<F: Fixture>(fixture: &F) {
 /// An exposure ends while others write to it: from then on the memory belongs to its owner alone, and they are refused.
 pub fn memory_does_not_change_after_its_exposure_ended<F: Fixture>(fixture: &F) {
     const LEN: usize = 64 << 10;
-    if reliable(fixture).is_none() || !fixture.expectations().real_time.holds("threads") {
+    if reliable(fixture).is_none() || !fixture.expectations().real_time.holds_or_report("threads") {
         return;
     }
     let server = Server::new(fixture.device());

@@ -7,7 +7,7 @@ use sinew_fabric::verbs::{CompletionQueue, Operation, QueuePair, Request, Source
 
 use super::ends::*;
 use super::*;
-use crate::rounds::woken_by_another_thread;
+use crate::rounds::assert_woken_by_thread;
 
 pub(super) fn end<F: Fixture>(fixture: &F) -> Option<End<F::Device>> {
     let transport = *transports(fixture).first()?;
@@ -66,8 +66,8 @@ pub fn a_wait_ends_when_a_completion_is_there<F: Fixture>(fixture: &F) {
                 pair.near.poll();
                 assert!(fixture.now_ns() - start_ns < patience_ns, "{transport:?}: a request was slept through");
             }
-            assert_message(&pair.received("it is there"), b"wake up", None);
-            pair.sent_well(round);
+            assert_message(&pair.next_received("it is there"), b"wake up", None);
+            pair.expect_success(round);
         }
         // Nothing is left, so a wait lasts.
         let start_ns = fixture.now_ns();
@@ -99,12 +99,12 @@ pub fn a_wake_before_the_wait_is_not_lost<F: Fixture>(fixture: &F) {
 /// Many wake-ups by another thread, some before and some during a wait, each end a wait.
 pub fn wakes_from_another_thread_are_not_lost<F: Fixture>(fixture: &F) {
     let Expectations { real_time, patience_ns, .. } = fixture.expectations();
-    if !real_time.holds("wake-ups by other threads") {
+    if !real_time.holds_or_report("wake-ups by other threads") {
         return;
     }
     let Some(mut end) = end(fixture) else { return };
     let waker = end.receives.waker();
-    woken_by_another_thread(
+    assert_woken_by_thread(
         waker,
         patience_ns,
         || fixture.now_ns(),
@@ -139,7 +139,7 @@ pub(super) fn completed_by_another_thread<F: Fixture>(
 ) {
     const ROUNDS: u64 = 120;
     let Expectations { real_time, patience_ns, .. } = fixture.expectations();
-    if !real_time.holds("completions that other threads cause") {
+    if !real_time.holds_or_report("completions that other threads cause") {
         return;
     }
     for transport in transports(fixture) {

@@ -96,7 +96,7 @@ impl<P: PacketPort> Cable<P> {
 
     /// The end of a cable to whoever first sends a frame. Until then it sends nowhere, which counts as
     /// [`Dropped::NoSuchPeer`].
-    pub fn answering(port: P, mac: MacAddress) -> Self {
+    pub fn to_first_sender(port: P, mac: MacAddress) -> Self {
         Self::with(port, None, mac)
     }
 

@@ -56,7 +56,7 @@ impl Layer for Padding {
 }
 
 fn padded<P: PacketPort>(port: P) -> Result<Layered<P, Padding>, PortError> {
-    Layered::around(port, Padding { said: PAD_LEN, added: PAD_LEN, ..Padding::default() })
+    Layered::wrap(port, Padding { said: PAD_LEN, added: PAD_LEN, ..Padding::default() })
 }
 
 #[test]
@@ -98,9 +98,9 @@ fn ports_whose_packets_leave_a_layer_too_little_are_refused_at_once() {
     assert!(matches!(error, PortError::PacketsTooSmall { packet_len_max: 143, overhead: 48, .. }), "{error}");
     // No overhead that a layer can claim does harm.
     let padding = Padding { said: usize::MAX, ..Padding::default() };
-    assert!(Layered::around(port(&network, "d", PACKET), padding).is_err());
+    assert!(Layered::wrap(port(&network, "d", PACKET), padding).is_err());
     // A layer that adds nothing fits around any port.
-    assert!(Layered::around(port(&network, "e", 30), Padding::default()).is_ok());
+    assert!(Layered::wrap(port(&network, "e", 30), Padding::default()).is_ok());
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn packets_of_a_layer_that_adds_more_than_it_said_are_dropped_where_they_are_too
     for (added, len, arrives) in [(10, 190, true), (11, 189, true), (11, 190, false), (0, 190, true), (0, 191, false)] {
         let network = network();
         let padding = Padding { said: 10, added, ..Padding::default() };
-        let mut a = Layered::around(port(&network, "a", PACKET), padding).unwrap();
+        let mut a = Layered::wrap(port(&network, "a", PACKET), padding).unwrap();
         let mut b = port(&network, "b", PACKET);
         let to = b.peer();
         assert_eq!(a.packet_len_max(to), 190);
@@ -121,7 +121,7 @@ fn packets_of_a_layer_that_adds_more_than_it_said_are_dropped_where_they_are_too
     // The same towards a peer that takes shorter packets.
     let network = network();
     let padding = Padding { said: 10, added: 11, ..Padding::default() };
-    let mut a = Layered::around(port(&network, "a", PACKET), padding).unwrap();
+    let mut a = Layered::wrap(port(&network, "a", PACKET), padding).unwrap();
     let mut narrow = port(&network, "narrow", 130);
     let to = narrow.peer();
     for len in [119, 120] {
@@ -135,8 +135,8 @@ fn packets_of_a_layer_that_adds_more_than_it_said_are_dropped_where_they_are_too
 #[test]
 fn every_layer_hears_of_peers_that_are_forgotten_or_gone_for_certain() {
     let network = network();
-    let inner = Layered::around(port(&network, "a", PACKET), Padding::default()).unwrap();
-    let mut outer = Layered::around(inner, Padding::default()).unwrap();
+    let inner = Layered::wrap(port(&network, "a", PACKET), Padding::default()).unwrap();
+    let mut outer = Layered::wrap(inner, Padding::default()).unwrap();
     let told = |outer: &Layered<Layered<LoopbackPort, Padding>, Padding>| {
         let by_inner = outer.with_port(|inner| inner.with_layer(|layer| std::mem::take(&mut layer.forgotten)));
         let by_outer = outer.with_layer(|layer| std::mem::take(&mut layer.forgotten));

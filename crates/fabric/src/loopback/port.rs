@@ -6,7 +6,7 @@ use sinew_mem::atomic::AtomicU64;
 use sinew_mem::atomic::plain::Arc;
 use sinew_mem::{Arena, Frozen, Guard, HEADER_ROOM, SharedBytes};
 
-use super::state::{Data, Packet, Shared, State};
+use super::state::{Data, NetworkState, Packet, SharedRef};
 use super::{LoopbackConfig, Network, SCHEME, address_of};
 use crate::address::{Address, Peer};
 use crate::port::{
@@ -35,7 +35,7 @@ struct Lent {
     /// Length of the head, if the rest is lent as a tail.
     tail_start: Option<usize>,
     /// The share behind the tail, and the word through which its sender revokes it.
-    shared: Option<(Shared, Arc<AtomicU64>)>,
+    shared: Option<(SharedRef, Arc<AtomicU64>)>,
 }
 
 /// The receiving half of a [`LoopbackPort`].
@@ -85,7 +85,7 @@ impl LoopbackPort {
 
     /// The peer as which others know this port.
     pub fn peer(&self) -> Peer {
-        State::peer_of(self.index)
+        NetworkState::peer_of(self.index)
     }
 
     /// The network that the port is on.
@@ -106,14 +106,14 @@ impl LoopbackRx {
         let mut state = self.network.state.borrow_mut();
         for lent in self.lent.drain(..) {
             if let Some((shared, _)) = lent.shared {
-                state.end_share(shared);
+                state.release_share(shared);
             }
             state.recycle(lent.bytes);
         }
     }
 
     /// Copies a packet's shared part into the buffer that is lent, and ends the share unless a tail keeps it.
-    fn unpack(&self, state: &mut State, packet: Packet) -> Lent {
+    fn unpack(&self, state: &mut NetworkState, packet: Packet) -> Lent {
         let Packet { from, mut bytes, head_len, shared, .. } = packet;
         let mut lent = Lent { from, bytes: Vec::new(), tail_start: None, shared: None };
         if let Some(shared) = shared {
@@ -127,7 +127,7 @@ impl LoopbackRx {
                 }
             }
             if lent.shared.is_none() {
-                state.end_share(shared);
+                state.release_share(shared);
             }
         }
         lent.bytes = bytes;
@@ -140,7 +140,7 @@ impl PacketRx for LoopbackRx {
         self.give_back();
         let now_ns = self.network.clock.now_ns();
         let mut state = self.network.state.borrow_mut();
-        state.admit(self.index, now_ns);
+        state.deliver_arrived(self.index, now_ns);
         let room = self.config.burst_max.min(burst.packets.remaining_capacity());
         while self.lent.len() < room {
             let Some(packet) = state.take_arrived(self.index) else { break };
@@ -191,14 +191,14 @@ impl PacketTx for LoopbackTx {
     }
 
     fn flush(&mut self) {
-        self.network.state.borrow_mut().end_shares(self.index, |_| true);
+        self.network.state.borrow_mut().release_shares(self.index, |_| true);
     }
 
     fn reclaim(&mut self, buffer: &Frozen) {
         if buffer.is_from(&self.arena) {
             // Held shares are all from this arena, so the offset identifies the buffer.
             let offset = buffer.arena_offset();
-            self.network.state.borrow_mut().end_shares(self.index, |share| share.arena_offset() == offset);
+            self.network.state.borrow_mut().release_shares(self.index, |share| share.arena_offset() == offset);
         }
     }
 }
@@ -240,8 +240,8 @@ impl PacketPort for LoopbackPort {
         let mut state = self.network.state.borrow_mut();
         match state.find(address.rest()) {
             Some(index) => {
-                state.set_acquainted(self.index, index, true);
-                Ok(State::peer_of(index))
+                state.set_peer_known(self.index, index, true);
+                Ok(NetworkState::peer_of(index))
             }
             None => Err(PortError::NotFound {
                 address: address.to_string(),
@@ -273,7 +273,7 @@ impl PacketPort for LoopbackPort {
     fn forget(&mut self, peer: Peer) {
         let mut state = self.network.state.borrow_mut();
         if let Some(with) = state.index_of(peer) {
-            state.set_acquainted(self.index, with, false);
+            state.set_peer_known(self.index, with, false);
         }
     }
 
@@ -287,7 +287,7 @@ impl PacketPort for LoopbackPort {
         let clock = &self.network.clock;
         let now_ns = clock.now_ns();
         let mut state = self.network.state.borrow_mut();
-        state.admit(self.index, now_ns);
+        state.deliver_arrived(self.index, now_ns);
         if state.node(self.index).woken.take() || state.is_ready(self.index) {
             return Ok(());
         }

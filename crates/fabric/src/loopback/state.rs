@@ -18,7 +18,7 @@ const SPARE_BUFFERS_MAX: usize = 1 << 16;
 
 /// A share that a sender holds, with the word through which it revokes packets.
 #[derive(Default)]
-struct Slot {
+struct ShareSlot {
     /// Rises whenever the share ends, so that packets can tell their own share from later ones. Receivers that were
     /// lent a tail read it through a guard.
     generation: Arc<AtomicU64>,
@@ -27,7 +27,7 @@ struct Slot {
 
 /// The part of a packet that lies in a share of its sender.
 #[derive(Clone, Copy)]
-pub(super) struct Shared {
+pub(super) struct SharedRef {
     sender: usize,
     slot: usize,
     pub(super) generation: u64,
@@ -42,7 +42,7 @@ pub(super) struct Packet {
     /// The head, followed by the data unless that is shared.
     pub(super) bytes: Vec<u8>,
     pub(super) head_len: usize,
-    pub(super) shared: Option<Shared>,
+    pub(super) shared: Option<SharedRef>,
 }
 
 /// The data of a packet on its way into the network.
@@ -84,14 +84,14 @@ pub(super) struct Node {
     pub(super) events: VecDeque<PortEvent>,
     pub(super) stats: PortStats,
     pub(super) woken: Arc<WakeFlag>,
-    slots: Vec<Slot>,
+    slots: Vec<ShareSlot>,
     free_slots: Vec<usize>,
     /// For each node by index: whether this node is told when that one goes.
-    acquainted: Vec<bool>,
+    known_peers: Vec<bool>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct NetworkState {
     nodes: Vec<Node>,
     cut_links: HashSet<(String, String)>,
     spare: Vec<Vec<u8>>,
@@ -102,7 +102,7 @@ pub(super) struct State {
     pub(super) lost_on_links: u64,
 }
 
-impl State {
+impl NetworkState {
     pub(super) fn peer_of(index: usize) -> Peer {
         Peer([index as u64, PEER_MARK, 0])
     }
@@ -151,7 +151,7 @@ impl State {
             woken: Arc::default(),
             slots: Vec::new(),
             free_slots: Vec::new(),
-            acquainted: Vec::new(),
+            known_peers: Vec::new(),
         });
         index
     }
@@ -160,7 +160,7 @@ impl State {
     pub(super) fn drop_port(&mut self, index: usize) {
         self.close(index, PeerLoss::Closed);
         // Packets that a killed port still pushed hold shares.
-        self.end_shares(index, |_| true);
+        self.release_shares(index, |_| true);
         self.nodes[index].killed = false;
     }
 
@@ -168,7 +168,7 @@ impl State {
         if !self.nodes[index].alive {
             return;
         }
-        self.end_shares(index, |_| true);
+        self.release_shares(index, |_| true);
         let node = &mut self.nodes[index];
         node.alive = false;
         node.killed = true;
@@ -178,8 +178,8 @@ impl State {
             self.discard(packet);
         }
         for node in self.nodes.iter_mut().filter(|node| node.alive) {
-            if node.acquainted.get(index).copied().unwrap_or(false) {
-                node.acquainted[index] = false;
+            if node.known_peers.get(index).copied().unwrap_or(false) {
+                node.known_peers[index] = false;
                 node.events.push_back(PortEvent::PeerLost { peer: Self::peer_of(index), loss });
             }
         }
@@ -215,8 +215,8 @@ impl State {
         !self.cut_links.contains(&link)
     }
 
-    pub(super) fn set_acquainted(&mut self, who: usize, with: usize, acquainted: bool) {
-        let known = &mut self.nodes[who].acquainted;
+    pub(super) fn set_peer_known(&mut self, who: usize, with: usize, acquainted: bool) {
+        let known = &mut self.nodes[who].known_peers;
         if known.len() <= with {
             known.resize(with + 1, false);
         }
@@ -252,12 +252,12 @@ impl State {
             Data::Held { share, start, len } => {
                 let node = &mut self.nodes[from];
                 let slot = node.free_slots.pop().unwrap_or_else(|| {
-                    node.slots.push(Slot::default());
+                    node.slots.push(ShareSlot::default());
                     node.slots.len() - 1
                 });
                 node.slots[slot].share = Some(share.clone());
                 let generation = node.slots[slot].generation.load(Ordering::Relaxed);
-                Some(Shared { sender: from, slot, generation, start, len })
+                Some(SharedRef { sender: from, slot, generation, start, len })
             }
         };
         Packet { from: Self::peer_of(from), arrival_ns: 0, bytes, head_len: head.len(), shared }
@@ -266,13 +266,13 @@ impl State {
     /// Discards a packet, with the share that was held for it.
     fn discard(&mut self, packet: Packet) {
         if let Some(shared) = packet.shared {
-            self.end_share(shared);
+            self.release_share(shared);
         }
         self.recycle(packet.bytes);
     }
 
     /// Ends one packet's share, unless it has ended already.
-    pub(super) fn end_share(&mut self, shared: Shared) {
+    pub(super) fn release_share(&mut self, shared: SharedRef) {
         let node = &mut self.nodes[shared.sender];
         let slot = &mut node.slots[shared.slot];
         if slot.generation.load(Ordering::Relaxed) == shared.generation {
@@ -284,7 +284,7 @@ impl State {
     }
 
     /// Ends all shares of a port that `which` selects.
-    pub(super) fn end_shares(&mut self, index: usize, which: impl Fn(&Frozen) -> bool) {
+    pub(super) fn release_shares(&mut self, index: usize, which: impl Fn(&Frozen) -> bool) {
         let Node { slots, free_slots, .. } = &mut self.nodes[index];
         for (number, slot) in slots.iter_mut().enumerate() {
             if slot.share.as_ref().is_some_and(&which) {
@@ -296,7 +296,7 @@ impl State {
     }
 
     /// The shared bytes of a packet and their generation word, unless its sender has revoked them.
-    pub(super) fn shared_bytes(&self, shared: Shared) -> Option<(&[u8], &Arc<AtomicU64>)> {
+    pub(super) fn shared_bytes(&self, shared: SharedRef) -> Option<(&[u8], &Arc<AtomicU64>)> {
         let slot = &self.nodes[shared.sender].slots[shared.slot];
         let share = slot.share.as_ref().filter(|_| slot.generation.load(Ordering::Relaxed) == shared.generation)?;
         Some((share.get(shared.start..shared.start + shared.len)?, &slot.generation))
@@ -316,13 +316,13 @@ impl State {
         let stats = &mut self.nodes[from].stats;
         stats.tx_packets += 1;
         stats.tx_bytes += len as u64;
-        self.set_acquainted(from, to, true);
+        self.set_peer_known(from, to, true);
         if !self.link_is_up(from, to) {
             self.lost_on_links += 1;
             self.discard(packet);
             return;
         }
-        self.launch(to, packet, now_ns);
+        self.put_in_flight(to, packet, now_ns);
     }
 
     pub(super) fn inject(&mut self, to: usize, from: Peer, bytes: &[u8], now_ns: u64) {
@@ -335,15 +335,15 @@ impl State {
             self.discard(packet);
             return;
         }
-        self.launch(to, packet, now_ns);
+        self.put_in_flight(to, packet, now_ns);
     }
 
-    fn launch(&mut self, to: usize, mut packet: Packet, now_ns: u64) {
+    fn put_in_flight(&mut self, to: usize, mut packet: Packet, now_ns: u64) {
         let in_flight = &mut self.nodes[to].in_flight;
         let earliest_ns = in_flight.back().map_or(0, |last| last.arrival_ns);
         packet.arrival_ns = now_ns.saturating_add(self.latency_ns).max(earliest_ns);
         in_flight.push_back(packet);
-        self.admit(to, now_ns);
+        self.deliver_arrived(to, now_ns);
     }
 
     fn record(&mut self, from: Peer, to: Peer, packet: &Packet, time_ns: u64) {
@@ -358,7 +358,7 @@ impl State {
     }
 
     /// Moves packets that have arrived by now to the waiting ones, or drops them if there is no room.
-    pub(super) fn admit(&mut self, index: usize, now_ns: u64) {
+    pub(super) fn deliver_arrived(&mut self, index: usize, now_ns: u64) {
         loop {
             let node = &mut self.nodes[index];
             if node.in_flight.front().is_none_or(|packet| packet.arrival_ns > now_ns) {
@@ -384,7 +384,7 @@ impl State {
                 continue;
             }
             if let Some(sender) = self.index_of(packet.from) {
-                self.set_acquainted(index, sender, self.nodes[sender].alive);
+                self.set_peer_known(index, sender, self.nodes[sender].alive);
             }
             return Some(packet);
         }
@@ -399,7 +399,7 @@ impl State {
     /// Time of the next arrival in the future, at any living port.
     pub(super) fn next_future_arrival_ns(&mut self, now_ns: u64) -> Option<u64> {
         for index in 0..self.nodes.len() {
-            self.admit(index, now_ns);
+            self.deliver_arrived(index, now_ns);
         }
         self.nodes.iter().filter_map(|node| node.in_flight.front()).map(|packet| packet.arrival_ns).min()
     }

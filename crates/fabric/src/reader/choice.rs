@@ -2,7 +2,7 @@
 
 /// Way to fetch an object (apnet19 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum AccessMethod {
     /// One READ for each access, one after the other. The server's processor takes no part.
     OneSided,
     /// One request, which the server answers after it has made all accesses itself: a compound read.
@@ -11,7 +11,7 @@ pub enum Way {
 
 /// Way to learn of a completion (apnet19 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Notice {
+pub enum CompletionMode {
     /// Its thread polls the completion queue all the time.
     Polling,
     /// Its thread sleeps on the completion queue's descriptor.
@@ -22,9 +22,9 @@ pub enum Notice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
     /// Way to fetch the object.
-    pub way: Way,
+    pub method: AccessMethod,
     /// Way to learn of its completion.
-    pub notice: Notice,
+    pub mode: CompletionMode,
 }
 
 impl Choice {
@@ -33,30 +33,30 @@ impl Choice {
 
     /// All choices. Those that poll come first, so that a reader that knows nothing changes its notice only once.
     pub const ALL: [Self; Self::COUNT] = [
-        Self { way: Way::OneSided, notice: Notice::Polling },
-        Self { way: Way::TwoSided, notice: Notice::Polling },
-        Self { way: Way::OneSided, notice: Notice::Events },
-        Self { way: Way::TwoSided, notice: Notice::Events },
+        Self { method: AccessMethod::OneSided, mode: CompletionMode::Polling },
+        Self { method: AccessMethod::TwoSided, mode: CompletionMode::Polling },
+        Self { method: AccessMethod::OneSided, mode: CompletionMode::Events },
+        Self { method: AccessMethod::TwoSided, mode: CompletionMode::Events },
     ];
 
     /// Index in [`Self::ALL`].
     #[inline]
     pub fn index(self) -> usize {
-        usize::from(self.notice == Notice::Events) * 2 + usize::from(self.way == Way::TwoSided)
+        usize::from(self.mode == CompletionMode::Events) * 2 + usize::from(self.method == AccessMethod::TwoSided)
     }
 }
 
 impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let way = match self.way {
-            Way::OneSided => "one-sided",
-            Way::TwoSided => "two-sided",
+        let method = match self.method {
+            AccessMethod::OneSided => "one-sided",
+            AccessMethod::TwoSided => "two-sided",
         };
-        let notice = match self.notice {
-            Notice::Polling => "polling",
-            Notice::Events => "events",
+        let mode = match self.mode {
+            CompletionMode::Polling => "polling",
+            CompletionMode::Events => "events",
         };
-        write!(f, "{way}, {notice}")
+        write!(f, "{method}, {mode}")
     }
 }
 
@@ -65,12 +65,12 @@ pub const ACCESSES_MAX: u32 = 16;
 
 /// A class of gets that are measured together: those of similar size with the same number of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Class {
+pub struct GetClass {
     size_log2: u8,
     accesses: u8,
 }
 
-impl Class {
+impl GetClass {
     const SIZES: usize = 32;
     /// Number of classes.
     pub const COUNT: usize = Self::SIZES * ACCESSES_MAX as usize;
@@ -113,10 +113,10 @@ mod tests {
     #[test]
     fn sizes_are_classed_by_powers_of_two() {
         for (len, len_max) in [(0, 1), (1, 1), (2, 2), (3, 4), (32, 32), (33, 64), (4096, 4096), (u32::MAX, 1 << 31)] {
-            assert_eq!(Class::of(len, 1).len_max(), len_max, "{len}");
+            assert_eq!(GetClass::of(len, 1).len_max(), len_max, "{len}");
         }
-        assert_eq!([0, 1, 4, 99].map(|accesses| Class::of(32, accesses).accesses()), [1, 1, 4, ACCESSES_MAX]);
-        let last = Class::of(u32::MAX, ACCESSES_MAX);
-        assert_eq!((Class::of(0, 1).index(), last.index()), (0, Class::COUNT - 1));
+        assert_eq!([0, 1, 4, 99].map(|accesses| GetClass::of(32, accesses).accesses()), [1, 1, 4, ACCESSES_MAX]);
+        let last = GetClass::of(u32::MAX, ACCESSES_MAX);
+        assert_eq!((GetClass::of(0, 1).index(), last.index()), (0, GetClass::COUNT - 1));
     }
 }

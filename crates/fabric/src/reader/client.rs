@@ -2,19 +2,19 @@
 
 mod errors;
 mod join;
-mod places;
+mod window;
 
 use std::collections::VecDeque;
 
 pub use errors::{AskError, GetError, JoinError};
 pub(super) use join::arena_bytes;
 pub use join::{Joining, ReaderConfig};
-use places::{Place, Places, Stage};
+use window::{InFlightGet, Stage, Window};
 
-use super::choice::{Choice, Class, Notice, Way};
+use super::choice::{AccessMethod, Choice, CompletionMode, GetClass};
 use super::load::{Load, Meter};
-use super::message::{AnswerHead, Refusal, Request as Asked};
-use super::object::{Chase, Limits, Object, locate};
+use super::message::{AnswerHead, GetRequest as Asked, Refusal};
+use super::object::{Object, ObjectLimits, PointerChase, locate};
 use super::policy::{Policy, Sample};
 use super::sleeps::Sleeps;
 use crate::poller::Step;
@@ -88,7 +88,7 @@ pub struct ReaderStats {
 /// [`Self::get`] begins a get. [`Self::turn`], called again and again, moves all gets on and hands out those that
 /// ended. Between turns the owner spins or sleeps as [`Turn::step`] says. Once warm, neither call allocates.
 pub struct Reader<D: Device, C, G> {
-    places: Places,
+    window: Window,
     chase: C,
     generator: G,
     policy: Policy,
@@ -96,7 +96,7 @@ pub struct Reader<D: Device, C, G> {
     sleeps: Sleeps,
     forced: Option<Choice>,
     regions: Vec<RemoteMemory>,
-    limits: Limits,
+    limits: ObjectLimits,
     peer: String,
     timeout_ns: u64,
     completions: Vec<Completion>,
@@ -106,10 +106,10 @@ pub struct Reader<D: Device, C, G> {
     /// SENDs since the last signaled one, and the number after which one is signaled.
     sends: (usize, usize),
     /// Whether the thread was to spin after the last turn.
-    spun: bool,
+    was_spinning: bool,
     /// Until when the thread may sleep, once it is armed; `Some(None)` for no limit.
     asleep_until_ns: Option<Option<u64>>,
-    lost: Option<Status>,
+    server_lost: Option<Status>,
     stats: ReaderStats,
     qp: Qp<D>,
     cq: Cq<D>,
@@ -119,12 +119,12 @@ pub struct Reader<D: Device, C, G> {
 
 impl<D: Device, C, G> std::fmt::Debug for Reader<D, C, G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { peer, stats, lost, .. } = self;
+        let Self { peer, stats, server_lost: lost, .. } = self;
         f.debug_struct("Reader").field("peer", peer).field("stats", stats).field("lost", lost).finish_non_exhaustive()
     }
 }
 
-impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
+impl<D: Device, C: PointerChase, G: Generator> Reader<D, C, G> {
     /// Begins a get, and returns how it is made. The get starts with the next [`Self::turn`] or [`Self::flush`], and
     /// ends in a turn, with `tag`, exactly once, by [`ReaderConfig::timeout_ns`] at the latest.
     ///
@@ -132,49 +132,49 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
     ///
     /// [`AskError`]; nothing was begun then.
     pub fn get(&mut self, tag: u64, object: &Object, now_ns: u64) -> Result<Choice, AskError> {
-        if let Some(status) = self.lost {
+        if let Some(status) = self.server_lost {
             return Err(AskError::PeerLost { peer: self.peer.clone(), status });
         }
         object.check(&self.limits)?;
         if locate(self.regions.iter().copied(), &object.start, object.access_len(0)).is_none() {
             return Err(AskError::OutOfBounds);
         }
-        if !self.places.has_room() {
-            return Err(AskError::Full(self.places.window()));
+        if !self.window.has_room() {
+            return Err(AskError::Full(self.window.size()));
         }
-        let class = Class::of(object.len, object.accesses);
+        let class = GetClass::of(object.len, object.accesses);
         let (choice, is_chosen) = match self.forced {
             Some(choice) => (choice, false),
             None => {
-                let picked = self.policy.choose(class, self.places.in_flight(), now_ns, &mut self.generator);
+                let picked = self.policy.choose(class, self.window.in_flight(), now_ns, &mut self.generator);
                 self.stats.tries += u64::from(picked.is_try);
                 (picked.choice, true)
             }
         };
-        let place = Place {
+        let place = InFlightGet {
             tag,
             object: *object,
             class,
             choice,
-            is_chosen,
+            is_by_policy: is_chosen,
             access: 0,
-            asked_ns: now_ns,
+            started_ns: now_ns,
             deadline_ns: now_ns.saturating_add(self.timeout_ns),
-            vain_ns: self.meter.vain_per_get_ns(),
+            wasted_ns: self.meter.wasted_per_get_ns(),
             lost_ns: self.meter.load().lost_ns,
             polls_begun: 0,
             is_first_sleep: false,
-            stage: Stage::Live,
+            stage: Stage::Pending,
         };
-        let number = self.places.begin(place);
-        let pushed = match choice.way {
-            Way::OneSided => self.push_read(number, object.start),
-            Way::TwoSided => self.push_request(number, object),
+        let number = self.window.begin(place);
+        let pushed = match choice.method {
+            AccessMethod::OneSided => self.push_read(number, object.start),
+            AccessMethod::TwoSided => self.push_request(number, object),
         };
         if let Err(error) = pushed {
-            self.places.abandon(number);
+            self.window.abandon(number);
             if is_chosen {
-                self.policy.measured(class, choice, None, now_ns);
+                self.policy.record(class, choice, None, now_ns);
             }
             return Err(AskError::Refused(error));
         }
@@ -183,7 +183,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
     }
 
     fn push_read(&mut self, number: u64, from: RemoteMemory) -> Result<(), PostError> {
-        let (place, spare) = self.places.with_buffer(number);
+        let (place, spare) = self.window.with_buffer(number);
         let Some(mut buffer) = spare.take() else { return Err(PostError::QueueFull(0)) };
         let len = place.object.access_len(place.access) as usize;
         if buffer.resize(len).is_err() {
@@ -233,32 +233,32 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
     pub fn turn(&mut self, now_ns: u64, mut take: impl FnMut(Outcome<'_>)) -> Turn {
         self.flush();
         let ended_before = self.stats.found + self.stats.failed;
-        let in_flight = self.places.in_flight();
-        let mut count = if self.lost.is_none() { self.cq.poll(&mut self.completions, BURST) } else { 0 };
+        let in_flight = self.window.in_flight();
+        let mut count = if self.server_lost.is_none() { self.cq.poll(&mut self.completions, BURST) } else { 0 };
         let mut found = count;
         // Before gets end: time that the thread lost is no part of what they took.
         self.measure_load(now_ns, found > 0, in_flight);
         while count > 0 {
             self.take_completions(now_ns, &mut take);
-            if count < BURST || self.lost.is_some() {
+            if count < BURST || self.server_lost.is_some() {
                 break;
             }
             count = self.cq.poll(&mut self.completions, BURST);
             found += count;
         }
-        if self.lost.is_some() {
+        if self.server_lost.is_some() {
             self.drain();
         }
-        if found == 0 && self.lost.is_none() && self.qp.state() == QpState::Error {
-            self.lose(Status::Flushed, &mut take);
+        if found == 0 && self.server_lost.is_none() && self.qp.state() == QpState::Error {
+            self.fail_all(Status::Flushed, &mut take);
         }
         self.expire(now_ns, &mut take);
         self.repost();
         self.flush();
         let ended = (self.stats.found + self.stats.failed - ended_before) as usize;
-        let step = if found > 0 || ended > 0 || self.places.polling() > 0 { Step::Spin } else { Step::Block };
-        self.spun = step == Step::Spin;
-        Turn { ended, found: found > 0, in_flight: self.places.in_flight(), step }
+        let step = if found > 0 || ended > 0 || self.window.polling() > 0 { Step::Spin } else { Step::Block };
+        self.was_spinning = step == Step::Spin;
+        Turn { ended, found: found > 0, in_flight: self.window.in_flight(), step }
     }
 
     /// Takes flushed completions after the server was lost, since a thread cannot sleep on the queue while they are
@@ -271,16 +271,16 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
 
     fn measure_load(&mut self, now_ns: u64, found: bool, in_flight: usize) {
         let slept = self.asleep_until_ns.take();
-        let spun = self.spun && slept.is_none();
-        if let Some((last_ns, is_lost)) = self.meter.turned(now_ns, found, spun, in_flight) {
-            self.policy.polled(last_ns, now_ns, is_lost);
+        let spun = self.was_spinning && slept.is_none();
+        if let Some((last_ns, is_lost)) = self.meter.record_turn(now_ns, found, spun, in_flight) {
+            self.policy.record_poll(last_ns, now_ns, is_lost);
         }
         let mut has_changed = false;
         if let Some(Some(until_ns)) = slept
             && until_ns <= now_ns
             && !found
         {
-            has_changed |= self.meter.woken(until_ns, now_ns);
+            has_changed |= self.meter.record_wake(until_ns, now_ns);
         }
         if has_changed {
             self.policy.forget();
@@ -301,23 +301,23 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
         }
         self.completions = completions;
         if let Some(status) = lost {
-            self.lose(status, take);
+            self.fail_all(status, take);
         }
     }
 
     /// Handles the completion of a READ.
     fn advance(&mut self, number: u64, buffer: MessageBuffer, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
-        let Some(stage) = self.places.stage(number) else { return };
+        let Some(stage) = self.window.stage(number) else { return };
         if stage == Stage::Ended {
             self.stats.late += 1;
-            self.places.free(number);
-            return self.places.give_buffer(number, buffer);
+            self.window.free(number);
+            return self.window.give_buffer(number, buffer);
         }
-        let (place, spare) = self.places.with_buffer(number);
+        let (place, spare) = self.window.with_buffer(number);
         let access = place.access;
         if access + 1 >= place.object.accesses {
-            self.end(number, Ok(&buffer), now_ns, take);
-            return self.places.give_buffer(number, buffer);
+            self.end_get(number, Ok(&buffer), now_ns, take);
+            return self.window.give_buffer(number, buffer);
         }
         let next = self.chase.next(access, &buffer);
         *spare = Some(buffer);
@@ -336,96 +336,103 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
                 }
             }
         };
-        self.end(number, Err(&error), now_ns, take);
+        self.end_get(number, Err(&error), now_ns, take);
     }
 
     /// Handles an answer.
     fn take_answer(&mut self, buffer: MessageBuffer, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
         let answer = AnswerHead::from_bytes(&buffer);
         let waiting = answer.and_then(|(head, object)| {
-            let stage = self.places.stage(head.number)?;
-            let place = self.places.with_buffer(head.number).0;
+            let stage = self.window.stage(head.number)?;
+            let place = self.window.with_buffer(head.number).0;
             let is_fit = head.refusal.is_some() || object.len() == place.object.len as usize;
-            (place.choice.way == Way::TwoSided && is_fit).then_some((head, object, stage))
+            (place.choice.method == AccessMethod::TwoSided && is_fit).then_some((head, object, stage))
         });
         match waiting {
             None => self.stats.strange += 1,
             Some((head, _, Stage::Ended)) => {
                 self.stats.late += 1;
-                self.places.free(head.number);
+                self.window.free(head.number);
             }
-            Some((head, object, Stage::Live)) => {
+            Some((head, object, Stage::Pending)) => {
                 if let Some(is_shared) = head.is_shared {
-                    self.policy.servers_is_shared(is_shared, now_ns);
+                    self.policy.set_servers_shared(is_shared, now_ns);
                 }
                 let error = head.refusal.map(|(refusal, access)| refused(refusal, access.into()));
                 let result = error.as_ref().map_or(Ok(object), Err);
-                self.end(head.number, result, now_ns, take);
+                self.end_get(head.number, result, now_ns, take);
             }
         }
         self.spent.push_back(buffer);
     }
 
     /// Ends a get and frees its place.
-    fn end(&mut self, number: u64, result: Result<&[u8], &GetError>, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
-        let place = self.places.end(number);
-        self.places.free(number);
+    fn end_get(
+        &mut self,
+        number: u64,
+        result: Result<&[u8], &GetError>,
+        now_ns: u64,
+        take: &mut impl FnMut(Outcome<'_>),
+    ) {
+        let place = self.window.end(number);
+        self.window.free(number);
         let sample = result.is_ok().then(|| Sample {
-            latency_ns: now_ns.saturating_sub(place.asked_ns),
-            spun_ns: self.meter.vain_per_get_ns() - place.vain_ns,
+            latency_ns: now_ns.saturating_sub(place.started_ns),
+            spun_ns: self.meter.wasted_per_get_ns() - place.wasted_ns,
             lost_ns: self.meter.load().lost_ns - place.lost_ns,
             is_first_sleep: place.is_first_sleep,
-            is_pure: place.choice.notice == Notice::Polling || self.places.was_silent_since(place.polls_begun),
+            is_pure: place.choice.mode == CompletionMode::Polling
+                || self.window.has_not_polled_since(place.polls_begun),
         });
-        self.tell(&place, result, sample, now_ns, take);
+        self.report_result(&place, result, sample, now_ns, take);
     }
 
-    fn tell(
+    fn report_result(
         &mut self,
-        place: &Place,
+        place: &InFlightGet,
         result: Result<&[u8], &GetError>,
         sample: Option<Sample>,
         now_ns: u64,
         take: &mut impl FnMut(Outcome<'_>),
     ) {
-        if place.is_chosen {
-            self.policy.measured(place.class, place.choice, sample, now_ns);
+        if place.is_by_policy {
+            self.policy.record(place.class, place.choice, sample, now_ns);
         }
         match result {
             Ok(_) => self.stats.found += 1,
             Err(_) => self.stats.failed += 1,
         }
-        take(Outcome { tag: place.tag, result, choice: place.choice, asked_ns: place.asked_ns });
+        take(Outcome { tag: place.tag, result, choice: place.choice, asked_ns: place.started_ns });
     }
 
     /// Ends gets whose deadline has passed. Their places become free once what they wait for has come.
     fn expire(&mut self, now_ns: u64, take: &mut impl FnMut(Outcome<'_>)) {
-        if !self.places.is_any_due(now_ns) {
+        if !self.window.is_any_due(now_ns) {
             return;
         }
-        while let Some(number) = self.places.next_due(now_ns) {
-            let place = self.places.end(number);
-            let after_ns = now_ns.saturating_sub(place.asked_ns);
+        while let Some(number) = self.window.next_due(now_ns) {
+            let place = self.window.end(number);
+            let after_ns = now_ns.saturating_sub(place.started_ns);
             let error = GetError::Deadline { peer: self.peer.clone(), after_ns };
             self.stats.expired += 1;
             // The get would have taken longer; it is only known to have taken no less.
             let sample = Sample {
                 latency_ns: after_ns,
-                spun_ns: self.meter.vain_per_get_ns() - place.vain_ns,
+                spun_ns: self.meter.wasted_per_get_ns() - place.wasted_ns,
                 lost_ns: 0,
                 is_first_sleep: false,
                 is_pure: true,
             };
-            self.tell(&place, Err(&error), Some(sample), now_ns, take);
+            self.report_result(&place, Err(&error), Some(sample), now_ns, take);
         }
     }
 
-    fn lose(&mut self, status: Status, take: &mut impl FnMut(Outcome<'_>)) {
-        self.lost = Some(status);
+    fn fail_all(&mut self, status: Status, take: &mut impl FnMut(Outcome<'_>)) {
+        self.server_lost = Some(status);
         let error = GetError::PeerLost { peer: self.peer.clone(), status };
-        while let Some(number) = self.places.any_live() {
-            let place = self.places.end(number);
-            self.tell(&place, Err(&error), None, place.asked_ns, take);
+        while let Some(number) = self.window.any_live() {
+            let place = self.window.end(number);
+            self.report_result(&place, Err(&error), None, place.started_ns, take);
         }
     }
 
@@ -461,7 +468,7 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
     /// Reports that the thread slept, and that what woke it happened at `ready_ns`: for owners that know, such as
     /// simulated ones. (How late a sleep ended that was to end at a deadline, the reader sees by itself.)
     pub fn woken(&mut self, ready_ns: u64, now_ns: u64) {
-        if self.meter.woken(ready_ns, now_ns) {
+        if self.meter.record_wake(ready_ns, now_ns) {
             self.policy.forget();
         }
     }
@@ -472,8 +479,8 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
     /// that the program has gone. Otherwise it learns of a program from the slices that it loses, and after the last
     /// one keeps sleeping for up to the length of 16 slices.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64, now_ns: u64) {
-        if let Some(is_shared) = self.sleeps.slept(slept_ns, idle_ns) {
-            self.policy.ours_is_shared(is_shared, now_ns);
+        if let Some(is_shared) = self.sleeps.record_sleep(slept_ns, idle_ns) {
+            self.policy.set_ours_shared(is_shared, now_ns);
         }
     }
 
@@ -484,16 +491,16 @@ impl<D: Device, C: Chase, G: Generator> Reader<D, C, G> {
 
     /// Gets in flight.
     pub fn in_flight(&self) -> usize {
-        self.places.in_flight()
+        self.window.in_flight()
     }
 
     /// Whether another get can begin.
     pub fn has_room(&self) -> bool {
-        self.places.has_room() && self.lost.is_none()
+        self.window.has_room() && self.server_lost.is_none()
     }
 
     /// The most that the server takes.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &ObjectLimits {
         &self.limits
     }
 
@@ -521,11 +528,11 @@ impl<D: Device, C, G> Readiness for Reader<D, C, G> {
         if std::mem::take(&mut self.pushed) {
             self.qp.doorbell();
         }
-        if self.places.polling() > 0 {
+        if self.window.polling() > 0 {
             return Ok(Armed::Ready);
         }
-        let deadline_ns = self.places.next_deadline_ns();
-        let armed = self.cq.arm(now_ns)?.by(deadline_ns);
+        let deadline_ns = self.window.next_deadline_ns();
+        let armed = self.cq.arm(now_ns)?.min_deadline(deadline_ns);
         if let Armed::Sleep { until_ns } = armed {
             self.asleep_until_ns = Some(until_ns);
         }

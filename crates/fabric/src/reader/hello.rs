@@ -1,6 +1,6 @@
 //! Greetings that a reader and a server exchange before the first get, over whatever connects them already.
 
-use super::object::Limits;
+use super::object::ObjectLimits;
 use crate::verbs::{QpAddress, RemoteMemory};
 
 /// The most gets that any reader may have in flight.
@@ -25,7 +25,7 @@ pub struct Welcome {
     /// Gets that the reader may have in flight.
     pub window: usize,
     /// The most that a get may ask for.
-    pub limits: Limits,
+    pub limits: ObjectLimits,
     /// The regions in which objects lie.
     pub regions: Vec<RemoteMemory>,
 }
@@ -60,7 +60,7 @@ impl Welcome {
     /// The greeting as bytes, for the reader.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let Limits { accesses_max, len_max } = self.limits;
+        let ObjectLimits { accesses_max, len_max } = self.limits;
         for word in [self.window as u32, accesses_max, len_max, self.regions.len() as u32] {
             bytes.extend(word.to_le_bytes());
         }
@@ -72,7 +72,7 @@ impl Welcome {
     /// Reads a server's greeting; `None` when it is malformed.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let window = take_word(&mut bytes)? as usize;
-        let limits = Limits { accesses_max: take_word(&mut bytes)?, len_max: take_word(&mut bytes)? };
+        let limits = ObjectLimits { accesses_max: take_word(&mut bytes)?, len_max: take_word(&mut bytes)? };
         let count = take_word(&mut bytes)? as usize;
         if count > REGIONS_MAX || !(1..=WINDOW_MAX).contains(&window) {
             return None;
@@ -105,7 +105,7 @@ mod tests {
             assert_eq!(Hello::from_bytes(&Hello { window, ..hello.clone() }.to_bytes()), None);
         }
         let region = RemoteMemory { address: 1, rkey: 2, len: 3 };
-        let limits = Limits { accesses_max: 8, len_max: 4096 };
+        let limits = ObjectLimits { accesses_max: 8, len_max: 4096 };
         let welcome = Welcome { address, window: 16, limits, regions: vec![region; REGIONS_MAX] };
         let bytes = welcome.to_bytes();
         assert_eq!(Welcome::from_bytes(&bytes), Some(welcome.clone()));

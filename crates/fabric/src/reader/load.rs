@@ -7,9 +7,9 @@ const WINDOW_NS: u64 = 1_000_000;
 /// Share of a window, in thousandths, above which time lost to others makes the processor count as shared.
 const SHARED_PERMILLE: u64 = 300;
 /// Share of a window, in thousandths, below which the processor counts as ours again.
-const OURS_PERMILLE: u64 = 100;
+const UNSHARED_PERMILLE: u64 = 100;
 /// Wake-ups after which the lateness is known.
-const WAKES: u32 = 4;
+const WAKES_MIN: u32 = 4;
 /// Lateness in nanoseconds below which differences do not count.
 const LATE_MIN_NS: u64 = 2_000;
 
@@ -17,7 +17,7 @@ const LATE_MIN_NS: u64 = 2_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Time spent spinning that found nothing.
-    pub vain_ns: u64,
+    pub wasted_ns: u64,
     /// Time spent spinning that found something.
     pub ready_ns: u64,
     /// Time in which it was to spin and did not run, because others had the processor.
@@ -25,7 +25,7 @@ pub struct Load {
     /// Time asleep, or doing something else while nothing was in flight.
     pub slept_ns: u64,
     /// Delay from an event until the thread runs: the average of recent wake-ups for which the event's time is known.
-    pub late_ns: u64,
+    pub wake_delay_ns: u64,
     /// Whether others use much of the processor.
     pub is_shared: bool,
 }
@@ -36,7 +36,7 @@ pub(super) struct Meter {
     load: Load,
     last_ns: Option<u64>,
     /// Time spun without finding work, divided by the gets in flight, summed.
-    vain_per_get_ns: u64,
+    wasted_per_get_ns: u64,
     window: (u64, u64),
     wakes: u32,
     late_reference_ns: u64,
@@ -49,13 +49,13 @@ impl Meter {
 
     /// Time spun without finding work per get in flight, summed since the meter was made: the difference of two values
     /// is one get's share.
-    pub fn vain_per_get_ns(&self) -> u64 {
-        self.vain_per_get_ns
+    pub fn wasted_per_get_ns(&self) -> u64 {
+        self.wasted_per_get_ns
     }
 
     /// Records a turn that found something or not, after the thread `spun` or slept with `in_flight` gets. Returns the
     /// time since which the thread was to spin, and whether it did not run meanwhile; `None` when it was not to spin.
-    pub fn turned(&mut self, now_ns: u64, found: bool, spun: bool, in_flight: usize) -> Option<(u64, bool)> {
+    pub fn record_turn(&mut self, now_ns: u64, found: bool, spun: bool, in_flight: usize) -> Option<(u64, bool)> {
         let last_ns = self.last_ns.replace(now_ns)?;
         let gap_ns = now_ns.saturating_sub(last_ns);
         if !spun || in_flight == 0 {
@@ -68,8 +68,8 @@ impl Meter {
         } else if found {
             self.load.ready_ns += gap_ns;
         } else {
-            self.load.vain_ns += gap_ns;
-            self.vain_per_get_ns += gap_ns / in_flight as u64;
+            self.load.wasted_ns += gap_ns;
+            self.wasted_per_get_ns += gap_ns / in_flight as u64;
         }
         let (lost, all) = &mut self.window;
         *lost += if is_lost { gap_ns } else { 0 };
@@ -77,7 +77,7 @@ impl Meter {
         if *all >= WINDOW_NS {
             let permille = *lost * 1000 / *all;
             self.window = (0, 0);
-            let limit = if self.load.is_shared { OURS_PERMILLE } else { SHARED_PERMILLE };
+            let limit = if self.load.is_shared { UNSHARED_PERMILLE } else { SHARED_PERMILLE };
             self.load.is_shared = permille > limit;
         }
         Some((last_ns, is_lost))
@@ -85,15 +85,15 @@ impl Meter {
 
     /// Records a wake-up for an event at `ready_ns`. Returns whether wake-ups have become much later, or much less
     /// late.
-    pub fn woken(&mut self, ready_ns: u64, now_ns: u64) -> bool {
+    pub fn record_wake(&mut self, ready_ns: u64, now_ns: u64) -> bool {
         let late_ns = now_ns.saturating_sub(ready_ns);
-        let average = &mut self.load.late_ns;
+        let average = &mut self.load.wake_delay_ns;
         *average = if self.wakes == 0 { late_ns } else { *average - *average / 8 + late_ns / 8 };
         self.wakes = self.wakes.saturating_add(1);
-        if self.wakes < WAKES {
+        if self.wakes < WAKES_MIN {
             return false;
         }
-        let (average, reference) = (self.load.late_ns.max(LATE_MIN_NS), self.late_reference_ns);
+        let (average, reference) = (self.load.wake_delay_ns.max(LATE_MIN_NS), self.late_reference_ns);
         let has_moved = average > reference.saturating_mul(2) || average < reference / 2;
         if has_moved {
             self.late_reference_ns = average;
@@ -116,11 +116,11 @@ mod tests {
             (50_300, false, true, 1),
             (60_300, true, false, 1),
         ] {
-            meter.turned(now_ns, found, spun, in_flight);
+            meter.record_turn(now_ns, found, spun, in_flight);
         }
-        let load = Load { vain_ns: 100, ready_ns: 100, lost_ns: 50_000, slept_ns: 10_000, ..Load::default() };
-        assert_eq!((*meter.load(), meter.vain_per_get_ns()), (load, 50));
-        meter.turned(70_300, false, true, 0);
+        let load = Load { wasted_ns: 100, ready_ns: 100, lost_ns: 50_000, slept_ns: 10_000, ..Load::default() };
+        assert_eq!((*meter.load(), meter.wasted_per_get_ns()), (load, 50));
+        meter.record_turn(70_300, false, true, 0);
         assert_eq!(meter.load().slept_ns, 20_000, "nothing was under way");
     }
 
@@ -134,7 +134,7 @@ mod tests {
             while now_ns < end_ns {
                 now_ns += gap_ns;
                 let before = meter.load().is_shared;
-                let turned = meter.turned(now_ns, false, true, 1);
+                let turned = meter.record_turn(now_ns, false, true, 1);
                 assert!(turned.is_none_or(|turned| turned == (now_ns - gap_ns, gap_ns > LOST_NS)));
                 changes += u32::from(meter.load().is_shared != before);
             }
@@ -151,11 +151,11 @@ mod tests {
     fn later_wake_ups_are_a_change_and_noise_is_none() {
         let mut meter = Meter::default();
         let changes = |meter: &mut Meter, late_ns: u64| {
-            (0..40).filter(|nth| meter.woken(1000, 1000 + late_ns + nth % 3 * 500)).count()
+            (0..40).filter(|nth| meter.record_wake(1000, 1000 + late_ns + nth % 3 * 500)).count()
         };
         assert_eq!(changes(&mut meter, 5_000), 0);
         assert!(changes(&mut meter, 80_000) > 0);
-        assert!((75_000..90_000).contains(&meter.load().late_ns));
+        assert!((75_000..90_000).contains(&meter.load().wake_delay_ns));
         assert_eq!(changes(&mut meter, 80_000), 0);
         assert!(changes(&mut meter, 500) > 0);
     }

@@ -60,7 +60,7 @@ impl Refusal {
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct GetRequest {
     pub number: u64,
     pub object: Object,
 }
@@ -85,7 +85,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-impl Request {
+impl GetRequest {
     pub fn to_bytes(self) -> [u8; REQUEST_LEN] {
         let Self { number, object } = self;
         let mut bytes = [0; REQUEST_LEN];
@@ -143,8 +143,10 @@ mod tests {
     use super::*;
 
     const START: RemoteMemory = RemoteMemory { address: 0x0102_0304_0506_0708, rkey: 9, len: 77 };
-    const REQUEST: Request =
-        Request { number: 0x1122_3344_5566_7788, object: Object { start: START, accesses: 3, hop_len: 8, len: 4096 } };
+    const REQUEST: GetRequest = GetRequest {
+        number: 0x1122_3344_5566_7788,
+        object: Object { start: START, accesses: 3, hop_len: 8, len: 4096 },
+    };
 
     #[test]
     fn the_layout_is_fixed() {
@@ -160,15 +162,15 @@ mod tests {
     #[test]
     fn requests_survive_the_way_and_others_are_refused() {
         let bytes = REQUEST.to_bytes();
-        assert_eq!(Request::from_bytes(&bytes), Some(REQUEST));
+        assert_eq!(GetRequest::from_bytes(&bytes), Some(REQUEST));
         for len in 0..REQUEST_LEN {
-            assert_eq!(Request::from_bytes(&bytes[..len]), None, "{len}");
+            assert_eq!(GetRequest::from_bytes(&bytes[..len]), None, "{len}");
         }
-        assert_eq!(Request::from_bytes(&[&bytes[..], &[0]].concat()), None);
+        assert_eq!(GetRequest::from_bytes(&[&bytes[..], &[0]].concat()), None);
         for at in [0, 1, 2, 20, 23] {
             let mut bytes = bytes;
             bytes[at] ^= 1;
-            assert_eq!(Request::from_bytes(&bytes), None, "{at}");
+            assert_eq!(GetRequest::from_bytes(&bytes), None, "{at}");
         }
     }
 

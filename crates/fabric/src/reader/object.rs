@@ -7,7 +7,7 @@ use crate::verbs::RemoteMemory;
 ///
 /// Reader and server each have one with the same meaning, so both ways lead to the same object. Any closure with these
 /// arguments is one.
-pub trait Chase {
+pub trait PointerChase {
     /// The place that the access after number `access` (from 0) goes to, found in that access's `bytes`. It lies in one
     /// of the server's regions and has at least as many bytes as the next access takes. `None` when the bytes lead
     /// nowhere, or are torn; the get then ends with [`super::GetError::NoNext`].
@@ -16,7 +16,7 @@ pub trait Chase {
     fn next(&self, access: u32, bytes: &[u8]) -> Option<RemoteMemory>;
 }
 
-impl<F: Fn(u32, &[u8]) -> Option<RemoteMemory>> Chase for F {
+impl<F: Fn(u32, &[u8]) -> Option<RemoteMemory>> PointerChase for F {
     fn next(&self, access: u32, bytes: &[u8]) -> Option<RemoteMemory> {
         self(access, bytes)
     }
@@ -38,7 +38,7 @@ pub struct Object {
 
 /// The most that reader and server accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ObjectLimits {
     /// Accesses of a get; no more than [`ACCESSES_MAX`].
     pub accesses_max: u32,
     /// Length in bytes of an object, and of an access on the way to it.
@@ -78,7 +78,7 @@ impl Object {
     /// # Errors
     ///
     /// [`ObjectError`].
-    pub fn check(&self, limits: &Limits) -> Result<(), ObjectError> {
+    pub fn check(&self, limits: &ObjectLimits) -> Result<(), ObjectError> {
         let limit = limits.accesses_max.min(ACCESSES_MAX);
         if !(1..=limit).contains(&self.accesses) {
             return Err(ObjectError::Accesses { accesses: self.accesses, limit });
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn both_sides_of_every_limit() {
-        let limits = Limits { accesses_max: 4, len_max: 64 };
+        let limits = ObjectLimits { accesses_max: 4, len_max: 64 };
         let object = |accesses, hop_len, len| Object { start: REGION, accesses, hop_len, len }.check(&limits);
         assert!([(1, 0, 64), (4, 8, 1), (4, 64, 64)].into_iter().all(|(a, b, c)| object(a, b, c).is_ok()));
         for accesses in [0, 5, u32::MAX] {

@@ -1,8 +1,8 @@
 //! The choice of a way: pure decisions from measured costs.
 //!
-//! A policy is asked for a [`Choice`] when a get starts, and told what the get took when it is over. Each [`Class`] of
-//! gets is decided separately. A policy does no I/O and reads no clock, and draws from the generator that it is handed,
-//! so equal inputs give equal decisions.
+//! A policy is asked for a [`Choice`] when a get starts, and told what the get took when it is over. Each [`GetClass`]
+//! of gets is decided separately. A policy does no I/O and reads no clock, and draws from the generator that it is
+//! handed, so equal inputs give equal decisions.
 //!
 //! # The rules
 //!
@@ -38,7 +38,7 @@
 //! use. (The tests have latencies that are up to 20 % off.) When a program competes, its first slice shows it. A
 //! sleeping thread cannot see that the program has gone: its belief in slices fades within 16 of them; then it polls,
 //! and finds out. A thread that is told how long its processor was idle while it slept
-//! ([`Reader::slept`](super::Reader::slept)) knows both at once: [`Policy::ours_is_shared`].
+//! ([`Reader::slept`](super::Reader::slept)) knows both at once: [`Policy::set_ours_shared`].
 //!
 //! # Why losses and shares are kept this way
 //!
@@ -60,7 +60,7 @@
 //!   get polled is no measurement, and a try of the other kind of notice takes as many gets in a row as it needs for
 //!   those in flight to end.
 
-use super::choice::{Choice, Class, Notice, Way};
+use super::choice::{AccessMethod, Choice, CompletionMode, GetClass};
 use super::estimate::Estimate;
 use super::stalls::Stalls;
 use crate::time::Generator;
@@ -154,7 +154,7 @@ pub struct Measured {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Arm {
+struct ChoiceState {
     /// Cost of gets that met no stall.
     cost: Estimate,
     /// Time at which its last get ended, if that was a stall.
@@ -170,18 +170,18 @@ struct Arm {
     /// Time at which it is tried again.
     due_ns: u64,
     /// Whether its next sample begins a new average.
-    is_renewed: bool,
+    is_refresh_due: bool,
 }
 
-impl Arm {
+impl ChoiceState {
     fn skip(&mut self, ns: u64) {
         [&mut self.cost, &mut self.latency, &mut self.spun].into_iter().for_each(|estimate| estimate.skip(ns));
     }
 }
 
 #[derive(Clone, Debug)]
-struct State {
-    arms: [Arm; Choice::COUNT],
+struct ClassState {
+    choices: [ChoiceState; Choice::COUNT],
     in_use: usize,
     /// Cost of the choice in use when the others were measured.
     reference_ns: Option<u64>,
@@ -191,50 +191,50 @@ struct State {
     /// Gets saved up towards tries, of which each takes [`GETS_PER_TRY`].
     tries_saved: i64,
     /// A choice that the next gets are to have, and how many of them.
-    run: Option<(usize, u32)>,
+    forced_next: Option<(usize, u32)>,
     switches: u64,
     /// Loss of each choice to stalls, in thousandths.
     lost_permille: [u64; Choice::COUNT],
 }
 
-impl State {
+impl ClassState {
     fn new() -> Self {
         Self {
-            arms: [Arm::default(); Choice::COUNT],
+            choices: [ChoiceState::default(); Choice::COUNT],
             in_use: 0,
             reference_ns: None,
             since_change: 0,
             budget_ns: 0,
             tries_saved: 0,
-            run: None,
+            forced_next: None,
             switches: 0,
             lost_permille: [0; Choice::COUNT],
         }
     }
 
     /// Cost of a get that meets no stall.
-    fn base(&self, arm: usize) -> Option<u64> {
-        self.arms[arm].cost.mean()
+    fn base_cost(&self, arm: usize) -> Option<u64> {
+        self.choices[arm].cost.mean()
     }
 
     /// Cost of a choice, including what is lost to stalls.
     fn cost(&self, arm: usize) -> Option<u64> {
-        let base_ns = u128::from(self.base(arm)?);
+        let base_ns = u128::from(self.base_cost(arm)?);
         let cost_ns = base_ns * u128::from(1000 + self.lost_permille[arm]) / 1000;
         Some(u64::try_from(cost_ns).unwrap_or(u64::MAX))
     }
 
     /// Expected cost of trying `arm` over that of the choice in use; 0 when either is unknown.
     fn extra_ns(&self, arm: usize) -> i64 {
-        match (self.base(arm), self.base(self.in_use)) {
+        match (self.base_cost(arm), self.base_cost(self.in_use)) {
             (Some(arm), Some(in_use)) => i64::try_from(arm.saturating_sub(in_use)).unwrap_or(i64::MAX),
             _ => 0,
         }
     }
 
     /// Whether `arm` should be tried until it is known: it is unknown, and does not look hopeless.
-    fn is_wanted(&self, arm: usize) -> bool {
-        let Arm { cost, tries, pending, .. } = &self.arms[arm];
+    fn needs_try(&self, arm: usize) -> bool {
+        let ChoiceState { cost, tries, pending, .. } = &self.choices[arm];
         if *tries >= TRIES || *pending >= PENDING_MAX || cost.samples() >= TRIES {
             return false;
         }
@@ -247,46 +247,46 @@ impl State {
 
     /// Makes all choices except the one in use unknown.
     fn forget_others(&mut self) {
-        for (index, arm) in self.arms.iter_mut().enumerate() {
+        for (index, arm) in self.choices.iter_mut().enumerate() {
             if index != self.in_use {
                 arm.cost.forget();
                 arm.latency.forget();
                 arm.spun.forget();
                 arm.tries = 0;
-                arm.is_renewed = false;
+                arm.is_refresh_due = false;
             }
         }
-        self.reference_ns = self.base(self.in_use);
+        self.reference_ns = self.base_cost(self.in_use);
         self.since_change = 0;
     }
 
     /// Classifies a sample. One that takes far longer than such gets usually do is a stall, unless it follows another
     /// stall: then that is what gets take now.
-    fn kind(&mut self, arm: usize, sample: &Sample, stalls: &mut u64, now_ns: u64) -> Kind {
-        let known = self.base(arm).map(|base_ns| base_ns.saturating_mul(STALL_TIMES));
-        let like_others = || Some(self.base(self.in_use)?.saturating_mul(STALL_TIMES * CHOICES_DIFFER));
-        let Some(most_ns) = known.or_else(like_others) else { return Kind::Usual };
+    fn classify(&mut self, arm: usize, sample: &Sample, stalls: &mut u64, now_ns: u64) -> SampleKind {
+        let known = self.base_cost(arm).map(|base_ns| base_ns.saturating_mul(STALL_TIMES));
+        let like_others = || Some(self.base_cost(self.in_use)?.saturating_mul(STALL_TIMES * CHOICES_DIFFER));
+        let Some(most_ns) = known.or_else(like_others) else { return SampleKind::Usual };
         let asked_ns = now_ns.saturating_sub(sample.latency_ns);
         let is_long = sample.lost_ns > 0 || sample.latency_ns > most_ns.max(STALL_MIN_NS);
-        let last_ns = &mut self.arms[arm].stalled_until_ns;
+        let last_ns = &mut self.choices[arm].stalled_until_ns;
         if !is_long {
             *last_ns = None;
-            let seen = std::mem::replace(&mut self.arms[arm].stalls_seen, *stalls);
-            return if seen < *stalls { Kind::AfterStall } else { Kind::Usual };
+            let seen = std::mem::replace(&mut self.choices[arm].stalls_seen, *stalls);
+            return if seen < *stalls { SampleKind::AfterStall } else { SampleKind::Usual };
         }
         // Gets of one window meet the same stall.
         if last_ns.is_some_and(|last_ns| asked_ns >= last_ns) {
-            return Kind::Usual;
+            return SampleKind::Usual;
         }
         *last_ns = Some(last_ns.unwrap_or(now_ns));
         *stalls += 1;
-        if sample.lost_ns > 0 { Kind::Lost } else { Kind::Stall }
+        if sample.lost_ns > 0 { SampleKind::Lost } else { SampleKind::Stall }
     }
 }
 
 /// Meaning of a get's latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum SampleKind {
     /// The get took as long as such gets usually do.
     Usual,
     /// The get's thread did not run.
@@ -299,17 +299,17 @@ enum Kind {
 
 /// Losses to stalls, over all classes, by what bears them.
 #[derive(Clone, Copy, Debug)]
-struct Lost {
+struct Losses {
     polling: Stalls,
     sleeping: Stalls,
     one_sided: Stalls,
     two_sided: Stalls,
 }
 
-impl Lost {
+impl Losses {
     /// Schedulers take slices from threads that poll, here and at the server.
     fn new() -> Self {
-        let (slices, others) = (Stalls::of_slices(), Stalls::default());
+        let (slices, others) = (Stalls::with_slices(), Stalls::default());
         Self { polling: slices, sleeping: others, one_sided: others, two_sided: slices }
     }
 
@@ -320,8 +320,8 @@ impl Lost {
         let two_sided = self.two_sided.permille(now_ns, polling);
         // One side waits for the other, so what both lose they lose at the same time.
         Choice::ALL.map(|choice| {
-            let notice = if choice.notice == Notice::Polling { polling } else { sleeping };
-            notice.max(if choice.way == Way::OneSided { one_sided } else { two_sided })
+            let notice = if choice.mode == CompletionMode::Polling { polling } else { sleeping };
+            notice.max(if choice.method == AccessMethod::OneSided { one_sided } else { two_sided })
         })
     }
 
@@ -329,8 +329,8 @@ impl Lost {
     fn of(&mut self, choice: Choice, is_first_sleep: bool) -> &mut Stalls {
         match choice {
             _ if is_first_sleep => &mut self.polling,
-            Choice { way: Way::TwoSided, .. } => &mut self.two_sided,
-            Choice { notice: Notice::Events, .. } => &mut self.sleeping,
+            Choice { method: AccessMethod::TwoSided, .. } => &mut self.two_sided,
+            Choice { mode: CompletionMode::Events, .. } => &mut self.sleeping,
             _ => &mut self.one_sided,
         }
     }
@@ -340,8 +340,8 @@ impl Lost {
 #[derive(Clone, Debug)]
 pub struct Policy {
     config: PolicyConfig,
-    classes: Vec<Option<Box<State>>>,
-    lost: Lost,
+    classes: Vec<Option<Box<ClassState>>>,
+    losses: Losses,
     /// Stalls so far.
     stalls: u64,
     /// Time from which the exploring budget covers what a thread pays back when it sleeps for a try on a shared
@@ -352,21 +352,21 @@ pub struct Policy {
 impl Policy {
     /// A policy that knows nothing. It begins with the first of [`Choice::ALL`].
     pub fn new(config: PolicyConfig) -> Self {
-        Self { config, classes: vec![None; Class::COUNT], lost: Lost::new(), stalls: 0, first_sleep_due_ns: 0 }
+        Self { config, classes: vec![None; GetClass::COUNT], losses: Losses::new(), stalls: 0, first_sleep_due_ns: 0 }
     }
 
     /// Picks how the next get of `class` is made. The reader has `in_flight` gets: a try with the other notice is made
     /// for enough gets in a row for these to end, since one thread cannot poll and sleep at once.
     pub fn choose(
         &mut self,
-        class: Class,
+        class: GetClass,
         in_flight: usize,
         now_ns: u64,
         generator: &mut (impl Generator + ?Sized),
     ) -> Picked {
         let config = self.config;
-        let state = self.classes[class.index()].get_or_insert_with(|| Box::new(State::new()));
-        state.lost_permille = self.lost.permille(now_ns);
+        let state = self.classes[class.index()].get_or_insert_with(|| Box::new(ClassState::new()));
+        state.lost_permille = self.losses.permille(now_ns);
         if let Some(mean_ns) = state.cost(state.in_use) {
             let income = u128::from(mean_ns) * u128::from(config.explore_permille) / 1000;
             let most = i64::try_from(config.budget_max_ns).unwrap_or(i64::MAX);
@@ -375,111 +375,112 @@ impl Policy {
         }
         state.tries_saved = (state.tries_saved + 1).min(TRIES_SAVED_MAX * GETS_PER_TRY);
         let is_shared = state.lost_permille[Choice::ALL[0].index()] > 0;
-        let owes_little =
-            !is_shared || Choice::ALL[state.in_use].notice == Notice::Events || self.lost.polling.has_just_lost();
-        let may = May { refresh: owes_little, sleep: owes_little && now_ns >= self.first_sleep_due_ns };
-        let index = next(state, &config, in_flight, may, now_ns, generator);
-        state.arms[index].pending += 1;
+        let can_afford_try = !is_shared
+            || Choice::ALL[state.in_use].mode == CompletionMode::Events
+            || self.losses.polling.has_just_lost();
+        let limits = TryLimits { refresh: can_afford_try, sleep: can_afford_try && now_ns >= self.first_sleep_due_ns };
+        let index = next(state, &config, in_flight, limits, now_ns, generator);
+        state.choices[index].pending += 1;
         Picked { choice: Choice::ALL[index], is_try: index != state.in_use }
     }
 
     /// Records the end of a get of `class` that was [chosen](Self::choose). `None` for a get that failed, which tells
     /// nothing.
-    pub fn measured(&mut self, class: Class, choice: Choice, sample: Option<Sample>, now_ns: u64) {
+    pub fn record(&mut self, class: GetClass, choice: Choice, sample: Option<Sample>, now_ns: u64) {
         let config = self.config;
         let Some(state) = self.classes[class.index()].as_deref_mut() else { return };
         let index = choice.index();
-        state.arms[index].pending = state.arms[index].pending.saturating_sub(1);
+        state.choices[index].pending = state.choices[index].pending.saturating_sub(1);
         let Some(sample) = sample.filter(|sample| sample.is_pure) else { return };
         let taken_ns = sample.latency_ns.saturating_sub(sample.lost_ns);
         let asked_ns = now_ns.saturating_sub(sample.latency_ns);
         let spin = u128::from(sample.spun_ns) * u128::from(config.spin_permille) / 1000;
         let cost_ns = taken_ns.saturating_add(u64::try_from(spin).unwrap_or(u64::MAX));
-        let kind = state.kind(index, &sample, &mut self.stalls, now_ns);
+        let kind = state.classify(index, &sample, &mut self.stalls, now_ns);
         // How often a thread may pay back has its own bound.
-        let has_paid_back = sample.is_first_sleep && kind == Kind::Stall;
+        let has_paid_back = sample.is_first_sleep && kind == SampleKind::Stall;
         if index != state.in_use
             && !has_paid_back
-            && let Some(in_use) = state.base(state.in_use)
+            && let Some(in_use) = state.base_cost(state.in_use)
         {
             let extra = i64::try_from(cost_ns.saturating_sub(in_use)).unwrap_or(i64::MAX);
             // One unlucky try must not keep others from being tried for long.
             let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
             state.budget_ns = state.budget_ns.saturating_sub(extra).max(-debt);
         }
-        if kind == Kind::Stall {
-            self.lost.of(choice, sample.is_first_sleep).lost(asked_ns, now_ns);
+        if kind == SampleKind::Stall {
+            self.losses.of(choice, sample.is_first_sleep).record_stall(asked_ns, now_ns);
             if sample.is_first_sleep {
                 let every = 1000 / u64::from(config.explore_permille.max(1));
                 self.first_sleep_due_ns = now_ns.saturating_add(sample.latency_ns.saturating_mul(every));
             }
-        } else if kind != Kind::Lost {
-            self.lost.of(choice, false).ran(asked_ns, now_ns);
+        } else if kind != SampleKind::Lost {
+            self.losses.of(choice, false).record_run(asked_ns, now_ns);
         }
-        state.lost_permille = self.lost.permille(now_ns);
+        state.lost_permille = self.losses.permille(now_ns);
         let pays_back = sample.is_first_sleep && state.lost_permille[Choice::ALL[0].index()] > 0;
-        if kind != Kind::Usual || pays_back {
+        if kind != SampleKind::Usual || pays_back {
             // The choice was tried, but nothing was learnt.
-            let arm = &mut state.arms[index];
+            let arm = &mut state.choices[index];
             arm.tries = arm.tries.saturating_sub(1);
             if sample.is_first_sleep && arm.cost.samples() < TRIES {
                 // The time paid back makes it worth learning what sleeping costs now, after the first get, whose server
                 // has yet to wake.
-                let left = state.run.filter(|(arm, _)| *arm == index).map_or(0, |(_, left)| left);
-                state.run = Some((index, left.max(1 + TRIES)));
+                let left = state.forced_next.filter(|(arm, _)| *arm == index).map_or(0, |(_, left)| left);
+                state.forced_next = Some((index, left.max(1 + TRIES)));
             }
-            return settle(state, &config);
+            return update_choice(state, &config);
         }
         if index == state.in_use {
             state.since_change = state.since_change.saturating_add(1);
         }
-        let arm = &mut state.arms[index];
-        if std::mem::take(&mut arm.is_renewed) {
+        let arm = &mut state.choices[index];
+        if std::mem::take(&mut arm.is_refresh_due) {
             [&mut arm.cost, &mut arm.latency, &mut arm.spun].into_iter().for_each(Estimate::forget);
             arm.tries = 1;
         }
         arm.cost.add(cost_ns, now_ns, config.half_life_ns);
         arm.latency.add(sample.latency_ns, now_ns, config.half_life_ns);
         arm.spun.add(sample.spun_ns, now_ns, config.half_life_ns);
-        settle(state, &config);
+        update_choice(state, &config);
     }
 
     /// Records that the thread was to poll from `from_ns` to `to_ns`, and ran, or (`is_lost`) did not.
-    pub fn polled(&mut self, from_ns: u64, to_ns: u64, is_lost: bool) {
+    pub fn record_poll(&mut self, from_ns: u64, to_ns: u64, is_lost: bool) {
         if is_lost {
-            if self.lost.polling.permille(to_ns, 0) == 0 {
+            if self.losses.polling.permille(to_ns, 0) == 0 {
                 // The program that came here may have come there too.
-                self.lost.two_sided.doubt();
+                self.losses.two_sided.discard_evidence();
             }
-            self.lost.polling.lost(from_ns, to_ns);
+            self.losses.polling.record_stall(from_ns, to_ns);
             // Otherwise the next get, which may meet a server that has yet to wake, would be all that is known of its
             // choice.
-            let arms = self.classes.iter_mut().flatten().flat_map(|state| &mut state.arms);
+            let arms = self.classes.iter_mut().flatten().flat_map(|state| &mut state.choices);
             arms.for_each(|arm| arm.skip(to_ns.saturating_sub(from_ns)));
         } else {
-            self.lost.polling.ran(from_ns, to_ns);
+            self.losses.polling.record_run(from_ns, to_ns);
         }
     }
 
     /// Records whether a program competes with our thread for its processor, as found while the thread slept. This is
     /// known at once, whereas stalls show it late, or never to a thread that sleeps.
-    pub fn ours_is_shared(&mut self, is_shared: bool, now_ns: u64) {
+    pub fn set_ours_shared(&mut self, is_shared: bool, now_ns: u64) {
         // The cost of gets that meet no stall stays as measured.
-        if self.lost.polling.competes(is_shared, now_ns) && is_shared {
+        if self.losses.polling.set_competing(is_shared, now_ns) && is_shared {
             // The program that came here may have come there too.
-            self.lost.two_sided.doubt();
+            self.losses.two_sided.discard_evidence();
         }
     }
 
     /// Records the same for the server's thread, as an answer reported it.
-    pub fn servers_is_shared(&mut self, is_shared: bool, now_ns: u64) {
-        self.lost.two_sided.competes(is_shared, now_ns);
+    pub fn set_servers_shared(&mut self, is_shared: bool, now_ns: u64) {
+        self.losses.two_sided.set_competing(is_shared, now_ns);
     }
 
     /// Whether a program is believed to take a share of our thread's processor, and of the server's.
     pub fn shared(&self, now_ns: u64) -> [bool; 2] {
-        let ours = self.lost.polling.permille(now_ns, 0);
-        [ours > 0, self.lost.two_sided.permille(now_ns, ours) > 0]
+        let ours = self.losses.polling.permille(now_ns, 0);
+        [ours > 0, self.losses.two_sided.permille(now_ns, ours) > 0]
     }
 
     /// Reports that something changed, such as the load of a processor: in all classes, all choices except the one in
@@ -491,18 +492,20 @@ impl Policy {
     }
 
     /// The choice in use.
-    pub fn in_use(&self, class: Class) -> Choice {
+    pub fn in_use(&self, class: GetClass) -> Choice {
         Choice::ALL[self.classes[class.index()].as_ref().map_or(0, |state| state.in_use)]
     }
 
     /// Number of times that another choice was taken into use.
-    pub fn switches(&self, class: Class) -> u64 {
+    pub fn switches(&self, class: GetClass) -> u64 {
         self.classes[class.index()].as_ref().map_or(0, |state| state.switches)
     }
 
     /// Measurements of a choice.
-    pub fn measurement(&self, class: Class, choice: Choice) -> Measured {
-        let arm = self.classes[class.index()].as_ref().map_or_else(Arm::default, |state| state.arms[choice.index()]);
+    pub fn measurement(&self, class: GetClass, choice: Choice) -> Measured {
+        let arm = self.classes[class.index()]
+            .as_ref()
+            .map_or_else(ChoiceState::default, |state| state.choices[choice.index()]);
         Measured {
             cost_ns: arm.cost.mean(),
             latency_ns: arm.latency.mean(),
@@ -514,7 +517,7 @@ impl Policy {
 
 /// Tries that are allowed now.
 #[derive(Clone, Copy)]
-struct May {
+struct TryLimits {
     /// Whether choices that were not measured for a while may be tried.
     refresh: bool,
     /// Whether sleeping may be tried while the choice in use polls.
@@ -523,45 +526,46 @@ struct May {
 
 /// The choice of the next get: the one in use, or one to try.
 fn next(
-    state: &mut State,
+    state: &mut ClassState,
     config: &PolicyConfig,
     in_flight: usize,
-    may: May,
+    limits: TryLimits,
     now_ns: u64,
     generator: &mut (impl Generator + ?Sized),
 ) -> usize {
-    if let Some((arm, left)) = state.run {
-        state.run = (left > 1).then_some((arm, left - 1));
+    if let Some((arm, left)) = state.forced_next {
+        state.forced_next = (left > 1).then_some((arm, left - 1));
         return arm;
     }
     let in_use = state.in_use;
     // Candidates are unknown choices, whatever they may cost (rule 3), and those that look better or are due (rule 5).
     let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
     let is_unknown_tried = state.budget_ns.saturating_add(debt) > 0 || state.cost(in_use).is_none();
-    let notice = |arm: usize| -> Notice { Choice::ALL[arm].notice };
-    let is_open = |arm: &usize| may.sleep || notice(*arm) == Notice::Polling;
-    let unknown = (0..Choice::COUNT).filter(|_| is_unknown_tried).filter(is_open).find(|&arm| state.is_wanted(arm));
+    let notice = |arm: usize| -> CompletionMode { Choice::ALL[arm].mode };
+    let is_open = |arm: &usize| limits.sleep || notice(*arm) == CompletionMode::Polling;
+    let unknown = (0..Choice::COUNT).filter(|_| is_unknown_tried).filter(is_open).find(|&arm| state.needs_try(arm));
     let due = || {
-        let is_due = |arm: &usize| *arm != in_use && now_ns >= state.arms[*arm].due_ns && state.arms[*arm].pending == 0;
-        let is_allowed = may.refresh && state.tries_saved >= GETS_PER_TRY && state.cost(in_use).is_some();
+        let is_due =
+            |arm: &usize| *arm != in_use && now_ns >= state.choices[*arm].due_ns && state.choices[*arm].pending == 0;
+        let is_allowed = limits.refresh && state.tries_saved >= GETS_PER_TRY && state.cost(in_use).is_some();
         (0..Choice::COUNT)
             .filter(|_| is_allowed)
             .filter(is_open)
             .filter(is_due)
-            .min_by_key(|&arm| state.arms[arm].cost.last_ns())
+            .min_by_key(|&arm| state.choices[arm].cost.last_ns())
             .filter(|&arm| state.extra_ns(arm) <= state.budget_ns)
     };
     let Some(arm) = unknown.or_else(due) else { return in_use };
     if unknown.is_none() {
         state.tries_saved -= GETS_PER_TRY;
-        state.arms[arm].is_renewed = true;
-        state.arms[arm].tries = TRIES;
+        state.choices[arm].is_refresh_due = true;
+        state.choices[arm].tries = TRIES;
     } else {
-        state.arms[arm].tries += 1;
+        state.choices[arm].tries += 1;
     }
     let half_ns = config.refresh_ns / 2;
     let jitter_ns = ((u128::from(generator.next_u64()) * u128::from(config.refresh_ns)) >> 64) as u64;
-    state.arms[arm].due_ns = now_ns.saturating_add(half_ns).saturating_add(jitter_ns);
+    state.choices[arm].due_ns = now_ns.saturating_add(half_ns).saturating_add(jitter_ns);
     // On a shared processor the first get is no measurement, since others had their turn just before.
     let (is_shared, changes_notice) = (state.lost_permille[0] > 0, notice(arm) != notice(in_use));
     let gets = match (in_flight, changes_notice, is_shared) {
@@ -570,7 +574,7 @@ fn next(
         (_, false, true) => 1,
     };
     if gets > 0 && arm != in_use {
-        state.run = Some((arm, gets));
+        state.forced_next = Some((arm, gets));
         if unknown.is_none() {
             state.tries_saved -= i64::from(gets) * GETS_PER_TRY;
         }
@@ -579,23 +583,23 @@ fn next(
 }
 
 /// Takes the best choice into use, and notices changes.
-fn settle(state: &mut State, config: &PolicyConfig) {
+fn update_choice(state: &mut ClassState, config: &PolicyConfig) {
     let in_use = state.in_use;
-    let (Some(mine), Some(base)) = (state.cost(in_use), state.base(in_use)) else {
+    let (Some(current_cost), Some(base)) = (state.cost(in_use), state.base_cost(in_use)) else {
         // If the choice in use is not measured yet, any measured one is better.
         if let Some(arm) = (0..Choice::COUNT).find(|&arm| state.cost(arm).is_some()) {
-            take(state, arm);
+            switch_to(state, arm);
         }
         return;
     };
-    let known = |arm: usize| state.cost(arm).filter(|_| state.arms[arm].cost.samples() >= TRIES);
-    let best = (0..Choice::COUNT).filter_map(|arm| Some((known(arm)?, arm))).min();
-    let keep = u128::from(mine) * u128::from(1000 - config.margin_permille.min(1000));
+    let known_cost = |arm: usize| state.cost(arm).filter(|_| state.choices[arm].cost.samples() >= TRIES);
+    let best = (0..Choice::COUNT).filter_map(|arm| Some((known_cost(arm)?, arm))).min();
+    let threshold = u128::from(current_cost) * u128::from(1000 - config.margin_permille.min(1000));
     if let Some((cost, arm)) = best
         && arm != in_use
-        && u128::from(cost) * 1000 < keep
+        && u128::from(cost) * 1000 < threshold
     {
-        take(state, arm);
+        switch_to(state, arm);
         return;
     }
     let reference = *state.reference_ns.get_or_insert(base);
@@ -605,11 +609,11 @@ fn settle(state: &mut State, config: &PolicyConfig) {
     }
 }
 
-fn take(state: &mut State, arm: usize) {
+fn switch_to(state: &mut ClassState, arm: usize) {
     state.in_use = arm;
-    state.run = None;
+    state.forced_next = None;
     state.switches += 1;
-    state.reference_ns = state.base(arm);
+    state.reference_ns = state.base_cost(arm);
     state.since_change = 0;
 }
 

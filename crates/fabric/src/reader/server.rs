@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 
 use super::client::{Cq, Domain, Qp, Thread, arena_bytes};
 use super::hello::{Hello, REGIONS_MAX, WINDOW_MAX, Welcome};
-use super::message::{ANSWER_LEN, AnswerHead, REQUEST_LEN, Refusal, Request as Asked};
-use super::object::{Chase, Limits, Object, ObjectError, locate};
+use super::message::{ANSWER_LEN, AnswerHead, GetRequest as Asked, REQUEST_LEN, Refusal};
+use super::object::{Object, ObjectError, ObjectLimits, PointerChase, locate};
 use super::sleeps::Sleeps;
-use crate::poller::{Poller, PollerConfig, Step};
+use crate::poller::{PollPolicy, Poller, Step};
 use crate::readiness::{Armed, Descriptor, Readiness};
 use crate::verbs::{
     Completion, CompletionQueue, Device, Opcode, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory,
@@ -22,7 +22,7 @@ const BURST: usize = 64;
 /// Length in bytes up to which answers are inline (apnet19 3: inlining when possible, up to 256 bytes).
 const INLINE_MAX: usize = 256;
 /// Time in nanoseconds for which answers repeat what was found about the processor.
-const TOLD_NS: u64 = 1_000_000;
+const SHARED_REPORT_NS: u64 = 1_000_000;
 
 /// Configuration of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub struct ServerConfig {
     /// Gets that a reader may have in flight.
     pub window: usize,
     /// The most that a get may ask for.
-    pub limits: Limits,
+    pub limits: ObjectLimits,
     /// Policy for when the server's thread sleeps.
-    pub poller: PollerConfig,
+    pub poller: PollPolicy,
 }
 
 impl Default for ServerConfig {
@@ -44,8 +44,8 @@ impl Default for ServerConfig {
         Self {
             clients: 64,
             window: 16,
-            limits: Limits { accesses_max: 8, len_max: 4096 },
-            poller: PollerConfig::ADAPTIVE,
+            limits: ObjectLimits { accesses_max: 8, len_max: 4096 },
+            poller: PollPolicy::ADAPTIVE,
         }
     }
 }
@@ -64,7 +64,7 @@ pub struct Region {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReaderId {
     index: u16,
-    life: u16,
+    generation: u16,
 }
 
 /// Reason for a reader not being admitted, or a server not being made.
@@ -118,10 +118,10 @@ pub struct ServerTurn {
 }
 
 struct Client<Q> {
-    life: u16,
+    generation: u16,
     qp: Q,
     /// For each place of the reader's window: the number of times it was used.
-    uses: Vec<u64>,
+    slot_uses: Vec<u64>,
     /// Answers whose completion is still to come: their buffers, unless they were inline, and whether they are
     /// signaled.
     answers: VecDeque<(Option<Frozen>, bool)>,
@@ -134,9 +134,9 @@ struct Client<Q> {
 
 impl<Q: QueuePair> Client<Q> {
     /// Posts receives, so that the reader finds them when it has its answers, then starts the answers.
-    fn go_on(&mut self, index: usize) {
+    fn post_and_ring(&mut self, index: usize) {
         self.is_touched = false;
-        let id = id_of(ReaderId { index: index as u16, life: self.life });
+        let id = id_of(ReaderId { index: index as u16, generation: self.generation });
         while let Some(mut buffer) = self.spare.pop() {
             let whole = buffer.capacity();
             // Cannot fail: it is within the capacity.
@@ -153,7 +153,7 @@ impl<Q: QueuePair> Client<Q> {
 /// says.
 pub struct Server<D: Device, C> {
     clients: Vec<Option<Client<Qp<D>>>>,
-    lives: Vec<u16>,
+    generations: Vec<u16>,
     regions: Vec<Region>,
     chase: C,
     config: ServerConfig,
@@ -184,10 +184,10 @@ fn limit(what: &'static str, asked: usize, limit: usize) -> Result<(), VerbsErro
 
 /// Identifier of a reader's completions.
 fn id_of(reader: ReaderId) -> u64 {
-    u64::from(reader.life) << 16 | u64::from(reader.index)
+    u64::from(reader.generation) << 16 | u64::from(reader.index)
 }
 
-impl<D: Device, C: Chase> Server<D, C> {
+impl<D: Device, C: PointerChase> Server<D, C> {
     /// A server of the calling thread, without readers, for objects in `regions`. `chase` knows how one access leads to
     /// the next.
     ///
@@ -210,7 +210,7 @@ impl<D: Device, C: Chase> Server<D, C> {
         let arena = domain.arena(arena_bytes(2 * config.clients * config.window, len))?;
         Ok(Self {
             clients: (0..config.clients).map(|_| None).collect(),
-            lives: vec![0; config.clients],
+            generations: vec![0; config.clients],
             regions,
             chase,
             config: *config,
@@ -248,8 +248,8 @@ impl<D: Device, C: Chase> Server<D, C> {
         let qp = QpConfig { send_depth: depth, receive_depth: depth, inline_max, ..QpConfig::new(Transport::Rc) };
         let mut qp = self.thread.queue_pair(&qp, &self.cq, &self.cq)?;
         qp.connect(Some(&hello.address))?;
-        self.lives[index] = self.lives[index].wrapping_add(1);
-        let reader = ReaderId { index: index as u16, life: self.lives[index] };
+        self.generations[index] = self.generations[index].wrapping_add(1);
+        let reader = ReaderId { index: index as u16, generation: self.generations[index] };
         for _ in 0..depth {
             let buffer = self.arena.alloc(self.buffer_len(), self.buffer_len())?;
             qp.post_buffer(id_of(reader), buffer).map_err(|refused| refused.error)?;
@@ -261,9 +261,9 @@ impl<D: Device, C: Chase> Server<D, C> {
             regions: self.regions.iter().map(|region| region.remote).collect(),
         };
         self.clients[index] = Some(Client {
-            life: reader.life,
+            generation: reader.generation,
             qp,
-            uses: vec![0; window],
+            slot_uses: vec![0; window],
             answers: VecDeque::with_capacity(depth),
             unsignaled: 0,
             spare: Vec::with_capacity(depth),
@@ -275,14 +275,14 @@ impl<D: Device, C: Chase> Server<D, C> {
     /// Frees the place of a reader that left; its one-sided gets end too. Returns whether the reader was here.
     pub fn dismiss(&mut self, reader: ReaderId) -> bool {
         let place = self.clients.get_mut(usize::from(reader.index));
-        place.is_some_and(|place| place.take_if(|client| client.life == reader.life).is_some())
+        place.is_some_and(|place| place.take_if(|client| client.generation == reader.generation).is_some())
     }
 
     /// Whether a reader is here: it is not once its connection broke or it was dismissed.
-    pub fn is_here(&self, reader: ReaderId) -> bool {
+    pub fn is_current(&self, reader: ReaderId) -> bool {
         self.clients
             .get(usize::from(reader.index))
-            .is_some_and(|place| place.as_ref().is_some_and(|client| client.life == reader.life))
+            .is_some_and(|place| place.as_ref().is_some_and(|client| client.generation == reader.generation))
     }
 
     /// Counters so far.
@@ -294,8 +294,8 @@ impl<D: Device, C: Chase> Server<D, C> {
     /// [`Reader::slept`](super::Reader::slept). Answers tell readers whether a program competes with it for the
     /// processor.
     pub fn slept(&mut self, slept_ns: u64, idle_ns: u64, now_ns: u64) {
-        if let Some(is_shared) = self.sleeps.slept(slept_ns, idle_ns) {
-            self.is_shared = Some((is_shared, now_ns.saturating_add(TOLD_NS)));
+        if let Some(is_shared) = self.sleeps.record_sleep(slept_ns, idle_ns) {
+            self.is_shared = Some((is_shared, now_ns.saturating_add(SHARED_REPORT_NS)));
         }
     }
 
@@ -308,8 +308,9 @@ impl<D: Device, C: Chase> Server<D, C> {
         let mut requests = 0;
         for completion in completions.drain(..) {
             let index = (completion.id & 0xFFFF) as usize;
-            let life = (completion.id >> 16) as u16;
-            let Some(client) = self.clients.get_mut(index).and_then(Option::as_mut).filter(|here| here.life == life)
+            let generation = (completion.id >> 16) as u16;
+            let Some(client) =
+                self.clients.get_mut(index).and_then(Option::as_mut).filter(|here| here.generation == generation)
             else {
                 continue;
             };
@@ -329,13 +330,13 @@ impl<D: Device, C: Chase> Server<D, C> {
                         self.serve(index, buffer);
                     }
                 }
-                _ => told(client, &self.arena),
+                _ => handle_answer_sent(client, &self.arena),
             }
         }
         self.completions = completions;
         while let Some(index) = self.touched.pop() {
             if let Some(client) = self.clients[index].as_mut() {
-                client.go_on(index);
+                client.post_and_ring(index);
             }
         }
         ServerTurn { requests, found: count > 0, step: self.poller.step(now_ns, count > 0) }
@@ -344,7 +345,7 @@ impl<D: Device, C: Chase> Server<D, C> {
     /// Answers the request in `buffer`, in the same buffer.
     fn serve(&mut self, index: usize, mut buffer: MessageBuffer) {
         let Some(client) = self.clients[index].as_mut() else { return };
-        let request = match check(&buffer, &mut client.uses, &self.config.limits) {
+        let request = match check(&buffer, &mut client.slot_uses, &self.config.limits) {
             Ok(request) => request,
             Err((reason, number)) => {
                 self.stats.refused[reason.index()] += 1;
@@ -379,8 +380,8 @@ impl<D: Device, C: Chase> Server<D, C> {
         let _ = buffer.resize(whole);
         buffer[..ANSWER_LEN].copy_from_slice(&AnswerHead { number, refusal, is_shared, len }.to_bytes());
         // Often enough that less than half of the buffers wait for a completion.
-        let signaled = client.unsignaled + 1 >= (client.uses.len() / 2).max(1);
-        let id = id_of(ReaderId { index: index as u16, life: client.life });
+        let signaled = client.unsignaled + 1 >= (client.slot_uses.len() / 2).max(1);
+        let id = id_of(ReaderId { index: index as u16, generation: client.generation });
         let request = |source| {
             let operation = Operation::Send { source, immediate: None, to: None };
             Request { id, operation, signaled, fence: false, solicited: true }
@@ -405,7 +406,7 @@ impl<D: Device, C: Chase> Server<D, C> {
 }
 
 /// Handles a completion, which covers the answers up to the first signaled one: their buffers can be posted again.
-fn told<Q>(client: &mut Client<Q>, arena: &Arena) {
+fn handle_answer_sent<Q>(client: &mut Client<Q>, arena: &Arena) {
     while let Some((share, signaled)) = client.answers.pop_front() {
         if let Some(share) = share {
             // The device may hold it for a little longer.
@@ -419,7 +420,7 @@ fn told<Q>(client: &mut Client<Q>, arena: &Arena) {
 }
 
 /// Reads a request that can be tried; otherwise returns the refusal, and the number to answer it under, if any.
-fn check(bytes: &[u8], uses: &mut [u64], limits: &Limits) -> Result<Asked, (Refusal, Option<u64>)> {
+fn check(bytes: &[u8], uses: &mut [u64], limits: &ObjectLimits) -> Result<Asked, (Refusal, Option<u64>)> {
     let request = Asked::from_bytes(bytes).ok_or((Refusal::Malformed, None))?;
     let number = request.number;
     let used = uses.get_mut((number & 0xFFFF) as usize).filter(|used| number >> 16 > **used);
@@ -434,7 +435,7 @@ fn check(bytes: &[u8], uses: &mut [u64], limits: &Limits) -> Result<Asked, (Refu
 /// Makes the accesses of a get; the last one's bytes go to `target`.
 fn fetch(
     regions: &[Region],
-    chase: &impl Chase,
+    chase: &impl PointerChase,
     object: &Object,
     hop: &mut [u8],
     target: &mut [u8],

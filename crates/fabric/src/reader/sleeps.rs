@@ -18,7 +18,7 @@ pub(super) struct Sleeps {
 impl Sleeps {
     /// Records a sleep of the thread, during which its processor was idle for `idle_ns`. Returns whether a program
     /// competes for the processor, once there was enough sleep to tell.
-    pub fn slept(&mut self, slept_ns: u64, idle_ns: u64) -> Option<bool> {
+    pub fn record_sleep(&mut self, slept_ns: u64, idle_ns: u64) -> Option<bool> {
         self.slept_ns = self.slept_ns.saturating_add(slept_ns);
         self.idle_ns = self.idle_ns.saturating_add(idle_ns.min(slept_ns));
         if self.slept_ns < SLEPT_MIN_NS {
@@ -43,7 +43,7 @@ mod tests {
             [(10_000, Some(false)), (2_500, Some(false)), (1_000, None), (200, Some(true)), (0, Some(true))]
         {
             let mut sleeps = Sleeps::default();
-            let told: Vec<_> = (0..10).map(|_| sleeps.slept(10_000, idle_ns)).collect();
+            let told: Vec<_> = (0..10).map(|_| sleeps.record_sleep(10_000, idle_ns)).collect();
             assert_eq!(told, [None, None, None, None, is_shared, None, None, None, None, is_shared], "{idle_ns}");
         }
     }
@@ -51,8 +51,8 @@ mod tests {
     #[test]
     fn what_cannot_be_is_no_more_than_all_of_it() {
         let mut sleeps = Sleeps::default();
-        assert_eq!(sleeps.slept(u64::MAX, u64::MAX), Some(false));
-        assert_eq!(sleeps.slept(10, u64::MAX), None);
-        assert_eq!(sleeps.slept(u64::MAX, 0), Some(true), "ten of so many were idle");
+        assert_eq!(sleeps.record_sleep(u64::MAX, u64::MAX), Some(false));
+        assert_eq!(sleeps.record_sleep(10, u64::MAX), None);
+        assert_eq!(sleeps.record_sleep(u64::MAX, 0), Some(true), "ten of so many were idle");
     }
 }

@@ -7,12 +7,12 @@
 /// The shortest run that a stall is compared with, in nanoseconds: what is lost to an interrupt is no slice.
 const SLICE_MIN_NS: u64 = 1_000_000;
 /// Time that is averaged over, in stalls.
-const KEPT_STALLS: u64 = 8;
+const STALLS_AVERAGED: u64 = 8;
 /// Duration of a fading belief, as a multiple of the stall that it came from. Learning it again takes a stall, which
 /// then costs a twentieth of the time.
 const BELIEVED_STALLS: u64 = 16;
 /// Largest ratio of a stall to the run before it: a scheduler shares evenly, among at most this many others.
-const OTHERS_MAX: u64 = 4;
+const COMPETITORS_MAX: u64 = 4;
 /// Time in nanoseconds for which a competing program is believed to take an even share without a stall that shows it.
 const GUESSED_NS: u64 = 100_000_000;
 /// Time in nanoseconds of running without a stall that proves that there is none: no scheduler's slices are longer.
@@ -21,8 +21,8 @@ const PROVEN_NS: u64 = 50_000_000;
 /// Time lost for each nanosecond that something ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stalls {
-    /// Sums over the last stalls, which together are no more than [`KEPT_STALLS`] of the longest: the time lost, and
-    /// the time run before.
+    /// Sums over the last stalls, which together are no more than [`STALLS_AVERAGED`] of the longest: the time lost,
+    /// and the time run before.
     lost_ns: u64,
     ran_ns: u64,
     longest_ns: u64,
@@ -41,7 +41,7 @@ pub(super) struct Stalls {
 
 impl Stalls {
     /// Stalls of something from which a scheduler takes slices.
-    pub fn of_slices() -> Self {
+    pub fn with_slices() -> Self {
         Self { is_sliced: true, ..Self::default() }
     }
 
@@ -55,13 +55,13 @@ impl Stalls {
     }
 
     /// Records a run without a stall.
-    pub fn ran(&mut self, from_ns: u64, to_ns: u64) {
+    pub fn record_run(&mut self, from_ns: u64, to_ns: u64) {
         self.run_ns += self.advance(from_ns, to_ns);
     }
 
     /// Records a stall. Times that overlap what is accounted for, as those of several gets that met the same stall,
     /// count once.
-    pub fn lost(&mut self, from_ns: u64, to_ns: u64) {
+    pub fn record_stall(&mut self, from_ns: u64, to_ns: u64) {
         let lost_ns = self.advance(from_ns, to_ns);
         if lost_ns == 0 {
             return;
@@ -71,7 +71,7 @@ impl Stalls {
         // are the best guess.
         let run_ns = match is_first && self.is_sliced {
             true => lost_ns.max(SLICE_MIN_NS),
-            false => self.run_ns.max(lost_ns / OTHERS_MAX),
+            false => self.run_ns.max(lost_ns / COMPETITORS_MAX),
         };
         if is_first {
             (self.lost_ns, self.ran_ns, self.longest_ns) = (0, 0, 0);
@@ -79,7 +79,7 @@ impl Stalls {
         }
         self.longest_ns = self.longest_ns.max(lost_ns);
         let (lost, ran) = (u128::from(self.lost_ns + lost_ns), u128::from(self.ran_ns + run_ns));
-        let (all, most) = (lost + ran, u128::from(self.longest_ns) * u128::from(KEPT_STALLS));
+        let (all, most) = (lost + ran, u128::from(self.longest_ns) * u128::from(STALLS_AVERAGED));
         let kept = |part: u128| if all > most { part * most / all } else { part };
         (self.lost_ns, self.ran_ns) = (kept(lost) as u64, kept(ran) as u64);
         self.run_ns = 0;
@@ -94,9 +94,9 @@ impl Stalls {
     ///
     /// Until a stall shows what the program takes, the guess is an even share. It is made once and held for a while
     /// only, since a program of lower priority takes nothing.
-    pub fn competes(&mut self, is_so: bool, now_ns: u64) -> bool {
+    pub fn set_competing(&mut self, is_competing: bool, now_ns: u64) -> bool {
         let is_believed = self.believed_until_ns > now_ns;
-        if !is_so {
+        if !is_competing {
             *self = Self { run_ns: PROVEN_NS, until_ns: self.until_ns, is_sliced: self.is_sliced, ..Self::default() };
             return is_believed;
         }
@@ -115,7 +115,7 @@ impl Stalls {
     }
 
     /// Discards the evidence of a long run without a stall.
-    pub fn doubt(&mut self) {
+    pub fn discard_evidence(&mut self) {
         self.run_ns = 0;
     }
 
@@ -150,8 +150,8 @@ mod tests {
     /// Alternates runs and stalls.
     fn slices(stalls: &mut Stalls, mut now_ns: u64, times: u64, ran_ns: u64, lost_ns: u64) -> u64 {
         for _ in 0..times {
-            stalls.ran(now_ns, now_ns + ran_ns);
-            stalls.lost(now_ns + ran_ns, now_ns + ran_ns + lost_ns);
+            stalls.record_run(now_ns, now_ns + ran_ns);
+            stalls.record_stall(now_ns + ran_ns, now_ns + ran_ns + lost_ns);
             now_ns += ran_ns + lost_ns;
         }
         now_ns
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_first_stall_is_taken_for_an_even_share_and_the_next_ones_tell() {
-        let mut stalls = Stalls::of_slices();
+        let mut stalls = Stalls::with_slices();
         assert_eq!(stalls.permille(0, 7), 7, "unknown");
         let now_ns = slices(&mut stalls, 0, 1, 40 * MS, 12 * MS);
         assert_eq!(stalls.permille(now_ns, 7), 1000);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_is_no_slice_and_what_loses_none_is_believed_to_lose_what_it_did() {
-        let mut stalls = [Stalls::of_slices(), Stalls::default()];
+        let mut stalls = [Stalls::with_slices(), Stalls::default()];
         let permille = stalls.each_mut().map(|stalls| {
             let now_ns = slices(stalls, 0, 1, 40 * MS, MS / 20);
             stalls.permille(now_ns, 7)
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_was_not_seen_for_long_is_believed_ever_less() {
-        let mut stalls = Stalls::of_slices();
+        let mut stalls = Stalls::with_slices();
         let now_ns = slices(&mut stalls, 0, 4, 12 * MS, 12 * MS);
         let end_ns = now_ns + BELIEVED_STALLS * 12 * MS;
         let permille = [now_ns, (now_ns + end_ns) / 2, end_ns].map(|at_ns| stalls.permille(at_ns, 100));
@@ -188,27 +188,27 @@ mod tests {
 
     #[test]
     fn what_runs_on_without_a_stall_loses_less_and_then_nothing() {
-        let mut stalls = Stalls::of_slices();
+        let mut stalls = Stalls::with_slices();
         let now_ns = slices(&mut stalls, 0, 4, 12 * MS, 12 * MS);
-        stalls.ran(now_ns, now_ns + 120 * MS);
+        stalls.record_run(now_ns, now_ns + 120 * MS);
         assert!(stalls.permille(now_ns, 0) < 350, "{stalls:?}");
         assert_eq!(stalls.permille(u64::MAX, 7), 0, "it ran for longer than any slice");
-        stalls.doubt();
+        stalls.discard_evidence();
         assert_eq!(stalls.permille(u64::MAX, 7), 7);
     }
 
     #[test]
     fn rest_is_no_run_that_proves_anything() {
-        let mut stalls = Stalls::of_slices();
+        let mut stalls = Stalls::with_slices();
         for nth in 0..100 {
-            stalls.ran(24 * nth * MS, (24 * nth + 12) * MS);
+            stalls.record_run(24 * nth * MS, (24 * nth + 12) * MS);
         }
         assert_eq!(stalls.permille(2400 * MS, 7), 7);
     }
 
     #[test]
     fn a_short_stall_does_not_make_a_long_one_forgotten() {
-        let mut stalls = Stalls::of_slices();
+        let mut stalls = Stalls::with_slices();
         let now_ns = slices(&mut stalls, 0, 4, 12 * MS, 12 * MS);
         let now_ns = slices(&mut stalls, now_ns, 4, 3 * MS, MS / 2);
         assert!(stalls.permille(now_ns, 0) > 700, "{stalls:?}");
@@ -216,49 +216,49 @@ mod tests {
 
     #[test]
     fn a_program_that_is_known_to_have_gone_takes_nothing_and_one_that_is_known_to_stay_is_believed() {
-        let mut stalls = Stalls::of_slices();
+        let mut stalls = Stalls::with_slices();
         let now_ns = slices(&mut stalls, 0, 8, 12 * MS, 4 * MS);
         let seen = stalls.permille(now_ns, 0);
         let later_ns = (1..1000).fold(now_ns, |_, nth| {
-            assert!(!stalls.competes(true, now_ns + nth * MS), "that is no news");
+            assert!(!stalls.set_competing(true, now_ns + nth * MS), "that is no news");
             now_ns + nth * MS
         });
         assert_eq!(stalls.permille(later_ns, 0), seen, "as it was seen to be");
-        assert!(stalls.competes(false, later_ns));
-        assert!(!stalls.competes(false, later_ns));
+        assert!(stalls.set_competing(false, later_ns));
+        assert!(!stalls.set_competing(false, later_ns));
         assert_eq!(stalls.permille(later_ns, 7), 0);
     }
 
     #[test]
     fn a_program_that_is_known_before_the_first_stall_is_taken_for_an_even_share_for_a_while() {
-        let mut stalls = Stalls::of_slices();
-        assert!(stalls.competes(true, 5 * MS));
+        let mut stalls = Stalls::with_slices();
+        assert!(stalls.set_competing(true, 5 * MS));
         for ms in 6..105 {
-            assert!(!stalls.competes(true, ms * MS));
+            assert!(!stalls.set_competing(true, ms * MS));
             assert_eq!(stalls.permille(ms * MS, 0), 1000, "{ms}");
         }
         // A program of lower priority takes nothing from a thread that wants to run, so the guess is not repeated.
         for ms in 121..200 {
-            assert!(!stalls.competes(true, ms * MS));
+            assert!(!stalls.set_competing(true, ms * MS));
             assert_eq!(stalls.permille(ms * MS, 0), 0, "{ms}");
         }
         let now_ns = slices(&mut stalls, 200 * MS, 1, 3 * MS, 12 * MS);
         assert_eq!(stalls.permille(now_ns, 0), 1000, "the first stall, whenever the program came");
-        stalls.competes(false, now_ns);
-        stalls.competes(true, now_ns);
-        stalls.lost(now_ns, now_ns + MS / 50);
+        stalls.set_competing(false, now_ns);
+        stalls.set_competing(true, now_ns);
+        stalls.record_stall(now_ns, now_ns + MS / 50);
         assert!(stalls.permille(now_ns + MS / 50, 0) > 500, "an interrupt is no slice: {stalls:?}");
         // Once it has gone, the next program may be another.
-        assert!(stalls.competes(false, now_ns) && stalls.competes(true, now_ns));
+        assert!(stalls.set_competing(false, now_ns) && stalls.set_competing(true, now_ns));
         assert_eq!(stalls.permille(now_ns, 0), 1000);
     }
 
     #[test]
     fn gets_that_met_the_same_stall_count_once() {
         let mut stalls = Stalls::default();
-        stalls.ran(0, 10 * MS);
+        stalls.record_run(0, 10 * MS);
         for asked_ns in [10 * MS, 10 * MS + 5, 10 * MS + 7] {
-            stalls.lost(asked_ns, 20 * MS + asked_ns % MS);
+            stalls.record_stall(asked_ns, 20 * MS + asked_ns % MS);
         }
         assert!((990..=1010).contains(&stalls.permille(20 * MS, 0)), "{stalls:?}");
     }

@@ -1,6 +1,6 @@
 //! Requests of several classes over several queue pairs, posted in the scheduler's order.
 
-use super::scheduler::{Chunk, ClassConfig, ClassId, ConfigError, Limits, Scheduler};
+use super::scheduler::{Chunk, ClassConfig, ClassId, ConfigError, Scheduler, ShareLimits};
 use crate::verbs::{
     Completion, CompletionQueue, Destination, Opcode, Operation, QpNumber, QueuePair, RemoteMemory, Request, Scatter,
     Slice, Source, Status, Transport,
@@ -14,7 +14,7 @@ const BURST: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareConfig {
     /// Length of chunks, and bounds over all classes.
-    pub limits: Limits,
+    pub limits: ShareLimits,
     /// The classes; a [`ClassId`] is an index in this list.
     pub classes: Vec<ClassConfig>,
     /// Requests that can be in flight or waiting, over all classes.
@@ -23,7 +23,7 @@ pub struct ShareConfig {
 
 /// A queue pair of a [`Share`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LaneId(usize);
+pub struct SharedQpId(usize);
 
 /// A request to a share.
 #[derive(Debug)]
@@ -87,8 +87,8 @@ pub enum SubmitError {
     #[error("there is no class {0}")]
     Class(usize),
     /// There is no such queue pair.
-    #[error("there is no lane {0}")]
-    Lane(usize),
+    #[error("there is no queue pair {0}")]
+    QueuePair(usize),
     /// As many requests as possible are in flight or waiting.
     #[error("{0} requests are in flight or waiting already: take completions first")]
     Full(usize),
@@ -115,13 +115,13 @@ pub enum SubmitError {
 
 /// A request that has ended.
 #[derive(Debug)]
-pub struct Done {
+pub struct FinishedRequest {
     /// The caller's identifier of the request.
     pub id: u64,
     /// Class of the request.
     pub class: ClassId,
     /// Queue pair of the request.
-    pub lane: LaneId,
+    pub qp: SharedQpId,
     /// Status of the first chunk that failed, or success.
     pub status: Status,
     /// Chunks of a READ that succeeded, in order. Each except the last is full.
@@ -130,27 +130,27 @@ pub struct Done {
 
 /// Meaning of a completion for the share.
 #[derive(Debug)]
-pub enum Taken {
+pub enum Handled {
     /// The completion of a chunk whose request is not over.
     Chunk,
     /// The last completion of a request.
-    Done(Done),
+    Done(FinishedRequest),
     /// A completion that is not the share's: a receive, or one of another queue pair.
     Other(Completion),
 }
 
-struct Lane<Q> {
+struct SharedQp<Q> {
     qp: Q,
     number: QpNumber,
     depth: usize,
     posted: usize,
-    is_touched: bool,
+    needs_doorbell: bool,
 }
 
-struct Pending {
+struct PendingRequest {
     id: u64,
     class: ClassId,
-    lane: usize,
+    qp_index: usize,
     transfer: Transfer,
     status: Status,
     /// Chunks at the NIC.
@@ -167,15 +167,15 @@ struct Pending {
 /// make room for more.
 pub struct Share<Q: QueuePair> {
     scheduler: Scheduler,
-    lanes: Vec<Lane<Q>>,
-    requests: Vec<Option<Pending>>,
+    queue_pairs: Vec<SharedQp<Q>>,
+    requests: Vec<Option<PendingRequest>>,
     free: Vec<usize>,
     chunk_len: usize,
     arena: Arena,
     spare: Vec<MessageBuffer>,
     completions: Vec<Completion>,
     /// Requests that ended without a completion from the NIC.
-    refused: Vec<Done>,
+    refused: Vec<FinishedRequest>,
 }
 
 impl<Q: QueuePair> std::fmt::Debug for Share<Q> {
@@ -194,7 +194,7 @@ impl<Q: QueuePair> Share<Q> {
     pub fn new(config: &ShareConfig, arena: Arena) -> Result<Self, ConfigError> {
         Ok(Self {
             scheduler: Scheduler::new(config.limits, &config.classes)?,
-            lanes: Vec::new(),
+            queue_pairs: Vec::new(),
             requests: (0..config.requests_max).map(|_| None).collect(),
             free: (0..config.requests_max).rev().collect(),
             chunk_len: usize::try_from(config.limits.chunk_len).unwrap_or(usize::MAX),
@@ -207,19 +207,19 @@ impl<Q: QueuePair> Share<Q> {
 
     /// Adds a queue pair, which holds `send_depth` requests and is or will be connected. Everything that it sends from
     /// now on goes through the share; its receives remain with the owner, through [`Self::qp`].
-    pub fn add(&mut self, qp: Q, send_depth: usize) -> LaneId {
+    pub fn add(&mut self, qp: Q, send_depth: usize) -> SharedQpId {
         let number = qp.number();
-        self.lanes.push(Lane { qp, number, depth: send_depth.max(1), posted: 0, is_touched: false });
-        LaneId(self.lanes.len() - 1)
+        self.queue_pairs.push(SharedQp { qp, number, depth: send_depth.max(1), posted: 0, needs_doorbell: false });
+        SharedQpId(self.queue_pairs.len() - 1)
     }
 
     /// A queue pair, to connect it and to post receives.
     ///
     /// # Panics
     ///
-    /// When the lane is another share's.
-    pub fn qp(&mut self, lane: LaneId) -> &mut Q {
-        &mut self.lanes[lane.0].qp
+    /// When the queue pair is another share's.
+    pub fn qp(&mut self, lane: SharedQpId) -> &mut Q {
+        &mut self.queue_pairs[lane.0].qp
     }
 
     /// The scheduler, which shows what waits and what is outstanding.
@@ -228,19 +228,19 @@ impl<Q: QueuePair> Share<Q> {
     }
 
     /// Takes a request, and posts what may go. The request ends once, with `id`, in [`Self::turn`], or in
-    /// [`Self::take`] or [`Self::take_refused`].
+    /// [`Self::handle_completion`] or [`Self::take_refused`].
     ///
     /// # Errors
     ///
     /// [`SubmitError`]; nothing was taken then.
-    pub fn submit(&mut self, class: ClassId, lane: LaneId, id: u64, transfer: Transfer) -> Result<(), SubmitError> {
+    pub fn submit(&mut self, class: ClassId, lane: SharedQpId, id: u64, transfer: Transfer) -> Result<(), SubmitError> {
         if class.0 >= self.scheduler.classes() {
             return Err(SubmitError::Class(class.0));
         }
-        if lane.0 >= self.lanes.len() {
-            return Err(SubmitError::Lane(lane.0));
+        if lane.0 >= self.queue_pairs.len() {
+            return Err(SubmitError::QueuePair(lane.0));
         }
-        let transport = self.lanes[lane.0].qp.transport();
+        let transport = self.queue_pairs[lane.0].qp.transport();
         if matches!(transfer, Transfer::Message { .. }) && transport != Transport::Rc {
             return Err(SubmitError::Unreliable(transport));
         }
@@ -261,10 +261,11 @@ impl<Q: QueuePair> Share<Q> {
         let buffers = self.buffers(chunks, len)?;
         self.free.pop();
         let status = Status::Success;
-        let pending = Pending { id, class, lane: lane.0, transfer, status, posted: 0, is_posted: false, buffers };
+        let pending =
+            PendingRequest { id, class, qp_index: lane.0, transfer, status, posted: 0, is_posted: false, buffers };
         self.requests[index] = Some(pending);
         self.scheduler.submit(class, index as u64, len as u64);
-        self.pump();
+        self.post_ready();
         Ok(())
     }
 
@@ -294,18 +295,18 @@ impl<Q: QueuePair> Share<Q> {
     }
 
     /// Posts what may go.
-    fn pump(&mut self) {
+    fn post_ready(&mut self) {
         loop {
-            let Self { scheduler, requests, lanes, .. } = self;
-            let may_go = |request: u64| {
-                let lane = requests[request as usize].as_ref().map_or(0, |pending| pending.lane);
+            let Self { scheduler, requests, queue_pairs: lanes, .. } = self;
+            let has_room = |request: u64| {
+                let lane = requests[request as usize].as_ref().map_or(0, |pending| pending.qp_index);
                 lanes[lane].posted < lanes[lane].depth
             };
-            let Some(chunk) = scheduler.next_chunk_of(may_go) else { break };
+            let Some(chunk) = scheduler.next_chunk_of(has_room) else { break };
             self.post(&chunk);
         }
-        for lane in &mut self.lanes {
-            if std::mem::take(&mut lane.is_touched) {
+        for lane in &mut self.queue_pairs {
+            if std::mem::take(&mut lane.needs_doorbell) {
                 lane.qp.doorbell();
             }
         }
@@ -313,29 +314,30 @@ impl<Q: QueuePair> Share<Q> {
 
     fn post(&mut self, chunk: &Chunk) {
         let index = chunk.id as usize;
-        let nth = (chunk.offset / self.chunk_len as u64) as usize;
+        let chunk_index = (chunk.offset / self.chunk_len as u64) as usize;
         let Some(pending) = self.requests[index].as_mut() else { return };
-        let lane = &mut self.lanes[pending.lane];
+        let lane = &mut self.queue_pairs[pending.qp_index];
         pending.is_posted = chunk.is_last;
-        let pushed = match pending.operation(chunk, nth) {
-            Some(operation) => {
-                lane.qp.push(Request::new((index as u64) << 32 | nth as u64, operation)).map_err(|mut refused| {
-                    if let (Some(place), Some(buffer)) = (pending.buffers.get_mut(nth), refused.buffers.pop()) {
+        let pushed = match pending.operation(chunk, chunk_index) {
+            Some(operation) => lane
+                .qp
+                .push(Request::new((index as u64) << 32 | chunk_index as u64, operation))
+                .map_err(|mut refused| {
+                    if let (Some(place), Some(buffer)) = (pending.buffers.get_mut(chunk_index), refused.buffers.pop()) {
                         *place = Some(buffer);
                     }
-                })
-            }
+                }),
             None => Err(()),
         };
         if pushed.is_ok() {
             pending.posted += 1;
             lane.posted += 1;
-            lane.is_touched = true;
+            lane.needs_doorbell = true;
             return;
         }
         self.scheduler.completed(chunk.class, chunk.len);
         self.fail(index, Status::LocalQpOperation);
-        let done = self.done(index);
+        let done = self.remove_if_ended(index);
         self.refused.extend(done);
     }
 
@@ -350,31 +352,31 @@ impl<Q: QueuePair> Share<Q> {
     }
 
     /// Removes the request if it has ended, and returns it.
-    fn done(&mut self, index: usize) -> Option<Done> {
+    fn remove_if_ended(&mut self, index: usize) -> Option<FinishedRequest> {
         let pending = self.requests[index].take_if(|pending| pending.is_posted && pending.posted == 0)?;
         self.free.push(index);
-        let Pending { id, class, lane, status, buffers, .. } = pending;
+        let PendingRequest { id, class, qp_index: lane, status, buffers, .. } = pending;
         let mut buffers: Vec<_> = buffers.into_iter().flatten().collect();
         if !status.is_success() {
             self.recycle(buffers.drain(..));
         }
-        Some(Done { id, class, lane: LaneId(lane), status, buffers })
+        Some(FinishedRequest { id, class, qp: SharedQpId(lane), status, buffers })
     }
 
     /// A request that ended because a queue pair refused it, for which no completion will come. An owner that takes
-    /// completions with [`Self::take`] asks for these after each of them and after [`Self::submit`], before it sleeps.
-    /// [`Self::turn`] hands them out by itself.
-    pub fn take_refused(&mut self) -> Option<Done> {
+    /// completions with [`Self::handle_completion`] asks for these after each of them and after [`Self::submit`],
+    /// before it sleeps. [`Self::turn`] hands them out by itself.
+    pub fn take_refused(&mut self) -> Option<FinishedRequest> {
         self.refused.pop()
     }
 
     /// Takes a completion of any of the thread's queue pairs, and posts what may go now.
-    pub fn take(&mut self, completion: Completion) -> Taken {
+    pub fn handle_completion(&mut self, completion: Completion) -> Handled {
         let is_receive = matches!(completion.opcode, Opcode::Receive | Opcode::ReceiveWrite);
-        let lane = self.lanes.iter_mut().find(|lane| lane.number == completion.qp && !is_receive);
+        let lane = self.queue_pairs.iter_mut().find(|lane| lane.number == completion.qp && !is_receive);
         let index = (completion.id >> 32) as usize;
         let pending = self.requests.get_mut(index).and_then(Option::as_mut);
-        let (Some(lane), Some(pending)) = (lane, pending) else { return Taken::Other(completion) };
+        let (Some(lane), Some(pending)) = (lane, pending) else { return Handled::Other(completion) };
         lane.posted = lane.posted.saturating_sub(1);
         pending.posted = pending.posted.saturating_sub(1);
         let nth = (completion.id & u64::from(u32::MAX)) as usize;
@@ -387,9 +389,9 @@ impl<Q: QueuePair> Share<Q> {
         if !completion.status.is_success() {
             self.fail(index, completion.status);
         }
-        let done = self.done(index);
-        self.pump();
-        done.map_or(Taken::Chunk, Taken::Done)
+        let done = self.remove_if_ended(index);
+        self.post_ready();
+        done.map_or(Handled::Chunk, Handled::Done)
     }
 
     /// Takes completions from `cq`, posts what may go now, and hands requests that ended to `done` and completions that
@@ -397,16 +399,16 @@ impl<Q: QueuePair> Share<Q> {
     pub fn turn(
         &mut self,
         cq: &mut impl CompletionQueue,
-        mut done: impl FnMut(Done),
+        mut done: impl FnMut(FinishedRequest),
         mut other: impl FnMut(Completion),
     ) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
         let count = cq.poll(&mut completions, BURST);
         for completion in completions.drain(..) {
-            match self.take(completion) {
-                Taken::Chunk => {}
-                Taken::Done(ended) => done(ended),
-                Taken::Other(completion) => other(completion),
+            match self.handle_completion(completion) {
+                Handled::Chunk => {}
+                Handled::Done(ended) => done(ended),
+                Handled::Other(completion) => other(completion),
             }
         }
         self.completions = completions;
@@ -418,7 +420,7 @@ impl<Q: QueuePair> Share<Q> {
     }
 }
 
-impl Pending {
+impl PendingRequest {
     /// The operation for the `nth` chunk; `None` when it is no longer possible.
     fn operation(&mut self, chunk: &Chunk, nth: usize) -> Option<Operation<'static>> {
         let part = |source: &Slice| {

@@ -2,13 +2,14 @@
 //!
 //! # The rules
 //!
-//! 1. A request is cut into chunks of at most [`Limits::chunk_len`] bytes. A chunk *costs* its bytes plus
-//!    [`Limits::overhead_len`], so that tiny requests pay for the load that they put on a NIC.
+//! 1. A request is cut into chunks of at most [`ShareLimits::chunk_len`] bytes. A chunk *costs* its bytes plus
+//!    [`ShareLimits::overhead_len`], so that tiny requests pay for the load that they put on a NIC.
 //! 2. Each class has a *deficit*, from which chunks are paid. When no class that may post can pay, a new round begins:
-//!    each class gets [`Limits::quantum_len`] times its weight. A class with nothing to send keeps no more than that.
-//!    While a class whose turn it is waits for room, smaller chunks of others do not overtake it, except under rule 4.
+//!    each class gets [`ShareLimits::quantum_len`] times its weight. A class with nothing to send keeps no more than
+//!    that. While a class whose turn it is waits for room, smaller chunks of others do not overtake it, except under
+//!    rule 4.
 //! 3. A class has at most [`ClassConfig::outstanding_max_len`] outstanding, and all classes together at most
-//!    [`Limits::outstanding_max_len`]. Completions hand the credit back.
+//!    [`ShareLimits::outstanding_max_len`]. Completions hand the credit back.
 //! 4. A class whose outstanding bytes stay within its [`ClassConfig::reserve_len`] does not wait for the bound over all
 //!    classes, so a small request passes at once between bulk transfers. It still pays from its deficit, so over a
 //!    round it gets no more than its share.
@@ -28,7 +29,7 @@ use std::collections::VecDeque;
 
 /// Bounds over all classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ShareLimits {
     /// The most bytes of a chunk.
     pub chunk_len: u64,
     /// Cost of a chunk besides its bytes: its packets' headers and its place in the NIC's queues, in bytes.
@@ -40,7 +41,7 @@ pub struct Limits {
     pub outstanding_max_len: u64,
 }
 
-impl Default for Limits {
+impl Default for ShareLimits {
     /// Chunks of 16 KB, and 128 KB outstanding: 10 us of a link of 100 Gbps.
     fn default() -> Self {
         Self { chunk_len: 16 << 10, overhead_len: 64, quantum_len: 32 << 10, outstanding_max_len: 128 << 10 }
@@ -114,7 +115,7 @@ struct Waiting {
 }
 
 #[derive(Clone, Debug)]
-struct Class {
+struct ClassQueue {
     config: ClassConfig,
     waiting: VecDeque<Waiting>,
     deficit: u64,
@@ -124,8 +125,8 @@ struct Class {
 /// Decides which chunk goes next. See the [module's documentation](self).
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    classes: Vec<Class>,
-    limits: Limits,
+    classes: Vec<ClassQueue>,
+    limits: ShareLimits,
     outstanding: u64,
     /// Index of the class whose turn it is.
     turn: usize,
@@ -133,7 +134,7 @@ pub struct Scheduler {
 
 /// The next chunk of a class that has one and is not at its own bound.
 #[derive(Clone, Copy, Debug)]
-struct First {
+struct Candidate {
     cost: u64,
     /// Whether the bound over all classes leaves room for it.
     fits: bool,
@@ -147,7 +148,7 @@ impl Scheduler {
     /// # Errors
     ///
     /// [`ConfigError`].
-    pub fn new(limits: Limits, classes: &[ClassConfig]) -> Result<Self, ConfigError> {
+    pub fn new(limits: ShareLimits, classes: &[ClassConfig]) -> Result<Self, ConfigError> {
         if !(1..=CLASSES_MAX).contains(&classes.len()) {
             return Err(ConfigError::Classes(classes.len()));
         }
@@ -167,7 +168,7 @@ impl Scheduler {
         }
         let class = |config: &ClassConfig| {
             let deficit = limits.quantum_len.saturating_mul(config.weight.into());
-            Class { config: *config, waiting: VecDeque::new(), deficit, outstanding: 0 }
+            ClassQueue { config: *config, waiting: VecDeque::new(), deficit, outstanding: 0 }
         };
         Ok(Self { classes: classes.iter().map(class).collect(), limits, outstanding: 0, turn: 0 })
     }
@@ -204,17 +205,17 @@ impl Scheduler {
 
     /// As [`Self::next_chunk`], of requests for which `may_go` is true: it is false for one whose queue pair is full. A
     /// class waits while its first request does.
-    pub fn next_chunk_of(&mut self, may_go: impl Fn(u64) -> bool) -> Option<Chunk> {
+    pub fn next_chunk_of(&mut self, is_ready: impl Fn(u64) -> bool) -> Option<Chunk> {
         loop {
             // The class whose turn it is waits for room, which smaller chunks must not take away.
             let mut is_held = false;
-            let mut is_any_broke = false;
+            let mut is_any_without_deficit = false;
             for nth in 0..self.classes.len() {
                 let index = (self.turn + nth) % self.classes.len();
-                let Some(First { cost, fits, is_reserved }) = self.first(index, &may_go) else { continue };
+                let Some(Candidate { cost, fits, is_reserved }) = self.candidate(index, &is_ready) else { continue };
                 let fits = fits && !is_held;
                 if self.classes[index].deficit < cost {
-                    is_any_broke |= fits;
+                    is_any_without_deficit |= fits;
                     continue;
                 }
                 if fits || is_reserved {
@@ -222,19 +223,19 @@ impl Scheduler {
                 }
                 is_held = true;
             }
-            if is_held || !is_any_broke {
+            if is_held || !is_any_without_deficit {
                 return None;
             }
             self.begin_round();
         }
     }
 
-    fn first(&self, index: usize, may_go: impl Fn(u64) -> bool) -> Option<First> {
+    fn candidate(&self, index: usize, may_go: impl Fn(u64) -> bool) -> Option<Candidate> {
         let class = &self.classes[index];
         let waiting = class.waiting.front().filter(|waiting| may_go(waiting.id))?;
         let cost = self.cost((waiting.len - waiting.offset).min(self.limits.chunk_len));
         let of_class = class.outstanding + cost;
-        (of_class <= class.config.outstanding_max_len).then(|| First {
+        (of_class <= class.config.outstanding_max_len).then(|| Candidate {
             cost,
             fits: self.outstanding + cost <= self.limits.outstanding_max_len,
             is_reserved: of_class <= class.config.reserve_len,

@@ -86,8 +86,8 @@ pub struct UdTx<T: ThreadDomain> {
     arena: Arena,
     mtu: usize,
     /// Peers that take shorter packets, each with its limit.
-    lesser: Vec<(Peer, usize)>,
-    least: usize,
+    small_peers: Vec<(Peer, usize)>,
+    packet_len_min: usize,
     inline_max: usize,
     depth: usize,
     /// Requests pushed and not known to be over, and the number of those since the last signaled one.
@@ -206,8 +206,8 @@ impl<D: ProtectionDomain> UdPort<D> {
             completions: Vec::with_capacity(BURST_MAX),
             arena: arena.clone(),
             mtu: attributes.mtu,
-            lesser: Vec::new(),
-            least: attributes.mtu,
+            small_peers: Vec::new(),
+            packet_len_min: attributes.mtu,
             inline_max: qp_config.inline_max,
             depth: send_depth,
             in_flight: 0,
@@ -245,7 +245,7 @@ impl<D: ProtectionDomain> UdPort<D> {
 impl<T: ThreadDomain> PacketRx for UdRx<T> {
     fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
         while let Some((_, buffer)) = self.lent.pop() {
-            self.post_again(buffer);
+            self.repost(buffer);
         }
         let room = BURST_MAX.min(burst.packets.remaining_capacity());
         self.cq.poll(&mut self.completions, room);
@@ -261,7 +261,7 @@ impl<T: ThreadDomain> PacketRx for UdRx<T> {
                 // many devices does not break the queue pair. The next datagram needs the buffer.
                 (Some(buffer), _) if status.is_success() || !self.is_broken() => {
                     self.stats.count_dropped(Dropped::Malformed, 1);
-                    self.post_again(buffer);
+                    self.repost(buffer);
                 }
                 // The queue pair is broken: a buffer posted again would come back for ever.
                 _ => self.stats.count_dropped(Dropped::Overflow, 1),
@@ -279,7 +279,7 @@ impl<T: ThreadDomain> UdRx<T> {
         self.qp.borrow().state() == QpState::Error
     }
 
-    fn post_again(&mut self, mut buffer: MessageBuffer) {
+    fn repost(&mut self, mut buffer: MessageBuffer) {
         let whole = buffer.resize(self.mtu);
         debug_assert!(whole.is_ok(), "it was allocated with this capacity");
         if self.qp.borrow_mut().post_buffer(0, buffer).is_err() {
@@ -291,7 +291,7 @@ impl<T: ThreadDomain> UdRx<T> {
 
 impl<T: ThreadDomain> UdTx<T> {
     /// Records which requests are over.
-    fn collect(&mut self) {
+    fn collect_completions(&mut self) {
         self.cq.poll(&mut self.completions, BURST_MAX);
         for completion in self.completions.drain(..) {
             if completion.status != Status::Success {
@@ -306,20 +306,20 @@ impl<T: ThreadDomain> UdTx<T> {
 
     /// The longest packet to a peer, in bytes.
     fn limit_of(&self, peer: Peer) -> usize {
-        self.lesser.iter().find(|(other, _)| *other == peer).map_or(self.mtu, |(_, limit)| *limit)
+        self.small_peers.iter().find(|(other, _)| *other == peer).map_or(self.mtu, |(_, limit)| *limit)
     }
 
     /// Notes the longest packet that a peer takes.
     fn set_limit(&mut self, peer: Peer, limit: usize) {
-        self.lesser.retain(|(other, _)| *other != peer);
+        self.small_peers.retain(|(other, _)| *other != peer);
         if limit < self.mtu {
-            self.lesser.push((peer, limit));
+            self.small_peers.push((peer, limit));
         }
-        self.least = self.lesser.iter().map(|(_, limit)| *limit).fold(self.mtu, usize::min);
+        self.packet_len_min = self.small_peers.iter().map(|(_, limit)| *limit).fold(self.mtu, usize::min);
     }
 
     /// A buffer in which to assemble a packet.
-    fn stage(&mut self) -> Option<MessageBuffer> {
+    fn staging_buffer(&mut self) -> Option<MessageBuffer> {
         if let Some(oldest) = self.staged.pop_front() {
             match oldest.thaw() {
                 Ok(buffer) => return Some(buffer),
@@ -331,18 +331,18 @@ impl<T: ThreadDomain> UdTx<T> {
 
     fn send(&mut self, packet: &TxPacket<'_>) -> Result<(), Dropped> {
         let len = packet.len();
-        if len > self.least && len > self.limit_of(packet.to) {
+        if len > self.packet_len_min && len > self.limit_of(packet.to) {
             return Err(Dropped::TooLong);
         }
         if self.in_flight >= self.depth {
             self.qp.borrow_mut().doorbell();
-            self.collect();
+            self.collect_completions();
             if self.in_flight >= self.depth {
                 return Err(Dropped::Full);
             }
         }
         let to = Some(destination_of(packet.to));
-        let mut keep = false;
+        let mut is_zero_copy = false;
         let staged;
         let mut inline = [0; INLINE_MAX];
         let source = match packet.data {
@@ -355,19 +355,19 @@ impl<T: ThreadDomain> UdTx<T> {
                 Source::Inline(place)
             }
             TxData::Frozen { buffer, start, len: data_len } if data_len > COPY_MAX && buffer.is_from(&self.arena) => {
-                keep = true;
-                staged = self.put_together(packet.head, &[])?;
+                is_zero_copy = true;
+                staged = self.assemble(packet.head, &[])?;
                 let data = Slice { buffer: buffer.clone(), start, len: data_len };
                 Source::Gather([Slice::from(staged), data].into_iter().collect())
             }
             data => {
-                staged = self.put_together(packet.head, data.as_slice())?;
+                staged = self.assemble(packet.head, data.as_slice())?;
                 Source::from(staged)
             }
         };
         // The owner of a long piece wants to know when it is free again.
         self.unsignaled += 1;
-        let signaled = keep || self.unsignaled >= SIGNAL_EVERY || self.in_flight + 1 >= self.depth;
+        let signaled = is_zero_copy || self.unsignaled >= SIGNAL_EVERY || self.in_flight + 1 >= self.depth;
         let mut request = Request::new(0, Operation::Send { source, immediate: None, to });
         request.signaled = signaled;
         let pushed = self.qp.borrow_mut().push(request);
@@ -387,8 +387,8 @@ impl<T: ThreadDomain> UdTx<T> {
     }
 
     /// Copies both pieces to a buffer of ours.
-    fn put_together(&mut self, head: &[u8], data: &[u8]) -> Result<Frozen, Dropped> {
-        let mut buffer = self.stage().ok_or(Dropped::Full)?;
+    fn assemble(&mut self, head: &[u8], data: &[u8]) -> Result<Frozen, Dropped> {
+        let mut buffer = self.staging_buffer().ok_or(Dropped::Full)?;
         buffer.resize(head.len() + data.len()).map_err(|_| Dropped::TooLong)?;
         buffer[..head.len()].copy_from_slice(head);
         buffer[head.len()..].copy_from_slice(data);
@@ -397,7 +397,7 @@ impl<T: ThreadDomain> UdTx<T> {
         Ok(buffer)
     }
 
-    fn ring(&mut self) {
+    fn ring_doorbell(&mut self) {
         if std::mem::take(&mut self.pushed) {
             self.qp.borrow_mut().doorbell();
         }
@@ -412,21 +412,21 @@ impl<T: ThreadDomain> PacketTx for UdTx<T> {
     }
 
     fn submit(&mut self) {
-        self.ring();
+        self.ring_doorbell();
         if !self.signals.is_empty() {
-            self.collect();
+            self.collect_completions();
         }
     }
 
     /// Waits for the device to have read the signaled packets, which include all long pieces. That takes microseconds
     /// and depends on no peer; a device that takes longer keeps its shares, which then cannot be thawed.
     fn flush(&mut self) {
-        self.ring();
+        self.ring_doorbell();
         for _ in 0..FLUSH_POLLS {
             if self.signals.is_empty() {
                 break;
             }
-            self.collect();
+            self.collect_completions();
             if !self.cq.passes_time() {
                 break;
             }

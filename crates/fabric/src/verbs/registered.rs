@@ -23,7 +23,7 @@ pub struct Registered<R> {
 /// Error of a buffer that was not registered.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct RefusedMemory {
+pub struct RegisterError {
     /// The device's error.
     #[source]
     pub error: VerbsError,
@@ -34,7 +34,7 @@ pub struct RefusedMemory {
 /// Error of ending a registration while the buffer is out, and may be in flight.
 #[derive(Debug, thiserror::Error)]
 #[error("the memory was taken out, and may be in flight: put it back when its request is over, then end it")]
-pub struct StillOut<R> {
+pub struct InUse<R> {
     /// The registration, unchanged.
     pub registered: Registered<R>,
 }
@@ -48,16 +48,16 @@ impl<R> Registered<R> {
     ///
     /// # Errors
     ///
-    /// [`RefusedMemory`], with the buffer.
+    /// [`RegisterError`], with the buffer.
     // The error is as large as what it gives back.
     #[allow(clippy::result_large_err)]
     pub fn new<D: ProtectionDomain<Registration = R>>(
         domain: &D,
         memory: MessageBuffer,
-    ) -> Result<Self, RefusedMemory> {
+    ) -> Result<Self, RegisterError> {
         match domain.register(memory.place()) {
             Ok(registration) => Ok(Self { registration, address: address_of(&memory), memory: Some(memory) }),
-            Err(error) => Err(RefusedMemory { error, memory }),
+            Err(error) => Err(RegisterError { error, memory }),
         }
     }
 
@@ -93,32 +93,32 @@ impl<R> Registered<R> {
     ///
     /// # Errors
     ///
-    /// [`StillOut`], with this handle, when the buffer is out.
-    pub fn end(mut self) -> Result<MessageBuffer, StillOut<R>> {
+    /// [`InUse`], with this handle, when the buffer is out.
+    pub fn end(mut self) -> Result<MessageBuffer, InUse<R>> {
         match self.memory.take() {
             Some(memory) => Ok(memory),
-            None => Err(StillOut { registered: self }),
+            None => Err(InUse { registered: self }),
         }
     }
 }
 
-type Places<R> = Mutex<BTreeMap<usize, Weak<Held<R>>>>;
+type RegistrationMap<R> = Mutex<BTreeMap<usize, Weak<RegistrationInner<R>>>>;
 
 /// The memory that a domain has registered besides its arenas, for backends. `R` is the device's handle of each
 /// registration, and ends it when dropped.
 #[derive(Debug)]
-pub struct Registry<R>(Arc<Places<R>>);
+pub struct Registry<R>(Arc<RegistrationMap<R>>);
 
 /// One registration. Clones are handles on the same one.
 #[derive(Debug)]
-pub struct Registration<R>(Arc<Held<R>>);
+pub struct Registration<R>(Arc<RegistrationInner<R>>);
 
 #[derive(Debug)]
-struct Held<R> {
+struct RegistrationInner<R> {
     // Dropped first: the device must be done with the memory before it can go.
     device: R,
     place: BufferPlace,
-    places: Weak<Places<R>>,
+    places: Weak<RegistrationMap<R>>,
 }
 
 impl<R> Default for Registry<R> {
@@ -133,13 +133,13 @@ impl<R> Clone for Registration<R> {
     }
 }
 
-fn locked<R>(places: &Places<R>) -> MutexGuard<'_, BTreeMap<usize, Weak<Held<R>>>> {
+fn locked<R>(places: &RegistrationMap<R>) -> MutexGuard<'_, BTreeMap<usize, Weak<RegistrationInner<R>>>> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<R> Registry<R> {
     /// The registration that begins at this address.
-    fn at(&self, address: usize) -> Option<Arc<Held<R>>> {
+    fn find_at(&self, address: usize) -> Option<Arc<RegistrationInner<R>>> {
         // The lock is released before what was found can be dropped, since dropping takes it.
         locked(&self.0).get(&address).and_then(Weak::upgrade)
     }
@@ -155,17 +155,17 @@ impl<R> Registry<R> {
         make: impl FnOnce(&BufferPlace) -> Result<R, VerbsError>,
     ) -> Result<Registration<R>, VerbsError> {
         let address = place.address();
-        if let Some(held) = self.at(address).filter(|held| held.place.len() >= place.len()) {
+        if let Some(held) = self.find_at(address).filter(|held| held.place.len() >= place.len()) {
             return Ok(Registration(held));
         }
-        let held = Arc::new(Held { device: make(&place)?, place, places: Arc::downgrade(&self.0) });
+        let held = Arc::new(RegistrationInner { device: make(&place)?, place, places: Arc::downgrade(&self.0) });
         locked(&self.0).insert(address, Arc::downgrade(&held));
         Ok(Registration(held))
     }
 
     /// Result of `look` on the registration of a buffer with these contents, if there is one.
     pub fn find<T>(&self, contents: &[u8], look: impl FnOnce(&R) -> T) -> Option<T> {
-        let held = self.at(address_of(contents)).filter(|held| held.place.len() >= contents.len())?;
+        let held = self.find_at(address_of(contents)).filter(|held| held.place.len() >= contents.len())?;
         Some(look(&held.device))
     }
 
@@ -175,7 +175,7 @@ impl<R> Registry<R> {
     }
 }
 
-impl<R> Drop for Held<R> {
+impl<R> Drop for RegistrationInner<R> {
     fn drop(&mut self) {
         let Some(places) = self.places.upgrade() else { return };
         let mut places = locked(&places);

@@ -11,7 +11,7 @@ use super::request::GATHER_MAX;
 
 /// A request that is not over.
 #[derive(Debug)]
-pub struct Entry {
+pub struct WorkEntry {
     /// Identifier of the request.
     pub id: u64,
     /// Kind of the operation.
@@ -26,7 +26,7 @@ pub struct Entry {
     pub targets: Scatter,
 }
 
-impl Entry {
+impl WorkEntry {
     /// The entry of a request, which moves in; the caller copies inline bytes.
     pub fn new(request: Request<'_>) -> Self {
         let Request { id, operation, signaled, .. } = request;
@@ -41,8 +41,8 @@ impl Entry {
 
     /// The request's completion; `None` when nobody needs it.
     pub fn complete(self, qp: QpNumber, status: Status) -> Option<Completion> {
-        let told = self.signaled || !status.is_success() || !self.targets.is_empty();
-        told.then(|| Completion {
+        let is_reported = self.signaled || !status.is_success() || !self.targets.is_empty();
+        is_reported.then(|| Completion {
             id: self.id,
             qp,
             status,
@@ -57,7 +57,7 @@ impl Entry {
 
 /// A queue pair's requests that are not over, oldest first. It holds as many as it was made for, in memory of its own.
 #[derive(Debug)]
-pub struct WorkTable<T = Entry> {
+pub struct WorkTable<T = WorkEntry> {
     entries: VecDeque<T>,
     depth: usize,
     /// Entries ever taken out, which is the number of the oldest.
@@ -145,7 +145,7 @@ mod tests {
     fn success_is_told_only_when_it_was_asked_for_or_gives_something_back() {
         let arena = sinew_mem::Arena::private(1 << 16).unwrap();
         let send = || Operation::Send { source: Source::Inline(b"abc"), immediate: None, to: None };
-        let entry = |request| Entry::new(request);
+        let entry = |request| WorkEntry::new(request);
         let number = QpNumber(1);
         assert!(entry(Request::new(1, send())).complete(number, Status::Success).is_some());
         assert!(entry(Request::new(1, send()).unsignaled()).complete(number, Status::Success).is_none());

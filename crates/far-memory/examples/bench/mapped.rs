@@ -12,10 +12,10 @@ use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::mm::{Advice, MapFlags, ProtFlags, UserfaultfdFlags, madvise, mmap_anonymous, userfaultfd};
 use sinew_far_memory::{FarMapping, Handler, MapOptions, Options, PAGE};
 
-use super::{LOCAL, PAGES, PER_PAGE, SLICE, Shuffled, Watch, each_ns, ram, ratio, tell};
+use super::{LOCAL, PAGES, PER_PAGE, SLICE, Shuffled, Watch, each_ns, print_spread, ram, ratio};
 
 /// A mapping with a bare handler: it waits for a fault, copies a constant page, and waits again. It never evicts.
-struct Bare {
+struct BareUffd {
     start: usize,
     fd: OwnedFd,
 }
@@ -25,7 +25,7 @@ fn update<const CODE: Opcode, T>(fd: impl AsFd, value: &mut T) -> rustix::io::Re
     unsafe { ioctl(fd, Updater::<CODE, T>::new(value)) }
 }
 
-impl Bare {
+impl BareUffd {
     fn new() -> rustix::io::Result<Self> {
         let only = UserfaultfdFlags::from_bits_retain(sys::UFFD_USER_MODE_ONLY);
         // SAFETY: the descriptor handles the faults of the mapping made below, and no others.
@@ -89,9 +89,9 @@ fn mapping(options: Options) -> Option<(FarMapping, sinew_far_memory::Control, t
     let map = MapOptions { user_mode_only: true, ..MapOptions::default() };
     let mapping = FarMapping::new(PAGES as u64, map).map_err(|error| println!("{error}")).ok()?;
     let (sender, receiver) = mpsc::channel();
-    let of_handler = mapping.clone();
+    let handler_mapping = mapping.clone();
     let thread = thread::spawn(move || {
-        let mut handler = Handler::new(&of_handler, ram(), options, Watch::start()).unwrap();
+        let mut handler = Handler::new(&handler_mapping, ram(), options, Watch::start()).unwrap();
         sender.send(handler.control()).unwrap();
         handler.run(|error| println!("{error}")).unwrap();
     });
@@ -103,7 +103,7 @@ pub fn run(repetitions: usize) {
     // Few local pages, so that hardly any is still local from the last round.
     let plain = Options { ahead_pages: 0, ..Options::with_local_pages(LOCAL / 4) };
     let (Ok(bare), Some(far), Some(written), Some(ahead)) =
-        (Bare::new(), mapping(plain.clone()), mapping(plain), mapping(Options::with_local_pages(LOCAL)))
+        (BareUffd::new(), mapping(plain.clone()), mapping(plain), mapping(Options::with_local_pages(LOCAL)))
     else {
         println!("no userfaultfd here");
         return;
@@ -152,13 +152,13 @@ pub fn run(repetitions: usize) {
         stop.store(true, Ordering::Relaxed);
     });
     println!("mappings, {PAGES} pages, {LOCAL} local, a thread that touches them and a handler thread:");
-    tell("  a fault, a bare handler that copies a constant page", "us", &of_bare);
-    tell("  a fault, far memory: read, copied, and another page is evicted", "us", &of_far);
+    print_spread("  a fault, a bare handler that copies a constant page", "us", &of_bare);
+    print_spread("  a fault, far memory: read, copied, and another page is evicted", "us", &of_far);
     ratio("    over the bare handler (1.3 asked)", &of_far, &of_bare);
-    tell("  a fault, the bare handler without ever sleeping", "us", &of_spinning);
+    print_spread("  a fault, the bare handler without ever sleeping", "us", &of_spinning);
     ratio("    over that handler", &of_far, &of_spinning);
-    tell("  a fault by a store, and another page is written back", "us", &of_store);
-    tell("  a sequential reader (1 asked)", "GB/s", &gb_s);
+    print_spread("  a fault by a store, and another page is written back", "us", &of_store);
+    print_spread("  a sequential reader (1 asked)", "GB/s", &gb_s);
     for (_, control, thread) in [far, written, ahead] {
         control.stop();
         thread.join().unwrap();

@@ -15,7 +15,7 @@ use crate::frame::Buffer;
 use crate::options::PAGE;
 
 /// Neighbouring pages written together, at most.
-const TOGETHER: u64 = 16;
+const RUN_MAX: u64 = 16;
 
 impl<S: Store> Pager<S> {
     /// The bytes of a local page, to be changed.
@@ -23,24 +23,24 @@ impl<S: Store> Pager<S> {
     pub fn bytes_mut(&mut self, at: u32) -> Result<&mut [u8], FarError> {
         if !self.frames[at as usize].is_dirty {
             // Called before the page itself is dirty: its share, once with the store, must not change.
-            self.make_way();
+            self.clean_and_poll();
         }
-        if !matches!(self.frames[at as usize].buffer, Buffer::Own(_)) {
-            self.writable(at)?;
+        if !matches!(self.frames[at as usize].buffer, Buffer::Unshared(_)) {
+            self.make_writable(at)?;
         }
-        self.changed(at);
+        self.mark_changed(at);
         let frame = &mut self.frames[at as usize];
         match &mut frame.buffer {
-            Buffer::Own(buffer) => Ok(buffer),
+            Buffer::Unshared(buffer) => Ok(buffer),
             _ => Err(FarError::Borrowed { page: frame.page }),
         }
     }
 
     /// Makes the buffer of a local page unshared. The bytes of a page that is being written are copied.
-    pub(super) fn writable(&mut self, at: u32) -> Result<(), FarError> {
+    pub(super) fn make_writable(&mut self, at: u32) -> Result<(), FarError> {
         loop {
             let frame = &mut self.frames[at as usize];
-            if frame.buffer.own() {
+            if frame.buffer.unshare() {
                 return Ok(());
             }
             // Bytes held by a guard, even a forgotten one, do not change.
@@ -50,7 +50,7 @@ impl<S: Store> Pager<S> {
             match Buffer::alloc(self.store.arena()) {
                 Ok(mut copy) => {
                     copy.copy_from_slice(bytes);
-                    frame.buffer = Buffer::Own(copy);
+                    frame.buffer = Buffer::Unshared(copy);
                     return Ok(());
                 }
                 Err(_) if frame.is_writing => self.wait()?,
@@ -61,14 +61,14 @@ impl<S: Store> Pager<S> {
 
     /// Marks a page as changed.
     #[inline]
-    pub(super) fn changed(&mut self, at: u32) {
+    pub(super) fn mark_changed(&mut self, at: u32) {
         let frame = &mut self.frames[at as usize];
         frame.is_hot = true;
         self.stats.dirty += usize::from(!std::mem::replace(&mut frame.is_dirty, true));
     }
 
     /// Writes some pages back if too many are changed, and takes the results of earlier writes.
-    pub(super) fn make_way(&mut self) {
+    pub(super) fn clean_and_poll(&mut self) {
         if self.clean_some() {
             self.turn();
         }
@@ -77,10 +77,10 @@ impl<S: Store> Pager<S> {
     /// Begins to write some pages back if too many are changed. Returns whether it has.
     pub(super) fn clean_some(&mut self) -> bool {
         let untried = self.stats.dirty - self.failed.min(self.stats.dirty);
-        if untried <= self.options.dirty_high || self.writing >= self.options.writes {
+        if untried <= self.options.dirty_high || self.writing >= self.options.writes_max {
             return false;
         }
-        let count = (untried - self.options.dirty_low).min(self.options.writes - self.writing);
+        let count = (untried - self.options.dirty_low).min(self.options.writes_max - self.writing);
         self.clean(count, false) > 0
     }
 
@@ -92,8 +92,8 @@ impl<S: Store> Pager<S> {
             if begun >= count {
                 break;
             }
-            let at = self.hand;
-            self.hand = if at + 1 == self.frames.len() { 0 } else { at + 1 };
+            let at = self.clean_cursor;
+            self.clean_cursor = if at + 1 == self.frames.len() { 0 } else { at + 1 };
             let frame = &mut self.frames[at];
             let is_hot = std::mem::take(&mut frame.is_hot);
             if !frame.can_be_written() || !is_urgent && (is_hot || frame.has_failed) {
@@ -109,15 +109,15 @@ impl<S: Store> Pager<S> {
     }
 
     /// Begins to write a page and those of its neighbours that can be written; pages whose last write failed are
-    /// included if `is_again`. Returns the number of pages.
-    fn clean_around(&mut self, page: u64, is_again: bool) -> usize {
+    /// included if `retries`. Returns the number of pages.
+    fn clean_around(&mut self, page: u64, retries: bool) -> usize {
         let is_dirty = |page: u64| {
             let frame = (page < self.pages()).then(|| self.table.frame(page)).flatten();
             let frame = frame.map(|frame| &self.frames[frame as usize]);
-            frame.is_some_and(|frame| frame.can_be_written() && (is_again || !frame.has_failed))
+            frame.is_some_and(|frame| frame.can_be_written() && (retries || !frame.has_failed))
         };
-        let below = (1..TOGETHER).take_while(|by| page >= *by && is_dirty(page - by)).count() as u64;
-        let above = (1..TOGETHER - below).take_while(|by| is_dirty(page + by)).count() as u64;
+        let below = (1..RUN_MAX).take_while(|by| page >= *by && is_dirty(page - by)).count() as u64;
+        let above = (1..RUN_MAX - below).take_while(|by| is_dirty(page + by)).count() as u64;
         let mut begun = 0;
         for page in page - below..=page + above {
             let frame = self.table.frame(page);
@@ -144,12 +144,12 @@ impl<S: Store> Pager<S> {
         self.failed -= usize::from(std::mem::take(&mut frame.has_failed));
         self.writing += 1;
         if let Err(Refused::Never { error, .. }) = result {
-            self.was_written(at, Err(error));
+            self.on_written(at, Err(error));
         }
         true
     }
 
-    pub(super) fn was_written(&mut self, at: u32, result: Result<(), StoreError>) {
+    pub(super) fn on_written(&mut self, at: u32, result: Result<(), StoreError>) {
         self.writing -= 1;
         let frame = &mut self.frames[at as usize];
         frame.is_writing = false;
@@ -185,18 +185,18 @@ impl<S: Store> Pager<S> {
         for at in 0..self.frames.len() {
             loop {
                 // After one page has failed, failed pages are not retried.
-                let is_again = self.write_error.is_none();
+                let retries = self.write_error.is_none();
                 let frame = &self.frames[at];
-                if !frame.can_be_written() || !is_again && frame.has_failed {
+                if !frame.can_be_written() || !retries && frame.has_failed {
                     break;
                 }
                 let page = frame.page;
-                if self.clean_around(page, is_again) == 0 || self.writing >= self.options.writes {
+                if self.clean_around(page, retries) == 0 || self.writing >= self.options.writes_max {
                     self.wait()?;
                 }
             }
             let frame = &self.frames[at];
-            if frame.pins > 0 && matches!(frame.buffer, Buffer::Away) {
+            if frame.pins > 0 && matches!(frame.buffer, Buffer::LentOut) {
                 borrowed = Some(frame.page);
             }
         }
@@ -209,6 +209,6 @@ impl<S: Store> Pager<S> {
         if let Some(page) = borrowed {
             return Err(FarError::Borrowed { page });
         }
-        self.do_other(Job::Flush)?.map_err(FarError::Unconfirmed)
+        self.submit_and_wait(Job::Flush)?.map_err(FarError::Unconfirmed)
     }
 }

@@ -16,7 +16,7 @@ use crate::error::FarError;
 use crate::options::PAGE;
 
 /// Runs of pages dropped by one call, at most.
-pub const RUNS: usize = 32;
+pub const RUNS_MAX: usize = 32;
 
 /// Consecutive pages: the first, and their number.
 pub type Run = (u64, usize);
@@ -95,11 +95,11 @@ pub struct Area {
     process: Option<OwnedFd>,
     pub(super) options: MapOptions,
     /// Handlers asked for so far; only the first is made.
-    taken: AtomicU64,
-    asked: Mutex<Asked>,
+    handlers_requested: AtomicU64,
+    requests: Mutex<Requests>,
     /// Held while waiting for a flush, so that one thread flushes at a time.
     flushing: Mutex<()>,
-    answered: Condvar,
+    requests_done: Condvar,
 }
 
 // SAFETY: `start` is a range of addresses that stays mapped while the area lives. Code that accesses its bytes argues
@@ -110,11 +110,11 @@ unsafe impl Sync for Area {}
 
 /// Requests to a handler.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct Requests {
     /// Return from the loop.
     pub stop: bool,
     /// Retry lost pages.
-    pub forgive: bool,
+    pub retry_lost: bool,
     /// Flushes requested, and flushes finished.
     pub flushes: (u64, u64),
     /// Error of the last flush, if it failed.
@@ -146,10 +146,10 @@ impl Area {
             uffd,
             process: pidfd_open(getpid(), PidfdFlags::empty()).ok(),
             options,
-            taken: AtomicU64::new(0),
-            asked: Mutex::default(),
+            handlers_requested: AtomicU64::new(0),
+            requests: Mutex::default(),
             flushing: Mutex::default(),
-            answered: Condvar::new(),
+            requests_done: Condvar::new(),
         };
         for advice in [Advice::LinuxNoHugepage, Advice::LinuxDontFork] {
             // SAFETY: neither changes bytes of the area.
@@ -202,8 +202,8 @@ impl Area {
     ///
     /// The pages are protected from writes, or missing, and their contents can be fetched again.
     pub(super) unsafe fn drop_pages(&self, runs: &[Run]) -> io::Result<()> {
-        let mut ranges = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RUNS];
-        for runs in runs.chunks(RUNS) {
+        let mut ranges = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RUNS_MAX];
+        for runs in runs.chunks(RUNS_MAX) {
             for (range, (page, count)) in ranges.iter_mut().zip(runs) {
                 let at = *page as usize * PAGE;
                 assert!(at + count * PAGE <= self.len, "pages of the area");
@@ -212,9 +212,9 @@ impl Area {
                 range.iov_len = count * PAGE;
             }
             let ranges = &ranges[..runs.len()];
-            let wanted: usize = ranges.iter().map(|range| range.iov_len).sum();
+            let requested_len: usize = ranges.iter().map(|range| range.iov_len).sum();
             // SAFETY: by the caller's promise, the next reader of the pages gets the same bytes again.
-            if ranges.len() > 1 && unsafe { self.drop_at_once(ranges) } == Some(wanted) {
+            if ranges.len() > 1 && unsafe { self.drop_in_one_call(ranges) } == Some(requested_len) {
                 continue;
             }
             for range in ranges {
@@ -230,7 +230,7 @@ impl Area {
     /// # Safety
     ///
     /// As for [`Self::drop_pages`], for ranges of the area.
-    unsafe fn drop_at_once(&self, ranges: &[libc::iovec]) -> Option<usize> {
+    unsafe fn drop_in_one_call(&self, ranges: &[libc::iovec]) -> Option<usize> {
         let process = self.process.as_ref()?.as_raw_fd();
         let (count, no_flags) = (ranges.len(), 0 as libc::c_uint);
         // SAFETY: the call only reads the list, which outlives it; the effect on the pages is the caller's promise.
@@ -241,18 +241,18 @@ impl Area {
         usize::try_from(dropped).ok()
     }
 
-    pub(super) fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_requests(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn tell_answered(&self) {
-        self.answered.notify_all();
+    pub(super) fn notify_done(&self) {
+        self.requests_done.notify_all();
     }
 
     /// Whether the caller is the first handler.
-    pub(super) fn take(&self) -> bool {
+    pub(super) fn claim_handler(&self) -> bool {
         // Relaxed: only the count matters.
-        self.taken.fetch_add(1, Ordering::Relaxed) == 0
+        self.handlers_requested.fetch_add(1, Ordering::Relaxed) == 0
     }
 }
 
@@ -324,7 +324,7 @@ impl Control {
 
     /// Makes the handler's loop return; if none is running, the next one returns at once. Faults wait then.
     pub fn stop(&self) {
-        self.area.asked().stop = true;
+        self.area.lock_requests().stop = true;
         self.waker.wake();
     }
 
@@ -336,25 +336,25 @@ impl Control {
     /// [`FarError::Stopped`]: the handler stopped first.
     pub fn flush(&self) -> Result<(), FarError> {
         let _one_at_a_time = self.area.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut asked = self.area.asked();
-        asked.flushes.0 += 1;
-        asked.result = None;
-        let mine = asked.flushes.0;
-        drop(asked);
+        let mut requests = self.area.lock_requests();
+        requests.flushes.0 += 1;
+        requests.result = None;
+        let flush_number = requests.flushes.0;
+        drop(requests);
         self.waker.wake();
-        let mut asked = self.area.asked();
-        while asked.flushes.1 < mine {
-            if asked.has_stopped {
+        let mut requests = self.area.lock_requests();
+        while requests.flushes.1 < flush_number {
+            if requests.has_stopped {
                 return Err(FarError::Stopped);
             }
-            asked = self.area.answered.wait(asked).unwrap_or_else(PoisonError::into_inner);
+            requests = self.area.requests_done.wait(requests).unwrap_or_else(PoisonError::into_inner);
         }
-        asked.result.take().map_or(Ok(()), Err)
+        requests.result.take().map_or(Ok(()), Err)
     }
 
     /// Makes lost pages be requested again when they are next touched: their copies may have come back.
-    pub fn forgive(&self) {
-        self.area.asked().forgive = true;
+    pub fn retry_lost(&self) {
+        self.area.lock_requests().retry_lost = true;
         self.waker.wake();
     }
 }

@@ -19,9 +19,9 @@ use sinew_mem::atomic::plain::Arc;
 use sinew_mem::{Frozen, MessageBuffer};
 use sinew_remote_memory::{Finished, Job, Refused, Request, Store, StoreError};
 
-use super::area::{Area, Control, FarMapping, OnLoss, RUNS, Run};
+use super::area::{Area, Control, FarMapping, OnLoss, RUNS_MAX, Run};
 use super::uffd::Fault;
-use crate::ahead::{Ahead, Streams};
+use crate::ahead::{AheadWindow, Streams};
 use crate::error::FarError;
 use crate::frame::NO_PAGE;
 use crate::options::{Options, PAGE, Stats};
@@ -29,17 +29,17 @@ use crate::policy::Policy;
 use crate::table::Table;
 
 /// Pages read or written by one request, at most.
-const TOGETHER: usize = 32;
+const RUN_MAX: usize = 32;
 /// Requests in flight at the store.
-const REQUESTS: usize = 64;
+const REQUESTS_MAX: usize = 64;
 /// Tag of a flush, which is not the index of a request.
-const FLUSH: u64 = u64::MAX;
+const FLUSH_TAG: u64 = u64::MAX;
 /// Time after which a page that could not be fetched is requested again, in ns.
 const RETRY_NS: u64 = 20_000_000;
 
 /// State of a page in local memory. Frames only count pages: the kernel finds the memory itself.
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct MappedFrame {
     page: u64,
     is_reading: bool,
     is_writing: bool,
@@ -52,7 +52,7 @@ struct Frame {
     is_ahead: bool,
 }
 
-const EMPTY: Frame = Frame {
+const EMPTY: MappedFrame = MappedFrame {
     page: NO_PAGE,
     is_reading: false,
     is_writing: false,
@@ -66,7 +66,7 @@ const EMPTY: Frame = Frame {
 
 /// A request in flight.
 #[derive(Debug)]
-struct Sent {
+struct InFlight {
     page: u64,
     count: usize,
     /// The bytes of a write.
@@ -75,11 +75,11 @@ struct Sent {
 
 /// A thread that waits for a page.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct WaitingFault {
     page: u64,
     is_write: bool,
     /// Earliest time of the next attempt.
-    from_ns: u64,
+    retry_at_ns: u64,
 }
 
 /// Fetches the pages of a [`FarMapping`] from a store, and writes them back. It belongs to the thread that drives the
@@ -93,20 +93,20 @@ pub struct Handler<S> {
     alarm: Alarm,
     options: Options,
     table: Table,
-    frames: Vec<Frame>,
+    frames: Vec<MappedFrame>,
     policy: Policy,
     streams: Streams,
     free: Vec<u32>,
-    sent: Vec<Option<Sent>>,
+    sent: Vec<Option<InFlight>>,
     unsent: Vec<u32>,
     /// Runs of pages to be dropped by the next call.
-    going: Vec<Run>,
+    to_drop: Vec<Run>,
     finished: Vec<Finished>,
     /// Faults that wait for room, or for their next attempt.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingFault>,
     /// Lost pages that are poisoned: touching one raises SIGBUS.
     lost: BTreeSet<u64>,
-    hand: usize,
+    clean_cursor: usize,
     flush: write_back::Flush,
     failed: usize,
     writing: usize,
@@ -137,11 +137,11 @@ impl<S: Store> Handler<S> {
             let what = format!("a store of {has} pages is smaller than the mapping of {}", area.pages());
             return Err(FarError::Options(what));
         }
-        if !area.take() {
+        if !area.claim_handler() {
             return Err(FarError::Options("the mapping has, or had, another handler".into()));
         }
         // Buffers are allocated for each request, so this only tries the largest.
-        drop(store.arena().alloc(TOGETHER * PAGE, TOGETHER * PAGE)?);
+        drop(store.arena().alloc(RUN_MAX * PAGE, RUN_MAX * PAGE)?);
         let frames = options.local_pages;
         Ok(Self {
             table: Table::new(area.pages() as usize, frames as u32),
@@ -153,13 +153,13 @@ impl<S: Store> Handler<S> {
             streams: Streams::new(options.ahead_pages),
             frames: vec![EMPTY; frames],
             free: (0..frames as u32).rev().collect(),
-            sent: std::iter::repeat_with(|| None).take(REQUESTS).collect(),
-            unsent: (0..REQUESTS as u32).collect(),
-            going: Vec::with_capacity(RUNS),
-            finished: Vec::with_capacity(REQUESTS),
-            waiting: VecDeque::with_capacity(REQUESTS),
+            sent: std::iter::repeat_with(|| None).take(REQUESTS_MAX).collect(),
+            unsent: (0..REQUESTS_MAX as u32).collect(),
+            to_drop: Vec::with_capacity(RUNS_MAX),
+            finished: Vec::with_capacity(REQUESTS_MAX),
+            waiting: VecDeque::with_capacity(REQUESTS_MAX),
             lost: BTreeSet::new(),
-            hand: 0,
+            clean_cursor: 0,
             flush: write_back::Flush::default(),
             failed: 0,
             writing: 0,
@@ -191,7 +191,7 @@ impl<S: Store> Handler<S> {
         match self.table.frame(page) {
             Some(frame) if self.frames[frame as usize].is_reading => {
                 let frame = &mut self.frames[frame as usize];
-                self.stats.late += u64::from(!frame.is_awaited);
+                self.stats.waited += u64::from(!frame.is_awaited);
                 frame.is_awaited = true;
                 frame.wants_write |= is_write;
                 Ok(())
@@ -199,7 +199,7 @@ impl<S: Store> Handler<S> {
             // A store to a page that is clean, or was when it faulted. A write-back in flight no longer covers
             // everything.
             Some(frame) if is_write || is_protected => {
-                self.changed(frame);
+                self.mark_changed(frame);
                 self.policy.touch(frame);
                 self.area.uffd().unprotect(at, PAGE).map_err(system)
             }
@@ -208,14 +208,14 @@ impl<S: Store> Handler<S> {
             None if self.lost.contains(&page) => self.area.uffd().wake(at, PAGE).map_err(system),
             None => {
                 self.stats.missing += 1;
-                let ahead = self.streams.missing(page);
-                self.begin(Waiting { page, is_write: is_write || is_protected, from_ns: now_ns }, ahead)
+                let ahead = self.streams.on_miss(page);
+                self.begin_fault(WaitingFault { page, is_write: is_write || is_protected, retry_at_ns: now_ns }, ahead)
             }
         }
     }
 
     /// Requests a page that a thread waits for, or queues the thread until there is room.
-    fn begin(&mut self, waiting: Waiting, ahead: Option<Ahead>) -> Result<(), FarError> {
+    fn begin_fault(&mut self, waiting: WaitingFault, ahead: Option<AheadWindow>) -> Result<(), FarError> {
         if !self.fetch(waiting.page, 1)? {
             self.waiting.push_back(waiting);
             return Ok(());
@@ -230,15 +230,15 @@ impl<S: Store> Handler<S> {
     }
 
     /// Requests pages ahead of a reader, neighbouring ones by one request, as far as there is room.
-    fn fetch_ahead(&mut self, ahead: Ahead) -> Result<(), FarError> {
+    fn fetch_ahead(&mut self, ahead: AheadWindow) -> Result<(), FarError> {
         let mut run: Option<(u64, u64)> = None;
         for page in ahead.pages(self.area.pages()) {
             if self.table.frame(page).is_some() || self.lost.contains(&page) {
                 continue;
             }
             run = match run {
-                Some((first, last)) if page == last + 1 && ((page - first) as usize) < TOGETHER => Some((first, page)),
-                Some((first, last)) if page + 1 == first && ((last - page) as usize) < TOGETHER => Some((page, last)),
+                Some((first, last)) if page == last + 1 && ((page - first) as usize) < RUN_MAX => Some((first, page)),
+                Some((first, last)) if page + 1 == first && ((last - page) as usize) < RUN_MAX => Some((page, last)),
                 other => {
                     if !self.fetch_run(other)? {
                         return Ok(());
@@ -279,11 +279,11 @@ impl<S: Store> Handler<S> {
             Err(refused) => unreachable!("no other reason is known: {refused}"),
         }
         self.unsent.pop();
-        self.sent[tag as usize] = Some(Sent { page, count, bytes: None });
+        self.sent[tag as usize] = Some(InFlight { page, count, bytes: None });
         for page in page..page + count as u64 {
             let frame = self.free.pop().expect("there is room");
-            let is_back = self.table.put(page, frame);
-            self.frames[frame as usize] = Frame { page, is_reading: true, ..EMPTY };
+            let is_back = self.table.insert(page, frame);
+            self.frames[frame as usize] = MappedFrame { page, is_reading: true, ..EMPTY };
             self.policy.insert(frame, is_back);
         }
         Ok(true)
@@ -293,71 +293,71 @@ impl<S: Store> Handler<S> {
     fn make_room(&mut self, count: usize) -> Result<bool, FarError> {
         while self.free.len() < count {
             let frames = &self.frames;
-            let can_go = |frame: &Frame| !frame.is_reading && !frame.is_writing && !frame.is_dirty;
-            let Some(at) = self.policy.victim(|frame| can_go(&frames[frame as usize])) else { break };
-            let Frame { page, is_ahead, .. } = self.frames[at as usize];
+            let is_evictable = |frame: &MappedFrame| !frame.is_reading && !frame.is_writing && !frame.is_dirty;
+            let Some(at) = self.policy.victim(|frame| is_evictable(&frames[frame as usize])) else { break };
+            let MappedFrame { page, is_ahead, .. } = self.frames[at as usize];
             self.table.evict(page);
             self.stats.evicted += 1;
             self.stats.unused += u64::from(is_ahead);
             self.frames[at as usize] = EMPTY;
             self.free.push(at);
-            match self.going.last_mut() {
+            match self.to_drop.last_mut() {
                 Some((first, count)) if page == *first + *count as u64 => *count += 1,
                 Some((first, count)) if page + 1 == *first => (*first, *count) = (page, *count + 1),
                 _ => {
-                    if self.going.len() == RUNS {
-                        self.drop_going()?;
+                    if self.to_drop.len() == RUNS_MAX {
+                        self.drop_evicted()?;
                     }
-                    self.going.push((page, 1));
+                    self.to_drop.push((page, 1));
                 }
             }
         }
-        self.drop_going()?;
+        self.drop_evicted()?;
         Ok(self.free.len() >= count)
     }
 
-    fn drop_going(&mut self) -> Result<(), FarError> {
+    fn drop_evicted(&mut self) -> Result<(), FarError> {
         // SAFETY: the pages are clean: they have been protected from writes since before they were copied out or put
         // in, and the store has the same bytes. A thread waiting to write to one has changed nothing yet, and its
         // message will find the page missing.
-        unsafe { self.area.drop_pages(&self.going) }.map_err(FarError::System)?;
-        self.going.clear();
+        unsafe { self.area.drop_pages(&self.to_drop) }.map_err(FarError::System)?;
+        self.to_drop.clear();
         Ok(())
     }
 
-    fn settle(&mut self, Finished { tag, result, target }: Finished, now_ns: u64) -> Result<(), FarError> {
-        if tag == FLUSH {
-            self.confirmed(result);
+    fn handle_finished(&mut self, Finished { tag, result, target }: Finished, now_ns: u64) -> Result<(), FarError> {
+        if tag == FLUSH_TAG {
+            self.on_flush_confirmed(result);
             return Ok(());
         }
         // A store that answers twice changes nothing.
         let Some(sent) = self.sent.get_mut(tag as usize).and_then(Option::take) else { return Ok(()) };
         self.unsent.push(tag as u32);
         if sent.bytes.is_some() {
-            self.was_written(&sent, result);
+            self.on_written(&sent, result);
             return Ok(());
         }
         match (target, result) {
-            (Some(target), Ok(())) if target.len() == sent.count * PAGE => self.was_read(&sent, &target),
-            (_, Err(error)) => self.was_not_read(&sent, error, now_ns),
-            _ => self.was_not_read(&sent, StoreError::Unavailable("the store kept the buffer".into()), now_ns),
+            (Some(target), Ok(())) if target.len() == sent.count * PAGE => self.on_read(&sent, &target),
+            (_, Err(error)) => self.on_read_failed(&sent, error, now_ns),
+            _ => self.on_read_failed(&sent, StoreError::Unavailable("the store kept the buffer".into()), now_ns),
         }
     }
 
     /// Maps pages that were read: write-protected, unless a writer waits for the page.
-    fn was_read(&mut self, sent: &Sent, bytes: &MessageBuffer) -> Result<(), FarError> {
+    fn on_read(&mut self, sent: &InFlight, bytes: &MessageBuffer) -> Result<(), FarError> {
         self.stats.fetched += sent.count as u64;
-        let wants = |handler: &Self, at: usize| {
+        let wants_write_at = |handler: &Self, at: usize| {
             let frame = handler.table.frame(sent.page + at as u64);
             frame.is_some_and(|frame| handler.frames[frame as usize].wants_write)
         };
         let mut from = 0;
         while from < sent.count {
-            let is_write = wants(self, from);
+            let is_write = wants_write_at(self, from);
             let to = if is_write {
                 from + 1
             } else {
-                (from + 1..sent.count).find(|at| wants(self, *at)).unwrap_or(sent.count)
+                (from + 1..sent.count).find(|at| wants_write_at(self, *at)).unwrap_or(sent.count)
             };
             let start = self.area.address(sent.page + from as u64);
             // SAFETY: the pages are missing, and these are their whole bytes, as the store has them.
@@ -368,7 +368,7 @@ impl<S: Store> Handler<S> {
                 state.is_ahead &= !state.is_awaited;
                 (state.is_reading, state.is_awaited, state.wants_write) = (false, false, false);
                 if is_write {
-                    self.changed(frame);
+                    self.mark_changed(frame);
                 }
             }
             from = to;
@@ -378,19 +378,19 @@ impl<S: Store> Handler<S> {
 
     /// Handles pages that could not be fetched. Those that nobody waits for are forgotten. The others are requested one
     /// by one; a page that then fails is lost, or retried later.
-    fn was_not_read(&mut self, sent: &Sent, error: StoreError, now_ns: u64) -> Result<(), FarError> {
+    fn on_read_failed(&mut self, sent: &InFlight, error: StoreError, now_ns: u64) -> Result<(), FarError> {
         self.stats.fetches_failed += 1;
         for page in sent.page..sent.page + sent.count as u64 {
             let frame = self.table.frame(page).expect("a page that is fetched has a frame");
-            let Frame { is_awaited, wants_write, .. } = self.frames[frame as usize];
-            self.table.forget(page);
+            let MappedFrame { is_awaited, wants_write, .. } = self.frames[frame as usize];
+            self.table.remove(page);
             self.policy.remove(frame);
             self.frames[frame as usize] = EMPTY;
             self.free.push(frame);
             if !is_awaited {
                 continue;
             }
-            let mut from_ns = now_ns;
+            let mut retry_at_ns = now_ns;
             if sent.count == 1 {
                 let is_lost = matches!(error, StoreError::Lost { .. });
                 self.failure = Some(FarError::of_fetch(page, error.clone()));
@@ -399,20 +399,20 @@ impl<S: Store> Handler<S> {
                     self.area.uffd().poison(self.area.address(page), PAGE).map_err(system)?;
                     continue;
                 }
-                from_ns += RETRY_NS;
+                retry_at_ns += RETRY_NS;
             }
-            self.waiting.push_back(Waiting { page, is_write: wants_write, from_ns });
+            self.waiting.push_back(WaitingFault { page, is_write: wants_write, retry_at_ns });
         }
         Ok(())
     }
 
     /// Makes lost pages be requested again when they are next touched.
-    fn forgive(&mut self) -> Result<(), FarError> {
+    fn retry_lost(&mut self) -> Result<(), FarError> {
         while let Some(page) = self.lost.pop_first() {
             // SAFETY: there is no page, only the mark that raises SIGBUS.
             unsafe { self.area.drop_pages(&[(page, 1)]) }.map_err(FarError::System)?;
         }
-        self.waiting.iter_mut().for_each(|waiting| waiting.from_ns = 0);
+        self.waiting.iter_mut().for_each(|waiting| waiting.retry_at_ns = 0);
         Ok(())
     }
 }

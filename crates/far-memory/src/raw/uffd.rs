@@ -54,7 +54,8 @@ pub enum OpenError {
 }
 
 /// Features required of the kernel.
-const NEEDED: [(u32, &str); 1] = [(sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP, "UFFD_FEATURE_PAGEFAULT_FLAG_WP (Linux 5.7)")];
+const FEATURES_NEEDED: [(u32, &str); 1] =
+    [(sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP, "UFFD_FEATURE_PAGEFAULT_FLAG_WP (Linux 5.7)")];
 
 impl Uffd {
     /// Opens a descriptor. With `user_mode_only`, faults of system calls are not handled, and no permission is needed.
@@ -62,7 +63,7 @@ impl Uffd {
         // A descriptor that requests no features reports all that the kernel has, and a descriptor can be asked only
         // once.
         let features = Self::open_with(user_mode_only, 0)?.features;
-        if let Some((_, name)) = NEEDED.iter().find(|(feature, _)| features & u64::from(*feature) == 0) {
+        if let Some((_, name)) = FEATURES_NEEDED.iter().find(|(feature, _)| features & u64::from(*feature) == 0) {
             return Err(OpenError::Lacks(name));
         }
         let wanted = sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP | sys::UFFD_FEATURE_POISON;
@@ -123,11 +124,11 @@ impl Uffd {
                 continue;
             }
             let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| message[at + byte]));
-            let is = |flag: u32| word(8) & u64::from(flag) != 0;
+            let has_flag = |flag: u32| word(8) & u64::from(flag) != 0;
             each(Fault {
                 address: word(16) as usize,
-                is_write: is(sys::UFFD_PAGEFAULT_FLAG_WRITE),
-                is_protected: is(sys::UFFD_PAGEFAULT_FLAG_WP),
+                is_write: has_flag(sys::UFFD_PAGEFAULT_FLAG_WRITE),
+                is_protected: has_flag(sys::UFFD_PAGEFAULT_FLAG_WP),
             });
         }
         Ok(len > 0)

@@ -43,7 +43,7 @@ pub struct Faults {
     /// Pages whose copies are all lost.
     pub lost: BTreeSet<u64>,
     /// Requests that it holds at once.
-    pub room: usize,
+    pub requests_max: usize,
     /// Pages that were read, in order.
     pub reads: Vec<u64>,
     /// Pages that were written, in order.
@@ -60,7 +60,7 @@ impl Default for Faults {
             bad_reads: 0,
             bad_writes: 0,
             lost: BTreeSet::new(),
-            room: 64,
+            requests_max: 64,
             reads: Vec::new(),
             writes: Vec::new(),
             batches: Vec::new(),
@@ -70,12 +70,12 @@ impl Default for Faults {
 
 /// A test's access to a store.
 #[derive(Clone, Debug, Default)]
-pub struct Hold {
+pub struct FaultsHandle {
     faults: Arc<Mutex<Faults>>,
     bytes: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Hold {
+impl FaultsHandle {
     pub fn faults(&self) -> MutexGuard<'_, Faults> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,36 +88,37 @@ impl Hold {
 /// A store in memory that is late, fails and loses pages as told. Requests take effect in the order of their
 /// submission.
 pub struct FaultyStore {
-    hold: Hold,
+    hold: FaultsHandle,
     len: u64,
     arena: Arena,
     /// `None` under miri, whose `epoll` lacks what an alarm needs.
     alarm: Option<Alarm>,
     random: SeededGenerator,
     /// Finished requests, each with the turn after which it is reported, and the source of a write.
-    waiting: Vec<(u64, Finished, Option<sinew_fabric::verbs::Slice>)>,
+    delayed: Vec<(u64, Finished, Option<sinew_fabric::verbs::Slice>)>,
     turns: u64,
     fresh_reads: usize,
 }
 
 impl FaultyStore {
-    pub fn new(pages: usize, arena_bytes: usize, seed: u64, faults: Faults) -> (Self, Hold) {
-        let hold = Hold { faults: Arc::new(Mutex::new(faults)), bytes: Arc::new(Mutex::new(vec![0; pages * PAGE])) };
+    pub fn new(pages: usize, arena_bytes: usize, seed: u64, faults: Faults) -> (Self, FaultsHandle) {
+        let hold =
+            FaultsHandle { faults: Arc::new(Mutex::new(faults)), bytes: Arc::new(Mutex::new(vec![0; pages * PAGE])) };
         let store = Self {
             hold: hold.clone(),
             len: (pages * PAGE) as u64,
             arena: Arena::private(arena_bytes).unwrap(),
             alarm: (!cfg!(miri)).then(|| Alarm::new().unwrap()),
             random: SeededGenerator::new(seed),
-            waiting: Vec::with_capacity(256),
+            delayed: Vec::with_capacity(256),
             turns: 0,
             fresh_reads: 0,
         };
         (store, hold)
     }
 
-    fn one_in(&mut self, many: u64) -> bool {
-        many > 0 && self.random.next_u64().is_multiple_of(many)
+    fn one_in(&mut self, n: u64) -> bool {
+        n > 0 && self.random.next_u64().is_multiple_of(n)
     }
 }
 
@@ -128,7 +129,7 @@ impl Readiness for FaultyStore {
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         match &mut self.alarm {
-            Some(alarm) if self.waiting.is_empty() => alarm.arm(now_ns),
+            Some(alarm) if self.delayed.is_empty() => alarm.arm(now_ns),
             Some(_) => Ok(Armed::Ready),
             None => Err(no_descriptor()),
         }
@@ -154,7 +155,7 @@ impl Store for FaultyStore {
         }
         let hold = self.hold.clone();
         let mut faults = hold.faults();
-        if self.waiting.len() >= faults.room {
+        if self.delayed.len() >= faults.requests_max {
             return Err(Refused::Busy(request));
         }
         let mut bytes = hold.bytes();
@@ -194,7 +195,7 @@ impl Store for FaultyStore {
             Job::Flush => {}
         }
         let delay = if faults.delay == 0 { 0 } else { self.random.next_u64() % (faults.delay + 1) };
-        self.waiting.push((self.turns + delay, Finished { tag, result, target }, source_of));
+        self.delayed.push((self.turns + delay, Finished { tag, result, target }, source_of));
         Ok(())
     }
 
@@ -204,7 +205,7 @@ impl Store for FaultyStore {
             self.hold.faults().batches.push(std::mem::take(&mut self.fresh_reads));
         }
         // Requests only need more turns.
-        !self.waiting.is_empty()
+        !self.delayed.is_empty()
     }
 
     fn poll(&mut self, finished: &mut Vec<Finished>, max: usize) -> usize {
@@ -212,9 +213,9 @@ impl Store for FaultyStore {
         let mut count = 0;
         while count < max {
             let due = |(turn, ..): &(u64, Finished, _)| *turn < self.turns;
-            let mut all = (0..self.waiting.len()).filter(|at| due(&self.waiting[*at]));
+            let mut all = (0..self.delayed.len()).filter(|at| due(&self.delayed[*at]));
             let Some(at) = (if reorders { all.next_back() } else { all.next() }) else { break };
-            let (_, over, source) = self.waiting.remove(at);
+            let (_, over, source) = self.delayed.remove(at);
             drop(source);
             finished.push(over);
             count += 1;

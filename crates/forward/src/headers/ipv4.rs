@@ -98,7 +98,7 @@ fn check_options(mut options: &[u8]) -> Result<(), Reason> {
 
 /// Decrements the time to live of a packet that was [read](Ipv4::read), and adjusts the checksum.
 #[inline(always)]
-pub fn pass_on(packet: &mut [u8]) {
+pub fn decrement_ttl(packet: &mut [u8]) {
     let old: [u8; 2] = array_at(packet, 8);
     let new = [old[0].wrapping_sub(1), old[1]];
     let sum = checksum::adjusted(array_at(packet, 10), old, new);
@@ -126,10 +126,10 @@ pub fn header(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, ttl: u8, pa
     header
 }
 
-/// Cuts a packet into fragments of at most `mtu` bytes, and hands the header and payload of each to `take`. Options
+/// Cuts a packet into fragments of at most `mtu` bytes, and hands the header and payload of each to `emit`. Options
 /// that are not copied into every fragment stay in the first (RFC 791 3.1). The packet must have been
 /// [read](Ipv4::read), and `mtu` have room for a header and 8 bytes.
-pub fn fragment(packet: &[u8], read: &Ipv4, mtu: usize, mut take: impl FnMut(&[u8], &[u8])) {
+pub fn fragment(packet: &[u8], read: &Ipv4, mtu: usize, mut emit: impl FnMut(&[u8], &[u8])) {
     let mut header = [0; 60];
     header[..read.header_len].copy_from_slice(&packet[..read.header_len]);
     let mut header_len = read.header_len;
@@ -145,7 +145,7 @@ pub fn fragment(packet: &[u8], read: &Ipv4, mtu: usize, mut take: impl FnMut(&[u
         header[2..4].copy_from_slice(&((header_len + len) as u16).to_be_bytes());
         header[6..8].copy_from_slice(&flags.to_be_bytes());
         seal(&mut header[..header_len]);
-        take(&header[..header_len], &payload[at..at + len]);
+        emit(&header[..header_len], &payload[at..at + len]);
         if at == 0 {
             header_len = keep_copied_options(&mut header, header_len);
         }
@@ -224,7 +224,7 @@ mod tests {
     fn a_packet_passed_on_has_one_hop_less_and_a_good_checksum() {
         let mut packet = packet(9);
         for ttl in (0..64).rev() {
-            pass_on(&mut packet);
+            decrement_ttl(&mut packet);
             assert_eq!(Ipv4::read(&packet).map(|read| read.ttl), Ok(ttl));
         }
     }

@@ -111,7 +111,7 @@ impl Ipv6 {
 
 /// Decrements the hop limit of a packet that was [read](Ipv6::read).
 #[inline(always)]
-pub fn pass_on(packet: &mut [u8]) {
+pub fn decrement_hop_limit(packet: &mut [u8]) {
     packet[7] = packet[7].wrapping_sub(1);
 }
 

@@ -6,7 +6,7 @@ use sinew_fabric::frames::MacAddress;
 use sinew_wire::checksum::Sum;
 
 use super::Router;
-use super::forward::Next;
+use super::forward::NextHop;
 use crate::burst::Outbox;
 use crate::counters::Reason;
 use crate::headers::arp::{self, Arp};
@@ -23,17 +23,23 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
 const HOP_LIMIT: u8 = 255;
 
 /// Asks for the Ethernet address of a neighbour: the whole link, or the last known owner of the address.
-pub(super) fn ask(interface: &Interface, to: u16, address: IpAddr, known: Option<MacAddress>, outbox: &mut Outbox) {
+pub(super) fn solicit(
+    interface: &Interface,
+    to: u16,
+    address: IpAddr,
+    known_mac: Option<MacAddress>,
+    outbox: &mut Outbox,
+) {
     match address {
         IpAddr::V4(target) => {
-            let Some(sender) = interface.v4_near(target) else { return };
+            let Some(sender) = interface.v4_for(target) else { return };
             let question = Arp { is_request: true, sender_mac: interface.mac.0, sender, target_mac: [0; 6], target };
-            let header = headers::ethernet(known.unwrap_or(MacAddress::BROADCAST), interface.mac, ether_type::ARP);
+            let header = headers::ethernet(known_mac.unwrap_or(MacAddress::BROADCAST), interface.mac, ether_type::ARP);
             outbox.push(to, &[&header, &question.to_bytes()]);
         }
         IpAddr::V6(target) => {
             let group = ipv6::solicited_node(target);
-            let (destination, mac) = match known {
+            let (destination, mac) = match known_mac {
                 Some(mac) => (target, mac),
                 None => (group, MacAddress(ipv6::group_mac(group))),
             };
@@ -68,7 +74,7 @@ fn push_neighbour(
 
 impl Router {
     /// Learns a neighbour's address from what it announced, and sends the frames that waited for it.
-    pub(super) fn hear(
+    pub(super) fn learn_neighbour(
         &mut self,
         from: u16,
         address: IpAddr,
@@ -89,12 +95,12 @@ impl Router {
         });
     }
 
-    pub(super) fn next_on_link(&mut self, to: u16, address: Ipv6Addr) -> Next {
-        let neighbour = self.neighbours.find(to, address.into());
-        Next::new(to, neighbour)
+    pub(super) fn next_on_link(&mut self, to: u16, address: Ipv6Addr) -> NextHop {
+        let neighbour = self.neighbours.find_or_add(to, address.into());
+        NextHop::new(to, neighbour)
     }
 
-    pub(super) fn take_arp(
+    pub(super) fn handle_arp(
         &mut self,
         from: u16,
         now_ns: u64,
@@ -108,7 +114,7 @@ impl Router {
         let sender_mac = MacAddress(message.sender_mac);
         let interface = &self.interfaces[usize::from(from)];
         let (mac, is_ours) = (interface.mac, interface.has(message.target.into()));
-        self.hear(from, message.sender.into(), sender_mac, now_ns, message.is_request && is_ours, outbox);
+        self.learn_neighbour(from, message.sender.into(), sender_mac, now_ns, message.is_request && is_ours, outbox);
         if message.is_request && is_ours && sender_mac.is_unicast() {
             let answer = Arp {
                 is_request: false,
@@ -125,7 +131,7 @@ impl Router {
     }
 
     /// Handles a packet for the router's own address.
-    pub(super) fn take_v4(
+    pub(super) fn handle_v4(
         &mut self,
         now_ns: u64,
         read: &Ipv4,
@@ -159,7 +165,7 @@ impl Router {
     }
 
     /// Handles a packet for one of the router's own addresses that is not link-local.
-    pub(super) fn take_v6(
+    pub(super) fn handle_v6(
         &mut self,
         from: u16,
         now_ns: u64,
@@ -172,7 +178,7 @@ impl Router {
             _ if upper.is_fragment => Err((Reason::Local, None)),
             protocol::ICMPV6 => {
                 let message = &packet[upper.at..read.total_len];
-                self.take_icmpv6(from, now_ns, read, message, outbox).map_err(|reason| (reason, None))
+                self.handle_icmpv6(from, now_ns, read, message, outbox).map_err(|reason| (reason, None))
             }
             protocol::UDP | protocol::TCP => Err((Reason::Local, Some(Problem::Port))),
             // No next header.
@@ -182,7 +188,7 @@ impl Router {
     }
 
     /// Handles a packet for a multicast group or a link-local address.
-    pub(super) fn take_of_link(
+    pub(super) fn handle_link_scope(
         &mut self,
         from: u16,
         now_ns: u64,
@@ -201,10 +207,10 @@ impl Router {
         if upper.protocol != protocol::ICMPV6 || upper.is_fragment {
             return Err(if read.destination.is_multicast() { Reason::Destination } else { Reason::Local });
         }
-        self.take_icmpv6(from, now_ns, read, &packet[upper.at..read.total_len], outbox)
+        self.handle_icmpv6(from, now_ns, read, &packet[upper.at..read.total_len], outbox)
     }
 
-    fn take_icmpv6(
+    fn handle_icmpv6(
         &mut self,
         from: u16,
         now_ns: u64,
@@ -229,12 +235,12 @@ impl Router {
                 if read.hop_limit != HOP_LIMIT {
                     return Err(Reason::Discovery);
                 }
-                let said = Discovery::read(message).ok_or(Reason::Discovery)?;
-                if said.is_solicitation {
-                    self.answer_solicitation(from, now_ns, read, said, outbox)
+                let discovery = Discovery::read(message).ok_or(Reason::Discovery)?;
+                if discovery.is_solicitation {
+                    self.answer_solicitation(from, now_ns, read, discovery, outbox)
                 } else {
-                    if let Some(mac) = said.mac {
-                        self.hear(from, said.target.into(), MacAddress(mac), now_ns, false, outbox);
+                    if let Some(mac) = discovery.mac {
+                        self.learn_neighbour(from, discovery.target.into(), MacAddress(mac), now_ns, false, outbox);
                     }
                     Ok(())
                 }
@@ -249,39 +255,39 @@ impl Router {
         from: u16,
         now_ns: u64,
         read: &Ipv6,
-        asked: Discovery,
+        solicitation: Discovery,
         outbox: &mut Outbox,
     ) -> Result<(), Reason> {
         // A host that has no address yet does not give its Ethernet address, and is answered by multicast to all nodes
         // (RFC 4861 7.2.4).
-        let is_nobody = read.source.is_unspecified();
-        if is_nobody && asked.mac.is_some() || !is_nobody && !is_host(read.source.into()) {
+        let has_no_address = read.source.is_unspecified();
+        if has_no_address && solicitation.mac.is_some() || !has_no_address && !is_host(read.source.into()) {
             return Err(Reason::Discovery);
         }
         let interface = &self.interfaces[usize::from(from)];
-        if !interface.has(asked.target.into()) {
+        if !interface.has(solicitation.target.into()) {
             return Ok(());
         }
-        if let Some(mac) = asked.mac {
-            self.hear(from, read.source.into(), MacAddress(mac), now_ns, true, outbox);
+        if let Some(mac) = solicitation.mac {
+            self.learn_neighbour(from, read.source.into(), MacAddress(mac), now_ns, true, outbox);
         }
         let interface = &self.interfaces[usize::from(from)];
         let answer = Discovery {
             is_solicitation: false,
             is_router: true,
-            is_solicited: !is_nobody,
+            is_solicited: !has_no_address,
             overrides: true,
-            target: asked.target,
+            target: solicitation.target,
             mac: Some(interface.mac.0),
         };
-        if is_nobody {
+        if has_no_address {
             let mac = MacAddress(ipv6::group_mac(ALL_NODES));
             push_neighbour(interface, from, ALL_NODES, mac, answer, outbox);
             self.counters.made += 1;
             return Ok(());
         }
         let (message, len) = answer.to_bytes();
-        self.send_v6(now_ns, from, asked.target, read.source, message[..len].to_vec(), HOP_LIMIT, outbox);
+        self.send_v6(now_ns, from, solicitation.target, read.source, message[..len].to_vec(), HOP_LIMIT, outbox);
         Ok(())
     }
 }

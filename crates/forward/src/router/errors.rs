@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use sinew_fabric::frames::ETHERNET_HEADER_LEN;
 
 use super::Router;
-use super::forward::Course;
+use super::forward::RouteDecision;
 use crate::burst::Outbox;
 use crate::counters::Reason;
 use crate::headers::icmp::{self, Problem};
@@ -43,12 +43,13 @@ impl Router {
         if is_later_piece || is_error || !interface::is_host_v4(read.source) {
             return;
         }
-        let near = self.interfaces[usize::from(from)].v4_near(read.source);
-        let Some(source) = near.or_else(|| self.interfaces.iter().find_map(|other| other.v4_near(read.source))) else {
+        let own_address = self.interfaces[usize::from(from)].v4_for(read.source);
+        let Some(source) = own_address.or_else(|| self.interfaces.iter().find_map(|other| other.v4_for(read.source)))
+        else {
             return;
         };
         if !self.errors.take(now_ns) {
-            self.counters.errors_held += 1;
+            self.counters.errors_suppressed += 1;
             return;
         }
         let mut message = Vec::with_capacity(ERROR_LEN_V4);
@@ -82,13 +83,13 @@ impl Router {
         if is_error || !interface::is_host_v6(read.source) {
             return;
         }
-        let near = self.interfaces[usize::from(from)].v6_near(read.source);
+        let own_address = self.interfaces[usize::from(from)].v6_for(read.source);
         let is_known_there =
             |address: &Ipv6Addr| !address.is_unicast_link_local() || read.source.is_unicast_link_local();
-        let others = || self.interfaces.iter().map(|other| other.v6_near(read.source));
-        let Some(source) = std::iter::once(near).chain(others()).find(is_known_there) else { return };
+        let others = || self.interfaces.iter().map(|other| other.v6_for(read.source));
+        let Some(source) = std::iter::once(own_address).chain(others()).find(is_known_there) else { return };
         if !self.errors.take(now_ns) {
-            self.counters.errors_held += 1;
+            self.counters.errors_suppressed += 1;
             return;
         }
         let mut message = Vec::with_capacity(ipv6::MTU_MIN);
@@ -99,17 +100,17 @@ impl Router {
 
     /// Drops a frame that waited for a neighbour that did not answer, and sends its sender an error. The router's own
     /// packets are only counted.
-    pub(super) fn give_up(&mut self, now_ns: u64, frame: &[u8], outbox: &mut Outbox) {
+    pub(super) fn drop_unresolved(&mut self, now_ns: u64, frame: &[u8], outbox: &mut Outbox) {
         let (packet, problem) = (&frame[ETHERNET_HEADER_LEN..], Some(Problem::HostUnreachable));
         if let Ok(read) = Ipv4::read(packet)
             && !self.is_own(read.source.into())
         {
-            let from = self.way_back(read.source.into());
+            let from = self.reverse_interface(read.source.into());
             self.refuse_v4(from, now_ns, &read, packet, Reason::Neighbour, problem, outbox);
         } else if let Ok(read) = Ipv6::read(packet)
             && !self.is_own(read.source.into())
         {
-            let from = self.way_back(read.source.into());
+            let from = self.reverse_interface(read.source.into());
             self.refuse_v6(from, now_ns, &read, packet, Reason::Neighbour, problem, outbox);
         } else {
             self.counters.drop(Reason::Neighbour);
@@ -121,15 +122,15 @@ impl Router {
     }
 
     /// The interface towards a source, or 0 if no route leads there.
-    fn way_back(&mut self, source: IpAddr) -> u16 {
+    fn reverse_interface(&mut self, source: IpAddr) -> u16 {
         let hop = self.fib.hop(source).map(|(number, _)| number);
-        if let Course::Next(next) = self.course(hop, source) { next.to } else { 0 }
+        if let RouteDecision::Next(next) = self.route(hop, source) { next.to } else { 0 }
     }
 
     /// Sends an ICMP message.
     pub(super) fn send_v4(&mut self, now_ns: u64, source: Ipv4Addr, to: Ipv4Addr, message: &[u8], outbox: &mut Outbox) {
         let hop = self.fib.hop(to.into()).map(|(number, _)| number);
-        let Course::Next(next) = self.course(hop, to.into()) else { return };
+        let RouteDecision::Next(next) = self.route(hop, to.into()) else { return };
         let header = ipv4::header(source, to, protocol::ICMP, TTL, message.len());
         let mtu = self.interfaces[usize::from(next.to)].mtu;
         if header.len() + message.len() <= mtu {
@@ -163,7 +164,7 @@ impl Router {
             self.next_on_link(from, to)
         } else {
             let hop = self.fib.hop(to.into()).map(|(number, _)| number);
-            let Course::Next(next) = self.course(hop, to.into()) else { return };
+            let RouteDecision::Next(next) = self.route(hop, to.into()) else { return };
             next
         };
         if ipv6::HEADER_LEN + message.len() > self.interfaces[usize::from(next.to)].mtu {

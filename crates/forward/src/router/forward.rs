@@ -15,23 +15,23 @@ use crate::headers::{self, ether_type};
 use crate::routes::Target;
 
 /// The next link, and the neighbour on it.
-pub(super) struct Next {
+pub(super) struct NextHop {
     pub to: u16,
     neighbour: u32,
 }
 
-impl Next {
+impl NextHop {
     pub fn new(to: u16, neighbour: u32) -> Self {
         Self { to, neighbour }
     }
 }
 
 /// Decision that follows from a route.
-pub(super) enum Course {
+pub(super) enum RouteDecision {
     Local,
-    Next(Next),
+    Next(NextHop),
     /// Nowhere. The sender is told the problem, if there is one.
-    No(Option<Problem>),
+    Unroutable(Option<Problem>),
 }
 
 /// The header of a packet of either IP version, and the operations that differ between the versions.
@@ -45,13 +45,13 @@ pub(super) trait Header {
     fn hops_left(&self) -> u8;
 
     /// Whether its source address is valid on one link only, so that no answer could find its way back.
-    fn is_of_one_link(&self) -> bool;
+    fn is_link_scope(&self) -> bool;
 
     /// Decrements the number of routers that a packet may pass.
-    fn pass_on(packet: &mut [u8]);
+    fn decrement_hops(packet: &mut [u8]);
 
     /// Handles a packet for the router itself.
-    fn take(
+    fn deliver_locally(
         &self,
         router: &mut Router,
         from: u16,
@@ -74,7 +74,15 @@ pub(super) trait Header {
     );
 
     /// Handles a packet longer than the next link's MTU.
-    fn too_long(&self, router: &mut Router, from: u16, now_ns: u64, packet: &[u8], next: &Next, outbox: &mut Outbox);
+    fn exceed_mtu(
+        &self,
+        router: &mut Router,
+        from: u16,
+        now_ns: u64,
+        packet: &[u8],
+        next: &NextHop,
+        outbox: &mut Outbox,
+    );
 }
 
 impl Header for Ipv4 {
@@ -94,16 +102,16 @@ impl Header for Ipv4 {
     }
 
     #[inline(always)]
-    fn is_of_one_link(&self) -> bool {
+    fn is_link_scope(&self) -> bool {
         false
     }
 
     #[inline(always)]
-    fn pass_on(packet: &mut [u8]) {
-        ipv4::pass_on(packet);
+    fn decrement_hops(packet: &mut [u8]) {
+        ipv4::decrement_ttl(packet);
     }
 
-    fn take(
+    fn deliver_locally(
         &self,
         router: &mut Router,
         _: u16,
@@ -111,7 +119,7 @@ impl Header for Ipv4 {
         packet: &[u8],
         outbox: &mut Outbox,
     ) -> Result<(), (Reason, Option<Problem>)> {
-        router.take_v4(now_ns, self, packet, outbox)
+        router.handle_v4(now_ns, self, packet, outbox)
     }
 
     fn refuse(
@@ -129,14 +137,22 @@ impl Header for Ipv4 {
 
     /// Forwards it in fragments unless it forbids that.
     #[cold]
-    fn too_long(&self, router: &mut Router, from: u16, now_ns: u64, packet: &[u8], next: &Next, outbox: &mut Outbox) {
+    fn exceed_mtu(
+        &self,
+        router: &mut Router,
+        from: u16,
+        now_ns: u64,
+        packet: &[u8],
+        next: &NextHop,
+        outbox: &mut Outbox,
+    ) {
         let mtu = router.interfaces[usize::from(next.to)].mtu;
         if self.fragment & ipv4::DONT_FRAGMENT != 0 {
             router.refuse_v4(from, now_ns, self, packet, Reason::TooBig, Some(Problem::TooBig { mtu }), outbox);
             return;
         }
         let mut passed_on = packet[..self.total_len].to_vec();
-        ipv4::pass_on(&mut passed_on);
+        ipv4::decrement_ttl(&mut passed_on);
         ipv4::fragment(&passed_on, self, mtu, |header, piece| {
             router.emit(now_ns, next, ether_type::IPV4, &[header, piece], outbox);
         });
@@ -161,16 +177,16 @@ impl Header for Ipv6 {
 
     /// See RFC 4291, section 2.5.6.
     #[inline(always)]
-    fn is_of_one_link(&self) -> bool {
+    fn is_link_scope(&self) -> bool {
         self.source.is_unicast_link_local()
     }
 
     #[inline(always)]
-    fn pass_on(packet: &mut [u8]) {
-        ipv6::pass_on(packet);
+    fn decrement_hops(packet: &mut [u8]) {
+        ipv6::decrement_hop_limit(packet);
     }
 
-    fn take(
+    fn deliver_locally(
         &self,
         router: &mut Router,
         from: u16,
@@ -178,7 +194,7 @@ impl Header for Ipv6 {
         packet: &[u8],
         outbox: &mut Outbox,
     ) -> Result<(), (Reason, Option<Problem>)> {
-        router.take_v6(from, now_ns, self, packet, outbox)
+        router.handle_v6(from, now_ns, self, packet, outbox)
     }
 
     fn refuse(
@@ -196,7 +212,15 @@ impl Header for Ipv6 {
 
     /// Refuses it: only the sender may fragment an IPv6 packet.
     #[cold]
-    fn too_long(&self, router: &mut Router, from: u16, now_ns: u64, packet: &[u8], next: &Next, outbox: &mut Outbox) {
+    fn exceed_mtu(
+        &self,
+        router: &mut Router,
+        from: u16,
+        now_ns: u64,
+        packet: &[u8],
+        next: &NextHop,
+        outbox: &mut Outbox,
+    ) {
         let problem = Some(Problem::TooBig { mtu: router.interfaces[usize::from(next.to)].mtu });
         router.refuse_v6(from, now_ns, self, packet, Reason::TooBig, problem, outbox);
     }
@@ -209,17 +233,17 @@ fn packet_of(frame: &impl LentFrame) -> &[u8] {
 
 impl Router {
     #[inline(always)]
-    pub(super) fn course(&mut self, hop: Option<usize>, destination: IpAddr) -> Course {
-        let Some(number) = hop else { return Course::No(Some(Problem::NoRoute)) };
+    pub(super) fn route(&mut self, hop: Option<usize>, destination: IpAddr) -> RouteDecision {
+        let Some(number) = hop else { return RouteDecision::Unroutable(Some(Problem::NoRoute)) };
         match self.fib.hops()[number] {
-            Hop::Local => Course::Local,
-            Hop::To(Target::Via(to, _)) => Course::Next(Next { to, neighbour: self.gateways[number] }),
+            Hop::Local => RouteDecision::Local,
+            Hop::To(Target::Via(to, _)) => RouteDecision::Next(NextHop { to, neighbour: self.gateways[number] }),
             Hop::To(Target::Link(to)) => {
-                let neighbour = self.neighbours.find(to, destination);
-                Course::Next(Next { to, neighbour })
+                let neighbour = self.neighbours.find_or_add(to, destination);
+                RouteDecision::Next(NextHop { to, neighbour })
             }
-            Hop::To(Target::Discard) => Course::No(Some(Problem::Prohibited)),
-            Hop::Reserved => Course::No(None),
+            Hop::To(Target::Discard) => RouteDecision::Unroutable(Some(Problem::Prohibited)),
+            Hop::Reserved => RouteDecision::Unroutable(None),
         }
     }
 
@@ -234,24 +258,24 @@ impl Router {
         hop: Option<u32>,
         outbox: &mut Outbox,
     ) -> Fate {
-        let next = match self.course(hop.map(|hop| hop as usize), read.destination()) {
-            Course::Next(next) => next,
-            Course::Local => {
-                match read.take(self, from, now_ns, packet_of(frame), outbox) {
-                    Ok(()) => self.counters.taken += 1,
+        let next = match self.route(hop.map(|hop| hop as usize), read.destination()) {
+            RouteDecision::Next(next) => next,
+            RouteDecision::Local => {
+                match read.deliver_locally(self, from, now_ns, packet_of(frame), outbox) {
+                    Ok(()) => self.counters.handled_locally += 1,
                     Err((reason, problem)) => {
                         read.refuse(self, from, now_ns, packet_of(frame), reason, problem, outbox);
                     }
                 }
                 return Fate::Drop;
             }
-            Course::No(problem) => {
+            RouteDecision::Unroutable(problem) => {
                 let reason = if problem == Some(Problem::NoRoute) { Reason::NoRoute } else { Reason::Prohibited };
                 read.refuse(self, from, now_ns, packet_of(frame), reason, problem, outbox);
                 return Fate::Drop;
             }
         };
-        if read.is_of_one_link() {
+        if read.is_link_scope() {
             self.counters.drop(Reason::Source);
             return Fate::Drop;
         }
@@ -261,10 +285,10 @@ impl Router {
             return Fate::Drop;
         }
         if read.total_len() > self.interfaces[usize::from(next.to)].mtu {
-            read.too_long(self, from, now_ns, packet_of(frame), &next, outbox);
+            read.exceed_mtu(self, from, now_ns, packet_of(frame), &next, outbox);
             return Fate::Drop;
         }
-        H::pass_on(&mut frame.bytes_mut()[ETHERNET_HEADER_LEN..]);
+        H::decrement_hops(&mut frame.bytes_mut()[ETHERNET_HEADER_LEN..]);
         self.send(from, now_ns, frame, read, &next, outbox)
     }
 
@@ -276,16 +300,16 @@ impl Router {
         now_ns: u64,
         frame: &mut L,
         read: &H,
-        next: &Next,
+        next: &NextHop,
         outbox: &mut Outbox,
     ) -> Fate {
         let total_len = read.total_len();
-        let own = self.interfaces[usize::from(next.to)].mac;
+        let own_mac = self.interfaces[usize::from(next.to)].mac;
         let Some(mac) = self.neighbours.mac(next.neighbour, now_ns) else {
-            headers::address(frame.bytes_mut(), MacAddress::default(), own);
+            headers::set_addresses(frame.bytes_mut(), MacAddress::default(), own_mac);
             let bytes = frame.bytes();
             if let Err(reason) =
-                self.neighbours.wait(next.neighbour, now_ns, bytes[..ETHERNET_HEADER_LEN + total_len].to_vec())
+                self.neighbours.enqueue(next.neighbour, now_ns, bytes[..ETHERNET_HEADER_LEN + total_len].to_vec())
             {
                 let problem = (reason == Reason::Neighbour).then_some(Problem::HostUnreachable);
                 read.refuse(self, from, now_ns, &bytes[ETHERNET_HEADER_LEN..], reason, problem, outbox);
@@ -293,7 +317,7 @@ impl Router {
             return Fate::Drop;
         };
         let bytes = frame.bytes_mut();
-        headers::address(bytes, mac, own);
+        headers::set_addresses(bytes, mac, own_mac);
         self.counters.forwarded += 1;
         // A frame can be too long by its padding alone, which is cut off.
         if bytes.len() > self.interfaces[usize::from(next.to)].frame_len_max() {
@@ -303,18 +327,18 @@ impl Router {
     }
 
     /// Sends a packet of the router's own to a next hop.
-    pub(super) fn emit(&mut self, now_ns: u64, next: &Next, ether_type: u16, pieces: &[&[u8]], outbox: &mut Outbox) {
-        let own = self.interfaces[usize::from(next.to)].mac;
+    pub(super) fn emit(&mut self, now_ns: u64, next: &NextHop, ether_type: u16, pieces: &[&[u8]], outbox: &mut Outbox) {
+        let own_mac = self.interfaces[usize::from(next.to)].mac;
         self.counters.made += 1;
         match self.neighbours.mac(next.neighbour, now_ns) {
             Some(mac) => {
-                let header = headers::ethernet(mac, own, ether_type);
+                let header = headers::ethernet(mac, own_mac, ether_type);
                 outbox.push(next.to, &[&[&header[..]], pieces].concat());
             }
             None => {
-                let header = headers::ethernet(MacAddress::default(), own, ether_type);
+                let header = headers::ethernet(MacAddress::default(), own_mac, ether_type);
                 let frame = [&[&header[..]], pieces].concat().concat();
-                if let Err(reason) = self.neighbours.wait(next.neighbour, now_ns, frame) {
+                if let Err(reason) = self.neighbours.enqueue(next.neighbour, now_ns, frame) {
                     self.counters.drop(reason);
                 }
             }

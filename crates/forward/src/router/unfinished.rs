@@ -6,23 +6,23 @@ use sinew_wire::checksum::Sum;
 use crate::headers::{ipv4::Ipv4, ipv6::Ipv6, protocol};
 
 /// Such packets seen before an interface is reported: one in 65,536 correct checksums looks unfinished by chance.
-const FOUND: u32 = 8;
+const FOUND_MIN: u32 = 8;
 /// An interface is reported if at least one in this many packets examined is unfinished.
-const SHARE: u32 = 256;
+const SHARE_MIN_INVERSE: u32 = 256;
 
 /// Counts of one interface.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    looked: u32,
-    found: u32,
-    is_told: bool,
+struct ChecksumCounts {
+    examined: u32,
+    unfinished: u32,
+    is_reported: bool,
 }
 
 /// Counts of all interfaces.
 #[derive(Debug)]
-pub(super) struct Unfinished {
-    seen: Vec<Seen>,
-    news: bool,
+pub(super) struct UnfinishedChecksums {
+    interfaces: Vec<ChecksumCounts>,
+    has_new: bool,
 }
 
 /// Whether the checksum of TCP or UDP covers the pseudo-header alone, for a device to complete (`CHECKSUM_PARTIAL` on
@@ -47,36 +47,42 @@ pub(super) fn of_v6(read: &Ipv6, packet: &[u8]) -> Option<bool> {
     is_unfinished(packet.get(8..40)?, read.next, packet.get(40..read.total_len)?)
 }
 
-impl Unfinished {
+impl UnfinishedChecksums {
     pub fn new(interfaces: usize) -> Self {
-        Self { seen: vec![Seen::default(); interfaces], news: false }
+        Self { interfaces: vec![ChecksumCounts::default(); interfaces], has_new: false }
     }
 
     /// Counts the result for a packet of this interface.
     #[inline]
-    pub fn note(&mut self, interface: u16, found: Option<bool>) {
-        let (Some(found), Some(seen)) = (found, self.seen.get_mut(usize::from(interface))) else { return };
-        seen.looked += 1;
+    pub fn count(&mut self, interface: u16, is_unfinished: Option<bool>) {
+        let (Some(found), Some(seen)) = (is_unfinished, self.interfaces.get_mut(usize::from(interface))) else {
+            return;
+        };
+        seen.examined += 1;
         if found {
-            seen.found += 1;
-            self.news |= !seen.is_told && seen.found >= FOUND && seen.found >= seen.looked / SHARE;
+            seen.unfinished += 1;
+            self.has_new |= !seen.is_reported
+                && seen.unfinished >= FOUND_MIN
+                && seen.unfinished >= seen.examined / SHARE_MIN_INVERSE;
         }
-        if seen.looked == 1 << 16 {
-            (seen.looked, seen.found) = (seen.looked / 2, seen.found / 2);
+        if seen.examined == 1 << 16 {
+            (seen.examined, seen.unfinished) = (seen.examined / 2, seen.unfinished / 2);
         }
     }
 
     /// An interface that unfinished packets come from. Each is reported once.
     #[inline]
-    pub fn take(&mut self) -> Option<u16> {
-        if !self.news {
+    pub fn take_new(&mut self) -> Option<u16> {
+        if !self.has_new {
             return None;
         }
-        let is_new = |seen: &Seen| !seen.is_told && seen.found >= FOUND && seen.found >= seen.looked / SHARE;
-        let found = self.seen.iter().position(is_new);
-        self.news = found.is_some();
+        let is_new = |seen: &ChecksumCounts| {
+            !seen.is_reported && seen.unfinished >= FOUND_MIN && seen.unfinished >= seen.examined / SHARE_MIN_INVERSE
+        };
+        let found = self.interfaces.iter().position(is_new);
+        self.has_new = found.is_some();
         let at = found?;
-        self.seen[at].is_told = true;
+        self.interfaces[at].is_reported = true;
         Some(at as u16)
     }
 }
@@ -91,43 +97,43 @@ mod tests {
         [&header[..], &[number; 40]].concat()
     }
 
-    fn left(carries: u8, at: usize) -> Vec<u8> {
+    fn packet_left_partial(carries: u8, at: usize) -> Vec<u8> {
         let mut packet = packet(carries, 7);
         let sum = Sum::default().with(&packet[12..20]).with_number(u16::from(carries)).with_number(40);
         packet[20 + at..22 + at].copy_from_slice(&sum.folded());
         packet
     }
 
-    fn look(packet: &[u8]) -> Option<bool> {
+    fn examine(packet: &[u8]) -> Option<bool> {
         of_v4(&Ipv4::read(packet).unwrap(), packet)
     }
 
     #[test]
     fn what_a_kernel_left_is_told_from_what_it_finished_and_from_what_has_no_checksum() {
         for (carries, at) in [(protocol::TCP, 16), (protocol::UDP, 6)] {
-            assert_eq!(look(&left(carries, at)), Some(true));
-            let mut finished = left(carries, at);
+            assert_eq!(examine(&packet_left_partial(carries, at)), Some(true));
+            let mut finished = packet_left_partial(carries, at);
             finished[20 + at..22 + at].fill(0);
             let upper = Sum::of_pseudo_header(&finished[12..16], &finished[16..20], carries, 40).with(&finished[20..]);
             finished[20 + at..22 + at].copy_from_slice(&upper.checksum());
-            assert_eq!(look(&finished), Some(false));
+            assert_eq!(examine(&finished), Some(false));
         }
-        assert_eq!(look(&packet(protocol::ICMP, 7)), None);
+        assert_eq!(examine(&packet(protocol::ICMP, 7)), None);
     }
 
     #[test]
     fn an_interface_is_told_of_once_and_a_few_among_many_are_chance() {
-        let mut unfinished = Unfinished::new(2);
-        (0..7).for_each(|_| unfinished.note(1, Some(true)));
-        unfinished.note(1, None);
-        assert_eq!(unfinished.take(), None);
-        unfinished.note(1, Some(true));
-        assert_eq!((unfinished.take(), unfinished.take()), (Some(1), None));
-        (0..100).for_each(|_| unfinished.note(1, Some(true)));
-        assert_eq!(unfinished.take(), None, "it was told");
+        let mut unfinished = UnfinishedChecksums::new(2);
+        (0..7).for_each(|_| unfinished.count(1, Some(true)));
+        unfinished.count(1, None);
+        assert_eq!(unfinished.take_new(), None);
+        unfinished.count(1, Some(true));
+        assert_eq!((unfinished.take_new(), unfinished.take_new()), (Some(1), None));
+        (0..100).for_each(|_| unfinished.count(1, Some(true)));
+        assert_eq!(unfinished.take_new(), None, "it was told");
         for at in 0..1_000_000 {
-            unfinished.note(0, Some(at % 20_000 == 0));
+            unfinished.count(0, Some(at % 20_000 == 0));
         }
-        assert_eq!(unfinished.take(), None, "one in 20,000 is chance");
+        assert_eq!(unfinished.take_new(), None, "one in 20,000 is chance");
     }
 }

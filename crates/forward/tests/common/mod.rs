@@ -47,7 +47,7 @@ pub fn router(config: RouterConfig) -> Router {
 }
 
 /// A router that knows the host and the gateways.
-pub fn acquainted(config: RouterConfig) -> Router {
+pub fn router_with_neighbours(config: RouterConfig) -> Router {
     let mut router = router(config);
     let mut outbox = Outbox::new();
     let host = [v4("10.1.0.7").into(), v6("2001:db8:1::7").into()];
@@ -67,9 +67,9 @@ pub fn v6(text: &str) -> Ipv6Addr {
 }
 
 /// A frame that lies in a vector.
-pub struct Owned(pub Vec<u8>);
+pub struct OwnedFrame(pub Vec<u8>);
 
-impl LentFrame for Owned {
+impl LentFrame for OwnedFrame {
     fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -119,7 +119,7 @@ pub fn neighbour(is_solicitation: bool, target: &str, mac: Option<MacAddress>) -
 
 /// Outcome of a burst: frames that were made or released, then those that were sent on, each with its port.
 pub fn process<A: Application>(router: &mut A, from: u16, now_ns: u64, frames: Vec<Vec<u8>>) -> Vec<(u16, Vec<u8>)> {
-    let mut frames: Vec<Owned> = frames.into_iter().map(Owned).collect();
+    let mut frames: Vec<OwnedFrame> = frames.into_iter().map(OwnedFrame).collect();
     let (mut fates, mut outbox) = (Fates::new(), Outbox::new());
     router.process(from, now_ns, &mut frames, &mut fates, &mut outbox);
     assert_eq!(fates.len(), frames.len());

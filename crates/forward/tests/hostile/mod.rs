@@ -8,7 +8,7 @@ use sinew_forward::headers::icmp;
 use sinew_forward::headers::ipv4::{self, Ipv4};
 use sinew_forward::headers::ipv6::{self, Ipv6};
 use sinew_forward::headers::{self, ether_type, ndn};
-use sinew_forward::named::{self, Named};
+use sinew_forward::named::{self, NameForwarder};
 use sinew_forward::router::{Router, RouterConfig};
 use sinew_forward::switch::Switch;
 use sinew_forward::{Application, Fib, Form};
@@ -117,7 +117,7 @@ pub fn forwarders(bytes: &[u8]) {
     let mut router = Router::new(interfaces(), fib, RouterConfig::default()).unwrap();
     let mut switch = Switch::new(&vec![(HOST, 0)], 8, true, Form::default(), 1).unwrap();
     let prefixes = named::parse("/org dev b", ["a", "b"].into_iter()).unwrap();
-    let mut named = Named::new(&prefixes, Form::default(), 1).unwrap();
+    let mut named = NameForwarder::new(&prefixes, Form::default(), 1).unwrap();
     let frames = frames(bytes);
     let mut received = 0;
     for (turn, burst) in (0u64..).zip(frames.chunks(1 + usize::from(pace & 31))) {
@@ -134,7 +134,9 @@ pub fn forwarders(bytes: &[u8]) {
     let counters = router.counters();
     assert_eq!(counters.received, received);
     let waiting = router.neighbours().1 as u64;
-    assert!(counters.forwarded + counters.taken + counters.dropped_total() + waiting <= received + counters.made);
+    assert!(
+        counters.forwarded + counters.handled_locally + counters.dropped_total() + waiting <= received + counters.made
+    );
     for counters in [switch.counters(), named.counters()] {
         assert_eq!(counters.forwarded + counters.dropped_total(), received);
     }

@@ -23,9 +23,9 @@ const WINDOW: u64 = 256;
 const IN_FLIGHT_MAX: u64 = 512;
 /// Time since the last arrival after which the remaining frames are lost. It is long, since the other thread may wait
 /// for its processor.
-const LOST_AFTER: Duration = Duration::from_secs(1);
+const LOST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait for the links.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time to wait for a burst before there are links.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Time without arrivals after which nothing is in flight.
@@ -64,7 +64,7 @@ struct Client<'a> {
     next: usize,
     began: Instant,
     sent: u64,
-    came: u64,
+    received: u64,
     stray: u64,
     /// A bit for each port from which a frame came.
     ports: u64,
@@ -98,7 +98,7 @@ impl Client<'_> {
     /// Takes the frames that have arrived. Returns whether there were any.
     fn receive(&mut self) -> bool {
         let now_ns = self.now_ns();
-        let before = self.came;
+        let before = self.received;
         for (port, cable) in (0..).zip(&mut self.cables) {
             let mut burst = FrameBurst::new(now_ns);
             cable.split().0.receive(&mut burst);
@@ -106,7 +106,7 @@ impl Client<'_> {
                 let stamp = frame.bytes().last_chunk::<STAMP_LEN>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
                 let (index, due_ns) = ((stamp >> TIME_BITS) as usize, stamp & ((1 << TIME_BITS) - 1));
                 if self.expected.get(index) == Some(&Fate::Forward(port)) {
-                    self.came += 1;
+                    self.received += 1;
                     self.ports |= 1 << port;
                     self.trips.saturating_record(now_ns.saturating_sub(due_ns).max(1));
                 } else if stamp != HELLO {
@@ -114,12 +114,12 @@ impl Client<'_> {
                 }
             }
         }
-        self.came > before
+        self.received > before
     }
 
     fn wait_for_all(&mut self) {
         let mut last = Instant::now();
-        while self.came < self.sent && last.elapsed() < LOST_AFTER {
+        while self.received < self.sent && last.elapsed() < LOST_TIMEOUT {
             if self.receive() {
                 last = Instant::now();
             }
@@ -132,7 +132,7 @@ impl Client<'_> {
         let began = Instant::now();
         while self.ports.count_ones() < self.cables.len() as u32 {
             ensure!(self.stray == 0, "{} frames did not go where they should", self.stray);
-            ensure!(began.elapsed() < PATIENCE, "no frames come back, or not from all ports");
+            ensure!(began.elapsed() < START_TIMEOUT, "no frames come back, or not from all ports");
             for cable in &mut self.cables {
                 let (_, tx) = cable.split();
                 tx.push(&self.frame, &HELLO.to_le_bytes());
@@ -156,7 +156,7 @@ impl Client<'_> {
 
     /// Sends at `rate` frames a second, or as fast as possible, and takes what arrives.
     fn load(&mut self, rate: Option<f64>, duration: Duration, idle: Idle) -> anyhow::Result<AtLoad> {
-        (self.sent, self.came, self.stray, self.trips, self.began) = (0, 0, 0, histogram(), Instant::now());
+        (self.sent, self.received, self.stray, self.trips, self.began) = (0, 0, 0, histogram(), Instant::now());
         let held = self.cables.iter().map(|cable| cable.caps().receive_frames as u64).min().unwrap_or(0);
         let window = if rate.is_some() { IN_FLIGHT_MAX } else { WINDOW }.min(held.max(MAX_BURST as u64));
         loop {
@@ -165,7 +165,7 @@ impl Client<'_> {
                 break;
             }
             let due = rate.map_or(u64::MAX, |rate| (now_ns as f64 * rate * 1e-9) as u64);
-            let room = window.saturating_sub(self.sent.saturating_sub(self.came));
+            let room = window.saturating_sub(self.sent.saturating_sub(self.received));
             let count = due.saturating_sub(self.sent).min(room).min(MAX_BURST as u64);
             // Without a rate nobody waits for the next frame, so bursts are whole.
             if count > 0 && (rate.is_some() || count == MAX_BURST as u64) {
@@ -175,11 +175,11 @@ impl Client<'_> {
                 idle.pass();
             }
         }
-        let mops = self.came as f64 / self.began.elapsed().as_secs_f64() * 1e-6;
+        let mops = self.received as f64 / self.began.elapsed().as_secs_f64() * 1e-6;
         self.wait_for_all();
-        let (sent, came, stray) = (self.sent, self.came, self.stray);
+        let (sent, received, stray) = (self.sent, self.received, self.stray);
         ensure!(stray == 0, "{stray} of {sent} frames did not go where they should");
-        let lost = sent.saturating_sub(came);
+        let lost = sent.saturating_sub(received);
         ensure!(lost <= sent / 100, "{lost} of {sent} frames did not come back");
         Ok(AtLoad { mops, trips: self.trips.clone() })
     }
@@ -212,7 +212,7 @@ impl<A: Application + Send> Pipeline<A> {
                 next: 0,
                 began: Instant::now(),
                 sent: 0,
-                came: 0,
+                received: 0,
                 stray: 0,
                 ports: 0,
                 trips: histogram(),
@@ -224,7 +224,7 @@ impl<A: Application + Send> Pipeline<A> {
             anyhow::Ok(Latencies { peak, at })
         };
         let forward = |stop: &AtomicBool| {
-            let cables = (0..).zip(there).map(|(port, end)| Cable::answering(end, mac(2, port))).collect();
+            let cables = (0..).zip(there).map(|(port, end)| Cable::to_first_sender(end, mac(2, port))).collect();
             let (mut forwarder, began) = (Forwarder::new(cables, application)?, Instant::now());
             while !stop.load(Ordering::Relaxed) {
                 if forwarder.turn(began.elapsed().as_nanos() as u64) == 0 {

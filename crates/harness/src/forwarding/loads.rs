@@ -7,7 +7,7 @@ use sinew::fabric::frames::MacAddress;
 use sinew::forward::echo::Echo;
 use sinew::forward::headers::{self, ether_type, ipv4, ipv6, ndn, protocol};
 use sinew::forward::interface::{Interface, Network, is_host_v4};
-use sinew::forward::named::Named;
+use sinew::forward::named::NameForwarder;
 use sinew::forward::router::{Router, RouterConfig};
 use sinew::forward::routes::{Route, Target};
 use sinew::forward::switch::Switch;
@@ -143,7 +143,7 @@ pub fn switch(stations: usize, frames: usize) -> anyhow::Result<Pipeline<Switch>
 /// # Errors
 ///
 /// There is no room for the prefixes.
-pub fn names(prefixes: usize, frames: usize) -> anyhow::Result<Pipeline<Named>> {
+pub fn names(prefixes: usize, frames: usize) -> anyhow::Result<Pipeline<NameForwarder>> {
     let mut table = NameTable::new(prefixes, prefixes.saturating_mul(40), 1)?;
     for at in 1..=prefixes as u64 {
         let text = name_text(at);
@@ -159,5 +159,11 @@ pub fn names(prefixes: usize, frames: usize) -> anyhow::Result<Pipeline<Named>> 
     };
     let template = [&headers::ethernet(own(0), HOST, ether_type::NDN)[..], &packet(1)].concat();
     let differences = (1..=frames as u64).map(|at| packet(1 + mixed(at) % prefixes.max(1) as u64)).collect();
-    Pipeline::new(Named::over(table, Form::Plain), prefixes * (16 * 8 / 7 + 40), template, 14, differences)
+    Pipeline::new(
+        NameForwarder::with_table(table, Form::Plain),
+        prefixes * (16 * 8 / 7 + 40),
+        template,
+        14,
+        differences,
+    )
 }

@@ -52,20 +52,20 @@ impl Datagrams<'_> {
     /// Measures for `duration`. Returns the latency of each echo in ns, if one was in flight at a time, and millions of
     /// echoes a second.
     pub fn measure(&self, duration: Duration) -> anyhow::Result<(Histogram<u64>, f64)> {
-        let (tell, told) = mpsc::channel();
+        let (address_sender, address_receiver) = mpsc::channel();
         let client = move || {
-            let to: Address = told.recv().context("there is no server for the limit")?;
+            let to: Address = address_receiver.recv().context("there is no server for the limit")?;
             self.ask(&to, duration)
         };
-        let server = move |stop: &AtomicBool| self.answer(tell, stop);
+        let server = move |stop: &AtomicBool| self.answer(address_sender, stop);
         let (measured, served) = two_threads(self.cpus, client, server)?;
         // If the server failed, that is why the client did.
         served.and(measured)
     }
 
-    fn answer(&self, tell: mpsc::Sender<Address>, stop: &AtomicBool) -> anyhow::Result<()> {
+    fn answer(&self, address_sender: mpsc::Sender<Address>, stop: &AtomicBool) -> anyhow::Result<()> {
         let mut port = sinew::ibverbs_port(&address(self.options)?)?;
-        tell.send(port.address()).context("there is no client for the limit")?;
+        address_sender.send(port.address()).context("there is no client for the limit")?;
         let (idle, answer) = (Idle::new(), vec![0xA5; self.lens[1]]);
         while !stop.load(Ordering::Relaxed) {
             let (rx, tx) = port.split();

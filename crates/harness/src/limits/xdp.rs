@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hdrhistogram::Histogram;
 use sinew::fabric::frames::{FrameBurst, FramePort, FrameRx, FrameTx, LentFrame};
-use sinew::xdp::raw::{self, Bare};
+use sinew::xdp::raw::{self, BareSocket};
 use sinew::xdp::testbed::{Pair, PairOptions, Side};
 use sinew::xdp::{FrameOptions, InterfaceOptions, Mode, XdpFrames};
 
 use crate::histogram;
 use crate::machine::{self, Pair as Cpus};
 
-pub use forward::{Middle, Passed, Passing};
+pub use forward::{ForwardBench, ForwardRates, Middle};
 
 /// Silence after which frames in flight count as lost.
 const LOST_AFTER: Duration = Duration::from_millis(20);
@@ -39,19 +39,19 @@ trait End {
     fn echo(&mut self) -> usize;
 }
 
-impl End for Bare {
+impl End for BareSocket {
     fn send(&mut self, frame: &[u8], count: usize) {
-        Bare::send(self, frame, count);
+        BareSocket::send(self, frame, count);
     }
 
     fn receive(&mut self) -> usize {
-        let (count, sum) = Bare::receive(self);
+        let (count, sum) = BareSocket::receive(self);
         std::hint::black_box(sum);
         count
     }
 
     fn echo(&mut self) -> usize {
-        Bare::echo(self)
+        BareSocket::echo(self)
     }
 }
 
@@ -90,11 +90,11 @@ impl End for XdpFrames {
 fn open(mover: Mover, pair: &Pair, side: Side) -> anyhow::Result<Box<dyn End>> {
     pair.at(side).within(|| -> anyhow::Result<Box<dyn End>> {
         Ok(match mover {
-            Mover::Bare => Box::new(Bare::open(side.interface(), Mode::Auto)?),
+            Mover::Bare => Box::new(BareSocket::open(side.interface(), Mode::Auto)?),
             Mover::Port => {
                 let interface = InterfaceOptions { zero_copy: false, ..InterfaceOptions::default() };
                 let options = FrameOptions { interface, ..FrameOptions::default() };
-                Box::new(XdpFrames::open(side.interface(), &raw::memory_alike()?, &options)?)
+                Box::new(XdpFrames::open(side.interface(), &raw::comparable_memory()?, &options)?)
             }
         })
     })?
@@ -102,7 +102,7 @@ fn open(mover: Mover, pair: &Pair, side: Side) -> anyhow::Result<Box<dyn End>> {
 
 /// A measurement for the client to make.
 #[derive(Clone, Copy, Debug)]
-struct Ask {
+struct EchoOrder {
     frame_len: usize,
     window: usize,
     batch: usize,
@@ -116,8 +116,8 @@ pub type Echoed = (Histogram<u64>, f64);
 /// are idle while nothing is measured.
 #[derive(Debug)]
 pub struct XdpEcho {
-    ask: Option<Sender<Ask>>,
-    told: Receiver<Echoed>,
+    orders: Option<Sender<EchoOrder>>,
+    results: Receiver<Echoed>,
     stop: Arc<AtomicBool>,
     active: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -134,13 +134,14 @@ impl XdpEcho {
             Pair::new(PairOptions { addresses: false, ..PairOptions::default() })
                 .context("making a pair of virtual interfaces")?,
         );
-        let (ask, asked) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
-        let mut echo = Self { ask: Some(ask), told, stop: Arc::default(), active: Arc::default(), threads: Vec::new() };
+        let (orders, order_receiver) = mpsc::channel();
+        let (sender, results) = mpsc::channel();
+        let mut echo =
+            Self { orders: Some(orders), results, stop: Arc::default(), active: Arc::default(), threads: Vec::new() };
         let (server_cpu, client_cpu) = (cpus.map(|cpus| cpus[1]), cpus.map(|cpus| cpus[0]));
         let (stop, active, at) = (Arc::clone(&echo.stop), Arc::clone(&echo.active), Arc::clone(&pair));
         echo.spawn(move |opened| {
-            let Some(mut end) = told_of(opened, machine::pin(server_cpu).and_then(|()| open(mover, &at, Side::B)))
+            let Some(mut end) = report_open(opened, machine::pin(server_cpu).and_then(|()| open(mover, &at, Side::B)))
             else {
                 return;
             };
@@ -155,13 +156,14 @@ impl XdpEcho {
             }
         })?;
         echo.spawn(move |opened| {
-            let Some(mut end) = told_of(opened, machine::pin(client_cpu).and_then(|()| open(mover, &pair, Side::A)))
+            let Some(mut end) =
+                report_open(opened, machine::pin(client_cpu).and_then(|()| open(mover, &pair, Side::A)))
             else {
                 return;
             };
-            while let Ok(ask) = asked.recv() {
-                let echoed = run(&mut *end, ask);
-                if tell.send(echoed).is_err() {
+            while let Ok(order) = order_receiver.recv() {
+                let echoed = run(&mut *end, order);
+                if sender.send(echoed).is_err() {
                     return;
                 }
             }
@@ -171,9 +173,9 @@ impl XdpEcho {
 
     /// Starts a thread, and waits until it has opened its end of the pair, or failed to.
     fn spawn(&mut self, run: impl FnOnce(Sender<anyhow::Result<()>>) + Send + 'static) -> anyhow::Result<()> {
-        let (opened, is_open) = mpsc::channel();
-        self.threads.push(std::thread::spawn(move || run(opened)));
-        is_open.recv().context("a measuring thread ended")?
+        let (sender, receiver) = mpsc::channel();
+        self.threads.push(std::thread::spawn(move || run(sender)));
+        receiver.recv().context("a measuring thread ended")?
     }
 
     /// Keeps `window` frames of `frame_len` bytes in flight for `duration`, sent in batches.
@@ -184,25 +186,25 @@ impl XdpEcho {
     pub fn measure(&self, frame_len: usize, window: usize, batch: usize, duration: Duration) -> anyhow::Result<Echoed> {
         self.active.store(true, Ordering::Relaxed);
         self.threads[0].thread().unpark();
-        let ask = Ask { frame_len: frame_len.clamp(60, raw::FRAME_LEN_MAX), window, batch, duration };
-        let asked = self.ask.as_ref().is_some_and(|asking| asking.send(ask).is_ok());
-        let told = asked.then(|| self.told.recv().ok()).flatten().context("the measuring thread ended");
+        let order = EchoOrder { frame_len: frame_len.clamp(60, raw::FRAME_LEN_MAX), window, batch, duration };
+        let is_sent = self.orders.as_ref().is_some_and(|asking| asking.send(order).is_ok());
+        let result = is_sent.then(|| self.results.recv().ok()).flatten().context("the measuring thread ended");
         self.active.store(false, Ordering::Relaxed);
-        told
+        result
     }
 }
 
 /// Reports the result of opening an end, and returns the end.
-fn told_of<T>(opened: Sender<anyhow::Result<()>>, result: anyhow::Result<T>) -> Option<T> {
-    let (told, end) = match result {
+fn report_open<T>(opened: Sender<anyhow::Result<()>>, result: anyhow::Result<T>) -> Option<T> {
+    let (outcome, end) = match result {
         Ok(end) => (Ok(()), Some(end)),
         Err(error) => (Err(error), None),
     };
-    let _ = opened.send(told);
+    let _ = opened.send(outcome);
     end
 }
 
-fn run(end: &mut dyn End, Ask { frame_len, window, batch, duration }: Ask) -> Echoed {
+fn run(end: &mut dyn End, EchoOrder { frame_len, window, batch, duration }: EchoOrder) -> Echoed {
     let mut frame = vec![0; frame_len];
     // Addresses that nobody has, and an EtherType for experiments.
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xB5]);
@@ -218,15 +220,15 @@ fn run(end: &mut dyn End, Ask { frame_len, window, batch, duration }: Ask) -> Ec
             end.send(&frame, idle);
             idle = 0;
         }
-        let came = end.receive();
-        if came > 0 {
+        let received = end.receive();
+        if received > 0 {
             let now = Instant::now();
             if window == 1 {
                 trips.saturating_record(now.duration_since(last).as_nanos() as u64);
             }
             last = now;
-            done += came as u64;
-            idle = (idle + came).min(window);
+            done += received as u64;
+            idle = (idle + received).min(window);
         } else if last.elapsed() > LOST_AFTER {
             (idle, last) = (window, Instant::now());
         }
@@ -239,7 +241,7 @@ fn run(end: &mut dyn End, Ask { frame_len, window, batch, duration }: Ask) -> Ec
 
 impl Drop for XdpEcho {
     fn drop(&mut self) {
-        self.ask = None;
+        self.orders = None;
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();

@@ -258,17 +258,17 @@ impl<E: Endpoint, C: Clock> Load for Cache<E, C> {
     #[inline]
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
         let fills = !self.filling.is_empty();
-        let goes_on = fills || self.span.goes_on(now_ns, self.slice.done);
+        let may_start = fills || self.span.may_start(now_ns, self.slice.done);
         let mut is_busy = false;
         if fills {
             self.fill_on()?;
             is_busy = true;
-        } else if goes_on {
+        } else if may_start {
             is_busy = self.start_due()?;
         }
         is_busy |= self.pipeline.turn();
-        self.take_answers(goes_on)?;
-        if !goes_on && self.idle.len() == self.shape.window {
+        self.take_answers(may_start)?;
+        if !may_start && self.idle.len() == self.shape.window {
             return Ok(State::Over);
         }
         Ok(State::of(is_busy))

@@ -270,17 +270,17 @@ impl<E: Endpoint, C: Clock> Load for Echo<E, C> {
 
     #[inline]
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
-        let goes_on = self.span.goes_on(now_ns, self.slice.done);
-        let starts = goes_on && self.idle.len() >= self.shape.batch;
+        let may_start = self.span.may_start(now_ns, self.slice.done);
+        let starts = may_start && self.idle.len() >= self.shape.batch;
         if starts {
             self.start_batch()?;
         }
         let is_busy = self.rpc.turn();
         while let Some(completion) = self.rpc.poll_completion() {
             self.finish(completion)?;
-            self.slice.done += u64::from(goes_on);
+            self.slice.done += u64::from(may_start);
         }
-        if !goes_on && self.idle.len() == self.shape.window {
+        if !may_start && self.idle.len() == self.shape.window {
             return Ok(State::Over);
         }
         Ok(State::of(is_busy || starts))

@@ -95,7 +95,7 @@ pub struct Index<E: Endpoint, C> {
 }
 
 #[derive(Clone, Copy)]
-enum Asked {
+enum IndexRequest {
     Put,
     Get { number: u64 },
     Sum { place: usize },
@@ -103,14 +103,14 @@ enum Asked {
 
 #[derive(Clone, Copy)]
 struct InFlight {
-    asked: Asked,
+    kind: IndexRequest,
     began_ns: u64,
 }
 
 impl<E: Endpoint, C: Clock> Index<E, C> {
     /// Sends requests over a pipeline whose window is at least [`Shape::window`]. Keys are drawn from `seed`.
     pub fn new(pipeline: Pipeline<E>, clock: C, shape: Shape, seed: u64) -> Self {
-        let nothing = InFlight { asked: Asked::Put, began_ns: 0 };
+        let nothing = InFlight { kind: IndexRequest::Put, began_ns: 0 };
         Self {
             pipeline,
             clock,
@@ -127,32 +127,32 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
         }
     }
 
-    fn start(&mut self, asked: Asked, began_ns: u64) -> anyhow::Result<()> {
+    fn start(&mut self, asked: IndexRequest, began_ns: u64) -> anyhow::Result<()> {
         let Some(tag) = self.idle.pop() else { bail!("no idle request") };
-        self.in_flight[tag as usize] = InFlight { asked, began_ns };
+        self.in_flight[tag as usize] = InFlight { kind: asked, began_ns };
         let (key, value);
         let request = match asked {
-            Asked::Get { number } => {
+            IndexRequest::Get { number } => {
                 key = key_of(number);
                 Request::Get { key: &key }
             }
-            Asked::Put => {
+            IndexRequest::Put => {
                 let Some(number) = self.filling.next() else { bail!("nothing is left to store") };
                 (key, value) = (key_of(number), value_of(number));
                 Request::Put { key: &key, value: &value }
             }
-            Asked::Sum { place } => {
+            IndexRequest::Sum { place } => {
                 key = key_of(u64::from(self.sums.order[place]));
                 Request::Sum { range: (Bound::Included(&key), Bound::Unbounded), limit: self.shape.scan_len }
             }
         };
-        Ok(self.pipeline.ask(&request, u64::from(tag))?)
+        Ok(self.pipeline.submit(&request, u64::from(tag))?)
     }
 
-    fn draw(&mut self) -> Asked {
+    fn draw(&mut self) -> IndexRequest {
         let number = self.random.random_range(0..self.shape.keys);
         let is_scan = self.scans > 0 && self.random.random_range(0..PARTS) < self.scans;
-        if is_scan { Asked::Sum { place: number as usize } } else { Asked::Get { number } }
+        if is_scan { IndexRequest::Sum { place: number as usize } } else { IndexRequest::Get { number } }
     }
 
     /// Starts the requests that there is room for. Returns whether there were any.
@@ -173,10 +173,10 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
         let mut now_ns = None;
         while let Some(answer) = self.pipeline.poll() {
             let tag = answer.tag as u32;
-            let InFlight { asked, began_ns } = self.in_flight[tag as usize];
+            let InFlight { kind: asked, began_ns } = self.in_flight[tag as usize];
             match (asked, answer.response.context("a request failed")?) {
-                (Asked::Put, Response::Done { .. }) => {}
-                (Asked::Get { number }, Response::Value(value)) => {
+                (IndexRequest::Put, Response::Done { .. }) => {}
+                (IndexRequest::Get { number }, Response::Value(value)) => {
                     ensure!(value == value_of(number), "the index gave a wrong value");
                     if counts {
                         self.slice.gets += 1;
@@ -185,7 +185,7 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
                         self.slice.latency.saturating_record(now_ns.saturating_sub(began_ns));
                     }
                 }
-                (Asked::Sum { place }, Response::Sum(sum)) => {
+                (IndexRequest::Sum { place }, Response::Sum(sum)) => {
                     let expected = self.sums.of(place, self.shape.scan_len);
                     ensure!((sum.sum, sum.added) == expected, "the index gave a wrong sum");
                 }
@@ -213,11 +213,11 @@ impl<E: Endpoint, C: Clock> Load for Index<E, C> {
 
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
         let fills = !self.filling.is_empty();
-        let goes_on = fills || self.span.goes_on(now_ns, self.slice.done);
+        let goes_on = fills || self.span.may_start(now_ns, self.slice.done);
         let mut is_busy = fills;
         if fills {
             while !self.filling.is_empty() && !self.idle.is_empty() {
-                self.start(Asked::Put, 0)?;
+                self.start(IndexRequest::Put, 0)?;
             }
         } else if goes_on {
             is_busy = self.start_some()?;

@@ -114,7 +114,7 @@ pub struct Memcached<C> {
     /// Requests started in the slice, and when it began, if there is a rate.
     started: u64,
     began_ns: u64,
-    heard_ns: u64,
+    last_answer_ns: u64,
     span: Span,
     slice: Slice,
 }
@@ -155,7 +155,7 @@ impl<C: Clock> Memcached<C> {
             filling: 0..0,
             started: 0,
             began_ns: 0,
-            heard_ns: 0,
+            last_answer_ns: 0,
             span: Span::default(),
             slice: Slice::new(),
         })
@@ -247,15 +247,15 @@ impl<C: Clock> Load for Memcached<C> {
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
         self.span = Span::begin(now_ns, end_ns);
         self.slice = Slice::new();
-        (self.batches, self.started, self.began_ns, self.heard_ns) = (0, 0, now_ns, now_ns);
+        (self.batches, self.started, self.began_ns, self.last_answer_ns) = (0, 0, now_ns, now_ns);
         Ok(())
     }
 
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
-        let goes_on = !self.filling.is_empty() || self.span.goes_on(now_ns, self.slice.done);
+        let may_start = !self.filling.is_empty() || self.span.may_start(now_ns, self.slice.done);
         let mut answered = 0;
         for at in 0..self.connections.len() {
-            if goes_on {
+            if may_start {
                 self.start_due(at);
             }
             let connection = &mut self.connections[at];
@@ -263,13 +263,13 @@ impl<C: Clock> Load for Memcached<C> {
             if connection.pending.is_empty() || !connection.receive()? {
                 continue;
             }
-            answered += connection.take_answers(self.shape, &self.clock, &mut self.slice, goes_on)?;
+            answered += connection.take_answers(self.shape, &self.clock, &mut self.slice, may_start)?;
         }
         if answered > 0 {
-            self.heard_ns = now_ns;
+            self.last_answer_ns = now_ns;
         }
-        ensure!(now_ns.saturating_sub(self.heard_ns) < SILENCE_MAX_NS, "the server does not answer");
-        if !goes_on && self.connections.iter().all(|connection| connection.pending.is_empty()) {
+        ensure!(now_ns.saturating_sub(self.last_answer_ns) < SILENCE_MAX_NS, "the server does not answer");
+        if !may_start && self.connections.iter().all(|connection| connection.pending.is_empty()) {
             return Ok(State::Over);
         }
         Ok(State::of(answered > 0))

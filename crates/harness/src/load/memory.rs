@@ -41,8 +41,8 @@ fn is_right(bytes: &[u8], at: u64, all: bool) -> bool {
     bytes[..WORD] == word(at) && bytes[last..] == word(at + last as u64)
 }
 
-/// Carrier of the requests.
-pub trait Carrier {
+/// Path that requests take.
+pub trait RequestPath {
     /// Begins a read.
     ///
     /// # Errors
@@ -63,29 +63,29 @@ pub trait Carrier {
     /// Whether it has no work left that it must be turned for, including other users' requests.
     fn is_idle(&self) -> bool;
 
-    /// Takes the requests that are over, and calls `over` with each one's tag, and a read's target.
+    /// Takes the requests that are over, and calls `on_completion` with each one's tag, and a read's target.
     ///
     /// # Errors
     ///
     /// A request failed.
-    fn poll(&mut self, over: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()>;
+    fn poll(&mut self, on_completion: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()>;
 }
 
-/// An engine as a carrier, with room for finished requests.
-pub struct ByEngine<P: Path> {
+/// An engine as the path, with room for finished requests.
+pub struct EnginePath<P: Path> {
     /// The engine.
     pub engine: Engine<P>,
     finished: Vec<engine::Finished>,
 }
 
-impl<P: Path> ByEngine<P> {
+impl<P: Path> EnginePath<P> {
     /// Carries requests by an engine.
     pub fn new(engine: Engine<P>) -> Self {
         Self { engine, finished: Vec::new() }
     }
 }
 
-impl<P: Path> Carrier for ByEngine<P> {
+impl<P: Path> RequestPath for EnginePath<P> {
     #[inline]
     fn read(&mut self, tag: u64, at: u64, target: MessageBuffer) -> anyhow::Result<()> {
         Ok(self.engine.submit(engine::Request { tag, op: engine::Op::Read { at, target } })?)
@@ -107,30 +107,30 @@ impl<P: Path> Carrier for ByEngine<P> {
     }
 
     #[inline]
-    fn poll(&mut self, mut over: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()> {
+    fn poll(&mut self, mut on_completion: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()> {
         self.engine.poll(&mut self.finished, usize::MAX);
         for engine::Finished { tag, result, target } in self.finished.drain(..) {
             result?;
-            over(tag, target);
+            on_completion(tag, target);
         }
         Ok(())
     }
 }
 
-/// A store as a carrier.
-pub struct ByStore<S> {
+/// A store as the path.
+pub struct StorePath<S> {
     store: S,
     finished: Vec<store::Finished>,
 }
 
-impl<S: Store> ByStore<S> {
+impl<S: Store> StorePath<S> {
     /// Carries requests by a store.
     pub fn new(store: S) -> Self {
         Self { store, finished: Vec::new() }
     }
 }
 
-impl<S: Store> Carrier for ByStore<S> {
+impl<S: Store> RequestPath for StorePath<S> {
     fn read(&mut self, tag: u64, at: u64, target: MessageBuffer) -> anyhow::Result<()> {
         Ok(self.store.submit(store::Request { tag, job: store::Job::Read { at, target } })?)
     }
@@ -147,11 +147,11 @@ impl<S: Store> Carrier for ByStore<S> {
         true
     }
 
-    fn poll(&mut self, mut over: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()> {
+    fn poll(&mut self, mut on_completion: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()> {
         self.store.poll(&mut self.finished, usize::MAX);
         for store::Finished { tag, result, target } in self.finished.drain(..) {
             result?;
-            over(tag, target);
+            on_completion(tag, target);
         }
         Ok(())
     }
@@ -194,46 +194,46 @@ impl Requests {
 }
 
 /// A request's place, and its buffer while nobody else has it.
-struct Place {
+struct RequestSlot {
     at: u64,
     buffer: Option<MessageBuffer>,
     /// A reference to the buffer that is being written.
     source: Option<Frozen>,
     /// Whether it reads back what it has just written.
-    looks: bool,
+    reads_back: bool,
 }
 
 /// A driver for a thread.
 pub struct Memory<C> {
-    carrier: C,
+    path: C,
     requests: Requests,
     next_place: Box<dyn FnMut() -> u64>,
-    places: Vec<Place>,
+    slots: Vec<RequestSlot>,
     free: Vec<u32>,
-    over: Vec<(u64, Option<MessageBuffer>)>,
+    completed: Vec<(u64, Option<MessageBuffer>)>,
     span: Span,
     slice: Slice,
     /// Requests whose bytes were checked, over the whole run.
     checked: u64,
 }
 
-impl<C: Carrier> Memory<C> {
+impl<C: RequestPath> Memory<C> {
     /// A driver with its buffers.
     ///
     /// # Errors
     ///
     /// There is no memory for them.
-    pub fn new(carrier: C, arena: &Arena, requests: Requests) -> anyhow::Result<Self> {
-        let place = |_| {
+    pub fn new(path: C, arena: &Arena, requests: Requests) -> anyhow::Result<Self> {
+        let slot = |_| {
             let buffer = arena.alloc(requests.len, requests.len).context("allocating buffers")?;
-            Ok(Place { at: 0, buffer: Some(buffer), source: None, looks: false })
+            Ok(RequestSlot { at: 0, buffer: Some(buffer), source: None, reads_back: false })
         };
         Ok(Self {
-            carrier,
+            path,
             next_place: Box::new(requests.places()),
-            places: (0..requests.window).map(place).collect::<anyhow::Result<_>>()?,
+            slots: (0..requests.window).map(slot).collect::<anyhow::Result<_>>()?,
             free: (0..requests.window as u32).collect(),
-            over: Vec::new(),
+            completed: Vec::new(),
             requests,
             span: Span::default(),
             slice: Slice::new(),
@@ -241,9 +241,9 @@ impl<C: Carrier> Memory<C> {
         })
     }
 
-    /// The carrier of its requests.
-    pub fn carrier(&mut self) -> &mut C {
-        &mut self.carrier
+    /// The path of its requests.
+    pub fn path(&mut self) -> &mut C {
+        &mut self.path
     }
 
     /// Requests whose bytes were checked.
@@ -252,48 +252,48 @@ impl<C: Carrier> Memory<C> {
     }
 
     fn start(&mut self, number: u32) -> anyhow::Result<()> {
-        let place = &mut self.places[number as usize];
-        place.at = (self.next_place)();
-        let Some(mut buffer) = place.buffer.take() else { return Ok(()) };
+        let slot = &mut self.slots[number as usize];
+        slot.at = (self.next_place)();
+        let Some(mut buffer) = slot.buffer.take() else { return Ok(()) };
         if !self.requests.writes {
-            return self.carrier.read(u64::from(number), place.at, buffer);
+            return self.path.read(u64::from(number), slot.at, buffer);
         }
         let last = buffer.len() - WORD;
-        buffer[..WORD].copy_from_slice(&word(place.at));
-        buffer[last..].copy_from_slice(&word(place.at + last as u64));
+        buffer[..WORD].copy_from_slice(&word(slot.at));
+        buffer[last..].copy_from_slice(&word(slot.at + last as u64));
         let source = buffer.freeze();
-        place.source = Some(source.clone());
-        self.carrier.write(u64::from(number), place.at, source)
+        slot.source = Some(source.clone());
+        self.path.write(u64::from(number), slot.at, source)
     }
 
     /// Handles a request that is over. Returns whether its place is free; it is not if the request goes on to read
     /// back.
     fn end(&mut self, tag: u64, target: Option<MessageBuffer>, counts: bool) -> anyhow::Result<bool> {
-        let place = &mut self.places[tag as usize];
-        let at = place.at;
-        if let Some(source) = place.source.take() {
+        let slot = &mut self.slots[tag as usize];
+        let at = slot.at;
+        if let Some(source) = slot.source.take() {
             self.slice.done += u64::from(counts);
             let buffer = source.thaw().ok().context("a write that is over still has its bytes")?;
             if self.slice.done.is_multiple_of(CHECK_EVERY) {
-                place.looks = true;
-                self.carrier.read(tag, at, buffer)?;
+                slot.reads_back = true;
+                self.path.read(tag, at, buffer)?;
                 return Ok(false);
             }
-            place.buffer = Some(buffer);
+            slot.buffer = Some(buffer);
             return Ok(true);
         }
-        let looks = std::mem::take(&mut place.looks);
+        let reads_back = std::mem::take(&mut slot.reads_back);
         let target = target.context("a read came back without its buffer")?;
         let all = !self.requests.writes && self.checked.is_multiple_of(CHECK_EVERY);
         ensure!(is_right(&target, at, all), "{} bytes at {at} are not as they should be", target.len());
         self.checked += 1;
-        self.slice.done += u64::from(counts && !looks);
-        place.buffer = Some(target);
+        self.slice.done += u64::from(counts && !reads_back);
+        slot.buffer = Some(target);
         Ok(true)
     }
 }
 
-impl<C: Carrier> Load for Memory<C> {
+impl<C: RequestPath> Load for Memory<C> {
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
         self.span = Span::begin(now_ns, end_ns);
         self.slice = Slice::new();
@@ -301,24 +301,24 @@ impl<C: Carrier> Load for Memory<C> {
     }
 
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
-        let goes_on = self.span.goes_on(now_ns, self.slice.done);
-        if goes_on {
+        let may_start = self.span.may_start(now_ns, self.slice.done);
+        if may_start {
             while let Some(number) = self.free.pop() {
                 self.start(number)?;
             }
-        } else if self.free.len() == self.places.len() && self.carrier.is_idle() {
+        } else if self.free.len() == self.slots.len() && self.path.is_idle() {
             return Ok(State::Over);
         }
-        let busy = self.carrier.turn(now_ns);
-        let mut over = std::mem::take(&mut self.over);
-        self.carrier.poll(|tag, target| over.push((tag, target)))?;
-        let any = !over.is_empty();
-        for (tag, target) in over.drain(..) {
-            if self.end(tag, target, goes_on)? {
+        let busy = self.path.turn(now_ns);
+        let mut completed = std::mem::take(&mut self.completed);
+        self.path.poll(|tag, target| completed.push((tag, target)))?;
+        let any = !completed.is_empty();
+        for (tag, target) in completed.drain(..) {
+            if self.end(tag, target, may_start)? {
                 self.free.push(tag as u32);
             }
         }
-        self.over = over;
+        self.completed = completed;
         Ok(State::of(busy || any))
     }
 
@@ -363,7 +363,7 @@ impl Load for Copies {
     }
 
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
-        if !self.span.goes_on(now_ns, self.slice.done) {
+        if !self.span.may_start(now_ns, self.slice.done) {
             return Ok(State::Over);
         }
         let place = (self.next_place)();
@@ -414,7 +414,7 @@ mod tests {
     fn what_was_written_is_read_back_and_memory_that_is_otherwise_is_found() {
         let store = RamStore::new(MEMORY as usize, 16 << 20).unwrap();
         let arena = store.arena().clone();
-        let mut writing = Memory::new(ByStore::new(store), &arena, requests(true)).unwrap();
+        let mut writing = Memory::new(StorePath::new(store), &arena, requests(true)).unwrap();
         assert!(run(&mut writing).unwrap().done > 100 && writing.checked() > 1);
         // The rest of the memory is zeros.
         let mut reading = Memory { requests: requests(false), ..writing };
@@ -426,7 +426,7 @@ mod tests {
     fn a_driver_is_over_once_it_has_done_what_it_took_from_another() {
         use sinew::fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
         use sinew::remote_memory::engine::{
-            EngineConfig, Lending, Shared, SharedConfig, Unlimited, VerbsPath, VerbsPathConfig,
+            DonorQueuePairs, EngineConfig, Shared, SharedConfig, Unlimited, VerbsPath, VerbsPathConfig,
         };
         use sinew::shm::verbs::ShmDevice;
 
@@ -438,11 +438,11 @@ mod tests {
         let mut keep = Vec::new();
         let mut loads = [0, 1].map(|number: usize| {
             let mut path = VerbsPath::new(&device, &domain, &arenas, &VerbsPathConfig::default()).unwrap();
-            let lending = Lending::new(&device, &domain, &path.addresses()).unwrap();
+            let lending = DonorQueuePairs::new(&device, &domain, &path.addresses()).unwrap();
             path.connect(&lending.addresses(), exposed.remote()).unwrap();
             keep.push(lending);
             let engine = Engine::new(&shared, path, EngineConfig::default());
-            Memory::new(ByEngine::new(engine), &arenas[number], requests(true)).unwrap()
+            Memory::new(EnginePath::new(engine), &arenas[number], requests(true)).unwrap()
         });
         loads.iter_mut().for_each(|load| load.begin(0, 100).unwrap());
         // The first takes what the second has submitted, and must end with it.
@@ -454,7 +454,7 @@ mod tests {
                 *over = load.turn(now_ns).unwrap() == State::Over;
             }
         }
-        assert_eq!((over, shared.live()), ([true; 2], 0));
+        assert_eq!((over, shared.unfinished()), ([true; 2], 0));
     }
 
     #[test]

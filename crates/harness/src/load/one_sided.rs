@@ -10,7 +10,7 @@ use sinew::mem::SharedMemory;
 use sinew::store::locked::{Layout, LockedTable};
 use sinew::store::remote::{Index, Table, TableError};
 
-use super::store::Asks;
+use super::store::StoreClient;
 use crate::run::Interrupted;
 use crate::workload::{KEY_LEN, fill_value, key_bytes};
 
@@ -59,7 +59,7 @@ pub struct Ops {
     /// READs.
     pub reads: u64,
     /// READs that were repeated, since what they read was changing.
-    pub again: u64,
+    pub repeated_reads: u64,
     /// WRITEs.
     pub writes: u64,
     /// Atomics.
@@ -69,7 +69,7 @@ pub struct Ops {
     /// PUTs that were retried.
     pub retries: u64,
     /// PUTs that were given up.
-    pub contended: u64,
+    pub puts_given_up: u64,
 }
 
 impl Ops {
@@ -80,12 +80,12 @@ impl Ops {
             gets: self.gets - before.gets,
             done: self.done - before.done,
             reads: self.reads - before.reads,
-            again: self.again - before.again,
+            repeated_reads: self.repeated_reads - before.repeated_reads,
             writes: self.writes - before.writes,
             atomics: self.atomics - before.atomics,
             conflicts: self.conflicts - before.conflicts,
             retries: self.retries - before.retries,
-            contended: self.contended - before.contended,
+            puts_given_up: self.puts_given_up - before.puts_given_up,
         }
     }
 }
@@ -95,7 +95,7 @@ pub trait Design<D: Device>: Clone + Send + 'static {
     /// Owner of the table.
     type Owner: Owns;
     /// Client of the store.
-    type Client: Asks + 'static;
+    type Client: StoreClient + 'static;
 
     /// Length of the first READ of a GET, in bytes.
     fn read_len(&self) -> usize;
@@ -181,7 +181,7 @@ where
     fn ops(client: &Self::Client) -> Ops {
         let stats = client.stats();
         let done = stats.gets + client.calls().stats().answered;
-        Ops { gets: stats.gets, done, reads: stats.reads, again: stats.again, ..Ops::default() }
+        Ops { gets: stats.gets, done, reads: stats.reads, repeated_reads: stats.reads_repeated, ..Ops::default() }
     }
 }
 
@@ -238,8 +238,9 @@ impl<D: Device + 'static> Design<D> for Locked {
     }
 
     fn ops(client: &Self::Client) -> Ops {
-        let drtm::ClientStats { done, gets, reads, again, atomics, writes, conflicts, retries, .. } = *client.stats();
-        Ops { gets, done, reads, again, atomics, writes, conflicts, retries, contended: 0 }
+        let drtm::ClientStats { done, gets, reads, reads_repeated: again, atomics, writes, conflicts, retries, .. } =
+            *client.stats();
+        Ops { gets, done, reads, repeated_reads: again, atomics, writes, conflicts, retries, puts_given_up: 0 }
     }
 }
 

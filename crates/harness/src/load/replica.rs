@@ -6,9 +6,9 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use sinew::Endpoint;
 use sinew::fabric::Clock;
-use sinew::replica::client::{Answered, Client};
+use sinew::replica::client::{Client, RequestOutcome};
 use sinew::replica::client_wire::Freshness;
-use sinew::replica::kv::{Command, Done, Found, Query};
+use sinew::replica::kv::{Command, CommandResult, Query, QueryResult};
 use sinew::replica::wire;
 
 use super::{Load, Slice, Span, State};
@@ -31,7 +31,7 @@ pub struct Shape {
 
 /// Kind of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
+pub enum ReplicaRequest {
     /// PUTs.
     Puts,
     /// Stale reads of one key.
@@ -40,7 +40,7 @@ pub enum Asks {
 
 #[derive(Clone, Copy)]
 struct InFlight {
-    asked: Asks,
+    kind: ReplicaRequest,
     began_ns: u64,
     /// Latest revision that was known when it began.
     after: u64,
@@ -51,7 +51,7 @@ pub struct Replica<E: Endpoint, C> {
     client: Client<E>,
     clock: C,
     shape: Shape,
-    asks: Asks,
+    kind: ReplicaRequest,
     value: Vec<u8>,
     random: SmallRng,
     /// Whether [`READ_KEY`] is stored.
@@ -70,12 +70,12 @@ pub struct Replica<E: Endpoint, C> {
 impl<E: Endpoint, C: Clock> Replica<E, C> {
     /// Sends requests by a client that nothing else uses. Keys are drawn from `seed`.
     pub fn new(client: Client<E>, clock: C, shape: Shape, seed: u64) -> Self {
-        let nothing = InFlight { asked: Asks::Puts, began_ns: 0, after: 0 };
+        let nothing = InFlight { kind: ReplicaRequest::Puts, began_ns: 0, after: 0 };
         Self {
             client,
             clock,
             shape,
-            asks: Asks::Puts,
+            kind: ReplicaRequest::Puts,
             value: vec![b'v'; shape.value_len],
             random: SmallRng::seed_from_u64(seed),
             is_ready: false,
@@ -89,17 +89,17 @@ impl<E: Endpoint, C: Clock> Replica<E, C> {
     }
 
     /// Sets the kind of requests, from the next slice on.
-    pub fn ask_for(&mut self, asks: Asks) {
-        self.asks = asks;
+    pub fn set_kind(&mut self, kind: ReplicaRequest) {
+        self.kind = kind;
     }
 
     fn start(&mut self) -> anyhow::Result<()> {
         let Some(tag) = self.idle.pop() else { bail!("no idle request") };
-        let asked = if self.is_ready { self.asks } else { Asks::Puts };
-        self.in_flight[tag as usize] = InFlight { asked, began_ns: self.clock.now_ns(), after: self.revision };
+        let kind = if self.is_ready { self.kind } else { ReplicaRequest::Puts };
+        self.in_flight[tag as usize] = InFlight { kind, began_ns: self.clock.now_ns(), after: self.revision };
         self.bytes.clear();
         let timeout_ns = self.shape.timeout_ns;
-        if asked == Asks::Reads {
+        if kind == ReplicaRequest::Reads {
             wire::encode(&Query::Get { key: READ_KEY }, &mut self.bytes);
             return Ok(self.client.read(tag, Freshness::Stale, &self.bytes, timeout_ns)?);
         }
@@ -112,17 +112,17 @@ impl<E: Endpoint, C: Clock> Replica<E, C> {
     /// Takes and checks the answers that have arrived, and counts them if they came in time.
     fn take_answers(&mut self, counts: bool) -> anyhow::Result<()> {
         while let Some((tag, answer)) = self.client.poll() {
-            let InFlight { asked, began_ns, after } = self.in_flight[tag as usize];
+            let InFlight { kind: asked, began_ns, after } = self.in_flight[tag as usize];
             match (asked, answer?) {
-                (Asks::Puts, Answered::Ran(done)) => match wire::decode(&done) {
-                    Ok(Done::Changed { revision }) => {
+                (ReplicaRequest::Puts, RequestOutcome::CommandAnswer(done)) => match wire::decode(&done) {
+                    Ok(CommandResult::Changed { revision }) => {
                         ensure!(revision > after, "a PUT has revision {revision}, and an earlier one had {after}");
                         self.revision = self.revision.max(revision);
                     }
                     other => bail!("a PUT was answered by {other:?}"),
                 },
-                (Asks::Reads, Answered::Found(found)) => match wire::decode(&found) {
-                    Ok(Found::Item { item, .. }) => {
+                (ReplicaRequest::Reads, RequestOutcome::QueryAnswer(found)) => match wire::decode(&found) {
+                    Ok(QueryResult::Item { item, .. }) => {
                         let item = item.context("a key that was stored is missing")?;
                         ensure!(item.value == self.value, "the store gave a wrong value");
                     }
@@ -149,11 +149,11 @@ impl<E: Endpoint, C: Clock> Load for Replica<E, C> {
     }
 
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
-        let goes_on = !self.is_ready || self.span.goes_on(now_ns, self.slice.done);
+        let may_start = !self.is_ready || self.span.may_start(now_ns, self.slice.done);
         let mut is_busy = false;
         // A single request finds out who leads, before the time counts.
         let window = if self.is_ready { self.shape.window } else { 1 };
-        while goes_on && self.shape.window - self.idle.len() < window {
+        while may_start && self.shape.window - self.idle.len() < window {
             self.start()?;
             is_busy = true;
         }
@@ -166,8 +166,8 @@ impl<E: Endpoint, C: Clock> Load for Replica<E, C> {
             }
             return Ok(State::of(is_busy));
         }
-        self.take_answers(goes_on)?;
-        if !goes_on && self.idle.len() == self.shape.window {
+        self.take_answers(may_start)?;
+        if !may_start && self.idle.len() == self.shape.window {
             return Ok(State::Over);
         }
         Ok(State::of(is_busy))

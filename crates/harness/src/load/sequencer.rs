@@ -15,7 +15,7 @@ const SPAN_MAX: u64 = 1 << 36;
 
 /// The numbers that were seen, one bit each.
 #[derive(Default)]
-pub struct Seen {
+pub struct SeenNumbers {
     from: u64,
     bits: Vec<u64>,
     /// Count of the numbers.
@@ -24,7 +24,7 @@ pub struct Seen {
     pub end: u64,
 }
 
-impl Seen {
+impl SeenNumbers {
     /// No numbers yet; all must be at least `from`.
     pub fn new(from: u64) -> Self {
         Self { from, end: from, ..Self::default() }
@@ -105,9 +105,9 @@ pub struct Sequencer<C: Client, K> {
     /// Numbers that each call asks for.
     count: u32,
     floor: u64,
-    seen: Seen,
+    seen: SeenNumbers,
     batches: u64,
-    heard_ns: u64,
+    last_answer_ns: u64,
     span: Span,
     slice: Slice,
 }
@@ -124,9 +124,9 @@ impl<C: Client, K: Clock> Sequencer<C, K> {
             free: (0..window as u32).collect(),
             count: 1,
             floor: 0,
-            seen: Seen::default(),
+            seen: SeenNumbers::default(),
             batches: 0,
-            heard_ns: 0,
+            last_answer_ns: 0,
             span: Span::default(),
             slice: Slice::new(),
         }
@@ -164,21 +164,21 @@ impl<C: Client, K: Clock> Sequencer<C, K> {
 }
 
 /// Orders for a driver of a sequencer's client.
-pub trait Counts: Drive {
+pub trait SequencerLoad: Drive {
     /// Has each call of the next slice ask for `count` numbers, all of which must be at least `from`.
     fn expect(&mut self, count: u32, from: u64);
 
     /// Takes the numbers that have come since.
-    fn take_seen(&mut self) -> Seen;
+    fn take_seen(&mut self) -> SeenNumbers;
 }
 
-impl<C: Client, K: Clock> Counts for Sequencer<C, K> {
+impl<C: Client, K: Clock> SequencerLoad for Sequencer<C, K> {
     fn expect(&mut self, count: u32, from: u64) {
         self.count = count;
-        self.seen = Seen::new(from);
+        self.seen = SeenNumbers::new(from);
     }
 
-    fn take_seen(&mut self) -> Seen {
+    fn take_seen(&mut self) -> SeenNumbers {
         std::mem::take(&mut self.seen)
     }
 }
@@ -187,14 +187,14 @@ impl<C: Client, K: Clock> Load for Sequencer<C, K> {
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
         self.span = Span::begin(now_ns, end_ns);
         self.slice = Slice::new();
-        (self.batches, self.heard_ns) = (0, now_ns);
+        (self.batches, self.last_answer_ns) = (0, now_ns);
         Ok(())
     }
 
     #[inline]
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
-        let goes_on = self.span.goes_on(now_ns, self.slice.done);
-        let starts = goes_on && self.free.len() >= self.batch;
+        let may_start = self.span.may_start(now_ns, self.slice.done);
+        let starts = may_start && self.free.len() >= self.batch;
         if starts {
             let began_ns = if self.batches.is_multiple_of(SAMPLE_EVERY) { self.clock.now_ns() } else { 0 };
             self.batches += 1;
@@ -207,14 +207,14 @@ impl<C: Client, K: Clock> Load for Sequencer<C, K> {
         let is_busy = self.client.turn(now_ns)?;
         // Late answers are checked, too.
         let answered = self.take_answers()?;
-        if goes_on {
+        if may_start {
             self.slice.done += answered;
         }
         if answered > 0 {
-            self.heard_ns = now_ns;
+            self.last_answer_ns = now_ns;
         }
-        ensure!(now_ns.saturating_sub(self.heard_ns) < PATIENCE_NS, "the sequencer no longer answers");
-        if !goes_on && self.free.len() == self.flights.len() {
+        ensure!(now_ns.saturating_sub(self.last_answer_ns) < PATIENCE_NS, "the sequencer no longer answers");
+        if !may_start && self.free.len() == self.flights.len() {
             return Ok(State::Over);
         }
         Ok(State::of(is_busy || starts || answered > 0))
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_number_that_was_there_is_noticed_wherever_it_is() {
-        let mut seen = Seen::new(1000);
+        let mut seen = SeenNumbers::new(1000);
         for (first, count) in [(1000, 1), (1063, 2), (1001, 62), (2000, 200), (1_000_000, 1)] {
             seen.take(one(first, count)).unwrap();
         }
@@ -251,10 +251,10 @@ mod tests {
         {
             assert!(seen.take(one(first, count)).is_err(), "{first} {count}");
         }
-        let mut other = Seen::new(1000);
+        let mut other = SeenNumbers::new(1000);
         other.take(one(1_000_001, 5)).unwrap();
         seen.add(&other).unwrap();
         assert_eq!((seen.numbers, seen.end), (271, 1_000_006));
-        assert!(seen.add(&other).is_err() && seen.add(&Seen::new(0)).is_err());
+        assert!(seen.add(&other).is_err() && seen.add(&SeenNumbers::new(0)).is_err());
     }
 }

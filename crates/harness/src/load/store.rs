@@ -16,7 +16,7 @@ const TRACE: usize = 1 << 20;
 const SAMPLE_EVERY: u64 = 8;
 
 /// A client of a store.
-pub trait Asks {
+pub trait StoreClient {
     /// Whether there is room for a GET or a PUT of a key.
     fn has_room(&self, key: &[u8], is_get: bool) -> bool;
 
@@ -41,7 +41,7 @@ pub trait Asks {
     fn poll(&mut self, now_ns: u64, take: impl FnMut(Outcome<'_>)) -> anyhow::Result<usize>;
 }
 
-impl<D: Device> Asks for herd::CacheClient<D> {
+impl<D: Device> StoreClient for herd::CacheClient<D> {
     #[inline(always)]
     fn has_room(&self, key: &[u8], _: bool) -> bool {
         self.has_room(key)
@@ -79,7 +79,7 @@ impl<D: Device> Asks for herd::CacheClient<D> {
     }
 }
 
-impl<D: Device, I: Index> Asks for one_sided::OneSidedClient<D, I> {
+impl<D: Device, I: Index> StoreClient for one_sided::OneSidedClient<D, I> {
     #[inline(always)]
     fn has_room(&self, _: &[u8], is_get: bool) -> bool {
         if is_get { self.has_room_to_get() } else { self.has_room_to_change() }
@@ -108,7 +108,7 @@ impl<D: Device, I: Index> Asks for one_sided::OneSidedClient<D, I> {
     }
 }
 
-impl<D: Device> Asks for drtm::DrtmClient<D> {
+impl<D: Device> StoreClient for drtm::DrtmClient<D> {
     #[inline(always)]
     fn has_room(&self, _: &[u8], _: bool) -> bool {
         self.has_room()
@@ -159,7 +159,7 @@ pub struct Store<A, C> {
     slice: Slice,
 }
 
-impl<A: Asks, C: Clock> Store<A, C> {
+impl<A: StoreClient, C: Clock> Store<A, C> {
     /// Sends a workload's requests by these clients; its values must all have the same length. The first slice asks for
     /// `learns` keys once before everything else.
     pub fn new(clients: Vec<A>, clock: C, workload: &Workload, is_emulated: bool, learns: u64) -> Self {
@@ -236,7 +236,7 @@ impl<A: Asks, C: Clock> Store<A, C> {
     }
 }
 
-impl<A: Asks, C: Clock> Load for Store<A, C> {
+impl<A: StoreClient, C: Clock> Load for Store<A, C> {
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
         self.span = Span::begin(now_ns, end_ns);
         self.slice = Slice::new();
@@ -248,17 +248,17 @@ impl<A: Asks, C: Clock> Load for Store<A, C> {
         // Clients repeat requests that are not answered in time, so they need the exact time.
         let now_ns = self.clock.now_ns();
         let learns = !self.learning.is_empty();
-        let goes_on = learns || self.span.goes_on(now_ns, self.slice.done);
+        let may_start = learns || self.span.may_start(now_ns, self.slice.done);
         let (mut is_busy, mut left, mut wrong) = (learns, 0, 0u64);
-        for which in 0..self.clients.len() {
+        for index in 0..self.clients.len() {
             if learns {
-                self.learn(which, now_ns)?;
-            } else if goes_on {
-                is_busy |= self.ask(which, now_ns)?;
+                self.learn(index, now_ns)?;
+            } else if may_start {
+                is_busy |= self.ask(index, now_ns)?;
             }
             let Self { clients, slice, value, sampled, answers, is_emulated, contended, .. } = self;
-            clients[which].flush();
-            let came = clients[which].poll(now_ns, |outcome| {
+            clients[index].flush();
+            let completed = clients[index].poll(now_ns, |outcome| {
                 let (key, is_get) = (outcome.tag >> 1, outcome.tag & 1 == 1);
                 let mut is_hit = false;
                 match outcome.status {
@@ -273,7 +273,7 @@ impl<A: Asks, C: Clock> Load for Store<A, C> {
                     _ => wrong += 1,
                 }
                 *answers += 1;
-                if goes_on {
+                if may_start {
                     slice.done += 1;
                     slice.gets += u64::from(is_get);
                     slice.hits += u64::from(is_hit);
@@ -282,8 +282,8 @@ impl<A: Asks, C: Clock> Load for Store<A, C> {
                     }
                 }
             })?;
-            is_busy |= came > 0;
-            left += if goes_on { 0 } else { clients[which].in_flight() };
+            is_busy |= completed > 0;
+            left += if may_start { 0 } else { clients[index].in_flight() };
         }
         ensure!(wrong == 0, "{wrong} answers were wrong");
         if !self.sampled.is_empty() {
@@ -292,7 +292,7 @@ impl<A: Asks, C: Clock> Load for Store<A, C> {
                 self.slice.latency.saturating_record(done_ns.saturating_sub(asked_ns).max(1));
             }
         }
-        if !goes_on && left == 0 {
+        if !may_start && left == 0 {
             return Ok(State::Over);
         }
         Ok(State::of(is_busy))

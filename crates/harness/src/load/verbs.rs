@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 pub use link::{Cq, LinkAddress, NTH_MASK, Qp, Thread, bytes_of, check_device, digits};
 pub use message::{Exchange, Layout};
 pub use plan::{
-    Carrier, Form, Op, POINTER, SIZE_MAX, Shape, Side, THREADS_MAX, VerbsPlan, WINDOW_MAX, Wait, Work, name,
+    EchoForm, Op, POINTER, SIZE_MAX, Shape, Side, THREADS_MAX, TransportKind, VerbsPlan, WINDOW_MAX, Wait, WorkKind,
+    name,
 };
 pub use requester::Requester;
 pub use responder::{Findings, Responder};
@@ -28,7 +29,7 @@ pub use responder::{Findings, Responder};
 /// Messages between the two sides, before a measurement and after each of its slices.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Word {
+pub enum ControlMessage {
     /// The client begins, with its fabric and its plan.
     Begin(String, VerbsPlan),
     /// The links of a side: the server sends its own, and then the client.

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sinew::mem::Words;
+use sinew::mem::TableWords;
 
 use super::{STRETCH, TRACE, mixed};
 
@@ -14,7 +14,7 @@ const LINE: usize = 8;
 /// Memory whose lines are read at random.
 #[derive(Debug)]
 pub struct RandomLines {
-    words: Words,
+    words: TableWords,
     lines: Vec<u32>,
 }
 
@@ -26,7 +26,7 @@ impl RandomLines {
     /// There is not enough.
     pub fn new(bytes: usize) -> anyhow::Result<Self> {
         let count = (bytes / 64).max(1);
-        let words = Words::zeroed(count * LINE).context("memory for the limit")?;
+        let words = TableWords::zeroed(count * LINE).context("memory for the limit")?;
         (0..count).for_each(|line| words.store(line * LINE, line as u64));
         let place = |at: usize| ((u128::from(mixed(at as u64 + 1)) * count as u128) >> 64) as u32;
         Ok(Self { words, lines: (0..TRACE).map(place).collect() })

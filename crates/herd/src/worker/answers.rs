@@ -4,7 +4,7 @@ use crate::layout::Layout;
 
 /// The request to which a kept answer belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct AnswerRecord {
     /// Number of the request.
     pub sequence: u32,
     /// Latest of its attempts that was answered.
@@ -15,7 +15,7 @@ pub struct Given {
 
 /// The kept answers, by client and slot.
 pub struct Answers {
-    given: Vec<Given>,
+    records: Vec<AnswerRecord>,
     bytes: Vec<u8>,
     window: usize,
     stride: usize,
@@ -26,18 +26,18 @@ impl Answers {
         let (window, stride) = (layout.window, layout.answer_stride());
         let slots = layout.clients * window;
         // Zeroed memory costs nothing until it is used.
-        Self { given: vec![Given::default(); slots], bytes: vec![0; slots * stride], window, stride }
+        Self { records: vec![AnswerRecord::default(); slots], bytes: vec![0; slots * stride], window, stride }
     }
 
     /// Returns the record of a slot's answer, and the room for its bytes.
     #[inline(always)]
-    pub fn of(&mut self, client: u32, slot: usize) -> (&mut Given, &mut [u8]) {
+    pub fn get_mut(&mut self, client: u32, slot: usize) -> (&mut AnswerRecord, &mut [u8]) {
         let at = client as usize * self.window + slot;
-        (&mut self.given[at], &mut self.bytes[at * self.stride..][..self.stride])
+        (&mut self.records[at], &mut self.bytes[at * self.stride..][..self.stride])
     }
 
     /// Discards the answers to a client.
     pub fn forget(&mut self, client: u32) {
-        self.given[client as usize * self.window..][..self.window].fill(Given::default());
+        self.records[client as usize * self.window..][..self.window].fill(AnswerRecord::default());
     }
 }

@@ -21,7 +21,7 @@ fn what_was_appended_is_read(disk: &mut impl Disk) {
     disk.append("a", b"two").unwrap();
     disk.sync("a").unwrap();
     assert_eq!(disk.read("a").unwrap(), b"onetwo");
-    disk.cut("a", 4).unwrap();
+    disk.truncate("a", 4).unwrap();
     disk.append("a", b"x").unwrap();
     assert_eq!(disk.read("a").unwrap(), b"onetx");
     disk.create("a").unwrap();

@@ -126,7 +126,7 @@ impl Disk for HostDisk {
         Ok(())
     }
 
-    fn cut(&mut self, name: &str, len: u64) -> Result<(), DiskError> {
+    fn truncate(&mut self, name: &str, len: u64) -> Result<(), DiskError> {
         let (file, known) = self.file(name)?;
         file.set_len(len).map_err(failed)?;
         *known = len;

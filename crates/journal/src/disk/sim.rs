@@ -20,12 +20,12 @@ pub enum Fault {
     Full,
 }
 
-/// Contents of a file: as they are now, and as they surely are after a crash.
+/// Contents of a file: its bytes as they are now, and as they were last synced, which survive a crash.
 #[derive(Clone, Debug, Default)]
 struct Contents {
-    now: Vec<u8>,
-    lasting: Vec<u8>,
-    /// Length up to which `now` and `lasting` are equal, so that the sync of a long log copies only what is new.
+    bytes: Vec<u8>,
+    synced: Vec<u8>,
+    /// Length up to which `bytes` and `synced` are equal, so that the sync of a long log copies only what is new.
     same_len: usize,
     /// Length to which the file can grow, in bytes, whatever else is written.
     reserved: u64,
@@ -35,13 +35,13 @@ struct Contents {
 struct State {
     files: Vec<Contents>,
     names: BTreeMap<String, usize>,
-    lasting_names: BTreeMap<String, usize>,
+    synced_names: BTreeMap<String, usize>,
     /// Fault to come, with the number of the write at which it begins.
     fault: Option<(u64, Fault)>,
     writes: u64,
-    is_dead: bool,
+    has_crashed: bool,
     /// Bytes that all files may have together.
-    room: u64,
+    capacity: u64,
 }
 
 /// A disk whose owner can crash. Clones are the same disk.
@@ -50,32 +50,32 @@ pub struct SimDisk(Rc<RefCell<State>>);
 
 impl Contents {
     fn append(&mut self, bytes: &[u8]) {
-        self.now.extend(bytes);
+        self.bytes.extend(bytes);
     }
 
-    fn cut(&mut self, len: usize) {
-        self.now.truncate(len);
+    fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(len);
         (self.same_len, self.reserved) = (self.same_len.min(len), 0);
     }
 
     fn sync(&mut self) {
-        self.lasting.truncate(self.same_len);
-        self.lasting.extend(&self.now[self.same_len..]);
-        self.same_len = self.now.len();
+        self.synced.truncate(self.same_len);
+        self.synced.extend(&self.bytes[self.same_len..]);
+        self.same_len = self.bytes.len();
     }
 }
 
 impl State {
     /// Counts a write that is about to happen. It fails if the process has crashed or crashes at this write.
     fn write(&mut self) -> Result<(), DiskError> {
-        if self.is_dead {
+        if self.has_crashed {
             return Err(DiskError::Failed("the process has crashed".into()));
         }
         self.writes += 1;
         if let Some((at, Fault::Crash)) = self.fault
             && at == self.writes
         {
-            self.is_dead = true;
+            self.has_crashed = true;
             return Err(DiskError::Failed("the process crashes".into()));
         }
         Ok(())
@@ -88,11 +88,11 @@ impl State {
 
     fn grow(&mut self, name: &str, to: u64) -> Result<(), DiskError> {
         let taken: u64 =
-            self.names.values().map(|file| self.files[*file].reserved.max(self.files[*file].now.len() as u64)).sum();
-        let room = self.room;
+            self.names.values().map(|file| self.files[*file].reserved.max(self.files[*file].bytes.len() as u64)).sum();
+        let room = self.capacity;
         let is_full = matches!(self.fault, Some((at, Fault::Full)) if self.writes >= at);
         let file = self.file(name)?;
-        let more = to.saturating_sub(file.reserved.max(file.now.len() as u64));
+        let more = to.saturating_sub(file.reserved.max(file.bytes.len() as u64));
         if more > 0 && (is_full || taken + more > room) {
             return Err(DiskError::Full);
         }
@@ -105,7 +105,7 @@ impl SimDisk {
     /// An empty disk.
     pub fn new() -> Self {
         let disk = Self::default();
-        disk.0.borrow_mut().room = u64::MAX >> 1;
+        disk.0.borrow_mut().capacity = u64::MAX >> 1;
         disk
     }
 
@@ -126,18 +126,18 @@ impl SimDisk {
     }
 
     /// Whether the process has crashed.
-    pub fn is_dead(&self) -> bool {
-        self.0.borrow().is_dead
+    pub fn has_crashed(&self) -> bool {
+        self.0.borrow().has_crashed
     }
 
     /// Changes a byte of a file silently, also in what survives a crash.
     pub fn corrupt(&self, name: &str, at: usize) {
         let mut state = self.0.borrow_mut();
         if let Ok(file) = state.file(name)
-            && let Some(byte) = file.now.get_mut(at)
+            && let Some(byte) = file.bytes.get_mut(at)
         {
             *byte ^= 0x55;
-            (file.lasting, file.same_len) = (file.now.clone(), file.now.len());
+            (file.synced, file.same_len) = (file.bytes.clone(), file.bytes.len());
         }
     }
 
@@ -147,7 +147,7 @@ impl SimDisk {
         let mut state = self.0.borrow_mut();
         let mut random = SeededGenerator::new(seed);
         let mut coin = move || random.next_u64() >> 63 == 1;
-        let State { files, names, lasting_names, .. } = &mut *state;
+        let State { files, names, synced_names: lasting_names, .. } = &mut *state;
         let all: Vec<String> = names.keys().chain(lasting_names.keys()).cloned().collect();
         for name in all {
             let kept = if coin() { names.get(&name).copied() } else { lasting_names.get(&name).copied() };
@@ -158,17 +158,17 @@ impl SimDisk {
         }
         *names = lasting_names.clone();
         for file in files.iter_mut() {
-            let len = if coin() { file.now.len() } else { file.lasting.len() };
+            let len = if coin() { file.bytes.len() } else { file.synced.len() };
             let mut kept = vec![0; len];
             for at in (0..len).step_by(SECTOR) {
                 let end = (at + SECTOR).min(len);
-                let source = if coin() { &file.now } else { &file.lasting };
+                let source = if coin() { &file.bytes } else { &file.synced };
                 let part = &source[at.min(source.len())..end.min(source.len())];
                 kept[at..at + part.len()].copy_from_slice(part);
             }
-            *file = Contents { now: kept.clone(), same_len: len, lasting: kept, reserved: 0 };
+            *file = Contents { bytes: kept.clone(), same_len: len, synced: kept, reserved: 0 };
         }
-        (state.is_dead, state.fault) = (false, None);
+        (state.has_crashed, state.fault) = (false, None);
     }
 }
 
@@ -178,7 +178,7 @@ impl Disk for SimDisk {
     }
 
     fn read(&mut self, name: &str) -> Result<Vec<u8>, DiskError> {
-        self.0.borrow_mut().file(name).map(|file| file.now.clone())
+        self.0.borrow_mut().file(name).map(|file| file.bytes.clone())
     }
 
     fn create(&mut self, name: &str) -> Result<(), DiskError> {
@@ -193,13 +193,13 @@ impl Disk for SimDisk {
     fn reserve(&mut self, name: &str, more: u64) -> Result<(), DiskError> {
         let mut state = self.0.borrow_mut();
         state.write()?;
-        let len = state.file(name)?.now.len() as u64;
+        let len = state.file(name)?.bytes.len() as u64;
         state.grow(name, len + more)
     }
 
     fn append(&mut self, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
         let mut state = self.0.borrow_mut();
-        let len = state.file(name)?.now.len() + bytes.len();
+        let len = state.file(name)?.bytes.len() + bytes.len();
         // A process that dies during a write leaves a part of it.
         let written = match state.write() {
             Ok(()) => bytes,
@@ -214,10 +214,10 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    fn cut(&mut self, name: &str, len: u64) -> Result<(), DiskError> {
+    fn truncate(&mut self, name: &str, len: u64) -> Result<(), DiskError> {
         let mut state = self.0.borrow_mut();
         state.write()?;
-        state.file(name)?.cut(len as usize);
+        state.file(name)?.truncate(len as usize);
         Ok(())
     }
 
@@ -245,7 +245,7 @@ impl Disk for SimDisk {
     fn sync_names(&mut self) -> Result<(), DiskError> {
         let mut state = self.0.borrow_mut();
         state.write()?;
-        state.lasting_names = state.names.clone();
+        state.synced_names = state.names.clone();
         Ok(())
     }
 }
@@ -263,13 +263,13 @@ mod tests {
             let len = (word >> 8) as usize % 300;
             match word % 4 {
                 0 | 1 => file.append(&vec![step as u8; len]),
-                2 => file.cut(file.now.len().saturating_sub(len)),
+                2 => file.truncate(file.bytes.len().saturating_sub(len)),
                 _ => {
                     file.sync();
-                    synced.clone_from(&file.now);
+                    synced.clone_from(&file.bytes);
                 }
             }
-            assert_eq!(file.lasting, synced, "step {step}");
+            assert_eq!(file.synced, synced, "step {step}");
         }
     }
 

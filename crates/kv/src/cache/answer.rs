@@ -28,7 +28,7 @@ fn reply(calls: &mut BurstCalls<'_, '_>, index: usize, response: &Response<'_>) 
 }
 
 /// A request, or the reason for refusing it.
-type Asked<'a> = Result<Request<'a>, Refusal>;
+type ParsedRequest<'a> = Result<Request<'a>, Refusal>;
 
 impl Partition {
     /// Answers a burst of requests.
@@ -37,42 +37,42 @@ impl Partition {
         let mut cache = owned.cache.borrow_mut();
         let mut at = 0;
         while at < calls.len() {
-            at = owned.answer_some(&mut cache, calls, at);
+            at = owned.answer_batch(&mut cache, calls, at);
         }
     }
 }
 
 impl Owned {
     /// Answers the requests from `first` on, as many as [`KEYS_AT_ONCE`] keys allow; returns the index of the next.
-    fn answer_some(&self, cache: &mut Cache, calls: &mut BurstCalls<'_, '_>, first: usize) -> usize {
-        let mut asked = ArrayVec::<Asked<'_>, MAX_BURST>::new();
+    fn answer_batch(&self, cache: &mut Cache, calls: &mut BurstCalls<'_, '_>, first: usize) -> usize {
+        let mut requests = ArrayVec::<ParsedRequest<'_>, MAX_BURST>::new();
         let mut keys = ArrayVec::<Key<'_>, KEYS_AT_ONCE>::new();
         let mut next = first;
         // Stop while there is still room for the keys of any one request.
-        while next < calls.len() && keys.len() <= KEYS_AT_ONCE - KEYS_MAX && !asked.is_full() {
-            asked.push(self.take_in(cache, calls.request(next), &mut keys));
+        while next < calls.len() && keys.len() <= KEYS_AT_ONCE - KEYS_MAX && !requests.is_full() {
+            requests.push(self.read_request(cache, calls.request(next), &mut keys));
             next += 1;
         }
         for key in &mut keys {
             cache.prefetch_item(key);
         }
         let mut keys = &keys[..];
-        for (index, asked) in (first..).zip(&asked) {
-            let count = match asked {
+        for (index, request) in (first..).zip(&requests) {
+            let count = match request {
                 Ok(Request::GetMany(many)) => many.count(),
                 Ok(Request::Info | Request::Stats | Request::Flush) | Err(_) => 0,
                 Ok(_) => 1,
             };
-            let (own, rest) = keys.split_at(count);
+            let (own_keys, rest) = keys.split_at(count);
             keys = rest;
-            self.answer_one(cache, calls, index, asked, own);
+            self.answer_one(cache, calls, index, request, own_keys);
         }
         next
     }
 
     /// Reads a request and prefetches the buckets of its keys.
     #[inline(always)]
-    fn take_in<'a>(
+    fn read_request<'a>(
         &self,
         cache: &Cache,
         request: &'a [u8],
@@ -92,13 +92,13 @@ impl Owned {
             Request::Get { key } | Request::Inspect { key } | Request::Delete { key } => add(key)?,
             Request::Touch { key, .. } | Request::Add { key, .. } => add(key)?,
             Request::Put(put) => add(put.key)?,
-            Request::GetMany(many) => self.take_in_many(cache, &many, keys)?,
+            Request::GetMany(many) => self.read_keys(cache, &many, keys)?,
             Request::Info | Request::Stats | Request::Flush => {}
         }
         Ok(request)
     }
 
-    fn take_in_many<'a>(
+    fn read_keys<'a>(
         &self,
         cache: &Cache,
         many: &Keys<'a>,
@@ -128,11 +128,11 @@ impl Owned {
         cache: &mut Cache,
         calls: &mut BurstCalls<'_, '_>,
         index: usize,
-        asked: &Asked<'_>,
+        request: &ParsedRequest<'_>,
         keys: &[Key<'_>],
     ) {
         let now_s = self.now_s.get();
-        let response = match (asked, keys) {
+        let response = match (request, keys) {
             (Ok(Request::Get { .. }), [key]) => match cache.get(key, now_s) {
                 Some(item) => {
                     return calls.reply_with(index, VALUE_AT + item.value_len(), |target| {
@@ -153,7 +153,7 @@ impl Owned {
                 }
                 None => Response::Miss,
             },
-            (Ok(Request::Put(put)), [key]) => match cache.put(key, put.value, &put_of(&put.options, now_s), now_s) {
+            (Ok(Request::Put(put)), [key]) => match cache.put(key, put.value, &to_put(&put.options, now_s), now_s) {
                 Ok(version) => Response::Stored { version },
                 Err(error) => Response::Refused(error.into()),
             },
@@ -167,7 +167,7 @@ impl Owned {
             (Ok(Request::GetMany(_)), keys) => return self.answer_many(cache, calls, index, keys),
             (Ok(Request::Info), _) => Response::Info(self.info()),
             (Ok(Request::Stats), _) => Response::Stats(self.stats(cache)),
-            (Ok(request), keys) => answer_seldom(cache, request, keys, now_s),
+            (Ok(request), keys) => answer_rare(cache, request, keys, now_s),
             (Err(refusal), _) => Response::Refused(*refusal),
         };
         if let Response::Refused(refusal) = &response
@@ -208,13 +208,15 @@ impl Owned {
 
 /// Executes the rarer requests. Out of line, so that the common ones do not pay for them.
 #[cold]
-fn answer_seldom(cache: &mut Cache, request: &Request<'_>, keys: &[Key<'_>], now_s: u32) -> Response<'static> {
+fn answer_rare(cache: &mut Cache, request: &Request<'_>, keys: &[Key<'_>], now_s: u32) -> Response<'static> {
     match (request, keys) {
-        (Request::Touch { lives_s, .. }, [key]) => match cache.touch(key, None, Some(end_of(*lives_s, now_s)), now_s) {
-            Ok(_) => Response::Touched,
-            Err(PutError::Absent) => Response::Miss,
-            Err(error) => Response::Refused(error.into()),
-        },
+        (Request::Touch { lives_s, .. }, [key]) => {
+            match cache.touch(key, None, Some(expires_at_s(*lives_s, now_s)), now_s) {
+                Ok(_) => Response::Touched,
+                Err(PutError::Absent) => Response::Miss,
+                Err(error) => Response::Refused(error.into()),
+            }
+        }
         (Request::Add { delta, .. }, [key]) => add(cache, key, *delta, now_s),
         (Request::Flush, _) => {
             cache.clear();
@@ -252,11 +254,11 @@ fn number_of(value: &[u8]) -> Option<u64> {
 
 /// Converts options: a client gives a lifetime, the table stores the time of expiry by our clock.
 #[inline(always)]
-fn put_of(options: &PutOptions, now_s: u32) -> Put {
-    Put { when: options.when, flags: options.flags, expires_s: end_of(options.lives_s, now_s) }
+fn to_put(options: &PutOptions, now_s: u32) -> Put {
+    Put { when: options.when, flags: options.flags, expires_s: expires_at_s(options.lives_s, now_s) }
 }
 
 #[inline(always)]
-fn end_of(lives_s: u32, now_s: u32) -> u32 {
+fn expires_at_s(lives_s: u32, now_s: u32) -> u32 {
     if lives_s == 0 { 0 } else { now_s.saturating_add(lives_s) }
 }

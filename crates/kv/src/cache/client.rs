@@ -29,7 +29,7 @@ pub struct Item {
 }
 
 /// Error for an answer of the wrong kind, which [`Pipeline`] has already ruled out.
-const OTHER: Malformed = Malformed { what: "it is of another kind than the request" };
+const WRONG_KIND: Malformed = Malformed { what: "it is of another kind than the request" };
 
 impl<E: Endpoint> Client<E> {
     /// Connects to all partitions of a cache: see [`Connecting::begin`].
@@ -82,9 +82,9 @@ impl<E: Endpoint> Client<E> {
     /// Waits for the answer to the latest request.
     fn wait<T>(&mut self, take: impl FnOnce(Response<'_>) -> Option<T>) -> Result<T, Error> {
         loop {
-            let answer = self.pipeline.wait()?.ok_or(OTHER)?;
+            let answer = self.pipeline.wait()?.ok_or(WRONG_KIND)?;
             if answer.tag == self.tag {
-                return take(answer.response?).ok_or(OTHER.into());
+                return take(answer.response?).ok_or(WRONG_KIND.into());
             }
         }
     }
@@ -219,7 +219,7 @@ impl<E: Endpoint> Client<E> {
                         _ if answer.tag != tag => continue,
                         Ok(Response::Values(found)) => found,
                         Ok(_) => {
-                            failure = Some(OTHER.into());
+                            failure = Some(WRONG_KIND.into());
                             continue;
                         }
                         Err(error) => {

@@ -38,7 +38,7 @@ pub struct Connecting<E: Endpoint> {
     addresses: Box<dyn Iterator<Item = String>>,
     config: ClientConfig,
     /// In the order of their addresses, each with the endpoint's answer once it is there.
-    found: Vec<(Channel, Option<Info>)>,
+    servers: Vec<(Channel, Option<Info>)>,
 }
 
 impl<E: Endpoint> Connecting<E> {
@@ -54,7 +54,7 @@ impl<E: Endpoint> Connecting<E> {
         A: IntoIterator<Item = String>,
         A::IntoIter: 'static,
     {
-        let mut connecting = Self { rpc, addresses: Box::new(addresses.into_iter()), config, found: Vec::new() };
+        let mut connecting = Self { rpc, addresses: Box::new(addresses.into_iter()), config, servers: Vec::new() };
         connecting.begin_next(1)?;
         Ok(connecting)
     }
@@ -66,7 +66,7 @@ impl<E: Endpoint> Connecting<E> {
 
     /// Begins to connect to the next address; `partitions` is the number of partitions, for the error message.
     fn begin_next(&mut self, partitions: usize) -> Result<(), Error> {
-        let addresses = self.found.len();
+        let addresses = self.servers.len();
         let address = self.addresses.next().ok_or(Error::Addresses { partitions, addresses })?;
         let address: Address = address.parse().map_err(|error| ConnectError::from(PortError::from(error)))?;
         let window = self.config.window.max(1);
@@ -78,7 +78,7 @@ impl<E: Endpoint> Connecting<E> {
         let timeout_ns = self.config.timeout_ns.map(|ns| ns.saturating_add(self.rpc.config().connect_timeout_ns));
         let options = CallOptions::tag(addresses as u64).timeout_ns(timeout_ns.unwrap_or(u64::MAX));
         channel.enqueue_request(&mut self.rpc, REQUESTS, request, response, options)?;
-        self.found.push((channel, None));
+        self.servers.push((channel, None));
         Ok(())
     }
 
@@ -89,42 +89,42 @@ impl<E: Endpoint> Connecting<E> {
     /// The reason why the client cannot connect.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let mut all_open = true;
-        for (channel, _) in &mut self.found {
+        for (channel, _) in &mut self.servers {
             all_open &= channel.poll(&mut self.rpc)?;
         }
         while let Some(completion) = self.rpc.poll_completion() {
-            self.told(&completion)?;
+            self.on_info(&completion)?;
         }
-        // Channels that `told` has just begun are not open yet.
+        // Channels that `on_info` has just begun are not open yet.
         Ok(all_open && self.is_complete())
     }
 
     /// Whether every partition was found.
     fn is_complete(&self) -> bool {
-        let partitions = self.found.first().and_then(|(_, info)| *info).map(|info| usize::from(info.partitions));
-        partitions == Some(self.found.len()) && self.found.iter().all(|(_, info)| info.is_some())
+        let partitions = self.servers.first().and_then(|(_, info)| *info).map(|info| usize::from(info.partitions));
+        partitions == Some(self.servers.len()) && self.servers.iter().all(|(_, info)| info.is_some())
     }
 
-    fn told(&mut self, completion: &Completion) -> Result<(), Error> {
+    fn on_info(&mut self, completion: &Completion) -> Result<(), Error> {
         completion.result.clone()?;
         match Response::read(&completion.response)? {
-            Response::Info(info) => self.take_in(completion.tag as usize, info),
+            Response::Info(info) => self.record_info(completion.tag as usize, info),
             Response::Refused(refusal) => Err(refusal.into()),
             _ => Err(Malformed { what: "it does not say which partition it is" }.into()),
         }
     }
 
-    fn take_in(&mut self, index: usize, info: Info) -> Result<(), Error> {
+    fn record_info(&mut self, index: usize, info: Info) -> Result<(), Error> {
         let (partition, partitions) = (usize::from(info.partition), usize::from(info.partitions));
-        let others = self.found.iter().filter_map(|(_, info)| *info);
+        let others = self.servers.iter().filter_map(|(_, info)| *info);
         let fits = partitions == Partitions::new(partitions).count()
             && partition < partitions
             && others.clone().all(|other| other.partition != info.partition && other.partitions == info.partitions);
-        let Some((channel, said)) = self.found.get_mut(index) else { return Ok(()) };
+        let Some((channel, known)) = self.servers.get_mut(index) else { return Ok(()) };
         if !fits {
             return Err(Error::Partition { address: channel.address().to_string(), partition, partitions });
         }
-        *said = Some(info);
+        *known = Some(info);
         if index == 0 {
             (1..partitions).try_for_each(|_| self.begin_next(partitions))?;
         }
@@ -137,9 +137,9 @@ impl<E: Endpoint> Connecting<E> {
     ///
     /// [`Error::Alloc`]; [`Error::Addresses`] when a partition is missing.
     pub fn finish(self) -> Result<Pipeline<E>, Error> {
-        let (addresses, ClientConfig { window, timeout_ns }) = (self.found.len(), self.config);
+        let (addresses, ClientConfig { window, timeout_ns }) = (self.servers.len(), self.config);
         let mut owners: Vec<_> =
-            self.found.into_iter().filter_map(|(channel, info)| info.map(|info| (info, channel))).collect();
+            self.servers.into_iter().filter_map(|(channel, info)| info.map(|info| (info, channel))).collect();
         owners.sort_by_key(|(info, _)| info.partition);
         let Some(&(info, _)) = owners.first() else { return Err(Error::Addresses { partitions: 1, addresses }) };
         if owners.len() != usize::from(info.partitions) {

@@ -74,7 +74,7 @@ pub struct Pipeline<E: Endpoint> {
     /// By partition.
     owners: Vec<Owner>,
     /// By request number.
-    asked: Vec<Asked>,
+    pending: Vec<PendingRequest>,
     idle: Vec<Idle>,
     /// The call whose answer was handed out last; the answer borrows its buffers.
     last: Option<Completion>,
@@ -102,7 +102,7 @@ enum Kind {
 }
 
 /// A request in flight.
-struct Asked {
+struct PendingRequest {
     tag: u64,
     kind: Kind,
     /// For a request for several keys, the indices of its keys among the caller's.
@@ -138,13 +138,13 @@ impl<E: Endpoint> Pipeline<E> {
         let idle = (0..window)
             .map(|number| Ok(Idle { number, request: rpc.alloc(BUFFER_LEN)?, response: rpc.alloc(BUFFER_LEN)? }));
         let idle = idle.collect::<Result<_, AllocError>>()?;
-        let asked = || Asked { tag: 0, kind: Kind::Stats, keys: Vec::with_capacity(KEYS_MAX) };
+        let new_pending = || PendingRequest { tag: 0, kind: Kind::Stats, keys: Vec::with_capacity(KEYS_MAX) };
         Ok(Self {
             partitions: Partitions::new(owners.len()),
             info,
             timeout_ns: timeout_ns.unwrap_or(NEVER),
             owners,
-            asked: (0..window).map(|_| asked()).collect(),
+            pending: (0..window).map(|_| new_pending()).collect(),
             idle,
             last: None,
             rpc,
@@ -168,12 +168,12 @@ impl<E: Endpoint> Pipeline<E> {
 
     /// Requests that may be in flight.
     pub fn window(&self) -> usize {
-        self.asked.len()
+        self.pending.len()
     }
 
     /// Requests whose answers have not been taken yet.
     pub fn in_flight(&self) -> usize {
-        self.asked.len() - self.idle.len() - usize::from(self.last.is_some())
+        self.pending.len() - self.idle.len() - usize::from(self.last.is_some())
     }
 
     /// Sets the time-out of later requests that have none of their own; `None` waits as long as it takes. See
@@ -195,7 +195,7 @@ impl<E: Endpoint> Pipeline<E> {
     /// [`Error::WindowFull`], [`Error::KeyTooLong`], or an error of the endpoint; then nothing was sent.
     #[inline]
     pub fn get(&mut self, key: &[u8], options: impl Into<RequestOptions>) -> Result<CallId, Error> {
-        self.ask_of_key(key, &Request::Get { key }, Kind::Get, options.into())
+        self.request_key(key, &Request::Get { key }, Kind::Get, options.into())
     }
 
     /// Asks for the value of `key` with its flags, lifetime and version: [`Response::Item`] or [`Response::Miss`].
@@ -204,7 +204,7 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// As [`Self::get`].
     pub fn inspect(&mut self, key: &[u8], options: impl Into<RequestOptions>) -> Result<CallId, Error> {
-        self.ask_of_key(key, &Request::Inspect { key }, Kind::Inspect, options.into())
+        self.request_key(key, &Request::Inspect { key }, Kind::Inspect, options.into())
     }
 
     /// Stores a value: [`Response::Stored`].
@@ -218,16 +218,17 @@ impl<E: Endpoint> Pipeline<E> {
         &mut self,
         key: &[u8],
         value: &[u8],
-        how: PutOptions,
+        put_options: PutOptions,
         options: impl Into<RequestOptions>,
     ) -> Result<CallId, Error> {
-        let put = Request::Put(Put { key, value, options: how });
-        self.ask_of_key(key, &put, Kind::Put, options.into()).map_err(|error| self.why_not_put(error, value.len()))
+        let put = Request::Put(Put { key, value, options: put_options });
+        self.request_key(key, &put, Kind::Put, options.into())
+            .map_err(|error| self.refine_put_error(error, value.len()))
     }
 
     /// Turns a message that is too long into the refusal that the server would have given.
     #[cold]
-    fn why_not_put(&self, error: Error, value_len: usize) -> Error {
+    fn refine_put_error(&self, error: Error, value_len: usize) -> Error {
         let (len, max) = (value_len as u64, self.info.value_len_max.into());
         match error {
             Error::Enqueue(EnqueueError::TooLarge { .. }) if len > max => Refusal::ValueTooLong { len, max }.into(),
@@ -241,7 +242,7 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// As [`Self::get`].
     pub fn delete(&mut self, key: &[u8], options: impl Into<RequestOptions>) -> Result<CallId, Error> {
-        self.ask_of_key(key, &Request::Delete { key }, Kind::Delete, options.into())
+        self.request_key(key, &Request::Delete { key }, Kind::Delete, options.into())
     }
 
     /// Sets the lifetime of an item to `lives_s` seconds from now, or to for ever when 0: [`Response::Touched`] or
@@ -251,7 +252,7 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// As [`Self::get`].
     pub fn touch(&mut self, key: &[u8], lives_s: u32, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
-        self.ask_of_key(key, &Request::Touch { key, lives_s }, Kind::Touch, options.into())
+        self.request_key(key, &Request::Touch { key, lives_s }, Kind::Touch, options.into())
     }
 
     /// Adds to the number that a value holds ([`Request::Add`]): [`Response::Number`] with the sum, or
@@ -261,7 +262,7 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// As [`Self::get`].
     pub fn add(&mut self, key: &[u8], delta: i64, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
-        self.ask_of_key(key, &Request::Add { key, delta }, Kind::Add, options.into())
+        self.request_key(key, &Request::Add { key, delta }, Kind::Add, options.into())
     }
 
     /// Removes all items of a partition: [`Response::Flushed`].
@@ -275,7 +276,7 @@ impl<E: Endpoint> Pipeline<E> {
     /// When the partition does not exist.
     pub fn flush(&mut self, partition: usize, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
         let write = |target: &mut [u8]| Request::Flush.write(target);
-        self.ask(partition, Request::Flush.len(), Kind::Flush, options.into(), write).map(|(_, call)| call)
+        self.request(partition, Request::Flush.len(), Kind::Flush, options.into(), write).map(|(_, call)| call)
     }
 
     /// Asks for the values of up to [`KEYS_MAX`] keys, in one request to each partition that owns some of them. Returns
@@ -305,12 +306,12 @@ impl<E: Endpoint> Pipeline<E> {
         }
         for at in (0..keys.len()).filter(|at| is_first(*at)) {
             let owner = owners[at];
-            let own = || owners.iter().zip(keys).filter(move |(of, _)| **of == owner).map(|(_, key)| *key);
+            let own_keys = || owners.iter().zip(keys).filter(move |(of, _)| **of == owner).map(|(_, key)| *key);
             let (number, _) =
-                self.ask(usize::from(owner), Keys::request_len(own()), Kind::GetMany, options, |target| {
-                    Keys::write_request(own(), target);
+                self.request(usize::from(owner), Keys::request_len(own_keys()), Kind::GetMany, options, |target| {
+                    Keys::write_request(own_keys(), target);
                 })?;
-            let indices = &mut self.asked[number].keys;
+            let indices = &mut self.pending[number].keys;
             indices.clear();
             indices.extend((0u16..).zip(owners).filter(|(_, of)| **of == owner).map(|(index, _)| index));
             requests += 1;
@@ -329,7 +330,7 @@ impl<E: Endpoint> Pipeline<E> {
     /// When the partition does not exist.
     pub fn stats(&mut self, partition: usize, options: impl Into<RequestOptions>) -> Result<CallId, Error> {
         let write = |target: &mut [u8]| Request::Stats.write(target);
-        self.ask(partition, Request::Stats.len(), Kind::Stats, options.into(), write).map(|(_, call)| call)
+        self.request(partition, Request::Stats.len(), Kind::Stats, options.into(), write).map(|(_, call)| call)
     }
 
     /// Turns the endpoint's loop once: sends what was enqueued and processes what has arrived. Returns whether anything
@@ -361,14 +362,14 @@ impl<E: Endpoint> Pipeline<E> {
         if self.in_flight() == 0 {
             return Ok(None);
         }
-        let mut over = self.rpc.poll_completion();
-        if over.is_none() {
+        let mut completion = self.rpc.poll_completion();
+        if completion.is_none() {
             self.rpc.run_until(|rpc| {
-                over = over.take().or_else(|| rpc.poll_completion());
-                over.is_some()
+                completion = completion.take().or_else(|| rpc.poll_completion());
+                completion.is_some()
             })?;
         }
-        Ok(over.map(|completion| self.answer(completion)))
+        Ok(completion.map(|completion| self.answer(completion)))
     }
 
     fn free(&self) -> usize {
@@ -376,7 +377,7 @@ impl<E: Endpoint> Pipeline<E> {
     }
 
     #[inline]
-    fn ask_of_key(
+    fn request_key(
         &mut self,
         key: &[u8],
         request: &Request<'_>,
@@ -385,12 +386,12 @@ impl<E: Endpoint> Pipeline<E> {
     ) -> Result<CallId, Error> {
         check_key(key)?;
         let partition = self.partitions.of(key);
-        self.ask(partition, request.len(), kind, options, |target| request.write(target)).map(|(_, call)| call)
+        self.request(partition, request.len(), kind, options, |target| request.write(target)).map(|(_, call)| call)
     }
 
     /// Enqueues a request; returns its number and its id.
     #[inline]
-    fn ask(
+    fn request(
         &mut self,
         partition: usize,
         len: usize,
@@ -406,9 +407,9 @@ impl<E: Endpoint> Pipeline<E> {
         }
         write(&mut idle.request);
         let Idle { number, request, response } = idle;
-        let asked = &mut self.asked[number];
-        (asked.tag, asked.kind) = (options.tag, kind);
-        asked.keys.clear();
+        let pending = &mut self.pending[number];
+        (pending.tag, pending.kind) = (options.tag, kind);
+        pending.keys.clear();
         let owner = &mut self.owners[partition];
         owner.next = if owner.next + 1 >= owner.sessions.len() { 0 } else { owner.next + 1 };
         let session = owner.sessions[owner.next];
@@ -423,7 +424,7 @@ impl<E: Endpoint> Pipeline<E> {
             Ok(call) => Ok((number, call)),
             Err(rejected) => {
                 let options = CallOptions::tag(tag).timeout_ns(timeout_ns);
-                self.enqueue_again(partition, number, rejected, options).map(|call| (number, call))
+                self.retry_rejected(partition, number, rejected, options).map(|call| (number, call))
             }
         }
     }
@@ -444,7 +445,7 @@ impl<E: Endpoint> Pipeline<E> {
 
     /// Tries a rejected request once more, over a new session where the old one was lost: the server may be back.
     #[cold]
-    fn enqueue_again(
+    fn retry_rejected(
         &mut self,
         partition: usize,
         number: usize,
@@ -460,7 +461,7 @@ impl<E: Endpoint> Pipeline<E> {
                         let Rejected { request, response, .. } = rejected;
                         match self.rpc.enqueue_request(session, REQUESTS, request, response, options) {
                             Ok(call) => return Ok(call),
-                            Err(again) => (again.error.into(), again),
+                            Err(rejected) => (rejected.error.into(), rejected),
                         }
                     }
                     Err(error) => (error.into(), rejected),
@@ -506,13 +507,13 @@ impl<E: Endpoint> Pipeline<E> {
     fn answer(&mut self, completion: Completion) -> Answer<'_> {
         self.drop_events();
         let Completion { tag: number, result, .. } = self.last.insert(completion);
-        let asked = &self.asked[*number as usize];
+        let pending = &self.pending[*number as usize];
         let result = std::mem::replace(result, Ok(()));
         let response = match result {
-            Ok(()) => self.last.as_ref().map_or_else(|| Err(NOT_ASKED.into()), |last| read(asked, &last.response)),
+            Ok(()) => self.last.as_ref().map_or_else(|| Err(UNEXPECTED.into()), |last| read(pending, &last.response)),
             Err(error) => Err(error.into()),
         };
-        Answer { tag: asked.tag, keys: &asked.keys, response }
+        Answer { tag: pending.tag, keys: &pending.keys, response }
     }
 }
 
@@ -521,25 +522,25 @@ fn check_key(key: &[u8]) -> Result<(), Error> {
     if key.len() <= KEY_LEN_MAX { Ok(()) } else { Err(Error::KeyTooLong { len: key.len() }) }
 }
 
-const NOT_ASKED: Malformed = Malformed { what: "it answers something that was not asked" };
+const UNEXPECTED: Malformed = Malformed { what: "it answers something that was not asked" };
 
 /// Reads a response and checks that it answers the request.
 #[inline]
-fn read<'a>(asked: &Asked, bytes: &'a [u8]) -> Result<Response<'a>, Error> {
+fn read<'a>(pending: &PendingRequest, bytes: &'a [u8]) -> Result<Response<'a>, Error> {
     let response = Response::read(bytes)?;
-    let fits = match (&response, asked.kind) {
+    let fits = match (&response, pending.kind) {
         (Response::Refused(refusal), _) => return Err((*refusal).into()),
         (Response::Miss, kind) => matches!(kind, Kind::Get | Kind::Inspect | Kind::Delete | Kind::Touch | Kind::Add),
         (Response::Value(_), kind) => kind == Kind::Get,
         (Response::Item(_), kind) => kind == Kind::Inspect,
         (Response::Stored { .. }, kind) => kind == Kind::Put,
         (Response::Deleted, kind) => kind == Kind::Delete,
-        (Response::Values(values), kind) => kind == Kind::GetMany && values.count() == asked.keys.len(),
+        (Response::Values(values), kind) => kind == Kind::GetMany && values.count() == pending.keys.len(),
         (Response::Stats(_), kind) => kind == Kind::Stats,
         (Response::Touched, kind) => kind == Kind::Touch,
         (Response::Number(_), kind) => kind == Kind::Add,
         (Response::Flushed, kind) => kind == Kind::Flush,
         (Response::Info(_), _) => false,
     };
-    if fits { Ok(response) } else { Err(NOT_ASKED.into()) }
+    if fits { Ok(response) } else { Err(UNEXPECTED.into()) }
 }

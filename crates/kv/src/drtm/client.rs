@@ -50,7 +50,7 @@ pub struct ClientStats {
     /// READs.
     pub reads: u64,
     /// READs that found a change under way, or an item that had moved.
-    pub again: u64,
+    pub reads_repeated: u64,
     /// Compare-and-swaps.
     pub atomics: u64,
     /// WRITEs.
@@ -64,7 +64,7 @@ pub struct ClientStats {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ask {
+enum RequestKind {
     Get,
     Put,
     Delete,
@@ -72,7 +72,7 @@ enum Ask {
 
 /// The operation that a request has in flight, or will start after a wait.
 #[derive(Clone, Copy, Debug)]
-enum Act {
+enum Action {
     Read(Span),
     /// Compare-and-swap of the lock word, expected as it was last seen.
     Lock(u32, LockWord),
@@ -85,8 +85,8 @@ enum Act {
 }
 
 /// The state of a request.
-struct Asked {
-    ask: Ask,
+struct PendingRequest {
+    kind: RequestKind,
     tag: u64,
     asked_ns: u64,
     key: Vec<u8>,
@@ -94,7 +94,7 @@ struct Asked {
     search: Search,
     /// Time at which the current search began.
     search_ns: u64,
-    act: Act,
+    action: Action,
     conflicts: u32,
     /// Absent while a READ or a compare-and-swap uses it.
     buffer: Option<MessageBuffer>,
@@ -130,28 +130,28 @@ impl<D: Device> Joining<D> {
         let layout: Layout = inner.index(table, welcome)?;
         let calls = inner.calls.join(&welcome.calls)?;
         inner.qp.connect(Some(&welcome.reads))?;
-        let asked = |buffer| Asked {
-            ask: Ask::Get,
+        let new_pending = |buffer| PendingRequest {
+            kind: RequestKind::Get,
             tag: 0,
             asked_ns: 0,
             key: Vec::with_capacity(64),
             value: Vec::with_capacity(64),
             search: layout.search(&[]).0,
             search_ns: 0,
-            act: Act::Insert,
+            action: Action::Insert,
             conflicts: 0,
             buffer: Some(buffer),
             staged: None,
         };
-        let asked: Vec<_> = inner.buffers.into_iter().map(asked).collect();
+        let pending: Vec<_> = inner.buffers.into_iter().map(new_pending).collect();
         Ok(DrtmClient {
             layout,
             holder: u16::from_le_bytes(*holder),
             locations: Locations::new(config.locations),
-            free: (0..asked.len()).rev().collect(),
-            waiting: Vec::with_capacity(asked.len()),
+            free: (0..pending.len()).rev().collect(),
+            waiting: Vec::with_capacity(pending.len()),
             answered: Vec::with_capacity(BURST),
-            asked,
+            pending,
             completions: Vec::with_capacity(BURST),
             image: Vec::new(),
             qp: inner.qp,
@@ -175,7 +175,7 @@ pub struct DrtmClient<D: Device> {
     /// This client's number in lock words.
     holder: u16,
     locations: Locations,
-    asked: Vec<Asked>,
+    pending: Vec<PendingRequest>,
     free: Vec<usize>,
     /// Requests that wait, each with the time at which it goes on.
     waiting: Vec<(u64, usize)>,
@@ -215,7 +215,7 @@ impl<D: Device> DrtmClient<D> {
     /// Requests in flight.
     #[inline]
     pub fn in_flight(&self) -> usize {
-        self.asked.len() - self.free.len()
+        self.pending.len() - self.free.len()
     }
 
     /// Whether another request would be accepted.
@@ -231,7 +231,7 @@ impl<D: Device> DrtmClient<D> {
     /// [`AskError`]; then nothing was asked.
     #[inline]
     pub fn get(&mut self, tag: u64, key: &[u8], now_ns: u64) -> Result<(), AskError> {
-        self.ask(Ask::Get, tag, key, &[], now_ns)
+        self.request(RequestKind::Get, tag, key, &[], now_ns)
     }
 
     /// Stores a value: in place if the key has an item, else by a message to the owner.
@@ -241,7 +241,7 @@ impl<D: Device> DrtmClient<D> {
     /// [`AskError`]; then nothing was asked.
     #[inline]
     pub fn put(&mut self, tag: u64, key: &[u8], value: &[u8], now_ns: u64) -> Result<(), AskError> {
-        self.ask(Ask::Put, tag, key, value, now_ns)
+        self.request(RequestKind::Put, tag, key, value, now_ns)
     }
 
     /// Deletes an item: locks its record, and asks the owner to remove it.
@@ -250,30 +250,30 @@ impl<D: Device> DrtmClient<D> {
     ///
     /// [`AskError`]; then nothing was asked.
     pub fn delete(&mut self, tag: u64, key: &[u8], now_ns: u64) -> Result<(), AskError> {
-        self.ask(Ask::Delete, tag, key, &[], now_ns)
+        self.request(RequestKind::Delete, tag, key, &[], now_ns)
     }
 
     #[inline]
-    fn ask(&mut self, ask: Ask, tag: u64, key: &[u8], value: &[u8], now_ns: u64) -> Result<(), AskError> {
+    fn request(&mut self, kind: RequestKind, tag: u64, key: &[u8], value: &[u8], now_ns: u64) -> Result<(), AskError> {
         check_key(key)?;
         let (len, max) = (key.len() + value.len(), self.config.reads.owner.item_len_max);
         if len > max {
             return Err(AskError::Request(RequestError::TooLong { len, max }));
         }
         let Some(slot) = self.free.pop() else { return Err(AskError::Full) };
-        let asked = &mut self.asked[slot];
-        (asked.ask, asked.tag, asked.asked_ns, asked.conflicts) = (ask, tag, now_ns, 0);
-        asked.key.clear();
-        asked.key.extend_from_slice(key);
-        asked.value.clear();
-        asked.value.extend_from_slice(value);
-        let act = if value.len() > self.layout.value_len_max as usize {
+        let pending = &mut self.pending[slot];
+        (pending.kind, pending.tag, pending.asked_ns, pending.conflicts) = (kind, tag, now_ns, 0);
+        pending.key.clear();
+        pending.key.extend_from_slice(key);
+        pending.value.clear();
+        pending.value.extend_from_slice(value);
+        let action = if value.len() > self.layout.value_len_max as usize {
             // Too long for the table: the owner's refusal gives the answer.
-            Act::Insert
+            Action::Insert
         } else {
-            self.first(slot, true, now_ns)
+            self.first_action(slot, true, now_ns)
         };
-        if self.act(slot, act) {
+        if self.perform(slot, action) {
             return Ok(());
         }
         self.free.push(slot);
@@ -282,19 +282,21 @@ impl<D: Device> DrtmClient<D> {
 
     /// Returns the first operation of a request. `may_lock` permits locking a remembered record without a READ before.
     #[inline(always)]
-    fn first(&mut self, slot: usize, may_lock: bool, now_ns: u64) -> Act {
-        let asked = &mut self.asked[slot];
-        asked.search_ns = now_ns;
-        let (search, span) = self.layout.search(&asked.key);
+    fn first_action(&mut self, slot: usize, may_lock: bool, now_ns: u64) -> Action {
+        let pending = &mut self.pending[slot];
+        pending.search_ns = now_ns;
+        let (search, span) = self.layout.search(&pending.key);
         let location = self.locations.get(search.hash()).filter(|(record, _)| *record < self.layout.records);
-        asked.search = search;
+        pending.search = search;
         match location {
-            None => Act::Read(span),
-            Some((record, version)) if may_lock && asked.ask != Ask::Get => Act::Lock(record, LockWord::free(version)),
+            None => Action::Read(span),
+            Some((record, version)) if may_lock && pending.kind != RequestKind::Get => {
+                Action::Lock(record, LockWord::free(version))
+            }
             Some((record, _)) => {
-                let (search, span) = self.layout.search_record(&asked.key, record);
-                asked.search = search;
-                Act::Read(span)
+                let (search, span) = self.layout.search_record(&pending.key, record);
+                pending.search = search;
+                Action::Read(span)
             }
         }
     }
@@ -302,13 +304,13 @@ impl<D: Device> DrtmClient<D> {
     /// Starts an operation, or lets it wait until a call to the owner can be made; returns false if the connection
     /// accepts no more.
     #[inline]
-    fn act(&mut self, slot: usize, act: Act) -> bool {
-        self.asked[slot].act = act;
-        match act {
-            Act::Read(span) => self.read(slot, span),
-            Act::Lock(record, lock) => self.compare_swap(slot, record, lock, lock.held_by(self.holder)),
-            Act::Store(record, lock) => self.store(slot, record, lock),
-            Act::Insert | Act::Remove(..) => match self.call(slot) {
+    fn perform(&mut self, slot: usize, action: Action) -> bool {
+        self.pending[slot].action = action;
+        match action {
+            Action::Read(span) => self.read(slot, span),
+            Action::Lock(record, lock) => self.compare_swap(slot, record, lock, lock.held_by(self.holder)),
+            Action::Store(record, lock) => self.store(slot, record, lock),
+            Action::Insert | Action::Remove(..) => match self.call(slot) {
                 Err(RequestError::Full) => {
                     self.waiting.push((0, slot));
                     true
@@ -319,9 +321,9 @@ impl<D: Device> DrtmClient<D> {
     }
 
     fn read(&mut self, slot: usize, span: Span) -> bool {
-        let Some(mut buffer) = self.asked[slot].buffer.take() else { return false };
+        let Some(mut buffer) = self.pending[slot].buffer.take() else { return false };
         let Some(remote) = self.memory.at(span.offset).filter(|_| buffer.resize(span.len).is_ok()) else {
-            self.asked[slot].buffer = Some(buffer);
+            self.pending[slot].buffer = Some(buffer);
             return false;
         };
         let mut target = Scatter::new();
@@ -331,10 +333,10 @@ impl<D: Device> DrtmClient<D> {
     }
 
     fn compare_swap(&mut self, slot: usize, record: u32, expected: LockWord, desired: LockWord) -> bool {
-        let Some(mut target) = self.asked[slot].buffer.take() else { return false };
-        let place = self.memory.at(self.layout.record_span(record).offset);
-        let Some(remote) = place.filter(|_| target.resize(size_of::<u64>()).is_ok()) else {
-            self.asked[slot].buffer = Some(target);
+        let Some(mut target) = self.pending[slot].buffer.take() else { return false };
+        let location = self.memory.at(self.layout.record_span(record).offset);
+        let Some(remote) = location.filter(|_| target.resize(size_of::<u64>()).is_ok()) else {
+            self.pending[slot].buffer = Some(target);
             return false;
         };
         self.stats.atomics += 1;
@@ -348,7 +350,7 @@ impl<D: Device> DrtmClient<D> {
         match self.qp.push(Request::new(slot as u64, operation)) {
             Ok(()) => true,
             Err(mut refused) => {
-                self.asked[slot].buffer = refused.buffers.pop();
+                self.pending[slot].buffer = refused.buffers.pop();
                 false
             }
         }
@@ -356,22 +358,22 @@ impl<D: Device> DrtmClient<D> {
 
     /// Updates the value and unlocks the record. The connection executes both in order.
     fn store(&mut self, slot: usize, record: u32, lock: LockWord) -> bool {
-        let asked = &mut self.asked[slot];
+        let pending = &mut self.pending[slot];
         let next = lock.next();
-        let at = self.layout.image(&mut self.image, asked.search.hash(), record, next.version(), &asked.value);
+        let at = self.layout.image(&mut self.image, pending.search.hash(), record, next.version(), &pending.value);
         let Some(remote) = self.memory.at(at) else { return false };
         let source = if self.image.len() <= INLINE_MAX {
             Source::Inline(&self.image)
         } else {
             // The WRITE that used this buffer has completed.
-            let kept = asked.staged.take().and_then(|staged| staged.thaw().ok());
+            let kept = pending.staged.take().and_then(|staged| staged.thaw().ok());
             let fresh = || self.arena.alloc(self.config.reads.read_len_max, self.config.reads.read_len_max).ok();
             let Some(mut buffer) = kept.or_else(fresh) else { return false };
             if buffer.fill(&self.image).is_err() {
                 return false;
             }
             let staged = buffer.freeze();
-            asked.staged = Some(staged.clone());
+            pending.staged = Some(staged.clone());
             staged.into()
         };
         let write = Operation::Write { source, remote, immediate: None };
@@ -381,10 +383,10 @@ impl<D: Device> DrtmClient<D> {
     }
 
     fn call(&mut self, slot: usize) -> Result<(), RequestError> {
-        let Asked { key, value, act, asked_ns, .. } = &self.asked[slot];
+        let PendingRequest { key, value, action, asked_ns, .. } = &self.pending[slot];
         let mut tail = [0; LOCK_LEN];
-        let (change, rest) = match act {
-            Act::Remove(record, lock) => {
+        let (change, rest) = match action {
+            Action::Remove(record, lock) => {
                 tail[..4].copy_from_slice(&record.to_le_bytes());
                 tail[4..].copy_from_slice(&lock.0.to_le_bytes());
                 (Change::Delete, &tail[..])
@@ -423,7 +425,7 @@ impl<D: Device> DrtmClient<D> {
         self.calls.poll(now_ns, |answer| answered.push((answer.tag as usize, answer.kind)))?;
         for at in 0..self.answered.len() {
             let (slot, kind) = self.answered[at];
-            count += usize::from(self.called(slot, kind, now_ns, &mut take)?);
+            count += usize::from(self.on_call_answer(slot, kind, now_ns, &mut take)?);
         }
         self.answered.clear();
         if !self.waiting.is_empty() {
@@ -441,7 +443,7 @@ impl<D: Device> DrtmClient<D> {
                 continue;
             }
             let Some(buffer) = completion.buffers.pop() else { continue };
-            match self.advance(completion.id as usize, buffer, now_ns, &mut take) {
+            match self.on_read(completion.id as usize, buffer, now_ns, &mut take) {
                 Ok(ended) => count += usize::from(ended),
                 Err(error) => failed = Some(error),
             }
@@ -462,122 +464,122 @@ impl<D: Device> DrtmClient<D> {
             }
             // A request that must wait again is put at the end.
             self.waiting.remove(at);
-            let act = self.asked[slot].act;
-            self.go_on(slot, act)?;
+            let action = self.pending[slot].action;
+            self.perform_next(slot, action)?;
         }
         Ok(())
     }
 
     #[inline(always)]
-    fn go_on(&mut self, slot: usize, act: Act) -> Result<bool, ClientError> {
-        if self.act(slot, act) { Ok(false) } else { Err(ClientError::Broken) }
+    fn perform_next(&mut self, slot: usize, action: Action) -> Result<bool, ClientError> {
+        if self.perform(slot, action) { Ok(false) } else { Err(ClientError::Broken) }
     }
 
     /// Ends a request and reports its status; always returns true, for "ended".
-    fn end(&mut self, slot: usize, status: Option<Status>, take: &mut impl FnMut(Outcome<'_>)) -> bool {
-        let asked = &self.asked[slot];
+    fn complete(&mut self, slot: usize, status: Option<Status>, take: &mut impl FnMut(Outcome<'_>)) -> bool {
+        let pending = &self.pending[slot];
         self.stats.done += 1;
-        self.stats.gets += u64::from(asked.ask == Ask::Get);
-        take(Outcome { tag: asked.tag, status, value: &[], asked_ns: asked.asked_ns });
+        self.stats.gets += u64::from(pending.kind == RequestKind::Get);
+        take(Outcome { tag: pending.tag, status, value: &[], asked_ns: pending.asked_ns });
         self.free.push(slot);
         true
     }
 
     /// Processes the owner's answer; returns whether the request has ended.
-    fn called(
+    fn on_call_answer(
         &mut self,
         slot: usize,
         kind: u16,
         now_ns: u64,
         take: &mut impl FnMut(Outcome<'_>),
     ) -> Result<bool, ClientError> {
-        let Some(asked) = self.asked.get_mut(slot) else { return Ok(false) };
-        let hash = asked.search.hash();
-        match (asked.act, kind) {
+        let Some(pending) = self.pending.get_mut(slot) else { return Ok(false) };
+        let hash = pending.search.hash();
+        match (pending.action, kind) {
             // Another client has inserted the key in the meantime.
-            (Act::Insert, EXISTS) if asked.conflicts < self.config.conflicts_max => {
-                asked.conflicts += 1;
+            (Action::Insert, EXISTS) if pending.conflicts < self.config.conflicts_max => {
+                pending.conflicts += 1;
                 self.stats.retries += 1;
-                let act = self.first(slot, false, now_ns);
-                self.go_on(slot, act)
+                let action = self.first_action(slot, false, now_ns);
+                self.perform_next(slot, action)
             }
-            (Act::Insert, EXISTS) => Ok(self.end(slot, Some(Status::Contended), take)),
-            (_, NOT_HELD) => Ok(self.end(slot, Some(Status::Torn), take)),
+            (Action::Insert, EXISTS) => Ok(self.complete(slot, Some(Status::Contended), take)),
+            (_, NOT_HELD) => Ok(self.complete(slot, Some(Status::Torn), take)),
             _ => {
                 if kind == Status::Deleted as u16 {
                     self.locations.forget(hash);
                 }
                 // `Found` comes only from the READs of a GET, never from the owner.
-                Ok(self.end(slot, Status::of(kind).filter(|status| *status != Status::Found), take))
+                Ok(self.complete(slot, Status::of(kind).filter(|status| *status != Status::Found), take))
             }
         }
     }
 
     /// Processes a completed READ or compare-and-swap; returns whether the request has ended.
     #[inline]
-    fn advance(
+    fn on_read(
         &mut self,
         slot: usize,
         buffer: MessageBuffer,
         now_ns: u64,
         take: &mut impl FnMut(Outcome<'_>),
     ) -> Result<bool, ClientError> {
-        let Some(asked) = self.asked.get_mut(slot) else { return Ok(false) };
-        let hash = asked.search.hash();
-        let was = LockWord(buffer.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word)));
-        let act = match (asked.act, asked.ask) {
-            (Act::Read(_), ask) => match self.layout.step(&mut asked.search, &asked.key, &buffer) {
-                Step::Read(span) => Act::Read(span),
+        let Some(pending) = self.pending.get_mut(slot) else { return Ok(false) };
+        let hash = pending.search.hash();
+        let lock_before = LockWord(buffer.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word)));
+        let action = match (pending.action, pending.kind) {
+            (Action::Read(_), kind) => match self.layout.step(&mut pending.search, &pending.key, &buffer) {
+                Step::Read(span) => Action::Read(span),
                 Step::Again(span) => {
-                    self.stats.again += 1;
-                    if now_ns.saturating_sub(asked.search_ns) >= self.config.reads.give_up_ns {
-                        asked.buffer = Some(buffer);
-                        return Ok(self.end(slot, Some(Status::Torn), take));
+                    self.stats.reads_repeated += 1;
+                    if now_ns.saturating_sub(pending.search_ns) >= self.config.reads.give_up_ns {
+                        pending.buffer = Some(buffer);
+                        return Ok(self.complete(slot, Some(Status::Torn), take));
                     }
-                    Act::Read(span)
+                    Action::Read(span)
                 }
                 Step::Found(value) => {
-                    let Some((record, lock)) = asked.search.found() else { return Ok(false) };
+                    let Some((record, lock)) = pending.search.found() else { return Ok(false) };
                     self.locations.put(hash, record, lock.version());
-                    if ask == Ask::Get {
-                        let (tag, asked_ns) = (asked.tag, asked.asked_ns);
+                    if kind == RequestKind::Get {
+                        let (tag, asked_ns) = (pending.tag, pending.asked_ns);
                         take(Outcome { tag, status: Some(Status::Found), value, asked_ns });
-                        asked.buffer = Some(buffer);
+                        pending.buffer = Some(buffer);
                         self.stats.done += 1;
                         self.stats.gets += 1;
                         self.free.push(slot);
                         return Ok(true);
                     }
                     if lock.holder().is_some() {
-                        asked.buffer = Some(buffer);
+                        pending.buffer = Some(buffer);
                         return self.conflict(slot, true, now_ns, take);
                     }
-                    Act::Lock(record, lock)
+                    Action::Lock(record, lock)
                 }
-                Step::Missing if ask == Ask::Put => Act::Insert,
+                Step::Missing if kind == RequestKind::Put => Action::Insert,
                 Step::Missing => {
-                    asked.buffer = Some(buffer);
+                    pending.buffer = Some(buffer);
                     self.locations.forget(hash);
-                    return Ok(self.end(slot, Some(Status::Absent), take));
+                    return Ok(self.complete(slot, Some(Status::Absent), take));
                 }
             },
-            (Act::Lock(_, lock), _) if was != lock => {
-                asked.buffer = Some(buffer);
-                let is_held = was.holder().is_some_and(|holder| holder != LockWord::OWNER);
+            (Action::Lock(_, lock), _) if lock_before != lock => {
+                pending.buffer = Some(buffer);
+                let is_held = lock_before.holder().is_some_and(|holder| holder != LockWord::OWNER);
                 return self.conflict(slot, is_held, now_ns, take);
             }
-            (Act::Lock(record, lock), Ask::Delete) => Act::Remove(record, lock.held_by(self.holder)),
-            (Act::Lock(record, lock), _) => Act::Store(record, lock.held_by(self.holder)),
-            (Act::Store(record, lock), _) => {
-                asked.buffer = Some(buffer);
-                let status = if was == lock { Status::Stored } else { Status::Torn };
+            (Action::Lock(record, lock), RequestKind::Delete) => Action::Remove(record, lock.held_by(self.holder)),
+            (Action::Lock(record, lock), _) => Action::Store(record, lock.held_by(self.holder)),
+            (Action::Store(record, lock), _) => {
+                pending.buffer = Some(buffer);
+                let status = if lock_before == lock { Status::Stored } else { Status::Torn };
                 self.locations.put(hash, record, lock.next().version());
-                return Ok(self.end(slot, Some(status), take));
+                return Ok(self.complete(slot, Some(status), take));
             }
-            (Act::Insert | Act::Remove(..), _) => return Ok(false),
+            (Action::Insert | Action::Remove(..), _) => return Ok(false),
         };
-        asked.buffer = Some(buffer);
-        self.go_on(slot, act)
+        pending.buffer = Some(buffer);
+        self.perform_next(slot, action)
     }
 
     /// Handles a conflict: READs the record again, after a back-off if the lock is held.
@@ -589,17 +591,17 @@ impl<D: Device> DrtmClient<D> {
         now_ns: u64,
         take: &mut impl FnMut(Outcome<'_>),
     ) -> Result<bool, ClientError> {
-        let asked = &mut self.asked[slot];
+        let pending = &mut self.pending[slot];
         self.stats.conflicts += u64::from(is_held);
-        asked.conflicts += 1;
-        let conflicts = asked.conflicts;
+        pending.conflicts += 1;
+        let conflicts = pending.conflicts;
         if conflicts > self.config.conflicts_max {
-            return Ok(self.end(slot, Some(Status::Contended), take));
+            return Ok(self.complete(slot, Some(Status::Contended), take));
         }
         self.stats.retries += 1;
-        let act = self.first(slot, false, now_ns);
+        let action = self.first_action(slot, false, now_ns);
         if !is_held {
-            return self.go_on(slot, act);
+            return self.perform_next(slot, action);
         }
         // xorshift64
         self.random |= 1;
@@ -609,8 +611,8 @@ impl<D: Device> DrtmClient<D> {
         let longest = self.config.back_off_ns << (conflicts - 1).min(DOUBLINGS_MAX);
         let wait_ns = longest / 2 + self.random % (longest / 2 + 1);
         let due_ns = now_ns.saturating_add(wait_ns);
-        let asked = &mut self.asked[slot];
-        (asked.act, asked.search_ns) = (act, due_ns);
+        let pending = &mut self.pending[slot];
+        (pending.action, pending.search_ns) = (action, due_ns);
         self.waiting.push((due_ns, slot));
         Ok(false)
     }

@@ -6,7 +6,7 @@ const WAYS: usize = 4;
 /// Record of a key whose hash has this upper half.
 #[derive(Clone, Copy, Debug, Default)]
 struct Location {
-    half: u32,
+    tag: u32,
     /// Record number plus one; 0 marks an empty place.
     record: u32,
     version: u64,
@@ -33,23 +33,23 @@ impl Locations {
     /// Returns the record and its version.
     #[inline(always)]
     pub fn get(&mut self, hash: u64) -> Option<(u32, u64)> {
-        let half = (hash >> 32) as u32;
-        let location = self.set(hash).iter().find(|location| location.half == half && location.record != 0)?;
+        let tag = (hash >> 32) as u32;
+        let location = self.set(hash).iter().find(|location| location.tag == tag && location.record != 0)?;
         Some((location.record - 1, location.version))
     }
 
     #[inline(always)]
     pub fn put(&mut self, hash: u64, record: u32, version: u64) {
-        let half = (hash >> 32) as u32;
+        let tag = (hash >> 32) as u32;
         let set = self.set(hash);
-        let here = set.iter().position(|location| location.half == half && location.record != 0);
-        let at = here.or_else(|| set.iter().position(|location| location.record == 0));
-        set[at.unwrap_or(half as usize % WAYS)] = Location { half, record: record + 1, version };
+        let existing = set.iter().position(|location| location.tag == tag && location.record != 0);
+        let at = existing.or_else(|| set.iter().position(|location| location.record == 0));
+        set[at.unwrap_or(tag as usize % WAYS)] = Location { tag, record: record + 1, version };
     }
 
     pub fn forget(&mut self, hash: u64) {
-        let half = (hash >> 32) as u32;
-        for location in self.set(hash).iter_mut().filter(|location| location.half == half) {
+        let tag = (hash >> 32) as u32;
+        for location in self.set(hash).iter_mut().filter(|location| location.tag == tag) {
             *location = Location::default();
         }
     }

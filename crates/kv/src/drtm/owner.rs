@@ -12,7 +12,7 @@ use super::{EXISTS, LOCK_LEN, NOT_HELD};
 use crate::one_sided::{self, Change, Hello, Status, Welcome};
 
 /// Records inspected by each call of [`Owner::tend`].
-const LOOKS: u32 = 128;
+const RECORDS_PER_TEND: u32 = 128;
 
 /// Limits of an owner.
 #[derive(Clone, Copy, Debug)]
@@ -132,11 +132,11 @@ impl<D: Device> Owner<D> {
     /// Inspects the next few records, and takes the device's completions on the connections. Call it now and then.
     pub fn tend(&mut self, table: &mut LockedTable, now_ns: u64) {
         self.inner.tend();
-        for _ in 0..LOOKS.min(self.records) {
+        for _ in 0..RECORDS_PER_TEND.min(self.records) {
             let record = self.next_record;
             self.next_record = (record + 1) % self.records;
             match table.inspect(record) {
-                Inspected::Held(lock) => self.judge(table, record, lock, now_ns),
+                Inspected::Held(lock) => self.check_lease(table, record, lock, now_ns),
                 seen => {
                     self.stats.repaired += u64::from(seen == Inspected::Repaired);
                     if !self.held.is_empty() {
@@ -149,7 +149,7 @@ impl<D: Device> Owner<D> {
 
     /// Decides about a held lock: releases it if its holder is unknown, and dismisses the holder if it is overdue.
     #[cold]
-    fn judge(&mut self, table: &mut LockedTable, record: u32, lock: LockWord, now_ns: u64) {
+    fn check_lease(&mut self, table: &mut LockedTable, record: u32, lock: LockWord, now_ns: u64) {
         let holder = self.holders.iter().flatten().find(|(_, holder)| lock.holder() == Some(*holder));
         let Some((id, _)) = holder.copied() else {
             // No client has this number.

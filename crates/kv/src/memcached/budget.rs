@@ -45,7 +45,7 @@ impl Budget {
     }
 
     /// Takes `len` bytes for a connection, if they are available.
-    pub(super) fn try_take(&self, len: usize, claim: Claim) -> bool {
+    pub(super) fn try_claim(&self, len: usize, claim: Claim) -> bool {
         let limit = self.limit(claim);
         let taken = self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             let sum = used.checked_add(len)?;
@@ -56,7 +56,7 @@ impl Budget {
 
     /// Accounts for a buffer that has grown or shrunk.
     #[inline]
-    pub(super) fn change(&self, before: usize, after: usize) {
+    pub(super) fn adjust(&self, before: usize, after: usize) {
         if after > before {
             self.used.fetch_add(after - before, Ordering::Relaxed);
         } else if after < before {
@@ -88,13 +88,13 @@ mod tests {
     #[test]
     fn a_part_is_kept_for_connections_that_have_moved() {
         let budget = Budget::new(800);
-        assert!(budget.try_take(400, Claim::New) && !budget.try_take(1, Claim::New));
-        assert!(budget.try_take(300, Claim::Proven) && !budget.try_take(1, Claim::Proven));
+        assert!(budget.try_claim(400, Claim::New) && !budget.try_claim(1, Claim::New));
+        assert!(budget.try_claim(300, Claim::Proven) && !budget.try_claim(1, Claim::Proven));
         assert!(!budget.is_spent());
-        budget.change(0, 50);
+        budget.adjust(0, 50);
         assert!(budget.is_spent() && budget.is_short());
-        budget.change(750, 400);
+        budget.adjust(750, 400);
         assert_eq!((budget.used(), budget.is_short()), (400, false));
-        assert!(!budget.try_take(usize::MAX, Claim::Proven));
+        assert!(!budget.try_claim(usize::MAX, Claim::Proven));
     }
 }

@@ -2,7 +2,7 @@
 
 mod accept;
 mod memory;
-mod others;
+mod remote;
 mod serve;
 
 use std::collections::VecDeque;
@@ -17,13 +17,13 @@ use sinew_store::cache::Cache;
 
 use super::budget::Budget;
 use super::connection::Connection;
-use super::hand_over::{Batches, Inbox, mailbox};
+use super::hand_over::{BatchPool, Inbox, mailbox};
 use super::pool::Pool;
-use super::protocol::{About, Counters, Limits, Service, Shared};
+use super::protocol::{Counters, Limits, ServerInfo, Service, Shared};
 use crate::Partitions;
 use crate::cache::seconds_of;
-use memory::Hunger;
-use others::{Other, Requests};
+use memory::MemoryQueue;
+use remote::{BatchProgress, PeerThread};
 use sinew_door::{Listener, OWNER_ONLY};
 
 /// Bytes read at once.
@@ -32,13 +32,13 @@ const READ_LEN: usize = 64 << 10;
 const MESSAGES_PER_TURN: usize = 256;
 /// Events taken from the system at once.
 const EVENTS: usize = 1024;
-/// Calls of [`Door::turn_beside`] between two looks at the sockets, while these are idle.
-const TURNS_BETWEEN_LOOKS: u32 = 32;
+/// Calls of [`Door::turn_shared`] between two looks at the sockets, while these are idle.
+const TURNS_BETWEEN_POLLS: u32 = 32;
 /// Longest wait, in nanoseconds, before accepting is tried again after descriptors ran out.
-const TRY_AGAIN_NS: u64 = 1_000_000_000;
+const ACCEPT_RETRY_NS: u64 = 1_000_000_000;
 /// Interval at which a door looks for memory while connections wait for it, since other threads do not announce that
 /// they have freed some.
-const LOOK_FOR_MEMORY: Duration = Duration::from_millis(10);
+const MEMORY_RETRY: Duration = Duration::from_millis(10);
 /// The connection memory divided by this is the limit on the free buffers that each thread keeps, and also on its free
 /// batches.
 const KEPT_PART: usize = 8;
@@ -46,7 +46,7 @@ const KEPT_PART: usize = 8;
 const WAKER: Token = Token(0);
 const LISTENER: Token = Token(1);
 /// First token of a connection.
-const CONNECTIONS: usize = 2;
+const FIRST_CONNECTION: usize = 2;
 
 /// Limits and settings of a server's doors.
 #[derive(Clone, Debug)]
@@ -112,18 +112,18 @@ pub struct Door {
     input: Box<[u8]>,
     out: Vec<u8>,
     pool: Pool,
-    batches: Batches,
-    hunger: Hunger,
+    batches: BatchPool,
+    memory_queue: MemoryQueue,
     inbox: Inbox,
     /// Requests of other threads that have not been answered yet.
-    requests: VecDeque<Requests>,
-    others: Vec<Other>,
+    requests: VecDeque<BatchProgress>,
+    peers: Vec<PeerThread>,
     next_thread: usize,
     now_ns: u64,
     ticked_s: u32,
     /// Descriptor of the poll, and thus of all sockets together.
     descriptor: Descriptor,
-    /// Calls of [`Door::turn_beside`] since anything happened.
+    /// Calls of [`Door::turn_shared`] since anything happened.
     idle_turns: u32,
 }
 
@@ -143,7 +143,7 @@ impl Door {
         listener.set_mode(config.socket_mode)?;
         let threads = partitions.count();
         let memory = config.connection_memory.max(DoorConfig::connection_memory_min(config.item_len_max));
-        let about = About {
+        let info = ServerInfo {
             connections_max: config.connections_max,
             idle_timeout_s: config.idle_timeout_s,
             address: listener.address().to_owned(),
@@ -151,7 +151,7 @@ impl Door {
             evicts: config.evicts,
             cpu_times: config.cpu_times,
         };
-        let shared = Arc::new(Shared::new(threads, Budget::new(memory), about));
+        let shared = Arc::new(Shared::new(threads, Budget::new(memory), info));
         let kept_max = memory / KEPT_PART / threads;
         let mut listener = Some(listener);
         let mut doors = Vec::new();
@@ -183,11 +183,11 @@ impl Door {
                 input: vec![0; READ_LEN].into_boxed_slice(),
                 out: Vec::new(),
                 pool: Pool::new(kept_max),
-                batches: Batches::new(kept_max),
-                hunger: Hunger::default(),
+                batches: BatchPool::new(kept_max),
+                memory_queue: MemoryQueue::default(),
                 inbox,
                 requests: VecDeque::new(),
-                others: Vec::new(),
+                peers: Vec::new(),
                 next_thread: 0,
                 now_ns: 0,
                 ticked_s: 0,
@@ -197,7 +197,7 @@ impl Door {
         }
         for door in &mut doors {
             let partition = door.service.partition;
-            door.others = mailboxes.iter().map(|mailbox| Other::new(mailbox.clone(), partition)).collect();
+            door.peers = mailboxes.iter().map(|mailbox| PeerThread::new(mailbox.clone(), partition)).collect();
         }
         Ok(doors)
     }
@@ -237,31 +237,31 @@ impl Door {
             self.tick(cache, now_s);
         }
         if !std::mem::take(&mut self.polled) {
-            self.poll_for(Some(Duration::ZERO));
+            self.poll_events(Some(Duration::ZERO));
         }
-        let mut found = self.take_events();
+        let mut did_work = self.take_events();
         for _ in 0..MESSAGES_PER_TURN {
             let Some(message) = self.inbox.take() else { break };
-            found = true;
-            self.take_message(message);
+            did_work = true;
+            self.handle_message(message);
         }
-        found |= self.answer_others(cache, now_s);
+        did_work |= self.serve_remote(cache, now_s);
         if self.accepting {
-            found |= self.accept();
+            did_work |= self.accept();
         }
-        if self.hunger.is_any() {
-            self.feed();
+        if self.memory_queue.has_waiting() {
+            self.grant_waiting();
         }
         for _ in 0..self.queue.len() {
             let Some(index) = self.queue.pop_front() else { break };
-            found = true;
+            did_work = true;
             self.serve(index, cache, now_s);
         }
-        for other in 0..self.others.len() {
-            self.send_to(other);
+        for thread in 0..self.peers.len() {
+            self.flush_to(thread);
         }
-        self.count_memory();
-        found
+        self.update_thread_memory();
+        did_work
     }
 
     /// Periodic work, done once a second.
@@ -276,15 +276,15 @@ impl Door {
 
     /// As [`Door::turn`], for a thread that does other things as well: while the door is idle, most calls make no
     /// system call. New input is seen a few turns later, or at once after the thread has slept on this door.
-    pub fn turn_beside(&mut self, cache: &mut Cache, now_ns: u64) -> bool {
-        let is_due = self.idle_turns.is_multiple_of(TURNS_BETWEEN_LOOKS) || seconds_of(now_ns) != self.ticked_s;
+    pub fn turn_shared(&mut self, cache: &mut Cache, now_ns: u64) -> bool {
+        let is_due = self.idle_turns.is_multiple_of(TURNS_BETWEEN_POLLS) || seconds_of(now_ns) != self.ticked_s;
         if !is_due && !self.inbox.has_messages() {
             self.idle_turns += 1;
             return false;
         }
-        let found = self.turn(cache, now_ns);
-        self.idle_turns = if found { 0 } else { self.idle_turns.wrapping_add(1) };
-        found
+        let did_work = self.turn(cache, now_ns);
+        self.idle_turns = if did_work { 0 } else { self.idle_turns.wrapping_add(1) };
+        did_work
     }
 
     /// Whether there is work that no socket will announce.
@@ -293,19 +293,19 @@ impl Door {
             || self.accepting
             || !self.queue.is_empty()
             || !self.requests.is_empty()
-            || self.others.iter().any(Other::has_unsent)
+            || self.peers.iter().any(PeerThread::has_unsent)
     }
 
     /// Waits until there is work, for at most `timeout`.
     pub fn wait(&mut self, timeout: Duration) {
-        let timeout = if self.hunger.is_any() { timeout.min(LOOK_FOR_MEMORY) } else { timeout };
-        let timeout = if self.is_busy() || self.inbox.go_to_sleep() { Duration::ZERO } else { timeout };
-        self.poll_for(Some(timeout));
-        self.inbox.be_awake();
+        let timeout = if self.memory_queue.has_waiting() { timeout.min(MEMORY_RETRY) } else { timeout };
+        let timeout = if self.is_busy() || self.inbox.begin_sleep() { Duration::ZERO } else { timeout };
+        self.poll_events(Some(timeout));
+        self.inbox.end_sleep();
         self.polled = true;
     }
 
-    fn poll_for(&mut self, timeout: Option<Duration>) {
+    fn poll_events(&mut self, timeout: Option<Duration>) {
         // It fails when a signal arrives; then there are no events.
         if self.poll.poll(&mut self.events, timeout).is_err() {
             self.events.clear();
@@ -313,18 +313,18 @@ impl Door {
     }
 
     fn take_events(&mut self) -> bool {
-        let mut found = false;
+        let mut any = false;
         for event in &self.events {
-            found = true;
+            any = true;
             match event.token() {
                 WAKER => {}
                 LISTENER => self.accepting = true,
                 Token(token) => {
-                    let index = token - CONNECTIONS;
+                    let index = token - FIRST_CONNECTION;
                     let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };
                     connection.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                     connection.hung_up |= event.is_read_closed() || event.is_error();
-                    connection.is_gone |= event.is_write_closed() || event.is_error();
+                    connection.is_broken |= event.is_write_closed() || event.is_error();
                     if !std::mem::replace(&mut connection.queued, true) {
                         self.queue.push_back(index);
                     }
@@ -332,7 +332,7 @@ impl Door {
             }
         }
         self.events.clear();
-        found
+        any
     }
 }
 
@@ -343,23 +343,23 @@ impl Readiness for Door {
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
-        if self.is_busy() || self.inbox.go_to_sleep() {
-            self.inbox.be_awake();
+        if self.is_busy() || self.inbox.begin_sleep() {
+            self.inbox.end_sleep();
             return Ok(Armed::Ready);
         }
         // The descriptor announces the sockets.
         let until_ns = |in_ns| Some(now_ns.saturating_add(in_ns));
         Ok(Armed::Sleep {
             until_ns: match self.accepts_later {
-                _ if self.hunger.is_any() => until_ns(LOOK_FOR_MEMORY.as_nanos() as u64),
-                true => until_ns(TRY_AGAIN_NS),
+                _ if self.memory_queue.has_waiting() => until_ns(MEMORY_RETRY.as_nanos() as u64),
+                true => until_ns(ACCEPT_RETRY_NS),
                 false => None,
             },
         })
     }
 
     fn disarm(&mut self) -> bool {
-        self.inbox.be_awake();
+        self.inbox.end_sleep();
         // Makes the next turn look at the sockets.
         self.idle_turns = 0;
         false

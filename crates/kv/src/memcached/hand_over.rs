@@ -31,7 +31,7 @@ impl Message {
         match self {
             Self::Requests(batch) => batch.requests.len(),
             Self::Answers(batch) => batch.answers.len(),
-            Self::Empty(batch) => batch.kept(),
+            Self::Empty(batch) => batch.memory_held(),
             Self::Connection(_) | Self::MakeRoom => 0,
         }
     }
@@ -49,52 +49,52 @@ pub(super) struct Batch {
 }
 
 /// Batches kept for reuse.
-pub(super) struct Batches {
+pub(super) struct BatchPool {
     batches: Vec<Batch>,
-    kept: usize,
+    len_kept: usize,
     kept_max: usize,
     /// Smallest number of batches here since the last trim.
-    fewest: usize,
+    len_min: usize,
 }
 
 impl Batch {
-    fn kept(&self) -> usize {
+    fn memory_held(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>() + self.requests.capacity() + self.answers.capacity()
     }
 }
 
-impl Batches {
+impl BatchPool {
     /// Keeps up to `kept_max` bytes.
     pub fn new(kept_max: usize) -> Self {
-        Self { batches: Vec::new(), kept: 0, kept_max, fewest: 0 }
+        Self { batches: Vec::new(), len_kept: 0, kept_max, len_min: 0 }
     }
 
     /// Bytes of the batches kept.
-    pub fn kept(&self) -> usize {
-        self.kept
+    pub fn len_kept(&self) -> usize {
+        self.len_kept
     }
 
     /// Frees the batches that have not been needed since the last call.
     pub fn trim(&mut self) {
-        for batch in self.batches.drain(..self.fewest.min(self.batches.len())) {
-            self.kept -= batch.kept();
+        for batch in self.batches.drain(..self.len_min.min(self.batches.len())) {
+            self.len_kept -= batch.memory_held();
         }
-        self.fewest = self.batches.len();
+        self.len_min = self.batches.len();
     }
 
     /// Takes an empty batch for thread `from`.
     pub fn take(&mut self, from: usize) -> Batch {
         let batch = self.batches.pop().unwrap_or_default();
-        self.fewest = self.fewest.min(self.batches.len());
-        self.kept -= batch.kept();
+        self.len_min = self.len_min.min(self.batches.len());
+        self.len_kept -= batch.memory_held();
         Batch { from, ..batch }
     }
 
     /// Gives a batch back, which is kept if there is room.
     pub fn give(&mut self, mut batch: Batch) {
-        let kept = self.kept + batch.kept();
-        if kept <= self.kept_max {
-            self.kept = kept;
+        let len_kept = self.len_kept + batch.memory_held();
+        if len_kept <= self.kept_max {
+            self.len_kept = len_kept;
             batch.entries.clear();
             batch.requests.clear();
             batch.answers.clear();
@@ -112,21 +112,21 @@ pub(super) struct Entry {
     /// Number of the answer on its connection.
     pub number: u64,
     pub len: usize,
-    pub wants: Wants,
+    pub answer_parts: AnswerParts,
     /// The thread that owns the key.
     pub owner: usize,
     /// In an answer: length of its request, in bytes.
-    pub asked_len: usize,
+    pub request_len: usize,
     /// Bytes that the connection has reserved for a long answer.
-    pub room: usize,
+    pub answer_room: usize,
     /// If not 0, the request was not answered, and stands in place of the answer: the answer needs room for this many
     /// bytes.
-    pub needs: usize,
+    pub answer_room_needed: usize,
 }
 
 /// The wanted part of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
+pub(super) enum AnswerParts {
     All,
     /// The answer to one key of a list, without its `END`.
     WithoutEnd,
@@ -181,7 +181,7 @@ impl Mailbox {
     pub fn send(&self, message: Message) -> Result<(), Message> {
         let len = message.len();
         // An empty batch wakes nobody.
-        let is_of_use_only = matches!(message, Message::Empty(_));
+        let wakes_nobody = matches!(message, Message::Empty(_));
         // Only a measure: nothing else is published with it.
         self.alarm.unread.fetch_add(len, Ordering::Relaxed);
         match self.sender.try_send(message) {
@@ -191,10 +191,10 @@ impl Mailbox {
                 return Err(message);
             }
         }
-        if is_of_use_only {
+        if wakes_nobody {
             return Ok(());
         }
-        // Partner: the fence of `go_to_sleep`. Either it sees the message, or we see that it sleeps.
+        // Partner: the fence of `begin_sleep`. Either it sees the message, or we see that it sleeps.
         fence(Ordering::SeqCst);
         if self.alarm.asleep.swap(false, Ordering::SeqCst) {
             self.alarm.wake();
@@ -220,7 +220,7 @@ impl Inbox {
     }
 
     /// Announces that this thread is about to sleep and must be woken; returns whether there is a message already.
-    pub fn go_to_sleep(&mut self) -> bool {
+    pub fn begin_sleep(&mut self) -> bool {
         self.alarm.asleep.store(true, Ordering::SeqCst);
         // Partner: the fence of `send`.
         fence(Ordering::SeqCst);
@@ -233,7 +233,7 @@ impl Inbox {
     }
 
     /// Announces that this thread is awake and need not be woken.
-    pub fn be_awake(&self) {
+    pub fn end_sleep(&self) {
         self.alarm.asleep.store(false, Ordering::Relaxed);
     }
 }

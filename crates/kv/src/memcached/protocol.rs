@@ -25,6 +25,6 @@ mod tokens;
 
 pub use commands::VERSION;
 pub use counters::{Counter, Counters};
-pub use detail::{Detail, Use};
-pub use service::{About, Limits, Service, Shared};
-pub use session::{HandOver, Ran, Session, Then};
+pub use detail::{Detail, Usage};
+pub use service::{Limits, ServerInfo, Service, Shared};
+pub use session::{HandOverTarget, NextStep, Progress, Session};

@@ -123,7 +123,7 @@ pub struct ClientStats {
     /// READs made for them.
     pub reads: u64,
     /// READs that found a change under way, or an item that had moved.
-    pub again: u64,
+    pub reads_repeated: u64,
 }
 
 /// The state of a GET.
@@ -407,7 +407,7 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
         let next = match index.step(search, &get.key, &buffer) {
             Step::Read(span) => Some(span),
             Step::Again(span) => {
-                stats.again += 1;
+                stats.reads_repeated += 1;
                 let searched_ns = now_ns.saturating_sub(get.asked_ns);
                 if searched_ns >= self.give_up_ns {
                     return Err(ClientError::Torn(searched_ns));

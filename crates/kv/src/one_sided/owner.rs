@@ -40,7 +40,7 @@ impl OwnerConfig {
 /// Exposes a table's memory and admits clients. It belongs to one thread, and takes no part in serving requests.
 pub struct Owner<D: Device> {
     /// By client index: the queue pair over which the client READs.
-    places: Vec<Option<(ClientId, Qp<D>)>>,
+    clients: Vec<Option<(ClientId, Qp<D>)>>,
     cq: Cq<D>,
     thread: Thread<D>,
     exposed: Exposed<D>,
@@ -77,9 +77,9 @@ impl<D: Device> Owner<D> {
         let exposed = domain.expose(index.memory_len(), access)?;
         let cq = thread.completion_queue(2 * config.clients)?;
         let memory = SharedMemory::clone(&exposed);
-        let places = (0..config.clients).map(|_| None).collect();
+        let clients = (0..config.clients).map(|_| None).collect();
         let owner =
-            Self { places, cq, thread, exposed, server, table: index.describe(), completions: Vec::with_capacity(16) };
+            Self { clients, cq, thread, exposed, server, table: index.describe(), completions: Vec::with_capacity(16) };
         let seed = seeds.into_iter().next().ok_or(AdmitError::Full(0))?;
         Ok((owner, seed, memory))
     }
@@ -93,8 +93,8 @@ impl<D: Device> Owner<D> {
         if hello.reads.transport != Transport::Rc {
             return Err(AdmitError::Transport);
         }
-        if self.places.iter().all(Option::is_some) {
-            return Err(AdmitError::Full(self.places.len()));
+        if self.clients.iter().all(Option::is_some) {
+            return Err(AdmitError::Full(self.clients.len()));
         }
         let config = QpConfig { send_depth: 1, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
         let mut reads = self.thread.queue_pair(&config, &self.cq, &self.cq)?;
@@ -102,17 +102,17 @@ impl<D: Device> Owner<D> {
         let (id, calls) = self.server.admit(&hello.calls)?;
         let memory = self.exposed.remote();
         let welcome = Welcome { calls, reads: reads.address(), memory, table: self.table.clone() };
-        self.places[id.index as usize] = Some((id, reads));
+        self.clients[id.index as usize] = Some((id, reads));
         Ok((id, welcome))
     }
 
     /// Frees the place of a client that has left or died. Returns whether the client was here.
     pub fn dismiss(&mut self, id: ClientId) -> bool {
-        let is_here = self.server.dismiss(id);
-        if is_here {
-            self.places[id.index as usize] = None;
+        let was_connected = self.server.dismiss(id);
+        if was_connected {
+            self.clients[id.index as usize] = None;
         }
-        is_here
+        was_connected
     }
 
     /// Takes and discards the device's completions on the connections. Call it now and then.

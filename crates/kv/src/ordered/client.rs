@@ -6,7 +6,7 @@ use sinew_rpc::Endpoint;
 use sinew_store::ordered::Stats;
 
 use super::error::Error;
-use super::pipeline::{Pipeline, PipelineConfig, is_gone};
+use super::pipeline::{Pipeline, PipelineConfig, is_session_gone};
 use super::protocol::{Entries, LIMIT_MAX, Malformed, Range, Request, Response, Sum};
 
 /// A client of an index whose methods block until the answer arrives. To have many requests in flight, see
@@ -38,7 +38,7 @@ pub struct Total {
 }
 
 /// Error for an answer of the wrong kind, which [`Pipeline`] has already ruled out.
-const OTHER: Malformed = Malformed { what: "it is of another kind than the request" };
+const WRONG_KIND: Malformed = Malformed { what: "it is of another kind than the request" };
 const UNORDERED: Malformed = Malformed { what: "its keys are out of order, or more than were asked for" };
 
 impl<E: Endpoint> Client<E> {
@@ -67,19 +67,19 @@ impl<E: Endpoint> Client<E> {
 
     /// Makes a request and waits for the answer. If the session is lost, reconnects once, since the server may have
     /// been restarted.
-    fn ask<T>(&mut self, request: &Request<'_>, take: impl FnOnce(Response<'_>) -> Option<T>) -> Result<T, Error> {
+    fn request<T>(&mut self, request: &Request<'_>, take: impl FnOnce(Response<'_>) -> Option<T>) -> Result<T, Error> {
         self.tag += 1;
-        match self.pipeline.ask(request, self.tag) {
-            Err(error) if is_gone(&error) => {
+        match self.pipeline.submit(request, self.tag) {
+            Err(error) if is_session_gone(&error) => {
                 self.pipeline.reconnect()?;
-                self.pipeline.ask(request, self.tag)?;
+                self.pipeline.submit(request, self.tag)?;
             }
             result => result?,
         }
         loop {
-            let answer = self.pipeline.wait()?.ok_or(OTHER)?;
+            let answer = self.pipeline.wait()?.ok_or(WRONG_KIND)?;
             if answer.tag == self.tag {
-                return take(answer.response?).ok_or(OTHER.into());
+                return take(answer.response?).ok_or(WRONG_KIND.into());
             }
         }
     }
@@ -90,7 +90,7 @@ impl<E: Endpoint> Client<E> {
     ///
     /// [`Error`].
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.ask(&Request::Get { key }, |response| match response {
+        self.request(&Request::Get { key }, |response| match response {
             Response::Value(value) => Some(Some(value.to_vec())),
             Response::None => Some(None),
             _ => None,
@@ -103,7 +103,7 @@ impl<E: Endpoint> Client<E> {
     ///
     /// [`Error`].
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
-        self.ask(&Request::Put { key, value }, existed)
+        self.request(&Request::Put { key, value }, existed)
     }
 
     /// Removes a key. Returns whether it was there.
@@ -112,7 +112,7 @@ impl<E: Endpoint> Client<E> {
     ///
     /// [`Error`].
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, Error> {
-        self.ask(&Request::Delete { key }, existed)
+        self.request(&Request::Delete { key }, existed)
     }
 
     /// Returns the first entries of a range: up to `limit`, and no more than fit into one answer. To go on, scan from
@@ -122,7 +122,7 @@ impl<E: Endpoint> Client<E> {
     ///
     /// [`Error`].
     pub fn scan(&mut self, range: Range<'_>, limit: u32) -> Result<Page, Error> {
-        self.ask(&Request::Scan { range, limit }, |response| match response {
+        self.request(&Request::Scan { range, limit }, |response| match response {
             Response::Entries(entries) => Some(page(&entries, range.0, limit)),
             _ => None,
         })?
@@ -177,12 +177,12 @@ impl<E: Endpoint> Client<E> {
             let from = last.as_deref().map_or(from, Bound::Excluded);
             let limit = left.min(LIMIT_MAX.into());
             let request = Request::Sum { range: (from, to), limit: limit as u32 };
-            let (part, next) = self.ask(&request, |response| match response {
+            let (part, next) = self.request(&request, |response| match response {
                 Response::Sum(part) => Some((Sum { last: &[], ..part }, part.more.then(|| part.last.to_vec()))),
                 _ => None,
             })?;
             let (added, passed_over) = (u64::from(part.added), u64::from(part.passed_over));
-            if added + passed_over > limit || next.as_deref().is_some_and(|next| !is_behind(next, from)) {
+            if added + passed_over > limit || next.as_deref().is_some_and(|next| !is_after(next, from)) {
                 return Err(UNORDERED.into());
             }
             total.sum = total.sum.saturating_add(part.sum);
@@ -201,7 +201,7 @@ impl<E: Endpoint> Client<E> {
     ///
     /// [`Error`].
     pub fn stats(&mut self) -> Result<Stats, Error> {
-        self.ask(&Request::Stats, |response| match response {
+        self.request(&Request::Stats, |response| match response {
             Response::Stats { stats, .. } => Some(stats),
             _ => None,
         })
@@ -213,7 +213,7 @@ impl<E: Endpoint> Client<E> {
 fn page(entries: &Entries<'_>, from: Bound<&[u8]>, limit: u32) -> Result<Page, Error> {
     let mut last = from;
     for (key, _) in entries.iter() {
-        if !is_behind(key, last) {
+        if !is_after(key, last) {
             return Err(UNORDERED.into());
         }
         last = Bound::Excluded(key);
@@ -225,7 +225,7 @@ fn page(entries: &Entries<'_>, from: Bound<&[u8]>, limit: u32) -> Result<Page, E
     Ok(Page { entries: pairs.collect(), more: entries.more })
 }
 
-fn is_behind(key: &[u8], from: Bound<&[u8]>) -> bool {
+fn is_after(key: &[u8], from: Bound<&[u8]>) -> bool {
     match from {
         Bound::Included(from) => key >= from,
         Bound::Excluded(from) => key > from,

@@ -36,7 +36,7 @@ pub struct Pipeline<E: Endpoint> {
     rpc: E,
     channel: Channel,
     timeout_ns: Option<u64>,
-    asked: Vec<Asked>,
+    pending: Vec<PendingRequest>,
     idle: Vec<Idle>,
     /// The encoded request, before it has a buffer of its length.
     request: Vec<u8>,
@@ -46,7 +46,7 @@ pub struct Pipeline<E: Endpoint> {
 
 /// A request in flight.
 #[derive(Clone, Copy)]
-struct Asked {
+struct PendingRequest {
     tag: u64,
     kind: Kind,
 }
@@ -85,7 +85,7 @@ impl<E: Endpoint> Pipeline<E> {
     pub fn connect(mut rpc: E, address: &str, config: PipelineConfig) -> Result<Self, Error> {
         let window = config.window.max(1);
         let channel = Channel::open(&mut rpc, address, window)?;
-        Self::over(rpc, channel, config)
+        Self::with_channel(rpc, channel, config)
     }
 
     /// Makes a client that uses the sessions of `channel`, which belong to `rpc`.
@@ -93,13 +93,13 @@ impl<E: Endpoint> Pipeline<E> {
     /// # Errors
     ///
     /// [`Error::Alloc`].
-    pub fn over(rpc: E, channel: Channel, config: PipelineConfig) -> Result<Self, Error> {
+    pub fn with_channel(rpc: E, channel: Channel, config: PipelineConfig) -> Result<Self, Error> {
         let window = config.window.max(1);
         let idle = (0..window)
             .map(|number| Ok(Idle { number, request: rpc.alloc(BUFFER_LEN)?, response: rpc.alloc(BUFFER_LEN)? }));
         let idle = idle.collect::<Result<_, AllocError>>()?;
-        let asked = vec![Asked { tag: 0, kind: Kind::Stats }; window];
-        Ok(Self { channel, timeout_ns: config.timeout_ns, asked, idle, request: Vec::new(), last: None, rpc })
+        let pending = vec![PendingRequest { tag: 0, kind: Kind::Stats }; window];
+        Ok(Self { channel, timeout_ns: config.timeout_ns, pending, idle, request: Vec::new(), last: None, rpc })
     }
 
     /// The endpoint.
@@ -109,12 +109,12 @@ impl<E: Endpoint> Pipeline<E> {
 
     /// Requests that may be in flight.
     pub fn window(&self) -> usize {
-        self.asked.len()
+        self.pending.len()
     }
 
     /// Requests whose answers have not been taken yet.
     pub fn in_flight(&self) -> usize {
-        self.asked.len() - self.idle.len() - usize::from(self.last.is_some())
+        self.pending.len() - self.idle.len() - usize::from(self.last.is_some())
     }
 
     /// Enqueues a request, which leaves with the next [`Self::turn`]; `tag` comes back with its answer.
@@ -123,7 +123,7 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// [`Error::WindowFull`], [`Error::Refused`] where a key is longer than any index accepts, or an error of the
     /// endpoint; then nothing was sent.
-    pub fn ask(&mut self, request: &Request<'_>, tag: u64) -> Result<(), Error> {
+    pub fn submit(&mut self, request: &Request<'_>, tag: u64) -> Result<(), Error> {
         request.check()?;
         self.recycle();
         let Some(Idle { number, request: mut buffer, response }) = self.idle.pop() else {
@@ -148,7 +148,7 @@ impl<E: Endpoint> Pipeline<E> {
             Request::Scan { .. } => (Kind::Scan, RANGES),
             Request::Sum { .. } => (Kind::Sum, RANGES),
         };
-        self.asked[number] = Asked { tag, kind };
+        self.pending[number] = PendingRequest { tag, kind };
         let options = CallOptions::tag(number as u64);
         let options = self.timeout_ns.map_or(options, |timeout_ns| options.timeout_ns(timeout_ns));
         match self.channel.enqueue_request(&mut self.rpc, request_type, buffer, response, options) {
@@ -199,14 +199,14 @@ impl<E: Endpoint> Pipeline<E> {
         if self.in_flight() == 0 {
             return Ok(None);
         }
-        let mut over = self.rpc.poll_completion();
-        if over.is_none() {
+        let mut completion = self.rpc.poll_completion();
+        if completion.is_none() {
             self.rpc.run_until(|rpc| {
-                over = over.take().or_else(|| rpc.poll_completion());
-                over.is_some()
+                completion = completion.take().or_else(|| rpc.poll_completion());
+                completion.is_some()
             })?;
         }
-        Ok(over.map(|completion| self.answer(completion)))
+        Ok(completion.map(|completion| self.answer(completion)))
     }
 
     /// Takes back the buffers of the answer that was handed out last.
@@ -233,7 +233,7 @@ impl<E: Endpoint> Pipeline<E> {
     #[inline]
     fn answer(&mut self, completion: Completion) -> Answer<'_> {
         self.drop_events();
-        let Asked { tag, kind } = self.asked[completion.tag as usize];
+        let PendingRequest { tag, kind } = self.pending[completion.tag as usize];
         let completion = self.last.insert(completion);
         let response = match std::mem::replace(&mut completion.result, Ok(())) {
             Ok(()) => read(kind, &completion.response),
@@ -259,6 +259,6 @@ fn read(kind: Kind, bytes: &[u8]) -> Result<Response<'_>, Error> {
 }
 
 /// Whether a request was rejected because its session is lost, so that [`Pipeline::reconnect`] may help.
-pub(super) fn is_gone(error: &Error) -> bool {
+pub(super) fn is_session_gone(error: &Error) -> bool {
     matches!(error, Error::Enqueue(EnqueueError::NoSuchSession) | Error::Channel(ChannelError::Connect(_)))
 }

@@ -1,6 +1,6 @@
 //! Our side of the comparison: a session over a table.
 
-use sinew_kv::memcached::protocol::{Service, Session, Then};
+use sinew_kv::memcached::protocol::{NextStep, Service, Session};
 use sinew_store::cache::{Cache, CacheConfig};
 
 /// Time of everything that happens, in seconds.
@@ -39,15 +39,15 @@ impl Ours {
             assert!(out.len() < table.service.limits.out_len_max + table.service.limits.item_len_max + 1000);
             self.input.drain(..ran.consumed);
             said.extend(out);
-            match ran.then {
-                Then::Input(len) => {
+            match ran.next_step {
+                NextStep::Input(len) => {
                     assert!(len > self.input.len(), "what is there is not asked for");
                     break;
                 }
-                Then::Output => {}
-                Then::Close => self.closed = true,
-                Then::Room(len) => panic!("there is room for {len} bytes"),
-                Then::HandOver(_) => panic!("there is nobody else"),
+                NextStep::Output => {}
+                NextStep::Close => self.closed = true,
+                NextStep::Room(len) => panic!("there is room for {len} bytes"),
+                NextStep::HandOver(_) => panic!("there is nobody else"),
             }
         }
         said

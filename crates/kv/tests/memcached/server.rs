@@ -59,7 +59,7 @@ impl Server {
                         }
                         Beside::AnAlarm => {
                             wait_on(&mut [&mut alarm, &mut door], 0, None).unwrap();
-                            while door.turn_beside(&mut cache, now_ns()) {}
+                            while door.turn_shared(&mut cache, now_ns()) {}
                         }
                     }
                 }

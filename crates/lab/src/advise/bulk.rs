@@ -2,7 +2,7 @@
 
 use sinew_fabric::verbs::{Completion, CompletionQueue, Operation, QueuePair, RemoteMemory, Request};
 use sinew_mem::{Arena, MessageBuffer};
-use sinew_sim::{Actor, Doing, SimCq, SimQp};
+use sinew_sim::{Actor, ActorState, SimCq, SimQp};
 
 /// A bulk reader.
 pub struct Bulk {
@@ -27,7 +27,7 @@ impl Bulk {
 }
 
 impl Actor for Bulk {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         self.cq.poll(&mut self.completions, Self::WINDOW);
         for mut completion in self.completions.drain(..) {
             assert!(completion.status.is_success(), "a request failed on a modelled NIC: {}", completion.status);
@@ -40,6 +40,6 @@ impl Actor for Bulk {
             self.qp.post(Request::new(0, Operation::Read { target, remote })).expect("there is room");
             is_busy = true;
         }
-        if is_busy { Doing::Work } else { Doing::Idle }
+        if is_busy { ActorState::Work } else { ActorState::Idle }
     }
 }

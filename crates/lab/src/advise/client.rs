@@ -8,37 +8,37 @@ use sinew_fabric::verbs::{
 };
 use sinew_fabric::{Clock, SeededGenerator};
 use sinew_mem::{Arena, Frozen, MessageBuffer};
-use sinew_sim::{Actor, Doing, SimClock, SimCq, SimQp};
+use sinew_sim::{Actor, ActorState, SimClock, SimCq, SimQp};
 
 use super::design::{Design, Placement};
-use super::plan::{Message, Plan, Record, waits};
-use super::workload::Kind;
+use super::plan::{Message, Plan, Record, next_doing};
+use super::workload::WorkloadKind;
 
 /// Most completions, and most accesses, that a client handles in one turn: a longer turn would run ahead of the other
 /// actors.
-const TAKEN: usize = 8;
+const BURST: usize = 8;
 /// Distance between two locks' records, in bytes.
 pub const RECORD: u64 = 4096;
 
 /// Encodes a request by WRITE as the last word of its slot at the server: the client's access, whether it changes
 /// something, and in which lap over the slots it was sent. The word is never 0.
-pub fn word_of(slot: usize, changes: bool, lap: u64) -> u64 {
+pub fn encode_word(slot: usize, changes: bool, lap: u64) -> u64 {
     1 + ((slot as u64) << 2 | u64::from(changes) << 1 | lap & 1)
 }
 
 /// Decodes such a word if it was sent in lap `lap`: the client's access, and whether it changes something.
-pub fn read_word(word: u64, lap: u64) -> Option<(usize, bool)> {
-    let said = word.checked_sub(1)?;
-    (said & 1 == lap & 1).then_some(((said >> 2) as usize, said >> 1 & 1 == 1))
+pub fn decode_word(word: u64, lap: u64) -> Option<(usize, bool)> {
+    let encoded = word.checked_sub(1)?;
+    (encoded & 1 == lap & 1).then_some(((encoded >> 2) as usize, encoded >> 1 & 1 == 1))
 }
 
 /// Encodes a request as an immediate: the client's number, its access, and whether that changes something.
-pub fn immediate_of(client: usize, slot: usize, changes: bool) -> u32 {
+pub fn encode_immediate(client: usize, slot: usize, changes: bool) -> u32 {
     (client as u32) << 8 | (slot as u32) << 1 | u32::from(changes)
 }
 
 /// Decodes an immediate.
-pub fn read_immediate(immediate: u32) -> (usize, usize, bool) {
+pub fn decode_immediate(immediate: u32) -> (usize, usize, bool) {
     ((immediate >> 8) as usize, (immediate >> 1 & 0x7f) as usize, immediate & 1 == 1)
 }
 
@@ -52,7 +52,7 @@ struct Slot {
 }
 
 /// The server's side, as a client addresses it.
-pub struct There {
+pub struct ServerAddress {
     /// Data that READs, locks and counters are in.
     pub data: RemoteMemory,
     /// The client's slots for requests, each of `slot_len` bytes.
@@ -72,7 +72,7 @@ pub struct Client {
     datagram: Option<SimQp>,
     cq: SimCq,
     arena: Arena,
-    there: There,
+    server: ServerAddress,
     slots: Vec<Slot>,
     /// Accesses that are about to begin, and those for which the queues had no room.
     waiting: VecDeque<usize>,
@@ -80,9 +80,9 @@ pub struct Client {
     generator: SeededGenerator,
     /// Requests sent by WRITE so far, requests that can do without a completion, and all posted steps.
     written: u64,
-    untold: u64,
+    unsignaled: u64,
     posted: u64,
-    found_ns: u64,
+    last_work_ns: u64,
     /// When the next access is due, if accesses come at times of their own.
     next_ns: Option<u64>,
     bytes: Vec<u8>,
@@ -106,7 +106,7 @@ impl Client {
         clock: SimClock,
         number: usize,
         queues: Queues,
-        there: There,
+        server: ServerAddress,
     ) -> Self {
         let window = plan.settings.window;
         let Queues { connected, datagram, cq, arena } = queues;
@@ -133,15 +133,15 @@ impl Client {
             datagram,
             cq,
             arena,
-            there,
+            server,
             slots,
             waiting: VecDeque::new(),
             completions: Vec::new(),
             generator: SeededGenerator::new(number as u64 + 1),
             written: 0,
-            untold: 0,
+            unsignaled: 0,
             posted: 0,
-            found_ns: 0,
+            last_work_ns: 0,
             next_ns: None,
             bytes: vec![0; longest],
             answer_len: plan.answer(false).len.max(8),
@@ -155,8 +155,8 @@ impl Client {
     fn begin(&mut self, slot: usize, began_ns: u64) {
         let changes = !self.chance(self.plan.workload.read_share);
         let is_first_needed = changes || self.chance(self.plan.design.first_share());
-        let place = &mut self.slots[slot];
-        (place.changes, place.began_ns, place.step) = (changes, began_ns, usize::from(!is_first_needed));
+        let access = &mut self.slots[slot];
+        (access.changes, access.began_ns, access.step) = (changes, began_ns, usize::from(!is_first_needed));
         self.step(slot);
     }
 
@@ -177,8 +177,8 @@ impl Client {
     fn read(&mut self, slot: usize) -> bool {
         let step = self.slots[slot].step;
         let len = self.plan.reads[step] as u64;
-        let places = (self.there.data.len - len) / 64 + 1;
-        let remote = self.there.data.at(64 * self.generator.below(places)).expect("inside the data");
+        let places = (self.server.data.len - len) / 64 + 1;
+        let remote = self.server.data.at(64 * self.generator.below(places)).expect("inside the data");
         let remote = RemoteMemory { len, ..remote };
         let target: Scatter = self.slots[slot].targets[step].take().into_iter().collect();
         let qp = self.connected.as_mut().expect("READs have a connection");
@@ -194,14 +194,14 @@ impl Client {
     fn atomic(&mut self, slot: usize, placement: Placement) -> bool {
         let workload = &self.plan.workload;
         let offset = match (workload.kind, placement) {
-            (Kind::Locks, Placement::SameBits) => RECORD * self.generator.below(workload.locks as u64),
-            (Kind::Locks, Placement::Spread) => {
+            (WorkloadKind::Locks, Placement::SameBits) => RECORD * self.generator.below(workload.locks as u64),
+            (WorkloadKind::Locks, Placement::Spread) => {
                 let record = self.generator.below(workload.locks as u64);
                 RECORD * record + record * 8 % RECORD
             }
             _ => 0,
         };
-        let remote = self.there.data.at(offset).expect("inside the data");
+        let remote = self.server.data.at(offset).expect("inside the data");
         let remote = RemoteMemory { len: 8, ..remote };
         if self.slots[slot].step == 1 {
             // The WRITE frees the lock; nobody waits for it.
@@ -217,7 +217,7 @@ impl Client {
         let target = self.slots[slot].targets[0].take().expect("each access has a target");
         // Whether the lock is free matters to the workload only: the NIC does the same.
         let operation = match workload.kind {
-            Kind::Locks => Operation::CompareSwap { target, remote, expected: 0, desired: 1 },
+            WorkloadKind::Locks => Operation::CompareSwap { target, remote, expected: 0, desired: 1 },
             _ => Operation::FetchAdd { target, remote, add: 1 },
         };
         let qp = self.connected.as_mut().expect("atomics have a connection");
@@ -231,8 +231,8 @@ impl Client {
     }
 
     fn is_signaled(&mut self) -> bool {
-        self.untold += 1;
-        self.untold.is_multiple_of(self.plan.settings.signal as u64)
+        self.unsignaled += 1;
+        self.unsignaled.is_multiple_of(self.plan.settings.signal as u64)
     }
 
     fn call(&mut self, slot: usize, changes: bool) -> bool {
@@ -241,7 +241,7 @@ impl Client {
         let window = self.plan.settings.window as u64;
         let (lap, place) = (self.written / window, (self.written % window) as usize);
         if len >= 8 {
-            let word = word_of(slot, changes, lap);
+            let word = encode_word(slot, changes, lap);
             self.bytes[len - 8..len].copy_from_slice(&word.to_ne_bytes());
         }
         let gathered = (len > 0 && !inline).then(|| self.frozen(len));
@@ -253,19 +253,19 @@ impl Client {
         };
         self.clock.spend_ns(self.plan.library_ns().0);
         let (qp, operation) = if is_written {
-            let offset = ((place + 1) * self.there.slot_len - len) as u64;
-            let remote = self.there.slots.at(offset).expect("inside the slots");
+            let offset = ((place + 1) * self.server.slot_len - len) as u64;
+            let remote = self.server.slots.at(offset).expect("inside the slots");
             let remote = RemoteMemory { len: len as u64, ..remote };
             (&mut self.connected, Operation::Write { source, remote, immediate: None })
         } else {
-            let immediate = Some(immediate_of(self.number, slot, changes));
-            (&mut self.datagram, Operation::Send { source, immediate, to: self.there.to })
+            let immediate = Some(encode_immediate(self.number, slot, changes));
+            (&mut self.datagram, Operation::Send { source, immediate, to: self.server.to })
         };
         let qp = qp.as_mut().expect("what the design needs");
         let posted = qp.post(Request { signaled, ..Request::new(slot as u64, operation) }).is_ok();
         match posted {
             true => self.written += u64::from(is_written),
-            false => self.untold -= 1,
+            false => self.unsignaled -= 1,
         }
         posted
     }
@@ -282,24 +282,24 @@ impl Client {
     /// Completes one step of an access.
     fn advance(&mut self, slot: usize) {
         let now_ns = self.clock.now_ns();
-        let place = &mut self.slots[slot];
-        place.step += 1;
-        let is_over = place.step == self.plan.steps(place.changes);
+        let access = &mut self.slots[slot];
+        access.step += 1;
+        let is_over = access.step == self.plan.steps(access.changes);
         // A lock is acquired after the first step.
-        let counts = if self.plan.workload.kind == Kind::Locks { place.step == 1 } else { is_over };
+        let counts = if self.plan.workload.kind == WorkloadKind::Locks { access.step == 1 } else { is_over };
         if counts {
-            self.record.note_time(place.began_ns, now_ns);
+            self.record.note_time(access.began_ns, now_ns);
         }
         if is_over {
             self.record.note_done(now_ns);
             self.waiting.push_back(slot);
-            place.step = usize::MAX;
+            access.step = usize::MAX;
         } else {
             self.step(slot);
         }
     }
 
-    fn take(&mut self, mut completion: Completion) {
+    fn handle_completion(&mut self, mut completion: Completion) {
         assert!(completion.status.is_success(), "a request failed on a modelled NIC: {}", completion.status);
         match completion.opcode {
             Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => {
@@ -309,7 +309,7 @@ impl Client {
                 self.advance(slot);
             }
             Opcode::Receive => {
-                let (_, slot, _) = read_immediate(completion.immediate.expect("answers say whose they are"));
+                let (_, slot, _) = decode_immediate(completion.immediate.expect("answers say whose they are"));
                 let mut buffer = completion.buffers.pop().expect("a receive has a buffer");
                 buffer.resize(self.answer_len).expect("as long as it was");
                 let qp = if self.plan.answers_by_datagram() { &mut self.datagram } else { &mut self.connected };
@@ -323,25 +323,25 @@ impl Client {
 }
 
 impl Actor for Client {
-    fn turn(&mut self) -> Doing {
-        if self.found_ns == 0 {
-            self.found_ns = 1;
+    fn turn(&mut self) -> ActorState {
+        if self.last_work_ns == 0 {
+            self.last_work_ns = 1;
             for slot in 0..self.slots.len() {
                 self.slots[slot].step = usize::MAX;
                 self.waiting.push_back(slot);
             }
         }
-        let came = self.cq.poll(&mut self.completions, TAKEN);
+        let completed = self.cq.poll(&mut self.completions, BURST);
         let mut completions = std::mem::take(&mut self.completions);
-        completions.drain(..).for_each(|completion| self.take(completion));
+        completions.drain(..).for_each(|completion| self.handle_completion(completion));
         self.completions = completions;
         let before = self.posted;
-        for _ in 0..self.waiting.len().min(TAKEN) {
+        for _ in 0..self.waiting.len().min(BURST) {
             let Some(slot) = self.waiting.pop_front() else { break };
             let now_ns = self.clock.now_ns();
             if self.slots[slot].step != usize::MAX {
                 self.step(slot);
-            } else if self.plan.rests_ns().is_none() {
+            } else if self.plan.mean_gap_ns().is_none() {
                 self.begin(slot, now_ns);
             } else if self.next_ns.is_some_and(|next_ns| next_ns <= now_ns) {
                 let next_ns = self.next_ns.take().expect("it is there");
@@ -351,14 +351,22 @@ impl Actor for Client {
             }
         }
         let now_ns = self.clock.now_ns();
-        if let Some(rests_ns) = self.plan.rests_ns().filter(|_| self.next_ns.is_none() && !self.waiting.is_empty()) {
-            self.next_ns = Some(now_ns + 1 + self.generator.below(2 * rests_ns));
+        if let Some(mean_gap_ns) =
+            self.plan.mean_gap_ns().filter(|_| self.next_ns.is_none() && !self.waiting.is_empty())
+        {
+            self.next_ns = Some(now_ns + 1 + self.generator.below(2 * mean_gap_ns));
         }
-        if came > 0 || self.posted > before {
-            self.found_ns = now_ns.max(1);
-            return Doing::Work;
+        if completed > 0 || self.posted > before {
+            self.last_work_ns = now_ns.max(1);
+            return ActorState::Work;
         }
-        waits(self.plan.settings.client_wait, self.found_ns, now_ns, self.plan.profile.core.interrupt_ns, self.next_ns)
+        next_doing(
+            self.plan.settings.client_wait,
+            self.last_work_ns,
+            now_ns,
+            self.plan.profile.core.interrupt_ns,
+            self.next_ns,
+        )
     }
 }
 
@@ -369,11 +377,11 @@ mod tests {
     #[test]
     fn words_and_immediates_say_what_was_put_into_them() {
         for (slot, changes, lap) in [(0, false, 0), (63, true, 7), (5, false, 2)] {
-            let word = word_of(slot, changes, lap);
-            assert_eq!(read_word(word, lap), Some((slot, changes)));
-            assert_eq!(read_word(word, lap + 1), None);
-            assert_eq!(read_immediate(immediate_of(9_999, slot, changes)), (9_999, slot, changes));
+            let word = encode_word(slot, changes, lap);
+            assert_eq!(decode_word(word, lap), Some((slot, changes)));
+            assert_eq!(decode_word(word, lap + 1), None);
+            assert_eq!(decode_immediate(encode_immediate(9_999, slot, changes)), (9_999, slot, changes));
         }
-        assert_eq!(read_word(0, 0), None);
+        assert_eq!(decode_word(0, 0), None);
     }
 }

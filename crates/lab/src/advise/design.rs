@@ -2,7 +2,7 @@
 
 use sinew_sim::nic::Profile;
 
-use super::workload::{Goal, Kind, Load, OUTSTANDING_BYTES, Workload};
+use super::workload::{Goal, Load, OUTSTANDING_BYTES, Workload, WorkloadKind};
 
 /// A chain of READs, each of which depends on the result of the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Design {
             Self::SendSend => "SEND/SEND, datagrams",
             Self::HeaderOnly => "SEND/SEND, headers",
             Self::Rpc => "RPC over datagrams",
-            Self::Atomics(_) if workload.kind == Kind::Sequencer => "fetch-and-add",
+            Self::Atomics(_) if workload.kind == WorkloadKind::Sequencer => "fetch-and-add",
             Self::Atomics(Placement::SameBits) if workload.locks == 1 => "atomics",
             Self::Atomics(Placement::SameBits) => "atomics, same bits",
             Self::Atomics(Placement::Spread) => "atomics, spread",
@@ -159,11 +159,11 @@ impl Design {
     /// All designs that a workload allows on a NIC. Those by READs are left out if nothing is read.
     pub fn all(workload: &Workload, profile: &Profile) -> Vec<Self> {
         let mut all: Vec<Self> = match workload.kind {
-            Kind::Cache if workload.accesses == 1 => vec![Self::Reads(Chain::Pointers)],
-            Kind::Cache => [Chain::Neighbourhood, Chain::Entry, Chain::Buckets].map(Self::Reads).to_vec(),
-            Kind::Reads => vec![Self::Reads(Chain::Pointers)],
-            Kind::Sequencer => vec![Self::HeaderOnly, Self::Atomics(Placement::SameBits)],
-            Kind::Locks => {
+            WorkloadKind::Cache if workload.accesses == 1 => vec![Self::Reads(Chain::Pointers)],
+            WorkloadKind::Cache => [Chain::Neighbourhood, Chain::Entry, Chain::Buckets].map(Self::Reads).to_vec(),
+            WorkloadKind::Reads => vec![Self::Reads(Chain::Pointers)],
+            WorkloadKind::Sequencer => vec![Self::HeaderOnly, Self::Atomics(Placement::SameBits)],
+            WorkloadKind::Locks => {
                 vec![Self::HeaderOnly, Self::Atomics(Placement::Spread), Self::Atomics(Placement::SameBits)]
             }
         };
@@ -171,7 +171,7 @@ impl Design {
             all.retain(|design| !matches!(design, Self::Reads(_)));
         }
         // A single lock has only one placement.
-        if workload.kind == Kind::Locks && workload.locks == 1 {
+        if workload.kind == WorkloadKind::Locks && workload.locks == 1 {
             all.retain(|design| *design != Self::Atomics(Placement::Spread));
         }
         all.push(Self::WriteSend);

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use sinew_sim::{Fields, FileError, shortened};
 
-use super::workload::{Goal, Kind, Load, Workload};
-use crate::workload::place::Place;
+use super::workload::{Goal, Load, Workload, WorkloadKind};
+use crate::workload::place::EntryPlace;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,7 +40,7 @@ const FIELDS: [Fields<'static>; 1] = [Fields {
 }];
 
 /// The value that has the given name.
-fn one_of<T: Copy>(place: &Place<'_>, field: &str, given: &str, all: &[(T, &str)]) -> Result<T, FileError> {
+fn one_of<T: Copy>(place: &EntryPlace<'_>, field: &str, given: &str, all: &[(T, &str)]) -> Result<T, FileError> {
     let found = all.iter().find(|(_, name)| *name == given).map(|(it, _)| *it);
     let names: Vec<&str> = all.iter().map(|(_, name)| *name).collect();
     found.ok_or_else(|| {
@@ -58,8 +58,8 @@ impl Workload {
     /// [`FileError`], with the line, and the field if one is to blame.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let file: File = FileError::read(text, &FIELDS)?;
-        let place = Place { text, entry: 0..0 };
-        let kind = one_of(&place, "kind", &file.kind, &Kind::ALL.map(|kind| (kind, kind.name())))?;
+        let place = EntryPlace { text, entry: 0..0 };
+        let kind = one_of(&place, "kind", &file.kind, &WorkloadKind::ALL.map(|kind| (kind, kind.name())))?;
         let usual = Self::of(kind);
         let load = |field, given: &Option<String>| match given {
             Some(given) => one_of(&place, field, given, &Load::ALL.map(|load| (load, load.name()))),
@@ -103,7 +103,7 @@ mod tests {
             goal: Goal::Throughput,
             server_cpu: Load::Busy,
             batches: false,
-            ..Workload::of(Kind::Reads)
+            ..Workload::of(WorkloadKind::Reads)
         };
         assert_eq!(workload, expected);
     }

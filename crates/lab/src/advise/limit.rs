@@ -7,7 +7,7 @@ use sinew_sim::nic::{NicStats, NicUse};
 use super::design::{Design, Placement};
 use super::plan::Plan;
 use super::trial::Outcome;
-use super::workload::{Goal, Kind};
+use super::workload::{Goal, WorkloadKind};
 
 /// Bottleneck of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ fn atomic_lock(plan: &Plan, outcome: &Outcome) -> f64 {
     // Words have 8 bytes, so the three lowest bits of an address tell no words apart.
     let words = (units.atomic_locks as usize / 8).max(1);
     let used = match (plan.workload.kind, placement) {
-        (Kind::Locks, Placement::Spread) => words.min(plan.workload.locks),
+        (WorkloadKind::Locks, Placement::Spread) => words.min(plan.workload.locks),
         _ => 1,
     };
     (outcome.rate_mops * units.atomic_hold_ns as f64 / 1e3 / used as f64).min(1.0)

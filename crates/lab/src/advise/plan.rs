@@ -2,11 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 
-use sinew_sim::Doing;
+use sinew_sim::ActorState;
 use sinew_sim::nic::Profile;
 
 use super::design::{Design, RPC_CLIENT_NS, RPC_SERVER_NS, Settings, Wait};
-use super::workload::{Goal, Kind, Load, Workload};
+use super::workload::{Goal, Load, Workload, WorkloadKind};
 
 /// A design with its settings, on a NIC.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl Plan {
     /// Mean time from one access to the next, in ns, if accesses come at times of their own: they do on busy
     /// processors, where a latency depends on whose time slice it is. Otherwise an access follows the one before at
     /// once.
-    pub fn rests_ns(&self) -> Option<u64> {
+    pub fn mean_gap_ns(&self) -> Option<u64> {
         let Workload { goal, client_cpu, server_cpu, .. } = self.workload;
         let is_busy = [client_cpu, server_cpu].contains(&Load::Busy);
         (goal == Goal::Latency && is_busy).then_some(self.profile.core.time_slice_ns / 10)
@@ -64,7 +64,7 @@ impl Plan {
         match self.design {
             Design::Reads(_) if !changes => self.reads.len(),
             // A lock is acquired and released.
-            _ if self.workload.kind == Kind::Locks => 2,
+            _ if self.workload.kind == WorkloadKind::Locks => 2,
             _ => 1,
         }
     }
@@ -123,12 +123,12 @@ pub struct Record {
     pub from_ns: Cell<u64>,
     /// Accesses completed since then.
     pub done: Cell<u64>,
-    /// Times of the first [`SAMPLED_MAX`] accesses, in ns.
-    pub took_ns: RefCell<Vec<u64>>,
+    /// Times of the first [`TIMED_MAX`] accesses, in ns.
+    pub times_ns: RefCell<Vec<u64>>,
 }
 
 /// Most accesses that are timed.
-const SAMPLED_MAX: usize = 100_000;
+const TIMED_MAX: usize = 100_000;
 
 impl Record {
     /// Counts an access that has completed.
@@ -140,19 +140,19 @@ impl Record {
 
     /// Notes the time of an access.
     pub fn note_time(&self, began_ns: u64, now_ns: u64) {
-        let mut took_ns = self.took_ns.borrow_mut();
-        if now_ns >= self.from_ns.get() && took_ns.len() < SAMPLED_MAX {
-            took_ns.push(now_ns - began_ns);
+        let mut times_ns = self.times_ns.borrow_mut();
+        if now_ns >= self.from_ns.get() && times_ns.len() < TIMED_MAX {
+            times_ns.push(now_ns - began_ns);
         }
     }
 
     /// Summary of the times, if anything was timed.
     pub fn times(&self) -> Option<Times> {
-        let mut took_ns = self.took_ns.borrow().clone();
-        took_ns.sort_unstable();
-        let last = took_ns.len().checked_sub(1)?;
-        let at = |percent: usize| took_ns[(took_ns.len() * percent / 100).min(last)];
-        let mean_ns = took_ns.iter().sum::<u64>() / took_ns.len() as u64;
+        let mut times_ns = self.times_ns.borrow().clone();
+        times_ns.sort_unstable();
+        let last = times_ns.len().checked_sub(1)?;
+        let at = |percent: usize| times_ns[(times_ns.len() * percent / 100).min(last)];
+        let mean_ns = times_ns.iter().sum::<u64>() / times_ns.len() as u64;
         Some(Times { mean_ns, p50_ns: at(50), p99_ns: at(99) })
     }
 }
@@ -168,15 +168,15 @@ pub struct Times {
     pub p99_ns: u64,
 }
 
-/// Next step of a core that has found nothing and waits as `wait` says. It last found something at `found_ns`, and its
-/// own next work, if there is any, is due at `next_ns`.
-pub fn waits(wait: Wait, found_ns: u64, now_ns: u64, interrupt_ns: u64, next_ns: Option<u64>) -> Doing {
-    let until_ns = found_ns + interrupt_ns;
+/// Next step of a core that has found nothing and waits as `wait` says. It last found something at `last_work_ns`, and
+/// its own next work, if there is any, is due at `next_ns`.
+pub fn next_doing(wait: Wait, last_work_ns: u64, now_ns: u64, interrupt_ns: u64, next_ns: Option<u64>) -> ActorState {
+    let until_ns = last_work_ns + interrupt_ns;
     match (wait, next_ns) {
-        (Wait::Poll, None) => Doing::Idle,
-        (Wait::Poll, Some(next_ns)) => Doing::IdleUntil(next_ns),
-        (Wait::Adaptive, _) if now_ns < until_ns => Doing::IdleUntil(next_ns.unwrap_or(until_ns).min(until_ns)),
-        (Wait::Events | Wait::Adaptive, None) => Doing::Asleep,
-        (Wait::Events | Wait::Adaptive, Some(next_ns)) => Doing::AsleepUntil(next_ns),
+        (Wait::Poll, None) => ActorState::Idle,
+        (Wait::Poll, Some(next_ns)) => ActorState::IdleUntil(next_ns),
+        (Wait::Adaptive, _) if now_ns < until_ns => ActorState::IdleUntil(next_ns.unwrap_or(until_ns).min(until_ns)),
+        (Wait::Events | Wait::Adaptive, None) => ActorState::Asleep,
+        (Wait::Events | Wait::Adaptive, Some(next_ns)) => ActorState::AsleepUntil(next_ns),
     }
 }

@@ -6,16 +6,16 @@ use std::rc::Rc;
 use sinew_fabric::Clock;
 use sinew_fabric::verbs::{Completion, CompletionQueue, Destination, Operation, QueuePair, Request, Source};
 use sinew_mem::Frozen;
-use sinew_sim::{Actor, Doing, SimClock, SimCq, SimExposed, SimQp};
+use sinew_sim::{Actor, ActorState, SimClock, SimCq, SimExposed, SimQp};
 
-use super::client::{read_immediate, read_word};
-use super::plan::{Message, Plan, waits};
-use super::workload::Kind;
+use super::client::{decode_immediate, decode_word};
+use super::plan::{Message, Plan, next_doing};
+use super::workload::WorkloadKind;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Most slots that a thread looks at in one turn: a longer turn would run ahead of the other actors.
-const LOOKED_AT: usize = 32;
+const POLLS_PER_TURN: usize = 32;
 
 /// A client, as the thread knows it.
 pub struct Peer {
@@ -30,7 +30,7 @@ pub struct Peer {
 }
 
 /// A request that was found.
-struct Found {
+struct FoundRequest {
     peer: usize,
     slot: usize,
     changes: bool,
@@ -63,49 +63,49 @@ pub struct Worker {
 #[derive(Default)]
 pub struct State {
     completions: Vec<Completion>,
-    found: Vec<Found>,
+    found: Vec<FoundRequest>,
     /// The client that is looked at next, and looks since the last request was found.
     next: usize,
-    in_vain: usize,
+    empty_polls: usize,
     /// Batches so far, and answers that may be in flight.
     batches: usize,
-    on_way: u64,
+    in_flight: u64,
     /// Answers sent on each datagram queue pair.
-    of_pair: Vec<u64>,
-    found_ns: u64,
-    rests: bool,
+    sent_on_pair: Vec<u64>,
+    last_work_ns: u64,
+    is_waiting: bool,
 }
 
 impl Worker {
     /// Looks at the slots of its clients, up to a batch of requests. A client may send its next request to any thread,
     /// so each thread has a slot of each client, and looks at as many slots as there are clients, whichever it serves.
-    fn look(&mut self) {
+    fn poll_slots(&mut self) {
         let Some(slots) = &self.slots else { return };
         let (window, core) = (self.plan.settings.window as u64, self.plan.profile.core);
         // In the system that is modelled, a client's requests are spread over all threads. Here they are all at one
         // thread, whose single look stands for as many looks as it takes to find one of them.
         let slots_each = self.plan.clients().div_ceil(self.peers.len().max(1)) as u64;
         let to_find = (slots_each / window).max(1);
-        if std::mem::take(&mut self.state.rests) {
+        if std::mem::take(&mut self.state.is_waiting) {
             // While the thread was not simulated, its round over the slots went on; find where it is now.
             let looks = self.clock.now_ns() / (core.look_ns * slots_each).max(1);
             self.state.next = looks as usize % self.peers.len();
         }
-        for _ in 0..LOOKED_AT.min(self.peers.len()) {
+        for _ in 0..POLLS_PER_TURN.min(self.peers.len()) {
             let peer = &mut self.peers[self.state.next];
             let (lap, place) = (peer.found / window, (peer.found % window) as usize);
             let slot = self.state.next * self.plan.settings.window + place;
             let word = slots.load((slot + 1) * self.slot_len - 8).expect("inside the slots");
-            match read_word(word, lap) {
+            match decode_word(word, lap) {
                 Some((slot, changes)) => {
                     self.clock.spend_ns(core.look_ns * to_find);
                     peer.found += 1;
-                    self.state.in_vain = 0;
-                    self.state.found.push(Found { peer: self.state.next, slot, changes });
+                    self.state.empty_polls = 0;
+                    self.state.found.push(FoundRequest { peer: self.state.next, slot, changes });
                 }
                 None => {
                     self.clock.spend_ns(core.look_ns * slots_each);
-                    self.state.in_vain += 1;
+                    self.state.empty_polls += 1;
                 }
             }
             self.state.next = (self.state.next + 1) % self.peers.len();
@@ -117,14 +117,14 @@ impl Worker {
 
     /// Learns which answers have completed. Returns whether more may be sent.
     fn has_room(&mut self) -> bool {
-        let most = self.plan.answers_max() as u64;
-        if self.state.on_way * 2 < most {
+        let in_flight_max = self.plan.answers_max() as u64;
+        if self.state.in_flight * 2 < in_flight_max {
             return true;
         }
-        let told = self.sent_cq.poll(&mut self.state.completions, 64);
+        let completed = self.sent_cq.poll(&mut self.state.completions, 64);
         self.state.completions.clear();
-        self.state.on_way -= (told * self.plan.settings.signal) as u64;
-        self.state.on_way < most
+        self.state.in_flight -= (completed * self.plan.settings.signal) as u64;
+        self.state.in_flight < in_flight_max
     }
 
     /// Takes messages, up to a batch, and reposts their buffers.
@@ -135,9 +135,9 @@ impl Worker {
         self.cq.poll(&mut self.state.completions, self.plan.settings.batch.max(1));
         for mut completion in self.state.completions.drain(..) {
             assert!(completion.status.is_success(), "a request failed on a modelled NIC: {}", completion.status);
-            let (client, slot, changes) = read_immediate(completion.immediate.expect("requests say whose they are"));
+            let (client, slot, changes) = decode_immediate(completion.immediate.expect("requests say whose they are"));
             let threads = self.plan.settings.threads;
-            self.state.found.push(Found { peer: (client - self.number) / threads, slot, changes });
+            self.state.found.push(FoundRequest { peer: (client - self.number) / threads, slot, changes });
             let mut buffer = completion.buffers.pop().expect("a receive has a buffer");
             buffer.resize(self.buffer_len).expect("as long as it was");
             let qp = self.datagrams.iter_mut().find(|qp| qp.number() == completion.qp).expect("it is of this thread");
@@ -153,12 +153,12 @@ impl Worker {
         let count = self.state.found.len() as u64;
         let access_ns = match workload.kind {
             // One access to the counter serves the whole batch (atc16 4.2).
-            Kind::Sequencer if self.plan.settings.threads > 1 => core.contended_ns,
-            Kind::Sequencer => core.look_ns,
+            WorkloadKind::Sequencer if self.plan.settings.threads > 1 => core.contended_ns,
+            WorkloadKind::Sequencer => core.look_ns,
             _ => core.memory_ns * workload.accesses as u64,
         };
         self.clock.spend_ns(access_ns);
-        let lines = |found: &Found| self.plan.answer(found.changes).len.div_ceil(LINE) as u64;
+        let lines = |found: &FoundRequest| self.plan.answer(found.changes).len.div_ceil(LINE) as u64;
         let copied: u64 = self.state.found.iter().map(lines).sum();
         self.clock.spend_ns(core.copy_line_ns * copied + self.plan.library_ns().1 * count);
     }
@@ -168,8 +168,8 @@ impl Worker {
         let signal = self.plan.settings.signal as u64;
         let pair = self.state.batches % self.datagrams.len().max(1);
         self.state.batches += 1;
-        self.state.of_pair.resize(self.datagrams.len(), 0);
-        for Found { peer, slot, changes } in self.state.found.drain(..) {
+        self.state.sent_on_pair.resize(self.datagrams.len(), 0);
+        for FoundRequest { peer, slot, changes } in self.state.found.drain(..) {
             let Message { len, inline } = self.plan.answer(changes);
             let source = match inline {
                 _ if len == 0 => Source::Empty,
@@ -180,12 +180,12 @@ impl Worker {
             };
             let peer = &mut self.peers[peer];
             peer.answered += 1;
-            self.state.on_way += 1;
+            self.state.in_flight += 1;
             let immediate = Some((slot as u32) << 1);
             if by_datagram {
                 let operation = Operation::Send { source, immediate, to: peer.to };
-                self.state.of_pair[pair] += 1;
-                let signaled = self.state.of_pair[pair].is_multiple_of(signal);
+                self.state.sent_on_pair[pair] += 1;
+                let signaled = self.state.sent_on_pair[pair].is_multiple_of(signal);
                 let request = Request { signaled, ..Request::new(0, operation) };
                 self.datagrams[pair].push(request).expect("there is room for every answer");
             } else {
@@ -202,30 +202,30 @@ impl Worker {
 }
 
 impl Actor for Worker {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if self.peers.is_empty() {
-            return Doing::Idle;
+            return ActorState::Idle;
         }
         let began_ns = self.clock.now_ns();
         if !self.has_room() {
-            return Doing::Idle;
+            return ActorState::Idle;
         }
         self.receive();
-        self.look();
+        self.poll_slots();
         if !self.state.found.is_empty() {
             self.work();
             self.answer();
-            self.state.found_ns = self.clock.now_ns();
-            self.worked_ns.set(self.worked_ns.get() + self.state.found_ns - began_ns);
-            return Doing::Work;
+            self.state.last_work_ns = self.clock.now_ns();
+            self.worked_ns.set(self.worked_ns.get() + self.state.last_work_ns - began_ns);
+            return ActorState::Work;
         }
-        if self.slots.is_some() && self.state.in_vain < self.peers.len() {
+        if self.slots.is_some() && self.state.empty_polls < self.peers.len() {
             // The round is not complete, so the thread goes on polling, slot by slot.
-            return Doing::Work;
+            return ActorState::Work;
         }
-        self.state.in_vain = 0;
-        self.state.rests = true;
+        self.state.empty_polls = 0;
+        self.state.is_waiting = true;
         let interrupt_ns = self.plan.profile.core.interrupt_ns;
-        waits(self.plan.settings.server_wait, self.state.found_ns, self.clock.now_ns(), interrupt_ns, None)
+        next_doing(self.plan.settings.server_wait, self.state.last_work_ns, self.clock.now_ns(), interrupt_ns, None)
     }
 }

@@ -12,9 +12,9 @@ fn advise_in(runs: usize, name: &str, workload: &Workload) -> Vec<Advice> {
     let all = advise(&nic(name), workload, &mut |part| {
         // The first and the last runs are no part of the search.
         let looks = part > 0.1 && part < 0.9;
-        let goes_on = left > 0;
-        left -= usize::from(looks && goes_on);
-        !looks || goes_on
+        let keep_going = left > 0;
+        left -= usize::from(looks && keep_going);
+        !looks || keep_going
     });
     for it in &all.designs {
         let Outcome { rate_mops, times, .. } = it.outcome;
@@ -34,7 +34,7 @@ fn rate(all: &[Advice], design: Design) -> f64 {
 /// sigcomm14 5.3: 26 Mops, where FaRM reaches 17.2 and Pilaf 9.9.
 #[test]
 fn a_cache_of_small_items_on_connectx_3_should_be_herd() {
-    let all = advise_in(12, "cx3", &Workload::of(Kind::Cache));
+    let all = advise_in(12, "cx3", &Workload::of(WorkloadKind::Cache));
     assert_eq!(all[0].plan.design, Design::WriteSend);
     assert!((23.0..29.0).contains(&all[0].outcome.rate_mops));
     assert_eq!(all[0].trust.level, Level::Compared);
@@ -43,7 +43,7 @@ fn a_cache_of_small_items_on_connectx_3_should_be_herd() {
 /// atc16 5.3.1: on ConnectX-3 small and large READs have similar rates; on Connect-IB small ones do not fill the link.
 #[test]
 fn one_large_read_is_better_on_connectx_3_and_two_small_ones_on_connect_ib() {
-    let workload = Workload { object_bytes: 32, read_share: 1.0, ..Workload::of(Kind::Cache) };
+    let workload = Workload { object_bytes: 32, read_share: 1.0, ..Workload::of(WorkloadKind::Cache) };
     let [large, small] = [Chain::Neighbourhood, Chain::Entry].map(Design::Reads);
     let (cx3, cib) = (advise_in(0, "cx3", &workload), advise_in(0, "cib", &workload));
     assert!(rate(&cx3, large) > 1.5 * rate(&cx3, small));
@@ -54,7 +54,7 @@ fn one_large_read_is_better_on_connectx_3_and_two_small_ones_on_connect_ib() {
 /// atc16 4.2, Table 3: 122 M/s and 97.2 M/s by calls, 2.24 M/s by atomics.
 #[test]
 fn a_sequencer_should_be_calls_and_no_atomics() {
-    let all = advise_in(0, "cib", &Workload::of(Kind::Sequencer));
+    let all = advise_in(0, "cib", &Workload::of(WorkloadKind::Sequencer));
     assert_eq!(all[0].plan.design, Design::HeaderOnly);
     let last = all.last().expect("there are designs");
     assert_eq!((last.plan.design, last.limit.0), (Design::Atomics(Placement::SameBits), Limit::AtomicLock));
@@ -65,10 +65,10 @@ fn a_sequencer_should_be_calls_and_no_atomics() {
 #[test]
 fn locks_should_have_different_low_bits_of_the_address() {
     let [spread, same] = [Placement::Spread, Placement::SameBits].map(Design::Atomics);
-    let cib = advise_in(0, "cib", &Workload::of(Kind::Locks));
+    let cib = advise_in(0, "cib", &Workload::of(WorkloadKind::Locks));
     assert!(rate(&cib, spread) > 10.0 * rate(&cib, same));
     assert!(of(&cib, spread).settings.iter().any(|it| it.text.contains("12 low bits of the address differ")));
-    let cx3 = advise_in(0, "cx3", &Workload { peers: 16, ..Workload::of(Kind::Locks) });
+    let cx3 = advise_in(0, "cx3", &Workload { peers: 16, ..Workload::of(WorkloadKind::Locks) });
     assert!((rate(&cx3, spread) / rate(&cx3, same) - 1.0).abs() < 0.1);
 }
 
@@ -77,7 +77,7 @@ fn locks_should_have_different_low_bits_of_the_address() {
 #[test]
 fn a_lone_small_read_should_be_a_read_that_is_polled_for() {
     for name in ["cx3", "cx3-roce10"] {
-        let all = advise_in(100, name, &Workload::of(Kind::Reads));
+        let all = advise_in(100, name, &Workload::of(WorkloadKind::Reads));
         let best = &all[0].plan;
         assert_eq!((best.design, best.settings.client_wait), (Design::Reads(Chain::Pointers), Wait::Poll), "{name}");
         assert!(all[0].settings.iter().any(|it| it.text.contains("poll the memory")));
@@ -88,7 +88,7 @@ fn a_lone_small_read_should_be_a_read_that_is_polled_for() {
 /// READ waits for one processor, a compound read for two.
 #[test]
 fn on_busy_processors_clients_should_sleep_and_lone_reads_pass_the_servers() {
-    let busy = Workload { client_cpu: Load::Busy, server_cpu: Load::Busy, ..Workload::of(Kind::Reads) };
+    let busy = Workload { client_cpu: Load::Busy, server_cpu: Load::Busy, ..Workload::of(WorkloadKind::Reads) };
     let all = advise_in(100, "cx3-roce10", &busy);
     let best = &all[0].plan;
     assert_eq!(best.design, Design::Reads(Chain::Pointers));
@@ -112,7 +112,7 @@ fn on_busy_processors_two_dependent_reads_should_be_one_compound_request_of_serv
             server_cpu: Load::Busy,
             goal: Goal::Throughput,
             batches,
-            ..Workload::of(Kind::Reads)
+            ..Workload::of(WorkloadKind::Reads)
         };
         let all = advise_in(8, "cx3-roce10", &busy);
         let is_compound = matches!(all[0].plan.design, Design::WriteSend | Design::SendSend);
@@ -123,11 +123,11 @@ fn on_busy_processors_two_dependent_reads_should_be_one_compound_request_of_serv
 /// nsdi19 4.1.2: half of the rate is lost with 5,000 connections.
 #[test]
 fn five_thousand_clients_should_send_datagrams() {
-    let (cx5, many) = (nic("cx5"), Workload { peers: 5000, ..Workload::of(Kind::Cache) });
+    let (cx5, many) = (nic("cx5"), Workload { peers: 5000, ..Workload::of(WorkloadKind::Cache) });
     let run = |design| search::run(&cx5, &many, design, Settings::first(design, &many, &cx5), 1);
     let (datagrams, connected) = (run(Design::SendSend), run(Design::WriteSend));
     assert!(datagrams.outcome.rate_mops > 1.5 * connected.outcome.rate_mops);
-    let misses = |of: &search::Tried| of.outcome.nics[1].0.responder_misses;
+    let misses = |of: &search::Candidate| of.outcome.nics[1].0.responder_misses;
     assert!(misses(&connected) > 500 && misses(&datagrams) == 0, "{} and {}", misses(&connected), misses(&datagrams));
     let warnings = trust::trust(&datagrams.plan, &datagrams.outcome).warnings;
     assert!(warnings.iter().any(|it| it.contains("5000 clients")));
@@ -141,8 +141,13 @@ fn five_thousand_clients_should_send_datagrams() {
 fn without_batches_two_dependent_reads_on_idle_processors_should_be_reads_up_to_32_bytes() {
     let nic = nic("cx3-roce10");
     for (object_bytes, should_be_reads) in [(16, true), (32, true), (64, false)] {
-        let idle =
-            Workload { accesses: 2, object_bytes, goal: Goal::Throughput, batches: false, ..Workload::of(Kind::Reads) };
+        let idle = Workload {
+            accesses: 2,
+            object_bytes,
+            goal: Goal::Throughput,
+            batches: false,
+            ..Workload::of(WorkloadKind::Reads)
+        };
         let all = advise_in(100, "cx3-roce10", &idle);
         assert!(all.iter().all(|it| it.plan.settings.batch == 1));
         let first = all[0].plan.design;
@@ -163,7 +168,7 @@ fn without_batches_two_dependent_reads_on_idle_processors_should_be_reads_up_to_
 fn five_thousand_clients_should_send_datagrams_for_lone_small_reads_too() {
     let cx5 = nic("cx5");
     let run = |design, goal, peers| {
-        let workload = Workload { peers, object_bytes: 32, goal, ..Workload::of(Kind::Reads) };
+        let workload = Workload { peers, object_bytes: 32, goal, ..Workload::of(WorkloadKind::Reads) };
         search::run(&cx5, &workload, design, Settings::first(design, &workload, &cx5), 1)
     };
     let reads = Design::Reads(Chain::Pointers);

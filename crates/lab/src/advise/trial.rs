@@ -12,11 +12,11 @@ use sinew_sim::nic::{NicStats, NicUse};
 use sinew_sim::{ActorId, Competitor, CoreShare, SimClock, SimDomain, SimExposed, SimQp, SimThread, SimVerbs};
 
 use super::bulk::Bulk;
-use super::client::{Client, Queues, RECORD, There};
+use super::client::{Client, Queues, RECORD, ServerAddress};
 use super::design::Design;
 use super::plan::{Plan, Record, Times};
 use super::server::{Peer, State, Worker};
-use super::workload::{Goal, Kind, Load};
+use super::workload::{Goal, Load, WorkloadKind};
 use crate::nics::cluster::{Lender, NicCluster};
 
 /// Results of a run.
@@ -77,7 +77,7 @@ fn arena(domain: &SimDomain, bytes: usize) -> Arena {
 }
 
 /// Bytes of an arena for `count` buffers of `len` bytes.
-fn room(count: usize, len: usize) -> usize {
+fn buffers_len(count: usize, len: usize) -> usize {
     count * Arena::block_len(len.max(8), len.max(8)).next_power_of_two()
 }
 
@@ -86,7 +86,7 @@ impl Builder<'_> {
     fn data_len(&self) -> usize {
         let Plan { workload, reads, .. } = &**self.plan;
         match workload.kind {
-            Kind::Locks => DATA.max((workload.locks + 1) * RECORD as usize),
+            WorkloadKind::Locks => DATA.max((workload.locks + 1) * RECORD as usize),
             _ => DATA + reads.iter().max().unwrap_or(&0),
         }
     }
@@ -108,24 +108,25 @@ impl Builder<'_> {
         let queues = domain.thread().expect("queues");
         let answers = self.plan.answers_max() + settings.batch + settings.signal;
         let pairs = if self.is_served() { settings.queue_pairs } else { 0 };
-        let asked = if self.plan.is_written() { 0 } else { own.div_ceil(pairs.max(1)) * settings.window };
-        let of_connection = if self.plan.answers_by_datagram() { 1 } else { answers };
-        let cq = queues.completion_queue(pairs * (asked + 1) + own + 16).expect("a completion queue");
-        let sent_cq = queues.completion_queue(pairs * answers + own * of_connection + 16).expect("a completion queue");
+        let receives = if self.plan.is_written() { 0 } else { own.div_ceil(pairs.max(1)) * settings.window };
+        let answers_per_connection = if self.plan.answers_by_datagram() { 1 } else { answers };
+        let cq = queues.completion_queue(pairs * (receives + 1) + own + 16).expect("a completion queue");
+        let sent_cq =
+            queues.completion_queue(pairs * answers + own * answers_per_connection + 16).expect("a completion queue");
         let config = QpConfig {
             send_depth: answers,
-            receive_depth: asked + 1,
+            receive_depth: receives + 1,
             inline_max: self.plan.profile.wqe.inline_max,
             ..QpConfig::new(Transport::Ud)
         };
         let request = self.plan.request(true).len.max(self.plan.request(false).len);
         let answer = self.plan.answer(false).len;
-        let arena = arena(&domain, room(pairs * asked, request) + room(2, answer));
+        let arena = arena(&domain, buffers_len(pairs * receives, request) + buffers_len(2, answer));
         let mut datagrams = Vec::new();
         for _ in 0..pairs {
             let mut qp = queues.queue_pair(&config, &sent_cq, &cq).expect("a queue pair");
             qp.connect(None).expect("it is ready");
-            for _ in 0..asked {
+            for _ in 0..receives {
                 let buffer = arena.alloc(request.max(8), request.max(8)).expect("the arena has room");
                 qp.post_buffer(0, buffer).expect("there is room");
             }
@@ -135,8 +136,9 @@ impl Builder<'_> {
         data.resize(answer.max(8)).expect("as long as it was asked for");
         let slots = (self.is_served() && self.plan.is_written())
             .then(|| domain.expose((own * settings.window).max(1) * self.slot_len(), Access::ALL).expect("memory"));
-        let brings = matches!(self.plan.design, Design::Reads(_) | Design::Atomics(_)) || workload.bulk && number == 0;
-        let exposed = brings.then(|| domain.expose(self.data_len(), Access::ALL).expect("memory"));
+        let exposes_data =
+            matches!(self.plan.design, Design::Reads(_) | Design::Atomics(_)) || workload.bulk && number == 0;
+        let exposed = exposes_data.then(|| domain.expose(self.data_len(), Access::ALL).expect("memory"));
         let worker = Worker {
             plan: Rc::clone(self.plan),
             clock: self.clock.clone(),
@@ -168,9 +170,9 @@ impl Builder<'_> {
         let served = if self.is_served() { window } else { 0 };
         let depth = 2 * window + 2 * settings.signal;
         let cq = queues.completion_queue(2 * (depth + window) + 2).expect("a completion queue");
-        let targets: usize = self.plan.reads.iter().map(|len| room(window, *len)).sum();
+        let targets: usize = self.plan.reads.iter().map(|len| buffers_len(window, *len)).sum();
         let request = self.plan.request(true).len.max(self.plan.request(false).len);
-        let bytes = targets + room(window, 8) + room(served, answer) + room(2 * depth, request);
+        let bytes = targets + buffers_len(window, 8) + buffers_len(served, answer) + buffers_len(2 * depth, request);
         let arena = arena(&domain, bytes);
         let config = |transport| QpConfig {
             send_depth: depth,
@@ -216,14 +218,14 @@ impl Builder<'_> {
         let to = (!self.plan.is_written()).then(|| pairs[place % pairs.len()].address());
         let nothing = RemoteMemory { address: 0, rkey: 0, len: 0 };
         let slots = host.worker.slots.as_ref().map_or(nothing, Exposed::remote);
-        let there = There {
+        let server = ServerAddress {
             data: host.data.as_ref().map_or(nothing, Exposed::remote),
             slots: slots.at((place * window * host.worker.slot_len) as u64).unwrap_or(nothing),
             slot_len: host.worker.slot_len,
             to: to.map(|address| queues.destination(&address).expect("it is there")),
         };
         let queues = Queues { connected, datagram, cq, arena };
-        let client = Client::new(self.plan, record, self.clock.clone(), number, queues, there);
+        let client = Client::new(self.plan, record, self.clock.clone(), number, queues, server);
         self.nics.add(&device, client)
     }
 
@@ -280,50 +282,50 @@ pub fn run(plan: &Rc<Plan>, length: Length) -> Outcome {
         let now_ns = clock.now_ns();
         nics.cluster.run_until(now_ns + spread_ns / count as u64);
     };
-    let mut ours: Vec<ActorId> = Vec::new();
+    let mut client_ids: Vec<ActorId> = Vec::new();
     for number in 0..clients {
         let client = builder.client(number, &record, &mut hosts);
         builder.nics.cluster.share_core(client, share(plan.workload.client_cpu));
-        ours.push(client);
+        client_ids.push(client);
         stagger(&mut builder.nics, clients);
     }
     let _bulk = (bulk > 0).then(|| builder.bulk(&hosts[0], 1 + client_hosts));
     let Builder { mut nics, .. } = builder;
     let mut worked: Vec<Rc<Cell<u64>>> = Vec::new();
-    let mut kept = Vec::new();
+    let mut kept_alive = Vec::new();
     for Host { device, domain, queues, worker, data } in hosts {
         if is_served {
             worked.push(Rc::clone(&worker.worked_ns));
             let id = nics.add(&device, worker);
             nics.cluster.share_core(id, share(plan.workload.server_cpu));
             stagger(&mut nics, threads);
-            kept.push((domain, queues, data, None));
+            kept_alive.push((domain, queues, data, None));
         } else {
             nics.add(&device, Lender);
-            kept.push((domain, queues, data, Some(worker)));
+            kept_alive.push((domain, queues, data, Some(worker)));
         }
     }
-    let busy = |nics: &NicCluster| -> (u64, u64) {
-        let clients = ours.iter().map(|client| nics.cluster.core_time(*client).worked_ns).sum();
+    let busy_times = |nics: &NicCluster| -> (u64, u64) {
+        let clients = client_ids.iter().map(|client| nics.cluster.core_time(*client).worked_ns).sum();
         (clients, worked.iter().map(|worked_ns| worked_ns.get()).sum())
     };
     let from_ns = clock.now_ns() + length.warm_up_ns;
     record.from_ns.set(from_ns);
     nics.cluster.run_until(from_ns);
-    let before = (busy(&nics), [nics.nic(1), nics.nic(0)]);
+    let before = (busy_times(&nics), [nics.nic(1), nics.nic(0)]);
     let end_ns = from_ns + length.measured_ns;
     nics.cluster.run_until(end_ns);
-    let after = (busy(&nics), [nics.nic(1), nics.nic(0)]);
-    drop(kept);
+    let after = (busy_times(&nics), [nics.nic(1), nics.nic(0)]);
+    drop(kept_alive);
     let (done, measured_ns) = (record.done.get(), length.measured_ns);
-    let each = |worked_ns: u64| worked_ns as f64 / done.max(1) as f64;
+    let per_access = |worked_ns: u64| worked_ns as f64 / done.max(1) as f64;
     let share = |worked_ns: u64, cores: usize| worked_ns as f64 / (measured_ns as f64 * cores.max(1) as f64);
     let spent = (after.0.0 - before.0.0, after.0.1 - before.0.1);
     Outcome {
         rate_mops: done as f64 * 1e3 / measured_ns as f64,
         done,
         times: record.times(),
-        cpu_ns: (each(spent.0), each(spent.1)),
+        cpu_ns: (per_access(spent.0), per_access(spent.1)),
         cores: (share(spent.0, clients), share(spent.1, worked.len())),
         nics: [0, 1].map(|end| between(before.1[end], after.1[end], from_ns, end_ns)),
         measured_ns,

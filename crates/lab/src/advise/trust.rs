@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use super::trial::Outcome;
-use super::workload::{Goal, Kind, Load};
+use super::workload::{Goal, Load, WorkloadKind};
 
 /// Trust in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,12 +69,15 @@ pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
         "times on busy processors are for time slices of {slice_us} us, not the scheduler's; rates hardly depend on that"
     );
     warn(outcome.has_short_slices, text);
-    let is_chain = workload.kind == Kind::Reads && workload.accesses > 1;
+    let is_chain = workload.kind == WorkloadKind::Reads && workload.accesses > 1;
     let text =
         "dependent reads: apnet19 4.1 and 4.2 order READs and calls partly in another way; docs/advise.md says where";
     warn(is_chain, text.to_owned());
     warn(workload.bulk, "bulk traffic: the way in which NICs share was not compared with figures".to_owned());
-    warn(workload.kind == Kind::Locks, "locks are simulated as if none was held: nobody waits for a holder".to_owned());
+    warn(
+        workload.kind == WorkloadKind::Locks,
+        "locks are simulated as if none was held: nobody waits for a holder".to_owned(),
+    );
     let is_known = profile.is_validated && profile.is_built_in;
     let level = match (is_known, warnings.is_empty()) {
         (false, _) => Level::NotCompared,

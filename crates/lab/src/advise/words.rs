@@ -5,7 +5,7 @@ use sinew_sim::nic::Profile;
 use super::design::{Chain, Design, Placement, Settings, Wait};
 use super::limit::Limit;
 use super::plan::Plan;
-use super::workload::{Goal, Kind, Load, Workload};
+use super::workload::{Goal, Load, Workload, WorkloadKind};
 
 /// A sentence, and the sections on which it rests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,7 +181,7 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     if is_served && !matches!(design, Design::Reads(_)) {
         all.push(wait_text("the server's threads", server_wait, server_cpu, design));
     }
-    if workload.kind == Kind::Locks && workload.locks > 1 {
+    if workload.kind == WorkloadKind::Locks && workload.locks > 1 {
         all.push(placement(profile, design));
     }
     if workload.bulk || workload.object_bytes > 1024 {

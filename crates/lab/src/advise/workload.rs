@@ -4,7 +4,7 @@ use sinew_sim::nic::Profile;
 
 /// Kind of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum WorkloadKind {
     /// GETs and PUTs of items by their keys.
     Cache,
     /// The next number of one counter.
@@ -37,7 +37,7 @@ pub enum Load {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// Kind of service.
-    pub kind: Kind,
+    pub kind: WorkloadKind,
     /// Bytes of an object; for a cache, of an item with its key.
     pub object_bytes: usize,
     /// Memory accesses, each of which depends on the one before; 1 if the place is known.
@@ -74,7 +74,7 @@ pub const PEERS_MAX: usize = 10_000;
 /// Most locks.
 pub const LOCKS_MAX: usize = 1 << 16;
 
-impl Kind {
+impl WorkloadKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Cache, Self::Sequencer, Self::Locks, Self::Reads];
 
@@ -118,21 +118,21 @@ impl Load {
 impl Workload {
     /// The usual workload of a kind: a cache of small items that are read nineteen times out of twenty, one counter,
     /// 4,096 locks, or single reads.
-    pub fn of(kind: Kind) -> Self {
+    pub fn of(kind: WorkloadKind) -> Self {
         Self {
             kind,
             object_bytes: match kind {
-                Kind::Cache => 48,
-                Kind::Sequencer | Kind::Locks => 8,
-                Kind::Reads => 64,
+                WorkloadKind::Cache => 48,
+                WorkloadKind::Sequencer | WorkloadKind::Locks => 8,
+                WorkloadKind::Reads => 64,
             },
-            accesses: if kind == Kind::Cache { 2 } else { 1 },
-            read_share: if kind == Kind::Cache { 0.95 } else { 1.0 },
+            accesses: if kind == WorkloadKind::Cache { 2 } else { 1 },
+            read_share: if kind == WorkloadKind::Cache { 0.95 } else { 1.0 },
             peers: 64,
             locks: 4096,
             client_cpu: Load::Idle,
             server_cpu: Load::Idle,
-            goal: if kind == Kind::Reads { Goal::Latency } else { Goal::Throughput },
+            goal: if kind == WorkloadKind::Reads { Goal::Latency } else { Goal::Throughput },
             bulk: false,
             batches: true,
         }
@@ -146,9 +146,9 @@ impl Workload {
             (!is_in).then(|| (field, format!("{field} cannot be {value}: {expected}")))
         };
         let (least, most) = match self.kind {
-            Kind::Cache => (KEY + 1, OBJECT_MAX),
-            Kind::Reads => (1, OBJECT_MAX),
-            Kind::Sequencer | Kind::Locks => (8, 8),
+            WorkloadKind::Cache => (KEY + 1, OBJECT_MAX),
+            WorkloadKind::Reads => (1, OBJECT_MAX),
+            WorkloadKind::Sequencer | WorkloadKind::Locks => (8, 8),
         };
         let is_share = (0.0..=1.0).contains(&self.read_share);
         let share = || ("read_share", format!("read_share cannot be {}: 0 to 1, as 0.95", self.read_share));
@@ -165,7 +165,7 @@ impl Workload {
                 ),
             )
         };
-        let is_chain = self.kind == Kind::Cache && self.accesses > 2;
+        let is_chain = self.kind == WorkloadKind::Cache && self.accesses > 2;
         let chain = || ("accesses", format!("accesses cannot be {}: a cache has 1, or 2 with an index", self.accesses));
         between("object_bytes", self.object_bytes, least, most)
             .or_else(|| between("accesses", self.accesses, 1, ACCESSES_MAX))
@@ -181,9 +181,15 @@ impl Workload {
     fn idle_field(&self) -> Option<(&'static str, String)> {
         let usual = Self::of(self.kind);
         let fields = [
-            ("accesses", matches!(self.kind, Kind::Cache | Kind::Reads) || self.accesses == usual.accesses),
-            ("read_share", matches!(self.kind, Kind::Cache | Kind::Reads) || self.read_share == usual.read_share),
-            ("locks", self.kind == Kind::Locks || self.locks == usual.locks),
+            (
+                "accesses",
+                matches!(self.kind, WorkloadKind::Cache | WorkloadKind::Reads) || self.accesses == usual.accesses,
+            ),
+            (
+                "read_share",
+                matches!(self.kind, WorkloadKind::Cache | WorkloadKind::Reads) || self.read_share == usual.read_share,
+            ),
+            ("locks", self.kind == WorkloadKind::Locks || self.locks == usual.locks),
         ];
         let idle = fields.into_iter().find(|(_, is_good)| !is_good)?.0;
         Some((idle, format!("{idle} means nothing for {}: leave it out", self.kind.name())))
@@ -192,25 +198,25 @@ impl Workload {
     /// Bytes of the request of a call that reads.
     pub fn request_len(&self) -> usize {
         match self.kind {
-            Kind::Cache | Kind::Reads => KEY,
-            Kind::Sequencer | Kind::Locks => 8,
+            WorkloadKind::Cache | WorkloadKind::Reads => KEY,
+            WorkloadKind::Sequencer | WorkloadKind::Locks => 8,
         }
     }
 
     /// Bytes of the request of a call that changes something.
     pub fn change_len(&self) -> usize {
         match self.kind {
-            Kind::Cache | Kind::Reads => self.object_bytes + 8,
-            Kind::Sequencer | Kind::Locks => 8,
+            WorkloadKind::Cache | WorkloadKind::Reads => self.object_bytes + 8,
+            WorkloadKind::Sequencer | WorkloadKind::Locks => 8,
         }
     }
 
     /// Bytes of the answer to a read.
     pub fn answer_len(&self) -> usize {
         match self.kind {
-            Kind::Cache => self.object_bytes - KEY,
-            Kind::Reads => self.object_bytes,
-            Kind::Sequencer | Kind::Locks => 8,
+            WorkloadKind::Cache => self.object_bytes - KEY,
+            WorkloadKind::Reads => self.object_bytes,
+            WorkloadKind::Sequencer | WorkloadKind::Locks => 8,
         }
     }
 

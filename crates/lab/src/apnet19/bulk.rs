@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sinew_fabric::verbs::{Completion, CompletionQueue, Operation, QueuePair, RemoteMemory, Request, Source};
 use sinew_mem::{Frozen, MessageBuffer};
-use sinew_sim::{Actor, Doing, SimCq, SimQp};
+use sinew_sim::{Actor, ActorState, SimCq, SimQp};
 
 /// Bytes of a transfer.
 pub const BULK: usize = 4 << 20;
@@ -38,7 +38,7 @@ impl Bulk {
 }
 
 impl Actor for Bulk {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         self.cq.poll(&mut self.completions, 1);
         for mut completion in self.completions.drain(..) {
             assert!(completion.status.is_success(), "a transfer failed: {}", completion.status);
@@ -49,7 +49,7 @@ impl Actor for Bulk {
             }
         }
         if self.is_moving {
-            return Doing::Asleep;
+            return ActorState::Asleep;
         }
         let remote = self.remote;
         let operation = match &mut self.transfer {
@@ -60,6 +60,6 @@ impl Actor for Bulk {
         };
         self.qp.post(Request::new(0, operation)).expect("there is room");
         self.is_moving = true;
-        Doing::Work
+        ActorState::Work
     }
 }

@@ -11,10 +11,10 @@ use sinew_fabric::verbs::{
 };
 use sinew_harness::histogram;
 use sinew_mem::MessageBuffer;
-use sinew_sim::{Actor, Doing, SimClock, SimCq, SimQp};
+use sinew_sim::{Actor, ActorState, SimClock, SimCq, SimQp};
 
 use super::server::{REQUEST, SIGNAL_EVERY, SLOT};
-use super::ways::{Kind, Notice, Way};
+use super::ways::{AccessMethod, NamedMethod, Notice};
 
 /// Most completions taken in one turn: a longer turn would run ahead of the other actors.
 const BURST: usize = 4;
@@ -54,14 +54,14 @@ pub struct Link {
     /// Server that datagrams go to and come from.
     pub to: Option<Destination>,
     /// Times at which the unanswered requests were made. A server answers in order.
-    asked_ns: VecDeque<u64>,
+    requested_ns: VecDeque<u64>,
     count: u64,
 }
 
 impl Link {
     /// A connection without requests.
     pub fn new(qp: Option<SimQp>, remote: RemoteMemory, to: Option<Destination>) -> Self {
-        Self { qp, remote, to, asked_ns: VecDeque::new(), count: 0 }
+        Self { qp, remote, to, requested_ns: VecDeque::new(), count: 0 }
     }
 }
 
@@ -75,7 +75,7 @@ struct Get {
 
 /// Parts that a client is made of.
 pub struct Parts {
-    pub kind: Kind,
+    pub kind: NamedMethod,
     /// Bytes of an object.
     pub len: usize,
     /// Gets in flight of each link.
@@ -120,12 +120,12 @@ impl Client {
         for link in 0..self.parts.links.len() {
             for _ in 0..self.parts.window {
                 let asked_ns = self.parts.clock.now_ns();
-                match self.parts.kind.way {
-                    Way::Read { .. } => {
+                match self.parts.kind.method {
+                    AccessMethod::Read { .. } => {
                         self.gets.push(Get { link, access: 0, asked_ns });
                         self.read(self.gets.len() - 1);
                     }
-                    Way::WriteSend | Way::SendSend => self.ask(link),
+                    AccessMethod::WriteSend | AccessMethod::SendSend => self.send_request(link),
                 }
             }
         }
@@ -133,7 +133,7 @@ impl Client {
 
     /// Posts the next READ of a get.
     fn read(&mut self, number: usize) {
-        let Way::Read { accesses } = self.parts.kind.way else { return };
+        let AccessMethod::Read { accesses } = self.parts.kind.method else { return };
         let Get { link, access, .. } = self.gets[number];
         let len = if access + 1 < accesses { POINTER } else { self.parts.len };
         let mut target = self.parts.targets.pop().expect("as many as windows");
@@ -146,9 +146,9 @@ impl Client {
     }
 
     /// Requests an object.
-    fn ask(&mut self, link: usize) {
+    fn send_request(&mut self, link: usize) {
         let Parts { links, datagrams, window, clock, .. } = &mut self.parts;
-        let Link { qp, remote, to, asked_ns, count } = &mut links[link];
+        let Link { qp, remote, to, requested_ns: asked_ns, count } = &mut links[link];
         asked_ns.push_back(clock.now_ns());
         let slot = *count % *window as u64;
         *count += 1;
@@ -171,14 +171,14 @@ impl Client {
         qp.post(Request { signaled, ..Request::new(0, operation) }).expect("there is room");
     }
 
-    fn take(&mut self, mut completion: Completion) {
+    fn handle_completion(&mut self, mut completion: Completion) {
         assert!(completion.status.is_success(), "a request failed: {}", completion.status);
         match completion.opcode {
             Opcode::Read => {
                 self.parts.targets.extend(completion.buffers.pop());
                 let number = completion.id as usize;
                 let Get { access, asked_ns, .. } = self.gets[number];
-                let Way::Read { accesses } = self.parts.kind.way else { return };
+                let AccessMethod::Read { accesses } = self.parts.kind.method else { return };
                 let now_ns = self.parts.clock.now_ns();
                 let get = &mut self.gets[number];
                 if access + 1 < accesses {
@@ -194,14 +194,14 @@ impl Client {
                 let is_it =
                     |link: &Link| link.to.is_some_and(|to| (to.handle, to.number) == (from.handle, from.number));
                 let link = self.parts.links.iter().position(is_it).expect("a server that was asked");
-                let asked_ns = self.parts.links[link].asked_ns.pop_front().expect("it was asked");
+                let asked_ns = self.parts.links[link].requested_ns.pop_front().expect("it was asked");
                 assert_eq!(completion.len, self.parts.len, "the object");
                 self.parts.tally.borrow_mut().count(asked_ns, self.parts.clock.now_ns());
                 let mut target = completion.buffers.pop().expect("the receive's buffer");
                 target.resize(target.capacity()).expect("its capacity");
                 let datagrams = self.parts.datagrams.as_mut().expect("where it came");
                 datagrams.post_buffer(0, target).expect("there is room");
-                self.ask(link);
+                self.send_request(link);
             }
             // Completions of requests that have been sent.
             _ => {}
@@ -210,24 +210,24 @@ impl Client {
 }
 
 impl Actor for Client {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if self.parts.clock.now_ns() < self.parts.begins_ns {
-            return Doing::AsleepUntil(self.parts.begins_ns);
+            return ActorState::AsleepUntil(self.parts.begins_ns);
         }
         if !std::mem::replace(&mut self.has_begun, true) {
             self.begin();
         }
         let mut completions = std::mem::take(&mut self.completions);
         let found = self.parts.cq.poll(&mut completions, BURST);
-        completions.drain(..).for_each(|completion| self.take(completion));
+        completions.drain(..).for_each(|completion| self.handle_completion(completion));
         self.completions = completions;
         if found > 0 {
-            return Doing::Work;
+            return ActorState::Work;
         }
         if self.parts.kind.notice == Notice::Interrupts {
             self.parts.clock.spend_ns(self.parts.arm_ns);
-            return Doing::Asleep;
+            return ActorState::Asleep;
         }
-        Doing::Idle
+        ActorState::Idle
     }
 }

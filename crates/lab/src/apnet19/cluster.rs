@@ -13,15 +13,15 @@ use sinew_sim::{Actor, Competitor, CoreShare, SimClock, SimCq, SimDomain, SimQp,
 
 use super::bulk::{BULK, Bulk, Transfer};
 use super::client::{self, Client, Link, Tally};
-use super::server::{self, Asker, SLOT, Server};
-use super::ways::{Kind, Notice, Way};
+use super::server::{self, ConnectedClient, SLOT, Server};
+use super::ways::{AccessMethod, NamedMethod, Notice};
 use crate::nics::cluster::NicCluster;
 
 /// An experiment to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Way to fetch objects.
-    pub kind: Kind,
+    pub kind: NamedMethod,
     /// Bytes of an object.
     pub len: usize,
     /// Client processes, each on a host of its own.
@@ -44,7 +44,7 @@ pub struct Plan {
 
 impl Plan {
     /// One get at a time between two hosts (4.1, Latency).
-    pub fn latency(kind: Kind, len: usize) -> Self {
+    pub fn latency(kind: NamedMethod, len: usize) -> Self {
         Self {
             kind,
             len,
@@ -60,7 +60,7 @@ impl Plan {
     }
 
     /// Sixteen clients of eight server processes (4.1, Throughput). `window` is the window of each connection.
-    pub fn throughput(kind: Kind, len: usize, window: usize) -> Self {
+    pub fn throughput(kind: NamedMethod, len: usize, window: usize) -> Self {
         Self {
             clients: 16,
             servers: 8,
@@ -81,7 +81,7 @@ impl Plan {
 
 /// Results of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct RunResult {
     /// Objects per second, in millions.
     pub mops: f64,
     /// Mean time of a get.
@@ -124,7 +124,7 @@ struct Run<'a> {
     nics: NicCluster,
     clock: SimClock,
     generator: SeededGenerator,
-    keep: Vec<Box<dyn Any>>,
+    kept_alive: Vec<Box<dyn Any>>,
 }
 
 impl Run<'_> {
@@ -147,7 +147,7 @@ impl Run<'_> {
     fn add_bulk(&mut self, host: usize, moved: &Rc<RefCell<u64>>) {
         // Transfers go in the objects' direction: READs compete with READs, and answers with WRITEs from the servers'
         // host.
-        let reads = matches!(self.plan.kind.way, Way::Read { .. });
+        let reads = matches!(self.plan.kind.method, AccessMethod::Read { .. });
         let (near, far) = if reads { (host, 0) } else { (0, host) };
         let ends = [near, far].map(|host| {
             let device = self.nics.open(host);
@@ -165,7 +165,7 @@ impl Run<'_> {
         let remote = memory.remote();
         let arena = domain.arena(BULK + (1 << 21)).expect("an arena");
         let buffer = arena.alloc(BULK, BULK).expect("room");
-        self.keep.push(Box::new((far_device, far_domain, far_cq, far_qp, memory)));
+        self.kept_alive.push(Box::new((far_device, far_domain, far_cq, far_qp, memory)));
         let transfer = if reads { Transfer::Read(Some(buffer)) } else { Transfer::Write(buffer.freeze()) };
         let bulk = Bulk::new(qp, cq, remote, transfer, Rc::clone(moved));
         let actor = self.nics.add(&device, bulk);
@@ -185,13 +185,13 @@ struct Near {
 }
 
 /// Runs a plan on hosts with NICs of a profile.
-pub fn run(profile: &Profile, plan: &Plan) -> Found {
+pub fn run(profile: &Profile, plan: &Plan) -> RunResult {
     let nics = NicCluster::new(profile, 1 + plan.clients, plan.seed);
     let clock = nics.clock();
     let generator = SeededGenerator::new(plan.seed);
-    let mut run = Run { plan, profile, nics, clock, generator, keep: Vec::new() };
-    let reads = matches!(plan.kind.way, Way::Read { .. });
-    let under_way = plan.window * plan.servers;
+    let mut run = Run { plan, profile, nics, clock, generator, kept_alive: Vec::new() };
+    let reads = matches!(plan.kind.method, AccessMethod::Read { .. });
+    let requests_in_flight = plan.window * plan.servers;
     let connected = QpConfig {
         send_depth: plan.window + SLACK,
         receive_depth: 1,
@@ -203,9 +203,9 @@ pub fn run(profile: &Profile, plan: &Plan) -> Found {
             let device = run.nics.open(1 + client);
             let domain = device.protection_domain().expect("a domain");
             let thread = domain.thread().expect("queues");
-            let depth = plan.servers * (plan.window + SLACK + 1) + 2 * (under_way + SLACK);
+            let depth = plan.servers * (plan.window + SLACK + 1) + 2 * (requests_in_flight + SLACK);
             let cq = thread.completion_queue(depth).expect("a queue");
-            let datagrams = (!reads).then(|| datagrams(&thread, under_way + SLACK, &cq));
+            let datagrams = (!reads).then(|| datagrams(&thread, requests_in_flight + SLACK, &cq));
             Near { device, domain, thread, cq, datagrams, links: Vec::new() }
         })
         .collect();
@@ -215,9 +215,9 @@ pub fn run(profile: &Profile, plan: &Plan) -> Found {
     let tally = Rc::new(RefCell::new(Tally::new(plan.warm_up_ns)));
     for near in clients {
         let Near { device, domain, thread, cq, datagrams, links } = near;
-        let arena = domain.arena(under_way * (plan.len.max(64) + 512) * 2 + (1 << 20)).expect("an arena");
+        let arena = domain.arena(requests_in_flight * (plan.len.max(64) + 512) * 2 + (1 << 20)).expect("an arena");
         let len = plan.len.max(8);
-        let targets = (0..under_way).map(|_| arena.alloc(len, len).expect("room")).collect();
+        let targets = (0..requests_in_flight).map(|_| arena.alloc(len, len).expect("room")).collect();
         let parts = client::Parts {
             kind: plan.kind,
             len: plan.len,
@@ -231,7 +231,7 @@ pub fn run(profile: &Profile, plan: &Plan) -> Found {
             begins_ns: run.begins_ns(),
             tally: Rc::clone(&tally),
         };
-        run.keep.push(Box::new(thread));
+        run.kept_alive.push(Box::new(thread));
         run.add(&device, Client::new(parts));
     }
     let moved = Rc::new(RefCell::new(0));
@@ -244,7 +244,7 @@ pub fn run(profile: &Profile, plan: &Plan) -> Found {
     nics.cluster.run_until(end_ns);
     let tally = tally.borrow();
     let measured_ns = plan.measured_ns as f64;
-    Found {
+    RunResult {
         mops: tally.done as f64 * 1e3 / measured_ns,
         mean_ns: tally.latency.mean(),
         p90_ns: tally.latency.value_at_quantile(0.9),
@@ -260,37 +260,38 @@ fn serve(run: &mut Run<'_>, clients: &mut [Near], connected: QpConfig) {
     let domain = device.protection_domain().expect("a domain");
     let thread = domain.thread().expect("queues");
     let slots = clients.len() * window * SLOT;
-    let memory = domain.expose(if kind.way == Way::WriteSend { slots } else { len }, Access::ALL).expect("memory");
+    let memory =
+        domain.expose(if kind.method == AccessMethod::WriteSend { slots } else { len }, Access::ALL).expect("memory");
     let arena = domain.arena(clients.len() * window * 1024 + (1 << 20)).expect("an arena");
     let requests = clients.len() * window + SLACK;
     let cq = thread.completion_queue(2 * (requests + 256)).expect("a queue");
     // The process learns nothing from the server's ends of the clients' connections.
     let silent = thread.completion_queue(clients.len() * (connected.send_depth + 1)).expect("a queue");
-    let mut ours = (!matches!(kind.way, Way::Read { .. })).then(|| datagrams(&thread, requests + 128, &cq));
-    let mut askers = Vec::new();
+    let mut ours = (!matches!(kind.method, AccessMethod::Read { .. })).then(|| datagrams(&thread, requests + 128, &cq));
+    let mut served_clients = Vec::new();
     for (at, client) in clients.iter_mut().enumerate() {
         let first = at * window * SLOT;
         let mut remote = memory.remote();
-        if kind.way == Way::WriteSend {
+        if kind.method == AccessMethod::WriteSend {
             remote = remote.at(first as u64).expect("inside");
         }
-        let qp = (kind.way != Way::SendSend).then(|| {
+        let qp = (kind.method != AccessMethod::SendSend).then(|| {
             let mut near = pair(&client.thread, connected, &client.cq);
             let mut far = pair(&thread, connected, &silent);
             near.connect(Some(&far.address())).expect("a connection");
             far.connect(Some(&near.address())).expect("a connection");
-            run.keep.push(Box::new(far));
+            run.kept_alive.push(Box::new(far));
             near
         });
         let to = ours.as_ref().map(|(_, address)| client.thread.destination(address).expect("a way"));
         if let Some((_, address)) = &client.datagrams {
             let to = thread.destination(address).expect("a way");
-            askers.push(Asker { to, slots: (first, window) });
+            served_clients.push(ConnectedClient { to, slots: (first, window) });
         }
         client.links.push(Link::new(qp, remote, to));
     }
     if let Some((qp, _)) = &mut ours
-        && kind.way == Way::SendSend
+        && kind.method == AccessMethod::SendSend
     {
         for _ in 0..requests {
             qp.post_buffer(0, arena.alloc(64, 64).expect("room")).expect("there is room");
@@ -298,10 +299,10 @@ fn serve(run: &mut Run<'_>, clients: &mut [Near], connected: QpConfig) {
     }
     let mut object = domain.arena(1 << 16).expect("an arena").alloc(len, len).expect("room");
     object.fill(&vec![7; len]).expect("it has room");
-    run.keep.push(Box::new((silent, thread)));
+    run.kept_alive.push(Box::new((silent, thread)));
     let parts = server::Parts {
         memory,
-        askers,
+        clients: served_clients,
         datagrams: ours.map(|(qp, _)| qp),
         cq,
         object: object.freeze(),

@@ -2,8 +2,8 @@
 
 use super::cluster::{self, Plan};
 use super::ways::{LATENCY, READ_INTR, READ_POLL, SEND_SEND, SIZES, WRITE_SEND};
-use super::{Sweep, inlinable, row};
-use crate::experiment::{Against, Experiment, Row};
+use super::{Sweep, inline_sizes, row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 1.
 pub struct Fig1;
@@ -46,28 +46,35 @@ impl Experiment for Fig1 {
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let found = sweep(progress);
-        let most = |one, other| inlinable().map(|len| found.ratio(one, other, len)).fold(0.0, f64::max);
-        let mean =
-            |one, other| inlinable().map(|len| found.ratio(one, other, len)).sum::<f64>() / inlinable().count() as f64;
+        let most = |one, other| inline_sizes().map(|len| found.ratio(one, other, len)).fold(0.0, f64::max);
+        let mean = |one, other| {
+            inline_sizes().map(|len| found.ratio(one, other, len)).sum::<f64>() / inline_sizes().count() as f64
+        };
         let mut rows = found.rows("fig1", "mean latency", "us", |found| found.mean_ns / 1e3);
         let small = |id, metric, against, paper, model| row(id, "4.1", metric, against, (paper, model), "x");
         rows.extend([
-            small("roce.read_poll", "READ-Poll over READ-Intr", Against::AtMost, 0.5, most(READ_POLL, READ_INTR)),
+            small("roce.read_poll", "READ-Poll over READ-Intr", Comparison::AtMost, 0.5, most(READ_POLL, READ_INTR)),
             small(
                 "roce.read_poll.ws",
                 "READ-Poll over WRITE/SEND-Poll",
-                Against::AtMost,
+                Comparison::AtMost,
                 0.5,
                 most(READ_POLL, WRITE_SEND),
             ),
             small(
                 "roce.sendsend",
                 "SEND/SEND-Intr over WRITE/SEND-Poll",
-                Against::Same,
+                Comparison::Same,
                 2.0,
                 mean(SEND_SEND, WRITE_SEND),
             ),
-            small("roce.write_send", "WRITE/SEND-Poll over READ-Intr", Against::Same, 1.0, mean(WRITE_SEND, READ_INTR)),
+            small(
+                "roce.write_send",
+                "WRITE/SEND-Poll over READ-Intr",
+                Comparison::Same,
+                1.0,
+                mean(WRITE_SEND, READ_INTR),
+            ),
         ]);
         rows
     }
@@ -81,7 +88,7 @@ mod tests {
     #[test]
     fn ways_to_read_are_ordered_as_on_idle_cores() {
         let found = sweep(&mut |_| {});
-        for len in inlinable() {
+        for len in inline_sizes() {
             // "for small payload sizes, WRITE/SEND-Poll have about the same latency as READ-Intr. This means that
             // compound reads (WRITE/SEND) can match the latency of READs, at least for inlinable payloads" (4.1).
             let ratio = found.ratio(WRITE_SEND, READ_INTR, len);

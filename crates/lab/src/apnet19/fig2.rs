@@ -1,9 +1,9 @@
 //! Figure 2: throughput and tail latency on idle cores.
 
 use super::cluster::{self, Plan};
-use super::ways::{Kind, READ_INTR, SEND_SEND, SIZES, THROUGHPUT, WRITE_SEND};
+use super::ways::{NamedMethod, READ_INTR, SEND_SEND, SIZES, THROUGHPUT, WRITE_SEND};
 use super::{Sweep, row};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 2.
 pub struct Fig2;
@@ -13,19 +13,19 @@ const WINDOW: usize = 2;
 /// The window that the paper states: 16 gets of each connection.
 const WINDOW_OF_CONNECTION: usize = 16;
 
-fn sweep(kinds: &[Kind], sizes: &[usize], progress: &mut dyn FnMut(f64)) -> Sweep {
+fn sweep(kinds: &[NamedMethod], sizes: &[usize], progress: &mut dyn FnMut(f64)) -> Sweep {
     let profile = cluster::profile();
     Sweep::of(kinds, sizes, progress, |kind, len| cluster::run(&profile, &Plan::throughput(kind, len, WINDOW)))
 }
 
 /// Share of the smallest objects' rate from which on operations count as the limit, and not bytes.
-const AS_MANY: f64 = 0.9;
+const RATE_LIMITED_SHARE: f64 = 0.9;
 
 /// The largest payload, of some in ascending order, up to which the rates are as good as the first one's.
 fn limited_by_operations(rates: impl IntoIterator<Item = (usize, f64)>) -> usize {
     let mut rates = rates.into_iter();
     let Some((first, most)) = rates.next() else { return 0 };
-    rates.take_while(|(_, mops)| *mops >= AS_MANY * most).last().map_or(first, |(len, _)| len)
+    rates.take_while(|(_, mops)| *mops >= RATE_LIMITED_SHARE * most).last().map_or(first, |(len, _)| len)
 }
 
 impl Experiment for Fig2 {
@@ -89,50 +89,50 @@ impl Experiment for Fig2 {
                 "roce.rate_limited",
                 "4.1",
                 "payload up to which operations limit READs",
-                Against::Same,
+                Comparison::Same,
                 (256.0, limited as f64),
                 "B",
             ),
             p90(
                 "roce.p90.read64",
                 "90th percentile of READs up to 64 B",
-                Against::AtMost,
+                Comparison::AtMost,
                 34.0,
                 p90_us(READ_INTR, 16).max(p90_us(READ_INTR, 64)),
             ),
             p90(
                 "roce.p90.ws256",
                 "90th percentile of WRITE/SEND-Poll, 16 and 64 B",
-                Against::Calibrated,
+                Comparison::Calibrated,
                 45.0,
                 (p90_us(WRITE_SEND, 16) + p90_us(WRITE_SEND, 64)) / 2.0,
             ),
             p90(
                 "roce.p90.ws256.256",
                 "90th percentile of WRITE/SEND-Poll, 256 B",
-                Against::Same,
+                Comparison::Same,
                 45.0,
                 p90_us(WRITE_SEND, 256),
             ),
             p90(
                 "roce.p90.read1k",
                 "90th percentile of READ-Intr, 1 KB",
-                Against::AtLeast,
+                Comparison::AtLeast,
                 500.0,
                 p90_us(READ_INTR, 1024),
             ),
-            p90("roce.p90.read4k", "90th percentile of READs, 4 KB", Against::Same, 830.0, p90_us(READ_INTR, 4096)),
+            p90("roce.p90.read4k", "90th percentile of READs, 4 KB", Comparison::Same, 830.0, p90_us(READ_INTR, 4096)),
             p90(
                 "roce.p90.ws4k",
                 "90th percentile of WRITE/SEND-Poll, 4 KB",
-                Against::Same,
+                Comparison::Same,
                 2800.0,
                 p90_us(WRITE_SEND, 4096),
             ),
             p90(
                 "roce.p90.ss4k",
                 "90th percentile of SEND/SEND-Intr, 4 KB",
-                Against::Same,
+                Comparison::Same,
                 3800.0,
                 p90_us(SEND_SEND, 4096),
             ),
@@ -143,8 +143,8 @@ impl Experiment for Fig2 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cluster::Found;
-    use super::super::inlinable;
+    use super::super::cluster::RunResult;
+    use super::super::inline_sizes;
     use super::super::ways::{READ_INTR_2, READ_INTR_3, READ_INTR_4, READ_POLL};
     use super::*;
 
@@ -152,7 +152,7 @@ mod tests {
     const SATURATED: f64 = 0.8;
 
     /// Bytes of objects per second, as a share of the link's rate.
-    fn goodput(found: &Found, len: usize) -> f64 {
+    fn goodput(found: &RunResult, len: usize) -> f64 {
         found.mops * len as f64 * 8.0 / 1e3 / cluster::profile().link.rate_gbps
     }
 
@@ -212,7 +212,7 @@ mod tests {
         }
         // "throughput is limited by the maximum number of operations per second of the RNIC for payloads of 256 B or
         // smaller" (4.1), which the bytes of objects show.
-        for len in inlinable() {
+        for len in inline_sizes() {
             assert!(goodput(found.get(READ_INTR, len), len) < SATURATED, "{len} B");
         }
         assert!(goodput(found.get(READ_INTR, 4096), 4096) > SATURATED);

@@ -2,8 +2,8 @@
 
 use super::cluster;
 use super::ways::{LATENCY, READ_INTR, READ_POLL, SEND_SEND, SIZES, WRITE_SEND};
-use super::{Sweep, inlinable, latency_beside_program, row};
-use crate::experiment::{Against, Experiment, Row};
+use super::{Sweep, inline_sizes, latency_beside_program, row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 3.
 pub struct Fig3;
@@ -43,10 +43,11 @@ impl Experiment for Fig3 {
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let found = sweep(progress);
-        let mean =
-            |one, other| inlinable().map(|len| found.ratio(one, other, len)).sum::<f64>() / inlinable().count() as f64;
+        let mean = |one, other| {
+            inline_sizes().map(|len| found.ratio(one, other, len)).sum::<f64>() / inline_sizes().count() as f64
+        };
         let mut rows = found.rows("fig3", "mean latency", "us", |found| found.mean_ns / 1e3);
-        let stated = |id, metric, paper, model| row(id, "4.2", metric, Against::Same, (paper, model), "x");
+        let stated = |id, metric, paper, model| row(id, "4.2", metric, Comparison::Same, (paper, model), "x");
         rows.extend([
             stated("roce.loaded.poll", "READ-Poll over READ-Intr", 1.0, mean(READ_POLL, READ_INTR)),
             stated("roce.loaded.ws", "READ-Poll over WRITE/SEND-Poll", 0.5, mean(READ_POLL, WRITE_SEND)),

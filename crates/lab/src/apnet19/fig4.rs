@@ -2,7 +2,7 @@
 
 use super::Sweep;
 use super::cluster::{self, Plan};
-use super::ways::{Kind, SIZES, THROUGHPUT};
+use super::ways::{NamedMethod, SIZES, THROUGHPUT};
 use crate::experiment::{Experiment, Row};
 
 /// Experiment for Figure 4.
@@ -13,7 +13,7 @@ const WINDOW: usize = 2;
 /// Time slices of the program that are measured.
 const SLICES: u64 = 4;
 
-fn sweep(kinds: &[Kind], sizes: &[usize], progress: &mut dyn FnMut(f64)) -> Sweep {
+fn sweep(kinds: &[NamedMethod], sizes: &[usize], progress: &mut dyn FnMut(f64)) -> Sweep {
     let profile = cluster::profile();
     Sweep::of(kinds, sizes, progress, |kind, len| {
         cluster::run(&profile, &Plan::throughput(kind, len, WINDOW).competing(SLICES, &profile))

@@ -2,7 +2,7 @@
 
 use super::Sweep;
 use super::cluster::{self, Plan};
-use super::ways::{Kind, SIZES, THROUGHPUT};
+use super::ways::{NamedMethod, SIZES, THROUGHPUT};
 use crate::experiment::{Experiment, Row};
 
 /// Experiment for Figure 5.
@@ -11,7 +11,7 @@ pub struct Fig5;
 /// Client hosts with a transfer in flight.
 const BULK: usize = 4;
 
-fn sweep(kinds: &[Kind], sizes: &[usize], bulk: usize, progress: &mut dyn FnMut(f64)) -> Sweep {
+fn sweep(kinds: &[NamedMethod], sizes: &[usize], bulk: usize, progress: &mut dyn FnMut(f64)) -> Sweep {
     let profile = cluster::profile();
     Sweep::of(kinds, sizes, progress, |kind, len| {
         let plan = Plan::throughput(kind, len, 2);

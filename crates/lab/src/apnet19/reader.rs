@@ -3,14 +3,14 @@
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
-use sinew_fabric::reader::{Choice, Joining, Limits, Object, Reader, ReaderConfig, Region, Server, ServerConfig};
+use sinew_fabric::reader::{Choice, Joining, Object, ObjectLimits, Reader, ReaderConfig, Region, Server, ServerConfig};
 use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, RemoteMemory};
-use sinew_fabric::{Clock, PollerConfig, SeededGenerator, Step};
+use sinew_fabric::{Clock, PollPolicy, SeededGenerator, Step};
 use sinew_mem::SharedMemory;
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Competitor, CoreShare, Doing, IdleCount, SimClock, SimVerbs};
+use sinew_sim::{Actor, ActorState, Competitor, CoreShare, IdleCount, SimClock, SimVerbs};
 
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::nics::cluster::NicCluster;
 
 /// Experiment for the adaptive reader.
@@ -97,10 +97,10 @@ struct Reading {
 }
 
 impl Actor for Reading {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let now_ns = self.clock.now_ns();
         if now_ns < self.rests_until_ns.get() {
-            return Doing::AsleepUntil(self.rests_until_ns.get());
+            return ActorState::AsleepUntil(self.rests_until_ns.get());
         }
         if let Some((slept_ns, idle_ns)) = self.sleep.end(now_ns) {
             self.reader.slept(slept_ns, idle_ns, now_ns);
@@ -115,16 +115,16 @@ impl Actor for Reading {
             let now_ns = self.clock.now_ns();
             self.reader.get(0, &self.object.get(), now_ns).expect("one at a time");
             self.reader.flush();
-            return Doing::Work;
+            return ActorState::Work;
         }
         match turn.step {
-            _ if turn.found => Doing::Work,
+            _ if turn.found => ActorState::Work,
             Step::Block => {
                 self.clock.spend_ns(self.arm_ns);
                 self.sleep.begin(self.clock.now_ns());
-                Doing::Asleep
+                ActorState::Asleep
             }
-            _ => Doing::IdleUntil(now_ns + LOOKS_NS),
+            _ => ActorState::IdleUntil(now_ns + LOOKS_NS),
         }
     }
 }
@@ -140,10 +140,10 @@ struct Serving {
 }
 
 impl Actor for Serving {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let now_ns = self.clock.now_ns();
         if now_ns < self.rests_until_ns.get() {
-            return Doing::AsleepUntil(self.rests_until_ns.get());
+            return ActorState::AsleepUntil(self.rests_until_ns.get());
         }
         if let Some((slept_ns, idle_ns)) = self.sleep.end(now_ns) {
             self.server.slept(slept_ns, idle_ns, now_ns);
@@ -152,13 +152,13 @@ impl Actor for Serving {
         // Reading the object itself, which is in no cache.
         self.clock.spend_ns(self.memory_ns * turn.requests as u64);
         match turn.step {
-            _ if turn.found => Doing::Work,
+            _ if turn.found => ActorState::Work,
             Step::Block => {
                 self.clock.spend_ns(self.arm_ns);
                 self.sleep.begin(self.clock.now_ns());
-                Doing::Asleep
+                ActorState::Asleep
             }
-            _ => Doing::IdleUntil(now_ns + LOOKS_NS),
+            _ => ActorState::IdleUntil(now_ns + LOOKS_NS),
         }
     }
 }
@@ -239,7 +239,7 @@ impl Experiment for AdaptiveReader {
                         case: format!("{name}, {}", case.name()),
                         metric,
                         paper: None,
-                        against: Against::Same,
+                        against: Comparison::Same,
                         model: Some(model),
                         measured: None,
                         unit,
@@ -264,7 +264,7 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
     let (near, far) = (nics.open(1), nics.open(0));
     let far_domain = far.protection_domain().expect("a domain");
     let memory = far_domain.expose(1 << 16, Access::READ).expect("memory");
-    let limits = Limits { accesses_max: 8, len_max: 4096 };
+    let limits = ObjectLimits { accesses_max: 8, len_max: 4096 };
     // Hops that lead to each other, and finally to the object.
     let place = |offset: usize, len: u32| RemoteMemory {
         len: len.into(),
@@ -281,7 +281,7 @@ pub fn rates(profile: &Profile, forced: Option<Choice>, cases: &[Case]) -> Vec<f
         Object { start, accesses: case.accesses, hop_len: HOP_LEN, len: case.len }
     };
     let core = profile.core;
-    let config = ServerConfig { clients: 1, window: 16, limits, poller: PollerConfig::ADAPTIVE };
+    let config = ServerConfig { clients: 1, window: 16, limits, poller: PollPolicy::ADAPTIVE };
     let regions = vec![Region { remote: memory.remote(), memory: SharedMemory::clone(&memory) }];
     let chase = next(Some(clock.clone()), core.memory_ns);
     let mut server = Server::new(&far, &far_domain, &config, regions, chase).expect("a server");

@@ -4,7 +4,7 @@ use sinew_fabric::Clock;
 use sinew_fabric::verbs::{Completion, CompletionQueue, Destination, Opcode, Operation, QueuePair, Request, Source};
 use sinew_mem::Frozen;
 use sinew_sim::nic::Core;
-use sinew_sim::{Actor, Doing, SimClock, SimCq, SimExposed, SimQp};
+use sinew_sim::{Actor, ActorState, SimClock, SimCq, SimExposed, SimQp};
 
 /// Distance between the slots that requests are written to, in bytes: one line each.
 pub const SLOT: usize = 64;
@@ -14,7 +14,7 @@ pub const REQUEST: usize = 16;
 pub const SIGNAL_EVERY: usize = 16;
 
 /// A client that sends requests.
-pub struct Asker {
+pub struct ConnectedClient {
     /// Destination of answers.
     pub to: Destination,
     /// Offset in bytes of the first of its slots in memory, and their number.
@@ -25,7 +25,7 @@ pub struct Asker {
 pub struct Parts {
     /// Objects, which READs fetch, or slots for requests.
     pub memory: SimExposed,
-    pub askers: Vec<Asker>,
+    pub clients: Vec<ConnectedClient>,
     /// Queue pair for answers, and for requests if they are datagrams; none if there are only READs.
     pub datagrams: Option<SimQp>,
     pub cq: SimCq,
@@ -54,7 +54,7 @@ pub struct Server {
 impl Server {
     /// A server that has answered nothing.
     pub fn new(parts: Parts) -> Self {
-        let taken = vec![0; parts.askers.len()];
+        let taken = vec![0; parts.clients.len()];
         Self { parts, completions: Vec::new(), taken, next: 0, sent: 0 }
     }
 
@@ -76,13 +76,13 @@ impl Server {
         datagrams.post(Request { signaled, ..Request::new(0, operation) }).expect("there is room");
     }
 
-    /// Looks at the slots of one asker after the other until it finds a request, which it answers. Returns whether it
+    /// Looks at the slots of one client after the other until it finds a request, which it answers. Returns whether it
     /// found one.
-    fn look(&mut self) -> bool {
-        for _ in 0..self.parts.askers.len() {
+    fn poll_slots(&mut self) -> bool {
+        for _ in 0..self.parts.clients.len() {
             let at = self.next;
-            self.next = (at + 1) % self.parts.askers.len();
-            let Parts { memory, askers, clock, core, .. } = &self.parts;
+            self.next = (at + 1) % self.parts.clients.len();
+            let Parts { memory, clients: askers, clock, core, .. } = &self.parts;
             clock.spend_ns(core.look_ns);
             let (first, count) = askers[at].slots;
             let slot = first + SLOT * (self.taken[at] % count as u64) as usize;
@@ -119,27 +119,27 @@ impl Server {
 }
 
 impl Actor for Server {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if self.parts.clock.now_ns() < self.parts.begins_ns {
-            return Doing::AsleepUntil(self.parts.begins_ns);
+            return ActorState::AsleepUntil(self.parts.begins_ns);
         }
         if self.parts.datagrams.is_none() {
-            return Doing::Asleep;
+            return ActorState::Asleep;
         }
         if self.parts.sleeps {
             if self.poll(1) {
-                return Doing::Work;
+                return ActorState::Work;
             }
             self.parts.clock.spend_ns(self.parts.core.doorbell_ns);
-            return Doing::Asleep;
+            return ActorState::Asleep;
         }
-        if self.look() {
+        if self.poll_slots() {
             // Completions of answers are taken now and then.
             if self.sent.is_multiple_of(SIGNAL_EVERY) {
                 self.poll(4);
             }
-            return Doing::Work;
+            return ActorState::Work;
         }
-        Doing::Idle
+        ActorState::Idle
     }
 }

@@ -4,25 +4,27 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use sinew_fabric::Clock;
-use sinew_fabric::share::{ClassConfig, ClassId, Done, LaneId, Limits, Share, ShareConfig, Transfer};
+use sinew_fabric::share::{
+    ClassConfig, ClassId, FinishedRequest, Share, ShareConfig, ShareLimits, SharedQpId, Transfer,
+};
 use sinew_fabric::verbs::{
     Access, Device, Exposed, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Slice, ThreadDomain, Transport,
 };
 use sinew_mem::Frozen;
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Doing, SimClock, SimCq, SimQp};
+use sinew_sim::{Actor, ActorState, SimClock, SimCq, SimQp};
 
 use super::bulk::BULK;
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::nics::cluster::NicCluster;
 
 /// Experiment with fair shares.
 pub struct FairShare;
 
-/// Bytes of a small request (`SMALL`), and most bytes that surround it on the link (`AROUND`: RoCE version 2, an RC
-/// WRITE or the answer to a READ).
+/// Bytes of a small request (`SMALL`), and most bytes that surround it on the link (`HEADERS_LEN`: RoCE version 2, an
+/// RC WRITE or the answer to a READ).
 const SMALL: usize = 256;
-const AROUND: usize = 98;
+const HEADERS_LEN: usize = 98;
 /// Small requests, and transfers, that are in flight or wait.
 const SMALL_WINDOW: usize = 32;
 const BULK_WINDOW: usize = 2;
@@ -37,7 +39,7 @@ pub const NICS: [(&str, u64); 2] = [("cx3-roce10", 0), ("cx3", 500)];
 
 /// Load of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum LoadMode {
     /// Small requests alone.
     Alone,
     /// Transfers beside them, all handed to the NIC at once.
@@ -48,7 +50,7 @@ pub enum Beside {
 
 /// Rate of each class.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Moved {
+pub struct ClassRates {
     /// Millions of small requests a second.
     pub small_mops: f64,
     /// Rate of the transfers, in Gb/s.
@@ -58,18 +60,18 @@ pub struct Moved {
 struct Process {
     share: Share<SimQp>,
     cq: SimCq,
-    lanes: [LaneId; 2],
+    lanes: [SharedQpId; 2],
     reads: bool,
     source: Frozen,
     remote: RemoteMemory,
     has_bulk: bool,
     has_begun: bool,
     /// Small requests that can be made now, the time at which the next is due, and the time between two.
-    spare: usize,
+    free_slots: usize,
     next_ns: u64,
     pace_ns: u64,
     clock: SimClock,
-    ended: Vec<Done>,
+    completions: Vec<FinishedRequest>,
     /// Small requests and transfers that completed.
     done: Rc<RefCell<[u64; 2]>>,
 }
@@ -88,51 +90,51 @@ impl Process {
 }
 
 impl Actor for Process {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if !std::mem::replace(&mut self.has_begun, true) {
             (0..if self.has_bulk { BULK_WINDOW } else { 0 }).for_each(|_| self.submit(BULK_CLASS));
-            self.spare = SMALL_WINDOW;
+            self.free_slots = SMALL_WINDOW;
         }
-        let mut ended = std::mem::take(&mut self.ended);
-        let found = self.share.turn(&mut self.cq, |done| ended.push(done), |other| panic!("{other:?}"));
-        for done in ended.drain(..) {
+        let mut completions = std::mem::take(&mut self.completions);
+        let found = self.share.turn(&mut self.cq, |done| completions.push(done), |other| panic!("{other:?}"));
+        for done in completions.drain(..) {
             assert!(done.status.is_success(), "{done:?}");
             self.done.borrow_mut()[done.class.0] += 1;
             self.share.recycle(done.buffers);
             if done.class == SMALL_CLASS {
-                self.spare += 1;
+                self.free_slots += 1;
             } else {
                 self.submit(BULK_CLASS);
             }
         }
-        self.ended = ended;
+        self.completions = completions;
         let now_ns = self.clock.now_ns();
-        while self.spare > 0 && self.next_ns <= now_ns {
-            self.spare -= 1;
+        while self.free_slots > 0 && self.next_ns <= now_ns {
+            self.free_slots -= 1;
             self.next_ns += self.pace_ns;
             self.submit(SMALL_CLASS);
         }
         match found {
-            0 if self.spare > 0 => Doing::IdleUntil(self.next_ns.max(now_ns + 1)),
-            0 => Doing::Idle,
-            _ => Doing::Work,
+            0 if self.free_slots > 0 => ActorState::IdleUntil(self.next_ns.max(now_ns + 1)),
+            0 => ActorState::Idle,
+            _ => ActorState::Work,
         }
     }
 }
 
 /// Limits of a share: some microseconds of the link are outstanding, in chunks that are a fraction of that.
-fn limits(profile: &Profile) -> Limits {
+fn limits(profile: &Profile) -> ShareLimits {
     let chunk_len = if profile.link.rate_gbps > 20.0 { 16 << 10 } else { 4 << 10 };
-    Limits {
+    ShareLimits {
         chunk_len,
-        overhead_len: AROUND as u64,
-        quantum_len: 2 * (chunk_len + AROUND as u64),
-        outstanding_max_len: 3 * (chunk_len + AROUND as u64),
+        overhead_len: HEADERS_LEN as u64,
+        quantum_len: 2 * (chunk_len + HEADERS_LEN as u64),
+        outstanding_max_len: 3 * (chunk_len + HEADERS_LEN as u64),
     }
 }
 
 /// Runs a process with small requests and transfers, by READ or by WRITE.
-pub fn run(profile: &Profile, pace_ns: u64, reads: bool, beside: Beside) -> Moved {
+pub fn run(profile: &Profile, pace_ns: u64, reads: bool, mode: LoadMode) -> ClassRates {
     let mut nics = NicCluster::new(profile, 2, 1);
     let (near, far) = (nics.open(0), nics.open(1));
     let [(domain, thread), (far_domain, far_thread)] = [&near, &far].map(|device| {
@@ -146,16 +148,21 @@ pub fn run(profile: &Profile, pace_ns: u64, reads: bool, beside: Beside) -> Move
     let far_cq = far_thread.completion_queue(4096).expect("a queue");
     // Enough memory for the chunks of all transfers.
     let arena = domain.arena(256 << 20).expect("an arena");
-    let limits = match beside {
-        Beside::Scheduled => limits(profile),
+    let limits = match mode {
+        LoadMode::Scheduled => limits(profile),
         _ => {
-            let all = 1 << 40;
-            Limits { chunk_len: BULK as u64, overhead_len: 0, quantum_len: all, outstanding_max_len: all }
+            let unlimited = 1 << 40;
+            ShareLimits {
+                chunk_len: BULK as u64,
+                overhead_len: 0,
+                quantum_len: unlimited,
+                outstanding_max_len: unlimited,
+            }
         }
     };
     let bound = limits.outstanding_max_len;
     let bulk = ClassConfig { weight: 1, outstanding_max_len: bound, reserve_len: 0 };
-    let small = ClassConfig { reserve_len: (SMALL_WINDOW * (SMALL + AROUND)) as u64, ..bulk };
+    let small = ClassConfig { reserve_len: (SMALL_WINDOW * (SMALL + HEADERS_LEN)) as u64, ..bulk };
     let requests_max = SMALL_WINDOW + BULK_WINDOW;
     let mut share = Share::new(&ShareConfig { limits, classes: vec![small, bulk], requests_max }, arena.clone())
         .expect("bounds that fit");
@@ -177,13 +184,13 @@ pub fn run(profile: &Profile, pace_ns: u64, reads: bool, beside: Beside) -> Move
         reads,
         source,
         remote: memory.remote(),
-        has_bulk: beside != Beside::Alone,
+        has_bulk: mode != LoadMode::Alone,
         has_begun: false,
-        spare: 0,
+        free_slots: 0,
         next_ns: 0,
         pace_ns,
         clock: nics.clock(),
-        ended: Vec::new(),
+        completions: Vec::new(),
         done: Rc::clone(&done),
     };
     nics.add(&near, process);
@@ -192,33 +199,33 @@ pub fn run(profile: &Profile, pace_ns: u64, reads: bool, beside: Beside) -> Move
     nics.cluster.run_until(WARM_UP_NS + MEASURED_NS);
     let after = *done.borrow();
     let measured_ns = MEASURED_NS as f64;
-    Moved {
+    ClassRates {
         small_mops: (after[0] - before[0]) as f64 * 1e3 / measured_ns,
         bulk_gbps: (after[1] - before[1]) as f64 * BULK as f64 * 8.0 / measured_ns,
     }
 }
 
 /// Rates of a process in each kind of run, and the fair ones.
-struct Compared {
-    alone: Moved,
-    unscheduled: Moved,
-    scheduled: Moved,
+struct RateComparison {
+    alone: ClassRates,
+    unscheduled: ClassRates,
+    scheduled: ClassRates,
     /// The lesser of the rate of small requests alone and that of half of the link.
     fair_small_mops: f64,
     /// Rate that the scheduled small requests leave of the link for transfers, in Gb/s.
     rest_gbps: f64,
 }
 
-impl Compared {
+impl RateComparison {
     fn of(name: &str, pace_ns: u64, reads: bool) -> Self {
         let profile = Profile::built_in(name).expect("it is built in");
-        let [alone, unscheduled, scheduled] =
-            [Beside::Alone, Beside::Unscheduled, Beside::Scheduled].map(|beside| run(&profile, pace_ns, reads, beside));
+        let [alone, unscheduled, scheduled] = [LoadMode::Alone, LoadMode::Unscheduled, LoadMode::Scheduled]
+            .map(|beside| run(&profile, pace_ns, reads, beside));
         let rate_gbps = profile.link.rate_gbps;
-        let small_bits = ((SMALL + AROUND) * 8) as f64;
+        let small_bits = ((SMALL + HEADERS_LEN) * 8) as f64;
         let fair_small_mops = alone.small_mops.min(rate_gbps * 1e3 / 2.0 / small_bits);
         let mtu = profile.link.mtu as f64;
-        let rest_gbps = (rate_gbps - scheduled.small_mops * small_bits / 1e3) * mtu / (mtu + AROUND as f64);
+        let rest_gbps = (rate_gbps - scheduled.small_mops * small_bits / 1e3) * mtu / (mtu + HEADERS_LEN as f64);
         Self { alone, unscheduled, scheduled, fair_small_mops, rest_gbps }
     }
 }
@@ -249,8 +256,8 @@ impl Experiment for FairShare {
         for (nth, (name, pace_ns)) in NICS.into_iter().enumerate() {
             for (verb, reads) in [("WRITE", false), ("READ", true)] {
                 progress((2 * nth + usize::from(reads)) as f64 / 4.0);
-                let Compared { alone, unscheduled, scheduled, fair_small_mops, rest_gbps } =
-                    Compared::of(name, pace_ns, reads);
+                let RateComparison { alone, unscheduled, scheduled, fair_small_mops, rest_gbps } =
+                    RateComparison::of(name, pace_ns, reads);
                 for (id, metric, model, unit) in [
                     ("small.alone", "small requests, alone", alone.small_mops, "M/s"),
                     ("small.fair", "small requests, fair share", fair_small_mops, "M/s"),
@@ -266,7 +273,7 @@ impl Experiment for FairShare {
                         case: format!("{name}, {verb}"),
                         metric: metric.to_owned(),
                         paper: None,
-                        against: Against::Same,
+                        against: Comparison::Same,
                         model: Some(model),
                         measured: None,
                         unit,
@@ -286,8 +293,8 @@ mod tests {
     fn small_requests_and_transfers_each_get_their_share() {
         for (name, pace_ns) in NICS {
             for reads in [false, true] {
-                let Compared { unscheduled, scheduled, fair_small_mops, rest_gbps, .. } =
-                    Compared::of(name, pace_ns, reads);
+                let RateComparison { unscheduled, scheduled, fair_small_mops, rest_gbps, .. } =
+                    RateComparison::of(name, pace_ns, reads);
                 let what = format!("{name}, reads {reads}: {scheduled:?}, unscheduled {unscheduled:?}");
                 assert!(scheduled.small_mops >= 0.8 * fair_small_mops, "{what}, fair {fair_small_mops}");
                 assert!(scheduled.bulk_gbps >= 0.8 * rest_gbps, "{what}, rest {rest_gbps}");

@@ -2,7 +2,7 @@
 
 /// Messages of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AccessMethod {
     /// READs, each of which depends on the one before: of 8 bytes each, except for the last, which is of the object.
     Read {
         /// Number of READs.
@@ -27,43 +27,44 @@ pub enum Notice {
 
 /// A way as the paper's figures name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct NamedMethod {
     /// Name in the figures.
     pub name: &'static str,
     /// Part of rows' names.
     pub id: &'static str,
     /// Messages of a get.
-    pub way: Way,
+    pub method: AccessMethod,
     /// Way in which they are noticed.
     pub notice: Notice,
 }
 
-const fn read(name: &'static str, id: &'static str, accesses: usize, notice: Notice) -> Kind {
-    Kind { name, id, way: Way::Read { accesses }, notice }
+const fn read_method(name: &'static str, id: &'static str, accesses: usize, notice: Notice) -> NamedMethod {
+    NamedMethod { name, id, method: AccessMethod::Read { accesses }, notice }
 }
 
 /// A READ whose completion interrupts.
-pub const READ_INTR: Kind = read("READ-Intr", "read_intr", 1, Notice::Interrupts);
+pub const READ_INTR: NamedMethod = read_method("READ-Intr", "read_intr", 1, Notice::Interrupts);
 /// Two dependent READs whose completions interrupt.
-pub const READ_INTR_2: Kind = read("READ-Intr-2", "read_intr_2", 2, Notice::Interrupts);
+pub const READ_INTR_2: NamedMethod = read_method("READ-Intr-2", "read_intr_2", 2, Notice::Interrupts);
 /// Three dependent READs whose completions interrupt.
-pub const READ_INTR_3: Kind = read("READ-Intr-3", "read_intr_3", 3, Notice::Interrupts);
+pub const READ_INTR_3: NamedMethod = read_method("READ-Intr-3", "read_intr_3", 3, Notice::Interrupts);
 /// Four dependent READs whose completions interrupt.
-pub const READ_INTR_4: Kind = read("READ-Intr-4", "read_intr_4", 4, Notice::Interrupts);
+pub const READ_INTR_4: NamedMethod = read_method("READ-Intr-4", "read_intr_4", 4, Notice::Interrupts);
 /// A READ whose target is polled.
-pub const READ_POLL: Kind = read("READ-Poll", "read_poll", 1, Notice::PollingTargets);
+pub const READ_POLL: NamedMethod = read_method("READ-Poll", "read_poll", 1, Notice::PollingTargets);
 /// A READ whose completion is polled.
-pub const READ_SIG: Kind = read("READ-Sig", "read_sig", 1, Notice::Polling);
+pub const READ_SIG: NamedMethod = read_method("READ-Sig", "read_sig", 1, Notice::Polling);
 /// A compound read with polling on both sides.
-pub const WRITE_SEND: Kind =
-    Kind { name: "WRITE/SEND-Poll", id: "write_send", way: Way::WriteSend, notice: Notice::Polling };
+pub const WRITE_SEND: NamedMethod =
+    NamedMethod { name: "WRITE/SEND-Poll", id: "write_send", method: AccessMethod::WriteSend, notice: Notice::Polling };
 /// A compound read with sleeping on both sides.
-pub const SEND_SEND: Kind =
-    Kind { name: "SEND/SEND-Intr", id: "send_send", way: Way::SendSend, notice: Notice::Interrupts };
+pub const SEND_SEND: NamedMethod =
+    NamedMethod { name: "SEND/SEND-Intr", id: "send_send", method: AccessMethod::SendSend, notice: Notice::Interrupts };
 
 /// Kinds in Figures 1 and 3.
-pub const LATENCY: [Kind; 5] = [READ_INTR, READ_POLL, READ_SIG, WRITE_SEND, SEND_SEND];
+pub const LATENCY: [NamedMethod; 5] = [READ_INTR, READ_POLL, READ_SIG, WRITE_SEND, SEND_SEND];
 /// Kinds in Figures 2 and 4.
-pub const THROUGHPUT: [Kind; 7] = [READ_INTR, READ_POLL, READ_INTR_2, READ_INTR_3, READ_INTR_4, WRITE_SEND, SEND_SEND];
+pub const THROUGHPUT: [NamedMethod; 7] =
+    [READ_INTR, READ_POLL, READ_INTR_2, READ_INTR_3, READ_INTR_4, WRITE_SEND, SEND_SEND];
 /// Sizes of objects, in bytes.
 pub const SIZES: [usize; 6] = [16, 64, 128, 256, 1024, 4096];

@@ -2,7 +2,7 @@
 
 use super::profile;
 use crate::experiment::{Experiment, Row};
-use crate::services::store::{Kind, StoreFound, StoreRun};
+use crate::services::store::{StoreKind, StoreResult, StoreRun};
 
 /// Experiment for Figure 10.
 pub struct Fig10;
@@ -59,7 +59,7 @@ impl Experiment for Fig10 {
     }
 }
 
-fn run(nic: &str, put_percent: f64) -> StoreFound {
+fn run(nic: &str, put_percent: f64) -> StoreResult {
     // Until each client has used all its keys once, and then long enough for requests that take several times the
     // latency.
     let (warm_up_ns, measured_ns) = match put_percent {
@@ -69,7 +69,8 @@ fn run(nic: &str, put_percent: f64) -> StoreFound {
     };
     // As many clients as it takes to saturate the NIC.
     let clients = if nic == "cib" { 56 } else { 28 };
-    let run = StoreRun { hosts: 7, clients, value_len: 8, window: 16, keys: 16_384, ..StoreRun::sigcomm14(Kind::Drtm) };
+    let run =
+        StoreRun { hosts: 7, clients, value_len: 8, window: 16, keys: 16_384, ..StoreRun::sigcomm14(StoreKind::Drtm) };
     StoreRun { get_percent: 100.0 - put_percent, warm_up_ns, measured_ns, ..run }.run(&profile(nic))
 }
 

@@ -1,9 +1,9 @@
 //! Figure 11b: effect of batches and queue pairs on the rate of a core that sends datagrams.
 
-use sinew_harness::load::verbs::{Carrier, Op};
+use sinew_harness::load::verbs::{Op, TransportKind};
 
 use super::profile;
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::nics::rates;
 
 /// Experiment for Figure 11b.
@@ -38,8 +38,8 @@ impl Experiment for Fig11 {
         for (done, (name, title)) in NICS.into_iter().enumerate() {
             progress(done as f64 / NICS.len() as f64);
             let nic = profile(name);
-            let batched = rates::plan(Op::Send, Carrier::Ud, 60, 16);
-            let single = rates::plan(Op::Send, Carrier::Ud, 60, 1);
+            let batched = rates::plan(Op::Send, TransportKind::Ud, 60, 16);
+            let single = rates::plan(Op::Send, TransportKind::Ud, 60, 1);
             let rate = |plan, qps| rates::of_one_core(&nic, plan, qps);
             let of_batches = QPS.map(|qps| rate(&batched, qps));
             let mut push = |id: &str, case: &str, metric: &str, model: f64, unit| {
@@ -68,7 +68,7 @@ impl Experiment for Fig11 {
             ("cib.multiq.4qp.high", "four queue pairs against one, greatest gain", 3.2, of_four().fold(0.0, f64::max)),
         ] {
             let found = Row::model(id, metric, model, "x").case("batches of a core").published(&cib, "5.2.1", paper);
-            rows.push(Row { against: Against::Same, ..found });
+            rows.push(Row { against: Comparison::Same, ..found });
         }
         rows
     }

@@ -1,6 +1,6 @@
 //! Figure 12: inbound READs and WRITEs by size.
 
-use sinew_harness::load::verbs::{Carrier, Op};
+use sinew_harness::load::verbs::{Op, TransportKind};
 
 use super::profile;
 use crate::experiment::{Experiment, Row};
@@ -41,14 +41,14 @@ impl Experiment for Fig12 {
             let mut found = None;
             for (step, size) in SIZES.into_iter().enumerate() {
                 progress((at * SIZES.len() + step) as f64 / (PAPER.len() * SIZES.len()) as f64);
-                let read = rates::inbound(&nic, &rates::plan(Op::Read, Carrier::Rc, size, 1));
-                let write = rates::inbound(&nic, &rates::plan(Op::Write, Carrier::Uc, size, 1));
+                let read = rates::inbound(&nic, &rates::plan(Op::Read, TransportKind::Rc, size, 1));
+                let write = rates::inbound(&nic, &rates::plan(Op::Write, TransportKind::Uc, size, 1));
                 for (verb, mops) in [("read", read.received_mops), ("write", write.received_mops)] {
                     let id = format!("{name}.fig12.{verb}{size}");
                     let metric = format!("inbound {} of {size} B", verb.to_uppercase());
                     rows.push(Row::model(id, metric, mops, "M/s").case(title));
                 }
-                if read.asked.1.transmit > SATURATED {
+                if read.responder_nic.1.transmit > SATURATED {
                     found = found.or(Some(size));
                 }
             }

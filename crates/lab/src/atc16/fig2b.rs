@@ -2,7 +2,7 @@
 
 use sinew_sim::pcie::{Generation, PcieLink};
 
-use super::{given, profile};
+use super::{calibrated_row, profile};
 use crate::experiment::{Experiment, Row};
 
 /// Experiment for Figure 2.
@@ -53,7 +53,9 @@ impl Experiment for Fig2b {
                 ("req_hdr", "header of a request", request, asks, "B"),
                 ("cpl_hdr", "header of a completion", completion, answers, "B"),
             ] {
-                rows.push(given(format!("{id}.{suffix}"), "Figure 2a", metric, paper, model, unit).case(&*case));
+                rows.push(
+                    calibrated_row(format!("{id}.{suffix}"), "Figure 2a", metric, paper, model, unit).case(&*case),
+                );
             }
         }
         for size in SIZES {
@@ -88,21 +90,23 @@ fn limits(link: PcieLink) -> Vec<Row> {
             "M/s",
         ),
     ];
-    let row = |(id, place, metric, paper, model, unit)| given(id, place, metric, paper, model, unit).case("Connect-IB");
+    let row = |(id, place, metric, paper, model, unit)| {
+        calibrated_row(id, place, metric, paper, model, unit).case("Connect-IB")
+    };
     rows.map(row).to_vec()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{Against, Error};
+    use crate::experiment::{Comparison, Error};
 
     #[test]
     fn sums_are_the_papers_and_a_dma_read_always_takes_less_than_mmio() {
         let rows = Fig2b.run(&mut |_| {});
         for row in rows.iter().filter(|row| row.paper.is_some()) {
-            assert!(matches!(row.error(), Some(Error::Part(part)) if part.abs() < 0.002), "{row:?}");
-            assert_eq!(row.against, Against::Calibrated, "what follows from the set-up is no prediction");
+            assert!(matches!(row.error(), Some(Error::Relative(part)) if part.abs() < 0.002), "{row:?}");
+            assert_eq!(row.against, Comparison::Calibrated, "what follows from the set-up is no prediction");
         }
         let of = |how: &str, size: usize| {
             rows.iter().find(|row| row.id == format!("pcie.fig2b.{how}{size}")).and_then(|row| row.model).unwrap()

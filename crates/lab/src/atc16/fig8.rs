@@ -1,8 +1,8 @@
 //! Figure 8: what batches cost in latency.
 
 use super::profile;
-use crate::experiment::{Against, Experiment, Row};
-use crate::services::sequencer::{Design, SequencerFound, SequencerRun};
+use crate::experiment::{Comparison, Experiment, Row};
+use crate::services::sequencer::{Design, SequencerResult, SequencerRun};
 
 /// Experiment for Figure 8.
 pub struct Fig8;
@@ -46,12 +46,12 @@ impl Experiment for Fig8 {
             }
         }
         let metric = "what batches add to the latency at most, at like rates";
-        rows.push(Row::model("seq.batch_latency", metric, added_us, "us").paper("4.2.2", 1.0, Against::AtMost));
+        rows.push(Row::model("seq.batch_latency", metric, added_us, "us").paper("4.2.2", 1.0, Comparison::AtMost));
         rows
     }
 }
 
-fn run(clients: usize, window: usize, is_batched: bool) -> SequencerFound {
+fn run(clients: usize, window: usize, is_batched: bool) -> SequencerResult {
     let design = Design::Spec { queue_pairs: 2, is_batched };
     SequencerRun { clients, window, ..SequencerRun::atc16(design, 10) }.run(&profile("cib"))
 }

@@ -4,7 +4,7 @@ use sinew_sim::nic::Profile;
 
 use super::{BEST_OF_WINDOWS, WINDOWS, baseline, batched, profile};
 use crate::experiment::{Experiment, Row};
-use crate::services::cache::{CacheFound, CacheRun};
+use crate::services::cache::{CacheResult, CacheRun};
 
 /// Experiment for Figure 9.
 pub struct Fig9;
@@ -76,7 +76,7 @@ fn two_reads_mops(profile: &Profile) -> f64 {
     units.responders as f64 * 1e3 / (units.packet_ns + units.dma_read_ns) / 2.0
 }
 
-fn run(is_batched: bool, workers: usize) -> CacheFound {
+fn run(is_batched: bool, workers: usize) -> CacheResult {
     let worker = if is_batched { batched(CLIENTS) } else { baseline() };
     let run = CacheRun { worker, workers, hosts: 8, clients: CLIENTS, keys: 4096 * workers, ..CacheRun::sigcomm14() };
     CacheRun { measured_ns: 200_000, ..run }.best(&profile("cib"), WINDOWS)

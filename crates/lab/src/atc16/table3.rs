@@ -1,8 +1,8 @@
 //! Table 3 and Figure 7: sequencers.
 
 use super::{WINDOWS, baseline, batched, multi_queue, profile};
-use crate::experiment::{Against, Experiment, Row};
-use crate::services::sequencer::{Design, SequencerFound, SequencerRun};
+use crate::experiment::{Comparison, Experiment, Row};
+use crate::services::sequencer::{Design, SequencerResult, SequencerRun};
 
 /// Experiment for Table 3 and Figure 7.
 pub struct Table3;
@@ -86,7 +86,7 @@ impl Experiment for Table3 {
                     let metric = format!("{}, responses per batch", cores_of(at));
                     let found = row(id, metric, found.batch, Some(("4.2", batch)), "responses").case(name);
                     rows.push(Row {
-                        against: Against::Other("the paper's, whose clients' windows it does not say"),
+                        against: Comparison::Other("the paper's, whose clients' windows it does not say"),
                         ..found
                     });
                 }
@@ -113,7 +113,7 @@ fn cores_of(cores: usize) -> String {
     if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") }
 }
 
-fn atomics() -> SequencerFound {
+fn atomics() -> SequencerResult {
     SequencerRun { measured_ns: 2_000_000, window: 4, ..SequencerRun::atc16(Design::Atomics, 1) }.run(&profile("cib"))
 }
 

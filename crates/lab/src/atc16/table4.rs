@@ -1,6 +1,6 @@
 //! Table 4: rates that modes of verbs reach on Connect-IB.
 
-use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan, Work};
+use sinew_harness::load::verbs::{Op, TransportKind, VerbsPlan, WorkKind};
 use sinew_sim::nic::Profile;
 
 use super::profile;
@@ -33,7 +33,7 @@ impl Experiment for Table4 {
         let of = |(id, case, paper, how)| match how {
             How::Out(plan) | How::In(plan) => Some((row(&cib, id, case, paper), plan)),
             How::Counters(1) => {
-                Some((row(&cib, id, case, paper), VerbsPlan::new(Work::Load(Op::FetchAdd), Carrier::Rc, 8)))
+                Some((row(&cib, id, case, paper), VerbsPlan::new(WorkKind::Load(Op::FetchAdd), TransportKind::Rc, 8)))
             }
             How::Counters(_) => None,
         };
@@ -71,7 +71,7 @@ enum How {
 fn lines() -> [(&'static str, &'static str, f64, How); 11] {
     let of = rates::plan;
     let (send, read, write) = (Op::Send, Op::Read, Op::Write);
-    let (rc, uc, ud) = (Carrier::Rc, Carrier::Uc, Carrier::Ud);
+    let (rc, uc, ud) = (TransportKind::Rc, TransportKind::Uc, TransportKind::Ud);
     [
         ("cib.ud_send.nonbatch", "outbound UD SEND", 80.0, How::Out(of(send, ud, 32, 1))),
         ("cib.ud_send.batch", "outbound UD SEND, in batches", 101.6, How::Out(of(send, ud, 32, 16))),

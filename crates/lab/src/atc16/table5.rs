@@ -1,6 +1,6 @@
 //! Table 5: header-only and regular SENDs and RECVs, on three NICs.
 
-use sinew_harness::load::verbs::{Carrier, Op};
+use sinew_harness::load::verbs::{Op, TransportKind};
 
 use super::profile;
 use crate::experiment::{Experiment, Row};
@@ -39,7 +39,7 @@ impl Experiment for Table5 {
         for (done, (name, title, paper)) in PAPER.into_iter().enumerate() {
             progress(done as f64 / PAPER.len() as f64);
             let nic = profile(name);
-            let regular = rates::plan(Op::Send, Carrier::Ud, 32, 16);
+            let regular = rates::plan(Op::Send, TransportKind::Ud, 32, 16);
             let found = [
                 ("recv0", "RECV, header-only", rates::inbound(&nic, &rates::header_only(16)).received_mops),
                 ("recv1", "RECV", rates::inbound(&nic, &regular).received_mops),

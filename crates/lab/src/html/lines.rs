@@ -23,7 +23,7 @@ pub struct Panel {
 
 /// A stretch of time that is marked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shade {
+pub struct MarkedSpan {
     /// Reason why it is marked.
     pub name: String,
     /// Its beginning, in the unit of the times.
@@ -35,14 +35,14 @@ pub struct Shade {
 }
 
 /// Panels over the same times; `time` names their axis.
-pub fn panels(time: &str, times: &[f64], panels: &[Panel], shades: &[Shade]) -> String {
+pub fn panels(time: &str, times: &[f64], panels: &[Panel], shades: &[MarkedSpan]) -> String {
     let end = times.iter().copied().filter(|time| time.is_finite()).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
     let mut text = String::from("<div class=\"panels\">");
     panels.iter().for_each(|panel| push_panel(&mut text, time, times, end, panel, shades));
     text + "</div>\n"
 }
 
-fn push_panel(text: &mut String, time: &str, times: &[f64], end: f64, panel: &Panel, shades: &[Shade]) {
+fn push_panel(text: &mut String, time: &str, times: &[f64], end: f64, panel: &Panel, shades: &[MarkedSpan]) {
     let Panel { name, unit, summary, lines } = panel;
     let values = lines.iter().flatten().copied().filter(|value| value.is_finite());
     let marks_up = marks(values.fold(0.0, f64::max));
@@ -60,7 +60,7 @@ fn push_panel(text: &mut String, time: &str, times: &[f64], end: f64, panel: &Pa
         let bottom = percent(mark / most);
         push(text, format_args!("<span class=\"y\" style=\"bottom:{bottom}\"><s>{}</s></span>", label(*mark)));
     }
-    for Shade { name, from, to, is_fault } in shades {
+    for MarkedSpan { name, from, to, is_fault } in shades {
         let (left, right) = ((from / end).clamp(0.0, 1.0), (to / end).clamp(0.0, 1.0));
         let class = if *is_fault { "fault" } else { "warm" };
         let (left, width) = (percent(left), percent(right - left));

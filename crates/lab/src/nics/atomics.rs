@@ -9,7 +9,7 @@ use sinew_fabric::verbs::{
 };
 use sinew_mem::MessageBuffer;
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Doing, SimCq, SimQp};
+use sinew_sim::{Actor, ActorState, SimCq, SimQp};
 
 use super::cluster::{Lender, NicCluster};
 
@@ -27,7 +27,7 @@ struct Client {
 }
 
 impl Actor for Client {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         self.cq.poll(&mut self.completions, WINDOW);
         for mut completion in self.completions.drain(..) {
             assert!(completion.status.is_success(), "an atomic failed: {}", completion.status);
@@ -40,7 +40,7 @@ impl Actor for Client {
             self.qp.post(Request::new(0, Operation::FetchAdd { target, remote, add: 1 })).expect("there is room");
             is_busy = true;
         }
-        if is_busy { Doing::Work } else { Doing::Idle }
+        if is_busy { ActorState::Work } else { ActorState::Idle }
     }
 }
 

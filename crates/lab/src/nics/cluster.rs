@@ -5,7 +5,7 @@ use sinew_fabric::verbs::Device;
 use sinew_harness::load::{Load, Slice, State};
 use sinew_sim::nic::{NicStats, NicUse, Profile};
 use sinew_sim::{
-    Actor, ActorId, Buffer, Cluster, Doing, HostId, HostSpec, LinkSpec, Network, NodeId, SimClock, SimVerbs,
+    Actor, ActorId, ActorState, Buffer, Cluster, HostId, HostSpec, LinkSpec, Network, NodeId, SimClock, SimVerbs,
     SwitchSpec, Topology,
 };
 
@@ -79,36 +79,37 @@ impl NicCluster {
     }
 }
 
-/// An actor that drives a load for one slice after another, all of one length, and hands the results of each to `tell`.
+/// An actor that drives a load for one slice after another, all of one length, and hands the results of each to
+/// `on_slice`.
 pub struct Driver<L> {
     load: L,
     clock: SimClock,
     slice_ns: u64,
     began: bool,
-    tell: Box<dyn FnMut(Slice)>,
+    on_slice: Box<dyn FnMut(Slice)>,
 }
 
 impl<L: Load> Driver<L> {
     /// A driver with slices of `slice_ns`.
-    pub fn new(load: L, clock: SimClock, slice_ns: u64, tell: impl FnMut(Slice) + 'static) -> Self {
-        Self { load, clock, slice_ns, began: false, tell: Box::new(tell) }
+    pub fn new(load: L, clock: SimClock, slice_ns: u64, on_slice: impl FnMut(Slice) + 'static) -> Self {
+        Self { load, clock, slice_ns, began: false, on_slice: Box::new(on_slice) }
     }
 }
 
 impl<L: Load> Actor for Driver<L> {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let now_ns = self.clock.now_ns();
         if !std::mem::replace(&mut self.began, true) {
             self.load.begin(now_ns, now_ns + self.slice_ns).expect("the driver has what it needs");
         }
         match self.load.turn(now_ns).expect("requests succeed on modelled NICs") {
-            State::Busy => Doing::Work,
+            State::Busy => ActorState::Work,
             // A completion wakes it; the end of the slice does not.
-            State::Idle => Doing::IdleUntil(now_ns + self.slice_ns),
+            State::Idle => ActorState::IdleUntil(now_ns + self.slice_ns),
             State::Over => {
-                (self.tell)(self.load.end());
+                (self.on_slice)(self.load.end());
                 self.began = false;
-                Doing::Work
+                ActorState::Work
             }
         }
     }
@@ -118,7 +119,7 @@ impl<L: Load> Actor for Driver<L> {
 pub struct Lender;
 
 impl Actor for Lender {
-    fn turn(&mut self) -> Doing {
-        Doing::Idle
+    fn turn(&mut self) -> ActorState {
+        ActorState::Idle
     }
 }

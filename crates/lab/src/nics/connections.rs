@@ -7,7 +7,7 @@ use sinew_fabric::verbs::{
 };
 use sinew_mem::MessageBuffer;
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Doing, SimCq, SimQp};
+use sinew_sim::{Actor, ActorState, SimCq, SimQp};
 
 use super::cluster::{Lender, NicCluster};
 
@@ -28,7 +28,7 @@ struct Client {
 }
 
 impl Actor for Client {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let mut did = self.cq.poll(&mut self.completions, WINDOW);
         for mut completion in self.completions.drain(..) {
             assert!(completion.status.is_success(), "a READ failed: {}", completion.status);
@@ -48,7 +48,7 @@ impl Actor for Client {
                 self.targets.push(target);
             }
         }
-        if did > 0 { Doing::Work } else { Doing::Idle }
+        if did > 0 { ActorState::Work } else { ActorState::Idle }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use sinew_sim::nic::Profile;
 
-use crate::experiment::{Against, Row};
+use crate::experiment::{Comparison, Row};
 
 /// Rows that mean the same figure: a profile that was calibrated on one was calibrated on the other, too.
 const SAME: [(&str, &str); 5] = [
@@ -14,11 +14,11 @@ const SAME: [(&str, &str); 5] = [
 ];
 
 /// Tells whether a profile was calibrated on a row, or estimated in view of it: then the row shows nothing.
-fn against(profile: &Profile, id: &str) -> Against {
+fn against(profile: &Profile, id: &str) -> Comparison {
     let mut known = profile.calibrations();
     known.extend(profile.in_view());
     let is_same = |(a, b): &(&str, &str)| *a == id && known.contains(b) || *b == id && known.contains(a);
-    if known.contains(&id) || SAME.iter().any(is_same) { Against::Calibrated } else { Against::Same }
+    if known.contains(&id) || SAME.iter().any(is_same) { Comparison::Calibrated } else { Comparison::Same }
 }
 
 impl Row {
@@ -44,10 +44,14 @@ mod tests {
     fn what_a_profile_was_calibrated_on_is_no_prediction() {
         let cib = Profile::built_in("cib").expect("it is built in");
         let of = |id: &str| Row::model(id, "rate", 1.0, "M/s").published(&cib, "Table 5", 2.0);
-        assert_eq!(of("cib.recv0").against, Against::Calibrated);
-        assert_eq!(of("cib.ud_recv.batch_ho").against, Against::Calibrated, "the same figure, elsewhere in the paper");
-        assert_eq!(of("seq.core.multiq").against, Against::Calibrated, "a parameter was estimated in view of it");
-        assert_eq!(of("cib.read.window").against, Against::Same);
+        assert_eq!(of("cib.recv0").against, Comparison::Calibrated);
+        assert_eq!(
+            of("cib.ud_recv.batch_ho").against,
+            Comparison::Calibrated,
+            "the same figure, elsewhere in the paper"
+        );
+        assert_eq!(of("seq.core.multiq").against, Comparison::Calibrated, "a parameter was estimated in view of it");
+        assert_eq!(of("cib.read.window").against, Comparison::Same);
         assert_eq!(Row::model("a", "rate", 1.0, "M/s").published(&cib, "Table 5", None).paper, None);
     }
 }

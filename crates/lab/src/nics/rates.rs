@@ -1,10 +1,10 @@
 //! Peak rates of NICs, with the threads, queue pairs and windows that suit them best, as real ones are tuned for
 //! measurements.
 
-use sinew_harness::load::verbs::{Carrier, Form, Op, VerbsPlan, Work};
+use sinew_harness::load::verbs::{EchoForm, Op, TransportKind, VerbsPlan, WorkKind};
 use sinew_sim::nic::Profile;
 
-use super::verbs::{Found, Threads, run};
+use super::verbs::{Threads, VerbsResult, run};
 
 /// Time that each run is measured.
 const MEASURED_NS: u64 = 60_000;
@@ -12,19 +12,23 @@ const MEASURED_NS: u64 = 60_000;
 const OTHERS: usize = 8;
 
 /// A plan for requests of one kind, with `doorbell` requests per doorbell.
-pub fn plan(op: Op, carrier: Carrier, size: usize, doorbell: usize) -> VerbsPlan {
+pub fn plan(op: Op, carrier: TransportKind, size: usize, doorbell: usize) -> VerbsPlan {
     let inline = matches!(op, Op::Send | Op::Write) && size <= 256 && size > 0;
-    VerbsPlan { doorbell, inline, signal: 16, window: 32, ..VerbsPlan::new(Work::Load(op), carrier, size) }
+    VerbsPlan { doorbell, inline, signal: 16, window: 32, ..VerbsPlan::new(WorkKind::Load(op), carrier, size) }
 }
 
 /// A plan for datagram SENDs without payload, which carry an immediate.
 pub fn header_only(doorbell: usize) -> VerbsPlan {
-    VerbsPlan { header_only: true, inline: false, ..plan(Op::Send, Carrier::Ud, 8, doorbell) }
+    VerbsPlan { header_only: true, inline: false, ..plan(Op::Send, TransportKind::Ud, 8, doorbell) }
 }
 
 /// The best run over numbers of threads, of queue pairs for each thread, and of windows.
-fn best(of: impl Fn(usize, usize, usize) -> Found, threads: &[usize], by: fn(&Found) -> f64) -> Found {
-    let mut best: Option<Found> = None;
+fn best(
+    of: impl Fn(usize, usize, usize) -> VerbsResult,
+    threads: &[usize],
+    by: fn(&VerbsResult) -> f64,
+) -> VerbsResult {
+    let mut best: Option<VerbsResult> = None;
     for threads in threads {
         for (qps, window) in [(1, 32), (2, 16), (4, 16), (8, 16)] {
             let found = of(*threads, qps, window);
@@ -37,7 +41,7 @@ fn best(of: impl Fn(usize, usize, usize) -> Found, threads: &[usize], by: fn(&Fo
 }
 
 /// The run in which one host's NIC sends the most requests of a kind.
-pub fn outbound(profile: &Profile, plan: &VerbsPlan) -> Found {
+pub fn outbound(profile: &Profile, plan: &VerbsPlan) -> VerbsResult {
     let cores = profile.core.count;
     let of = |threads, qps, window| {
         run(profile, &VerbsPlan { qps, window, ..plan.clone() }, Threads::outbound(threads, OTHERS), MEASURED_NS)
@@ -47,20 +51,20 @@ pub fn outbound(profile: &Profile, plan: &VerbsPlan) -> Found {
 
 /// A run in which one host's NIC takes requests of a kind from others. If the host's threads have any work with them,
 /// there are as many as it has cores; else there is one.
-pub fn inbound(profile: &Profile, plan: &VerbsPlan) -> Found {
+pub fn inbound(profile: &Profile, plan: &VerbsPlan) -> VerbsResult {
     let asked = if plan.takes_receives() { profile.core.count } else { 1 };
     let threads = Threads::inbound(8 * OTHERS, OTHERS, asked);
     run(profile, &VerbsPlan { window: 16, ..plan.clone() }, threads, MEASURED_NS)
 }
 
 /// A plan for short messages that come back.
-pub fn echo_plan(form: Form, carrier: Carrier, size: usize) -> VerbsPlan {
-    VerbsPlan { window: 4, signal: 64, inline: true, ..VerbsPlan::new(Work::Echo(form), carrier, size) }
+pub fn echo_plan(form: EchoForm, carrier: TransportKind, size: usize) -> VerbsPlan {
+    VerbsPlan { window: 4, signal: 64, inline: true, ..VerbsPlan::new(WorkKind::Echo(form), carrier, size) }
 }
 
 /// A run in which one host's NIC sends messages back: `threads` threads answer the requests of 12 threads on 12 hosts,
 /// whose queue pairs fit in the NIC's cache.
-pub fn echoes(profile: &Profile, form: Form, carrier: Carrier, size: usize, threads: usize) -> Found {
+pub fn echoes(profile: &Profile, form: EchoForm, carrier: TransportKind, size: usize, threads: usize) -> VerbsResult {
     run(profile, &echo_plan(form, carrier, size), Threads::inbound(12, 12, threads), MEASURED_NS)
 }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use sinew_fabric::verbs::Device;
 use sinew_harness::load::Drive;
-use sinew_harness::load::verbs::{Carrier, LinkAddress, Requester, Responder, VerbsPlan, check_device};
+use sinew_harness::load::verbs::{LinkAddress, Requester, Responder, TransportKind, VerbsPlan, check_device};
 use sinew_harness::machine;
 use sinew_host::{HostClock, Interrupt};
 use sinew_mem::atomic::{AtomicBool, Ordering};
 
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Length of a slice. The first slice is not counted.
 const SLICE: Duration = Duration::from_millis(40);
@@ -42,15 +42,15 @@ pub fn run<D: Device>(
         progress(done as f64 / count);
         let mops = rate_mops(device, &plan, cpus, interrupt).with_context(|| row.name())?;
         let case = format!("{}, {what}", row.case);
-        Ok(Row { case, model: None, measured: Some(mops), against: Against::Other("a NIC"), ..row })
+        Ok(Row { case, model: None, measured: Some(mops), against: Comparison::Other("a NIC"), ..row })
     });
     found.collect()
 }
 
 /// When dropped, tells the other thread that the run is over, even after a failure.
-struct Over<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -60,18 +60,18 @@ impl Drop for Over<'_> {
 fn rate_mops<D: Device>(device: &D, plan: &VerbsPlan, cpus: [usize; 2], interrupt: Interrupt) -> anyhow::Result<f64> {
     check_device(plan, device.attributes())?;
     let domain = device.protection_domain()?;
-    let (to_asked, from_asker) = mpsc::channel::<Vec<LinkAddress>>();
-    let (to_asker, from_asked) = mpsc::channel::<Vec<LinkAddress>>();
-    let (made, is_made) = mpsc::channel::<Vec<u64>>();
+    let (to_responder, from_requester) = mpsc::channel::<Vec<LinkAddress>>();
+    let (to_requester, from_responder) = mpsc::channel::<Vec<LinkAddress>>();
+    let (made_requests, made_received) = mpsc::channel::<Vec<u64>>();
     let is_over = &AtomicBool::new(false);
     let domain = &domain;
     thread::scope(|threads| {
-        let asked = threads.spawn(move || -> anyhow::Result<()> {
+        let responder_thread = threads.spawn(move || -> anyhow::Result<()> {
             machine::pin(Some(cpus[1]))?;
             let (mut responder, ours) = Responder::new(device, domain, plan, plan.qps)?;
             // If the other thread has gone, it reports the reason.
-            let _ = to_asker.send(ours);
-            let Ok(theirs) = from_asker.recv() else { return Ok(()) };
+            let _ = to_requester.send(ours);
+            let Ok(theirs) = from_requester.recv() else { return Ok(()) };
             responder.connect(&theirs)?;
             // Relaxed: what was made comes through the channel.
             while !is_over.load(Ordering::Relaxed) {
@@ -79,33 +79,33 @@ fn rate_mops<D: Device>(device: &D, plan: &VerbsPlan, cpus: [usize; 2], interrup
                     std::hint::spin_loop();
                 }
             }
-            let Ok(made) = is_made.recv() else { return Ok(()) };
+            let Ok(made) = made_received.recv() else { return Ok(()) };
             let since = Instant::now();
             let found = responder.check(&made, || since.elapsed() < PATIENCE)?;
             ensure!(found.wrong == 0, "{} requests left, or brought back, wrong data", found.wrong);
-            ensure!(found.lost == 0 || plan.carrier != Carrier::Rc, "{} messages were lost", found.lost);
+            ensure!(found.lost == 0 || plan.carrier != TransportKind::Rc, "{} messages were lost", found.lost);
             Ok(())
         });
-        let asker = threads.spawn(move || -> anyhow::Result<f64> {
-            let over = Over(is_over);
+        let requester_thread = threads.spawn(move || -> anyhow::Result<f64> {
+            let stop_on_drop = StopOnDrop(is_over);
             machine::pin(Some(cpus[0]))?;
             let clock = HostClock::new();
             let (mut requester, ours) = Requester::new(device, domain, plan, plan.qps, false, HostClock::new())?;
-            let _ = to_asked.send(ours);
-            let theirs = from_asked.recv().context("the other thread has gone")?;
+            let _ = to_responder.send(ours);
+            let theirs = from_responder.recv().context("the other thread has gone")?;
             requester.connect(&theirs)?;
             let mut rates = Vec::new();
             for _ in 0..=SLICES {
                 rates.push(requester.drive(&clock, SLICE, interrupt)?.mops());
             }
-            drop(over);
-            let _ = made.send(requester.made());
+            drop(stop_on_drop);
+            let _ = made_requests.send(requester.made());
             let counted = &mut rates[1..];
             counted.sort_by(f64::total_cmp);
             Ok(counted[SLICES / 2])
         });
-        let (found, checked) = (asker.join(), asked.join());
+        let (rate, checked) = (requester_thread.join(), responder_thread.join());
         checked.map_err(|_| anyhow::anyhow!("the thread that is asked panicked"))??;
-        found.map_err(|_| anyhow::anyhow!("the thread that asks panicked"))?
+        rate.map_err(|_| anyhow::anyhow!("the thread that asks panicked"))?
     })
 }

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use sinew_fabric::verbs::Device;
 use sinew_harness::load::Slice;
-use sinew_harness::load::verbs::{LinkAddress, Requester, Responder, VerbsPlan, Work};
+use sinew_harness::load::verbs::{LinkAddress, Requester, Responder, VerbsPlan, WorkKind};
 use sinew_sim::nic::{NicStats, NicUse, Profile};
-use sinew_sim::{Actor, Doing, SimClock, SimVerbs};
+use sinew_sim::{Actor, ActorState, SimClock, SimVerbs};
 
 use super::cluster::{Driver, NicCluster};
 
@@ -15,13 +15,13 @@ use super::cluster::{Driver, NicCluster};
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
     /// Threads that ask.
-    pub askers: usize,
+    pub requesters: usize,
     /// Hosts of the asking threads.
-    pub asking_hosts: usize,
+    pub requester_hosts: usize,
     /// Threads that are asked.
-    pub asked: usize,
+    pub responders: usize,
     /// Hosts of the asked threads.
-    pub asked_hosts: usize,
+    pub responder_hosts: usize,
     /// Whether each asks all of them; else each asks one, in turn.
     pub all_to_all: bool,
 }
@@ -29,18 +29,18 @@ pub struct Threads {
 impl Threads {
     /// Threads on one host, each of which asks a thread of another host.
     pub fn outbound(threads: usize, hosts: usize) -> Self {
-        Self { askers: threads, asking_hosts: 1, asked: threads, asked_hosts: hosts, all_to_all: false }
+        Self { requesters: threads, requester_hosts: 1, responders: threads, responder_hosts: hosts, all_to_all: false }
     }
 
     /// Threads on many hosts, which ask threads on one.
-    pub fn inbound(threads: usize, hosts: usize, asked: usize) -> Self {
-        Self { askers: threads, asking_hosts: hosts, asked, asked_hosts: 1, all_to_all: false }
+    pub fn inbound(threads: usize, hosts: usize, responders: usize) -> Self {
+        Self { requesters: threads, requester_hosts: hosts, responders, responder_hosts: 1, all_to_all: false }
     }
 }
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct VerbsResult {
     /// Requests per second that all asking NICs sent, in millions.
     pub sent_mops: f64,
     /// Request packets per second that all asked NICs took, in millions.
@@ -50,32 +50,32 @@ pub struct Found {
     /// Latencies, if they were timed.
     pub latency: Slice,
     /// NIC of the first asking host, over the whole run.
-    pub asking: (NicStats, NicUse),
+    pub requester_nic: (NicStats, NicUse),
     /// NIC of the first asked host, over the whole run.
-    pub asked: (NicStats, NicUse),
+    pub responder_nic: (NicStats, NicUse),
     /// Counters of the first asking host's NIC during the measurement.
-    pub asking_delta: NicStats,
+    pub requester_delta: NicStats,
     /// Counters of the first asked host's NIC during the measurement.
-    pub asked_delta: NicStats,
+    pub responder_delta: NicStats,
     /// Time that was measured.
     pub measured_ns: u64,
 }
 
 /// An actor that answers requests and lends memory.
-struct Answering {
+struct ResponderActor {
     responder: Responder<SimVerbs>,
     clock: SimClock,
-    look_ns: u64,
+    poll_ns: u64,
     polls_memory: bool,
 }
 
-impl Actor for Answering {
-    fn turn(&mut self) -> Doing {
+impl Actor for ResponderActor {
+    fn turn(&mut self) -> ActorState {
         if self.polls_memory {
-            self.clock.spend_ns(self.look_ns);
+            self.clock.spend_ns(self.poll_ns);
         }
         let found = self.responder.turn().expect("requests succeed on modelled NICs");
-        if found > 0 { Doing::Work } else { Doing::Idle }
+        if found > 0 { ActorState::Work } else { ActorState::Idle }
     }
 }
 
@@ -83,50 +83,51 @@ impl Actor for Answering {
 pub const WARM_UP_NS: u64 = 60_000;
 
 /// Runs a plan between NICs of one kind, measured for `measured_ns`.
-pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u64) -> Found {
-    let mut nics = NicCluster::new(profile, threads.asking_hosts + threads.asked_hosts, 1);
+pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u64) -> VerbsResult {
+    let mut nics = NicCluster::new(profile, threads.requester_hosts + threads.responder_hosts, 1);
     let clock = nics.clock();
     // Threads that an asking thread asks. Each is asked on as many links as there are queue pairs.
-    let asked_by = |asker: usize| -> Vec<usize> {
-        if threads.all_to_all { (0..threads.asked).collect() } else { vec![asker % threads.asked] }
+    let responders_of = |asker: usize| -> Vec<usize> {
+        if threads.all_to_all { (0..threads.responders).collect() } else { vec![asker % threads.responders] }
     };
-    let asks: Vec<Vec<usize>> = (0..threads.askers)
-        .map(|asker| asked_by(asker).into_iter().flat_map(|asked| vec![asked; plan.qps]).collect())
+    let targets: Vec<Vec<usize>> = (0..threads.requesters)
+        .map(|asker| responders_of(asker).into_iter().flat_map(|asked| vec![asked; plan.qps]).collect())
         .collect();
     let done = Rc::new(RefCell::new(Slice::new()));
-    let mut askers = Vec::new();
-    for (asker, asked) in asks.iter().enumerate() {
-        let device = nics.open(asker % threads.asking_hosts);
+    let mut requesters = Vec::new();
+    for (asker, asked) in targets.iter().enumerate() {
+        let device = nics.open(asker % threads.requester_hosts);
         let domain = device.protection_domain().expect("a domain");
         let times = plan.window == 1;
         let (requester, links) =
             Requester::new(&device, &domain, plan, asked.len(), times, clock.clone()).expect("the NIC can do it");
-        askers.push((device, requester, links));
+        requesters.push((device, requester, links));
     }
-    let mut answers: Vec<Vec<LinkAddress>> = vec![Vec::new(); threads.askers];
-    for thread in 0..threads.asked {
-        let device = nics.open(threads.asking_hosts + thread % threads.asked_hosts);
+    let mut addresses: Vec<Vec<LinkAddress>> = vec![Vec::new(); threads.requesters];
+    for thread in 0..threads.responders {
+        let device = nics.open(threads.requester_hosts + thread % threads.responder_hosts);
         let domain = device.protection_domain().expect("a domain");
         // Links in the order of the asking threads.
-        let asking: Vec<(usize, usize)> = asks
+        let incoming: Vec<(usize, usize)> = targets
             .iter()
             .enumerate()
             .flat_map(|(asker, asked)| {
-                let of_thread = asked.iter().enumerate().filter(move |(_, asked)| **asked == thread);
-                of_thread.map(move |(link, _)| (asker, link))
+                let to_thread = asked.iter().enumerate().filter(move |(_, asked)| **asked == thread);
+                to_thread.map(move |(link, _)| (asker, link))
             })
             .collect();
-        let (mut responder, ours) = Responder::new(&device, &domain, plan, asking.len()).expect("the NIC can do it");
-        let theirs: Vec<LinkAddress> = asking.iter().map(|(asker, link)| askers[*asker].2[*link].clone()).collect();
+        let (mut responder, ours) = Responder::new(&device, &domain, plan, incoming.len()).expect("the NIC can do it");
+        let theirs: Vec<LinkAddress> =
+            incoming.iter().map(|(asker, link)| requesters[*asker].2[*link].clone()).collect();
         responder.connect(&theirs).expect("a connection");
-        for ((asker, _), address) in asking.iter().zip(ours) {
-            answers[*asker].push(address);
+        for ((asker, _), address) in incoming.iter().zip(ours) {
+            addresses[*asker].push(address);
         }
-        let polls_memory = matches!(plan.work, Work::Echo(_)) && !plan.takes_receives();
+        let polls_memory = matches!(plan.work, WorkKind::Echo(_)) && !plan.takes_receives();
         let look_ns = profile.core.look_ns;
-        nics.add(&device, Answering { responder, clock: clock.clone(), look_ns, polls_memory });
+        nics.add(&device, ResponderActor { responder, clock: clock.clone(), poll_ns: look_ns, polls_memory });
     }
-    for ((device, mut requester, _), addresses) in askers.into_iter().zip(answers) {
+    for ((device, mut requester, _), addresses) in requesters.into_iter().zip(addresses) {
         requester.connect(&addresses).expect("a connection");
         let done = Rc::clone(&done);
         // Latencies are reported at the end of a slice.
@@ -138,23 +139,25 @@ pub fn run(profile: &Profile, plan: &VerbsPlan, threads: Threads, measured_ns: u
     let hosts = |from: usize, count: usize, nics: &NicCluster| -> Vec<NicStats> {
         (from..from + count).map(|host| nics.nic(host).0).collect()
     };
-    let before = (hosts(0, threads.asking_hosts, &nics), hosts(threads.asking_hosts, threads.asked_hosts, &nics));
+    let before =
+        (hosts(0, threads.requester_hosts, &nics), hosts(threads.requester_hosts, threads.responder_hosts, &nics));
     nics.cluster.run_until(WARM_UP_NS + measured_ns);
-    let after = (hosts(0, threads.asking_hosts, &nics), hosts(threads.asking_hosts, threads.asked_hosts, &nics));
+    let after =
+        (hosts(0, threads.requester_hosts, &nics), hosts(threads.requester_hosts, threads.responder_hosts, &nics));
     let mops = |count: u64| count as f64 * 1e3 / measured_ns as f64;
     let sum = |of: fn(&NicStats) -> u64, side: &[NicStats]| side.iter().map(of).sum::<u64>();
     let sent = |side: &[NicStats]| sum(|stats| stats.requests, side);
     let received = |side: &[NicStats]| sum(|stats| stats.requests_received, side);
     let latency = done.borrow().clone();
-    Found {
+    VerbsResult {
         sent_mops: mops(sent(&after.0) - sent(&before.0)),
         received_mops: mops(received(&after.1) - received(&before.1)),
         answered_mops: mops(sent(&after.1) - sent(&before.1)),
         latency,
-        asking: nics.nic(0),
-        asked: nics.nic(threads.asking_hosts),
-        asking_delta: after.0[0].since(&before.0[0]),
-        asked_delta: after.1[0].since(&before.1[0]),
+        requester_nic: nics.nic(0),
+        responder_nic: nics.nic(threads.requester_hosts),
+        requester_delta: after.0[0].since(&before.0[0]),
+        responder_delta: after.1[0].since(&before.1[0]),
         measured_ns,
     }
 }

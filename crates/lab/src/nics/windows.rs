@@ -6,13 +6,13 @@ use sinew_fabric::verbs::{
 };
 use sinew_mem::MessageBuffer;
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Doing, SimCq, SimQp};
+use sinew_sim::{Actor, ActorState, SimCq, SimQp};
 
 use super::cluster::{Lender, NicCluster};
 
 /// Rates of a run, in millions per second.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct WindowResult {
     /// Requests.
     pub rate_mops: f64,
     /// Work queue elements that the NIC fetched again.
@@ -35,7 +35,7 @@ struct Client {
 }
 
 impl Actor for Client {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let mut did = self.cq.poll(&mut self.completions, 64);
         for mut completion in self.completions.drain(..) {
             assert!(completion.status.is_success(), "a request failed: {}", completion.status);
@@ -61,12 +61,12 @@ impl Actor for Client {
             self.to_post -= now;
             did += 1;
         }
-        if did > 0 { Doing::Work } else { Doing::Idle }
+        if did > 0 { ActorState::Work } else { ActorState::Idle }
     }
 }
 
 /// Runs windows of 8-byte READs or WRITEs over RC from all cores of a host, each core to a host of its own.
-pub fn run(profile: &Profile, reads: bool, window: usize) -> Found {
+pub fn run(profile: &Profile, reads: bool, window: usize) -> WindowResult {
     const WARM_UP_NS: u64 = 100_000;
     const MEASURED_NS: u64 = 300_000;
     let threads = profile.core.count;
@@ -102,5 +102,5 @@ pub fn run(profile: &Profile, reads: bool, window: usize) -> Found {
     let did = nics.nic(0).0.since(&before);
     drop(served);
     let mops = |count: u64| count as f64 * 1e3 / MEASURED_NS as f64;
-    Found { rate_mops: mops(did.requests), misses_mops: mops(did.wqe_misses) }
+    WindowResult { rate_mops: mops(did.requests), misses_mops: mops(did.wqe_misses) }
 }

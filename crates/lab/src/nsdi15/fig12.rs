@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use sinew_harness::patterns::{Patterns, Sizes, Way};
+use sinew_harness::patterns::{Patterns, SearchMethod, Sizes};
 
 use super::{Side, measured, pinned, processor, rates};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 12.
 pub struct Fig12;
 
 const SEED: u64 = 1;
 
-/// Rates in Gbps, in the order of [`Way::ALL`]; none if the automata cannot be made.
-fn run_of(sizes: Sizes, slice: Duration) -> [Option<f64>; Way::ALL.len()] {
+/// Rates in Gbps, in the order of [`SearchMethod::ALL`]; none if the automata cannot be made.
+fn run_of(sizes: Sizes, slice: Duration) -> [Option<f64>; SearchMethod::ALL.len()] {
     let Ok(mut patterns) = Patterns::new(sizes, SEED) else { return Default::default() };
     let of = |way| move |patterns: &mut Patterns, slice| patterns.gbps(way, slice).ok();
-    let ways = Way::ALL.map(of);
+    let ways = SearchMethod::ALL.map(of);
     rates(&mut patterns, slice, std::array::from_fn(|at| &ways[at] as Side<'_, Patterns>))
 }
 
@@ -57,7 +57,7 @@ impl Experiment for Fig12 {
         let times = |ours: Option<f64>, theirs: Option<f64>| Some(ours? / theirs?);
         let gain = measured("gopt.patterns", "speed-up, sorted and several at once", times(sorted, plain), "x");
         vec![
-            gain.paper("5, Figure 12", 2.4, Against::AtLeast),
+            gain.paper("5, Figure 12", 2.4, Comparison::AtLeast),
             measured("gopt.patterns.interchanged", "speed-up, several at once", times(interchanged, plain), "x"),
             measured("gopt.patterns.vs_crate", "speed-up over the aho-corasick crate", times(sorted, by_crate), "x"),
             measured("gopt.patterns.plain", "rate, payload after payload", plain, "Gbps"),

@@ -28,9 +28,9 @@ fn headers<L: Lookups>(lookups: L, slice: Duration) -> [Option<f64>; 3] {
 }
 
 /// Rates for each depth: with accesses, and with hashes.
-type Found = Vec<(usize, [Option<f64>; 3], [Option<f64>; 3])>;
+type DepthRates = Vec<(usize, [Option<f64>; 3], [Option<f64>; 3])>;
 
-fn run_of(len: usize, slice: Duration) -> Found {
+fn run_of(len: usize, slice: Duration) -> DepthRates {
     let one = |depth| (depth, headers(Chase::new(len, depth), slice), headers(Hashes::new(depth), slice));
     DEPTHS.map(one).into()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sinew_harness::lookups::{Chase, Ipv6, Numbers, TRACE};
 
 use super::{forms, measured, pinned, processor};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 8.
 pub struct Fig8;
@@ -73,12 +73,12 @@ impl Experiment for Fig8 {
         for ((name, case, paper), [plain, interleaved, grouped]) in TABLES.into_iter().zip(found) {
             let times = |ours: Option<f64>, theirs: Option<f64>| Some(ours? / theirs?);
             let gain = measured(format!("gopt.{name}"), "speed-up, interleaved", times(interleaved, plain), "x");
-            rows.push(gain.paper("3.3.1, Figure 8", paper, Against::Same).case(case));
+            rows.push(gain.paper("3.3.1, Figure 8", paper, Comparison::Same).case(case));
             let by_hand = format!("gopt.{name}.hand");
             rows.push(measured(by_hand, "speed-up, by hand", times(grouped, plain), "x").case(case));
             let ahead = times(grouped, interleaved).map(|times| (times - 1.0) * 100.0);
             let ahead = measured(format!("gopt.{name}.vs_hand"), "by hand, faster by", ahead, "%");
-            rows.push(ahead.paper("3.3.1", 5.0, Against::AtMost).case(case));
+            rows.push(ahead.paper("3.3.1", 5.0, Comparison::AtMost).case(case));
             rows.push(measured(format!("gopt.{name}.plain"), "rate, plain", plain, "M/s").case(case));
         }
         rows

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use sinew_rpc::Config;
 use sinew_sim::{Cluster, HostId, Network, PortConfig, Topology};
 
-use crate::experiment::{Against, Experiment, Row};
-use crate::programs::{Found, SHORT, Sender, Server, nsdi19, percentile, sink, start};
+use crate::experiment::{Comparison, Experiment, Row};
+use crate::programs::{SHORT, Sender, SenderResult, Server, nsdi19, percentile, sink, start};
 use crate::small_calls::SmallCalls;
 
 /// Experiment for Figure 4.
@@ -48,7 +48,7 @@ impl Experiment for Fig4 {
             case: String::new(),
             metric,
             paper,
-            against: Against::Calibrated,
+            against: Comparison::Calibrated,
             model,
             measured: None,
             unit,
@@ -83,7 +83,7 @@ pub(super) fn lone_us(topology: Topology, from: usize) -> Option<f64> {
     let network = Network::new(topology, 1).expect("the topology is the paper's");
     let mut cluster = Cluster::new(&network);
     let nexus = sink(Config { overcommit: true, ..nsdi19() });
-    let (port, found) = (PortConfig::default(), Rc::<RefCell<Found>>::default());
+    let (port, found) = (PortConfig::default(), Rc::<RefCell<SenderResult>>::default());
     start(&mut cluster, &nexus, HostId(0), "server", port, |rpc, _| Server(rpc));
     start(&mut cluster, &nexus, HostId(from), "client", port, |rpc, clock| {
         Sender::new(rpc, clock, "server", SHORT, 1, &found)

@@ -2,7 +2,7 @@
 
 use sinew_sim::Topology;
 
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::small_calls::{Outcome, SmallCalls};
 
 /// Experiment for Figure 5.
@@ -96,9 +96,9 @@ fn rows_of(calls: &SmallCalls, outcome: &Outcome) -> Vec<Row> {
             metric: what.to_owned(),
             paper: paper.map(|published| published.value),
             against: match suffix {
-                ".p9999" | ".retransmissions" => Against::AtMost,
-                ".sessions" => Against::Calibrated,
-                _ => Against::Same,
+                ".p9999" | ".retransmissions" => Comparison::AtMost,
+                ".sessions" => Comparison::Calibrated,
+                _ => Comparison::Same,
             },
             model: Some(model),
             measured: None,

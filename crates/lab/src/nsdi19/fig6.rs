@@ -4,7 +4,7 @@ use sinew_rpc::Config;
 use sinew_sim::Costs;
 
 use super::large_calls::{LargeCalls, singly};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 6.
 pub struct Fig6;
@@ -46,7 +46,7 @@ impl Experiment for Fig6 {
             case,
             metric: metric.to_owned(),
             paper,
-            against: Against::AtLeast,
+            against: Comparison::AtLeast,
             model: Some(model),
             measured: None,
             unit,

@@ -4,7 +4,7 @@ use sinew_rpc::{Config, Congestion};
 use sinew_sim::{HostId, Topology};
 
 use super::{ALGORITHMS, BETTER_THAN_THE_PAPER, NO_CONTROL, PAPERS_TIMELY};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::programs::nsdi19;
 use crate::workload::{self, Group, Sizes, Workload};
 
@@ -71,7 +71,7 @@ impl Experiment for IncastBackground {
                     case: format!("100-way incast {how}"),
                     metric: what.to_owned(),
                     paper,
-                    against: Against::Other(PAPERS_TIMELY),
+                    against: Comparison::Other(PAPERS_TIMELY),
                     model,
                     measured: None,
                     unit,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use sinew_rpc::{Config, Tuning};
 use sinew_sim::{Cluster, Costs, HostId, LinkFaults, LinkId, Network, PortConfig, Topology};
 
-use crate::programs::{Found, Sender, Server, nsdi19, sink, start};
+use crate::programs::{Sender, SenderResult, Server, nsdi19, sink, start};
 
 const MS: u64 = 1_000_000;
 /// Time before packets are lost, in which the session opens and the first request leaves.
@@ -38,7 +38,7 @@ impl LargeCalls {
         let port = PortConfig::default();
         let [of_server, of_client] = [self.of_server, self.of_client].map(|costs| PortConfig { costs, ..port });
         start(&mut cluster, &nexus, HostId(0), "server", of_server, |rpc, _| Server(rpc));
-        let found = Rc::<RefCell<Found>>::default();
+        let found = Rc::<RefCell<SenderResult>>::default();
         start(&mut cluster, &nexus, HostId(1), "client", of_client, |rpc, clock| {
             Sender::new(rpc, clock, "server", self.len, 1, &found)
         });

@@ -2,8 +2,8 @@
 
 use sinew_sim::nic::Profile;
 
-use crate::experiment::{Against, Experiment, Row};
-use crate::services::index::{IndexFound, IndexRun};
+use crate::experiment::{Comparison, Experiment, Row};
+use crate::services::index::{IndexResult, IndexRun};
 
 /// Experiment for section 7.2.
 pub struct Masstree;
@@ -65,7 +65,7 @@ impl Masstree {
     }
 }
 
-fn run(what: IndexRun) -> IndexFound {
+fn run(what: IndexRun) -> IndexResult {
     what.run(&Profile::built_in("cx3").expect("its file is built in"))
 }
 
@@ -107,7 +107,7 @@ impl Experiment for Masstree {
         let row = |id: &str, metric: &str, paper: Option<f64>, model: f64, unit| {
             let row = Row::model(format!("erpc.masstree.{id}"), metric, model, unit);
             match paper {
-                Some(paper) => row.paper("7.2", paper, Against::Same),
+                Some(paper) => row.paper("7.2", paper, Comparison::Same),
                 None => row,
             }
         };

@@ -2,7 +2,7 @@
 
 use sinew_sim::nic::Profile;
 
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::services::rpc::RpcRun;
 
 /// Experiment for Table 2 and Figure 4.
@@ -38,11 +38,11 @@ impl Experiment for ModelledNics {
         for (done, (nic, paper)) in LATENCIES.into_iter().enumerate() {
             progress(done as f64 / 4.0);
             let row = Row::model(format!("erpc.nics.lat.{nic}"), "a lone call, median latency", lone_us(nic), "us");
-            rows.push(row.paper("Table 2", paper, Against::Same).case(nic.to_uppercase()));
+            rows.push(row.paper("Table 2", paper, Comparison::Same).case(nic.to_uppercase()));
         }
         progress(0.75);
         let row = Row::model("erpc.nics.rate.cx4", "calls of each thread", rate_mops(), "M/s");
-        rows.push(row.paper("Figure 4", RATE, Against::Same).case("CX4"));
+        rows.push(row.paper("Figure 4", RATE, Comparison::Same).case("CX4"));
         rows
     }
 }

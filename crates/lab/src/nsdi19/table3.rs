@@ -10,7 +10,7 @@ use sinew_rpc::{
 };
 use sinew_shm::{Hub, ShmPort};
 
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::programs::nsdi19;
 
 /// Experiment for Table 3.
@@ -92,7 +92,7 @@ impl Experiment for Table3 {
             case: case.to_owned(),
             metric: metric.to_owned(),
             paper: Some(paper),
-            against: if unit == "%" { Against::Same } else { Against::Other("another machine") },
+            against: if unit == "%" { Comparison::Same } else { Comparison::Other("another machine") },
             model: None,
             measured,
             unit,
@@ -174,9 +174,9 @@ struct Side {
 impl Side {
     /// Runs this side. Returns its rate in M/s; none if it could not be measured.
     fn run(mut self, other: &str, measured_ns: u64) -> Option<f64> {
-        self.meet()?;
+        self.wait_at_barrier()?;
         let sessions = self.connect(other)?;
-        self.meet()?;
+        self.wait_at_barrier()?;
         let buffer = |rpc: &Rpc<ShmPort, HostClock>| Some((rpc.alloc(LEN).ok()?, rpc.alloc(LEN).ok()?));
         let mut idle = (0..WINDOW).map(|_| buffer(&self.rpc)).collect::<Option<Vec<_>>>()?;
         let clock = HostClock::new();
@@ -193,10 +193,10 @@ impl Side {
                 }
             }
             self.rpc.turn();
-            while let Some(over) = self.rpc.poll_completion() {
-                over.result.ok()?;
+            while let Some(completion) = self.rpc.poll_completion() {
+                completion.result.ok()?;
                 calls += 1;
-                idle.push((over.request, over.response));
+                idle.push((completion.request, completion.response));
             }
             turns += 1;
             if turns.is_multiple_of(16) {
@@ -209,12 +209,12 @@ impl Side {
         let (from_ns, before) = counted_from?;
         let rate = (calls - before) as f64 * 1e3 / (now_ns - from_ns) as f64;
         // The other side still needs answers.
-        self.meet()?;
+        self.wait_at_barrier()?;
         Some(rate)
     }
 
     /// Answers calls until the other thread has come to the same point.
-    fn meet(&mut self) -> Option<()> {
+    fn wait_at_barrier(&mut self) -> Option<()> {
         self.to_other.send(()).ok()?;
         loop {
             self.rpc.turn();

@@ -4,7 +4,7 @@ use sinew_rpc::{Config, Recovery, Timeout};
 use sinew_sim::Costs;
 
 use super::large_calls::{LargeCalls, singly};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Table 4.
 pub struct Table4;
@@ -96,7 +96,7 @@ impl Experiment for Table4 {
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let row = |id: String, place, case: &str, metric: String, paper, model| Row {
-            against: if id == CALIBRATED { Against::Calibrated } else { Against::Same },
+            against: if id == CALIBRATED { Comparison::Calibrated } else { Comparison::Same },
             id,
             place,
             case: format!("8 MB requests, {case}"),

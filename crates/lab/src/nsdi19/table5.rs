@@ -1,7 +1,7 @@
 //! Table 5: an incast, with congestion control and without.
 
 use super::{ALGORITHMS, BETTER_THAN_THE_PAPER, NO_CONTROL, Named, PAPERS_TIMELY};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::incast::{Incast, RATE_GBPS};
 
 /// Experiment for Table 5.
@@ -74,7 +74,7 @@ impl Experiment for Table5 {
                     case: format!("{clients}-way incast {how}"),
                     metric: what.to_owned(),
                     paper: paper.map(|paper| paper[at]),
-                    against: if congestion.is_some() { Against::Other(PAPERS_TIMELY) } else { Against::Same },
+                    against: if congestion.is_some() { Comparison::Other(PAPERS_TIMELY) } else { Comparison::Same },
                     model,
                     measured: None,
                     unit,

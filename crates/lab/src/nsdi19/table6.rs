@@ -3,8 +3,8 @@
 use hdrhistogram::Histogram;
 use sinew_sim::nic::Profile;
 
-use crate::experiment::{Against, Experiment, Row};
-use crate::services::replica::{ReplicaFound, ReplicaRun};
+use crate::experiment::{Comparison, Experiment, Row};
+use crate::services::replica::{ReplicaResult, ReplicaRun};
 
 /// Experiment for Table 6.
 pub struct Table6;
@@ -41,7 +41,7 @@ impl Table6 {
     }
 }
 
-fn run(workload: ReplicaRun) -> ReplicaFound {
+fn run(workload: ReplicaRun) -> ReplicaResult {
     workload.run(&Profile::built_in("cx5").expect("its file is built in"))
 }
 
@@ -88,7 +88,7 @@ impl Experiment for Table6 {
             let mut row = |id: &str, metric: &str, paper: Option<(&'static str, f64)>, us: f64| {
                 let row = Row::model(format!("erpc.smr.{id}{name}"), metric, us, "us").case(case);
                 rows.push(match paper.filter(|_| name.is_empty()) {
-                    Some((place, paper)) => row.paper(place, paper, Against::Same),
+                    Some((place, paper)) => row.paper(place, paper, Comparison::Same),
                     None => row,
                 });
             };

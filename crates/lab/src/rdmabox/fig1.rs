@@ -2,9 +2,9 @@
 
 use sinew_remote_memory::engine::{Mode, Unlimited};
 
-use super::threads::{Found, Plan, run};
+use super::threads::{Plan, ThreadsResult, run};
 use super::{profile, row};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 1.
 pub struct Fig1;
@@ -34,12 +34,12 @@ pub fn plan(threads: usize, queue_pairs: usize, len: usize) -> Plan {
     }
 }
 
-fn single(threads: usize, len: usize) -> Found {
+fn single(threads: usize, len: usize) -> ThreadsResult {
     run(&profile(), &plan(threads, 1, len), Unlimited)
 }
 
 /// The number of threads with the highest rate, and that rate.
-pub fn peak<'a>(found: impl IntoIterator<Item = (usize, &'a Found)>) -> (usize, f64) {
+pub fn peak<'a>(found: impl IntoIterator<Item = (usize, &'a ThreadsResult)>) -> (usize, f64) {
     let all = found.into_iter().map(|(threads, found)| (threads, found.kiops));
     all.max_by(|one, other| one.1.total_cmp(&other.1)).expect("some were run")
 }
@@ -89,7 +89,7 @@ impl Experiment for Fig1 {
             let id = |what: &str| format!("box.fig1.{what}.{len}");
             if len == 64 {
                 let metric = "threads at the peak";
-                let peak = row("box.fig1.peak", "III-A", metric, Against::Same, (4.0, at as f64), "threads");
+                let peak = row("box.fig1.peak", "III-A", metric, Comparison::Same, (4.0, at as f64), "threads");
                 rows.push(peak.case(name));
             }
             let last = all.last().expect("some were run").1.kiops;

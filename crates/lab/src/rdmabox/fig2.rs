@@ -8,15 +8,15 @@ use sinew_fabric::verbs::{
     Access, Device, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request, Source,
     ThreadDomain, Transport,
 };
-use sinew_fabric::{Clock, PollerConfig, PollerStats};
+use sinew_fabric::{Clock, PollPolicy, PollerStats};
 use sinew_mem::Frozen;
 use sinew_mem::atomic::plain::{Arc, AtomicU64, Ordering};
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, CoreShare, Doing, SimClock, SimQp};
+use sinew_sim::{Actor, ActorState, CoreShare, SimClock, SimQp};
 
 use super::watcher::{Parts, Watcher};
 use super::{profile, row};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::nics::cluster::NicCluster;
 
 /// Experiment for Figure 2.
@@ -36,12 +36,12 @@ const CLUSTERS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 const HIGHEST: f64 = 0.95;
 
 /// Policies, each with the name in rows and the paper's name.
-pub const POLICIES: [(&str, &str, PollerConfig); 5] = [
-    ("busy", "Busy", PollerConfig::SPIN),
-    ("event", "Event", PollerConfig::EVENT),
-    ("event_batch", "EventBatch", PollerConfig::Event { batch: 16 }),
-    ("hybrid", "Hybrid", PollerConfig::SLEEP),
-    ("adaptive", "Adaptive", PollerConfig::RDMABOX),
+pub const POLICIES: [(&str, &str, PollPolicy); 5] = [
+    ("busy", "Busy", PollPolicy::SPIN),
+    ("event", "Event", PollPolicy::EVENT),
+    ("event_batch", "EventBatch", PollPolicy::Event { batch: 16 }),
+    ("hybrid", "Hybrid", PollPolicy::SLEEP),
+    ("adaptive", "Adaptive", PollPolicy::RDMABOX),
 ];
 
 /// A thread that posts clusters.
@@ -59,14 +59,14 @@ struct Issuer {
 }
 
 impl Actor for Issuer {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if self.done.load(Ordering::Relaxed) < self.posted {
-            return Doing::Idle;
+            return ActorState::Idle;
         }
         let now_ns = self.clock.now_ns();
         let next_ns = *self.next_ns.get_or_insert(now_ns + GAP_NS);
         if now_ns < next_ns {
-            return Doing::IdleUntil(next_ns);
+            return ActorState::IdleUntil(next_ns);
         }
         self.next_ns = None;
         for _ in 0..self.cluster {
@@ -75,13 +75,13 @@ impl Actor for Issuer {
             self.qp.post(Request::new(self.posted, operation)).expect("there is room");
             self.posted += 1;
         }
-        Doing::Idle
+        ActorState::Idle
     }
 }
 
 /// Result of a policy.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct PolicyResult {
     /// Requests per second, in thousands.
     pub kiops: f64,
     /// Interrupts per request.
@@ -91,7 +91,7 @@ pub struct Found {
 }
 
 /// Runs clusters of `cluster` requests.
-fn run(profile: &Profile, config: PollerConfig, cluster: usize) -> Found {
+fn run(profile: &Profile, config: PollPolicy, cluster: usize) -> PolicyResult {
     let mut nics = NicCluster::new(profile, 2, 1);
     let clock = nics.clock();
     let [issuing, watching, lending] = [0, 0, 1].map(|host| nics.open(host));
@@ -131,7 +131,7 @@ fn run(profile: &Profile, config: PollerConfig, cluster: usize) -> Found {
         core: profile.core,
         handle_ns: HANDLE_NS,
         shared: None,
-        told: Box::new(move |_| {
+        on_completion: Box::new(move |_| {
             handled.set(handled.get() + u64::from(now.now_ns() >= WARM_UP_NS));
             let done = Arc::clone(&done);
             waker.wake_with(Box::new(move || {
@@ -150,7 +150,7 @@ fn run(profile: &Profile, config: PollerConfig, cluster: usize) -> Found {
     drop(keep);
     let requests = counted.get() as f64;
     let interrupts = (after.blocks - before.blocks) as f64;
-    Found {
+    PolicyResult {
         kiops: requests * 1e6 / MEASURED_NS as f64,
         interrupts: interrupts / requests.max(1.0),
         cpu: cpu(config, &after, &before, interrupts * profile.core.interrupt_ns as f64),
@@ -158,8 +158,8 @@ fn run(profile: &Profile, config: PollerConfig, cluster: usize) -> Found {
 }
 
 /// Share of a core that polling and its interrupts took.
-fn cpu(config: PollerConfig, after: &PollerStats, before: &PollerStats, interrupts_ns: f64) -> f64 {
-    if config == PollerConfig::Busy {
+fn cpu(config: PollPolicy, after: &PollerStats, before: &PollerStats, interrupts_ns: f64) -> f64 {
+    if config == PollPolicy::Busy {
         return 1.0;
     }
     ((after.cpu_ns() - before.cpu_ns()) as f64 + interrupts_ns) / MEASURED_NS as f64
@@ -168,7 +168,7 @@ fn cpu(config: PollerConfig, after: &PollerStats, before: &PollerStats, interrup
 /// Sizes of small, medium and large clusters: one request; the median; and the smallest with which busy polling has the
 /// highest rate (III-B).
 fn clusters(profile: &Profile) -> [(&'static str, usize); 3] {
-    let rates = CLUSTERS.map(|cluster| run(profile, PollerConfig::SPIN, cluster).kiops);
+    let rates = CLUSTERS.map(|cluster| run(profile, PollPolicy::SPIN, cluster).kiops);
     let highest = rates.iter().copied().fold(0.0, f64::max);
     let large = CLUSTERS.iter().zip(rates).find(|(_, rate)| *rate >= HIGHEST * highest).map_or(1, |(it, _)| *it);
     [("small", 1), ("medium", large.div_ceil(2)), ("large", large)]
@@ -207,8 +207,15 @@ impl Experiment for Fig2 {
         progress(0.4);
         let mut rows = Vec::new();
         let metric = "MAX_RETRY";
-        let PollerConfig::Retry { retries_max, .. } = PollerConfig::RDMABOX else { return rows };
-        rows.push(row("box.max_retry", "IV-B", metric, Against::Calibrated, (120.0, f64::from(retries_max)), "polls"));
+        let PollPolicy::Retry { retries_max, .. } = PollPolicy::RDMABOX else { return rows };
+        rows.push(row(
+            "box.max_retry",
+            "IV-B",
+            metric,
+            Comparison::Calibrated,
+            (120.0, f64::from(retries_max)),
+            "polls",
+        ));
         for (size, cluster) in clusters {
             let case = format!("{size}: {cluster} requests");
             for (id, name, config) in POLICIES {

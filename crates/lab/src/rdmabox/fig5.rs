@@ -7,7 +7,7 @@ use sinew_host::{HostClock, pin_pages};
 use sinew_sim::nic::Registration;
 
 use super::{profile, row};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 5.
 pub struct Fig5;
@@ -92,7 +92,7 @@ impl Experiment for Fig5 {
         if let Some(at) = threshold(|len| modelled(&registration, len)) {
             let metric = "size from which registering is cheaper";
             let id = "box.reg_vs_copy.user";
-            rows.push(row(id, "IV-A, Figure 5b", metric, Against::Calibrated, (928.0, kib(at)), "KB"));
+            rows.push(row(id, "IV-A, Figure 5b", metric, Comparison::Calibrated, (928.0, kib(at)), "KB"));
         }
         let of_row = |id: String, metric: String, model, measured| Row {
             model,

@@ -3,10 +3,10 @@
 use sinew_remote_memory::engine::{Mode, Unlimited};
 
 use super::fig1;
-use super::paging::{Adjacent, Found, Plan, WAYS, Workload, run};
+use super::paging::{Adjacent, BATCHINGS, PagingResult, Plan, Workload, run};
 use super::threads;
 use super::{gain, profile, row};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 6.
 pub struct Fig6;
@@ -15,14 +15,14 @@ pub struct Fig6;
 pub struct Fig7;
 
 /// Results for each workload and way.
-struct Sweep(Vec<(Workload, &'static str, Found)>);
+struct Sweep(Vec<(Workload, &'static str, PagingResult)>);
 
 impl Sweep {
     fn of(ways: &[&str], progress: &mut dyn FnMut(f64)) -> Self {
         let mut found = Vec::new();
         let all = (Workload::ALL.len() * ways.len()) as f64;
         for workload in Workload::ALL {
-            for way in WAYS.into_iter().filter(|way| ways.contains(&way.id)) {
+            for way in BATCHINGS.into_iter().filter(|way| ways.contains(&way.id)) {
                 progress(found.len() as f64 / all);
                 found.push((workload, way.id, run(&profile(), &Plan::new(workload, way))));
             }
@@ -31,11 +31,11 @@ impl Sweep {
     }
 
     fn all(progress: &mut dyn FnMut(f64)) -> Self {
-        Self::of(&WAYS.map(|way| way.id), progress)
+        Self::of(&BATCHINGS.map(|way| way.id), progress)
     }
 
-    fn get(&self, workload: Workload, way: &str) -> &Found {
-        let is_it = |(of, id, _): &&(Workload, &str, Found)| *of == workload && *id == way;
+    fn get(&self, workload: Workload, way: &str) -> &PagingResult {
+        let is_it = |(of, id, _): &&(Workload, &str, PagingResult)| *of == workload && *id == way;
         &self.0.iter().find(is_it).expect("it was run").2
     }
 
@@ -46,9 +46,9 @@ impl Sweep {
         [etc.min(sys), etc.max(sys)]
     }
 
-    fn rows(&self, figure: &str, metric: &str, unit: &'static str, of: fn(&Found) -> f64) -> Vec<Row> {
-        let row = |(workload, id, found): &(Workload, &str, Found)| {
-            let name = WAYS.iter().find(|way| way.id == *id).map_or(*id, |way| way.name);
+    fn rows(&self, figure: &str, metric: &str, unit: &'static str, of: fn(&PagingResult) -> f64) -> Vec<Row> {
+        let row = |(workload, id, found): &(Workload, &str, PagingResult)| {
+            let name = BATCHINGS.iter().find(|way| way.id == *id).map_or(*id, |way| way.name);
             let workload = workload.name();
             let row_id = format!("box.{figure}.{}.{id}", workload.to_lowercase());
             Row::model(row_id, format!("{name}: {metric}"), of(found), unit).case(workload)
@@ -78,7 +78,7 @@ const MODES: [(&str, &str, Mode); 4] = [
 const SHORT_THREADS: usize = 12;
 
 /// Short messages of Figure 1's threads, which follow each other as often as Table I's pages do.
-fn short(mode: Mode) -> threads::Found {
+fn short(mode: Mode) -> threads::ThreadsResult {
     let plan = threads::Plan { mode, adjacent: Adjacent::CALIBRATED.pages, ..fig1::plan(SHORT_THREADS, 1, 64) };
     threads::run(&profile(), &plan, Unlimited)
 }
@@ -102,7 +102,7 @@ fn short_rows() -> Vec<Row> {
 }
 
 fn name(id: &str) -> &'static str {
-    WAYS.iter().find(|way| way.id == id).expect("it is one of them").name
+    BATCHINGS.iter().find(|way| way.id == id).expect("it is one of them").name
 }
 
 impl Experiment for Fig6 {
@@ -146,7 +146,7 @@ impl Experiment for Fig6 {
             {
                 let id = format!("{id}.{which}");
                 let case = format!("{} over {}", name(one), name(other));
-                rows.push(row(&id, "V-A", metric, Against::Same, (paper, model), "%").case(case));
+                rows.push(row(&id, "V-A", metric, Comparison::Same, (paper, model), "%").case(case));
             }
         }
         rows.extend(sweep.rows("fig6", "faults", "K/s", |found| found.kops));
@@ -187,7 +187,7 @@ impl Experiment for Fig7 {
     }
 }
 
-fn tail_us(found: &Found) -> f64 {
+fn tail_us(found: &PagingResult) -> f64 {
     found.latency.value_at_quantile(0.99) as f64 / 1e3
 }
 

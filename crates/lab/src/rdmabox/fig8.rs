@@ -1,12 +1,12 @@
 //! Figure 8: throughput with and without admission control.
 
-use sinew_remote_memory::engine::{Admission, FindingWindow, Mode, StaticWindow, Unlimited};
+use sinew_remote_memory::engine::{AdaptiveWindow, Admission, Mode, StaticWindow, Unlimited};
 
 use super::fig1::{SIZES, THREADS, peak, plan};
 use super::paging::Adjacent;
-use super::threads::{Found, Plan, run};
+use super::threads::{Plan, ThreadsResult, run};
 use super::{gain, profile, row};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Figure 8.
 pub struct Fig8;
@@ -17,7 +17,7 @@ const QUEUE_PAIRS: usize = 4;
 const TRIED: [usize; 4] = [1, 2, 4, 8];
 const TRIED_THREADS: usize = 2;
 
-fn with(admission: impl Admission + 'static, threads: usize, len: usize) -> Found {
+fn with(admission: impl Admission + 'static, threads: usize, len: usize) -> ThreadsResult {
     run(&profile(), &plan(threads, QUEUE_PAIRS, len), admission)
 }
 
@@ -26,7 +26,7 @@ const HYBRID_THREADS: [usize; 4] = [2, 4, 8, 12];
 
 /// Short messages by engines that merge and chain, as the paper's do, beside its regulator; they follow each other as
 /// often as Table I's pages do.
-fn hybrid(admission: impl Admission + 'static, threads: usize) -> Found {
+fn hybrid(admission: impl Admission + 'static, threads: usize) -> ThreadsResult {
     let plan = Plan { mode: Mode::Hybrid, adjacent: Adjacent::CALIBRATED.pages, ..plan(threads, QUEUE_PAIRS, 64) };
     run(&profile(), &plan, admission)
 }
@@ -37,7 +37,7 @@ fn hybrid_rows() -> Vec<Row> {
     let window = free.window();
     let held = Sweep::of(&HYBRID_THREADS, |threads| hybrid(StaticWindow { bytes: window }, threads));
     let (metric, gained) = ("window as at the peak: gain of the highest rate", gain(held.peak().1, free.peak().1));
-    let mut rows = vec![row("box.admission.hybrid", "V-A", metric, Against::Same, (29.9, gained), "%")];
+    let mut rows = vec![row("box.admission.hybrid", "V-A", metric, Comparison::Same, (29.9, gained), "%")];
     let (metric, last) = ("window as at the peak: gain with 12 threads", gain(held.last().kiops, free.last().kiops));
     rows.push(Row::model("box.fig8.hybrid.last", metric, last, "%"));
     for (what, metric, sweep) in [("free", "without control", &free), ("held", "window as at the peak", &held)] {
@@ -58,15 +58,15 @@ fn cached(len: usize) -> u64 {
     (profile().caches.wqes * len) as u64
 }
 
-fn finding(len: usize) -> FindingWindow {
-    FindingWindow::new(16 * len as u64, len as u64, 1 << 30)
+fn finding(len: usize) -> AdaptiveWindow {
+    AdaptiveWindow::new(16 * len as u64, len as u64, 1 << 30)
 }
 
 /// Results for each number of threads.
-struct Sweep(Vec<(usize, Found)>);
+struct Sweep(Vec<(usize, ThreadsResult)>);
 
 impl Sweep {
-    fn of(threads: &[usize], mut found: impl FnMut(usize) -> Found) -> Self {
+    fn of(threads: &[usize], mut found: impl FnMut(usize) -> ThreadsResult) -> Self {
         Self(threads.iter().map(|threads| (*threads, found(*threads))).collect())
     }
 
@@ -81,7 +81,7 @@ impl Sweep {
         self.0.iter().find(|(threads, _)| *threads == at).map_or(0.0, |(_, found)| found.in_flight_bytes) as u64
     }
 
-    fn last(&self) -> &Found {
+    fn last(&self) -> &ThreadsResult {
         &self.0.last().expect("some were run").1
     }
 }
@@ -138,9 +138,11 @@ impl Experiment for Fig8 {
             let id = |what: &str| format!("box.fig8.{what}.{len}");
             if len == 64 {
                 let metric = "threads at the peak, without control";
-                rows.push(row("box.fig8.peak", "V-A", metric, Against::Same, (7.0, at as f64), "threads").case(name));
+                rows.push(
+                    row("box.fig8.peak", "V-A", metric, Comparison::Same, (7.0, at as f64), "threads").case(name),
+                );
             }
-            let other = Against::Other("of 7 MB, of operations whose length is not told");
+            let other = Comparison::Other("of 7 MB, of operations whose length is not told");
             let bytes = window as f64 / 1e6;
             rows.push(row(&id("window"), "V-A", "window at the peak", other, (7.0, bytes), "MB").case(name));
             for (what, metric, sweep) in [
@@ -153,7 +155,7 @@ impl Experiment for Fig8 {
                 let (name_of, of_highest) = (id(what), metric_of("gain of the highest rate"));
                 let gained = if what == "held" {
                     let id = if len == 64 { "box.admission".to_owned() } else { format!("box.admission.{len}") };
-                    row(&id, "V-A", &of_highest, Against::Same, (29.9, gained), "%")
+                    row(&id, "V-A", &of_highest, Comparison::Same, (29.9, gained), "%")
                 } else {
                     Row::model(format!("{name_of}.gain"), of_highest, gained, "%")
                 };
@@ -183,7 +185,7 @@ impl Experiment for Fig8 {
         });
         let (best, _) = peak(tried.iter().map(|(queue_pairs, found)| (*queue_pairs, found)));
         let metric = "best number of queue pairs";
-        rows.push(row("box.qps", "V-A", metric, Against::Same, (4.0, best as f64), "QPs").case(case));
+        rows.push(row("box.qps", "V-A", metric, Comparison::Same, (4.0, best as f64), "QPs").case(case));
         for (queue_pairs, found) in &tried {
             let (id, metric) = (format!("box.fig8.qps.{queue_pairs}"), format!("{queue_pairs} queue pairs of each"));
             rows.push(Row::model(id, metric, found.kiops / 1e3, "M/s").case(case));

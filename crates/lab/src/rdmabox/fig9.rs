@@ -8,11 +8,11 @@ use sinew_fabric::verbs::{
     Access, Device, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request, Source,
     ThreadDomain, Transport,
 };
-use sinew_fabric::{Clock, PollerConfig, SeededGenerator, Waker};
+use sinew_fabric::{Clock, PollPolicy, SeededGenerator, Waker};
 use sinew_mem::Frozen;
 use sinew_mem::atomic::plain::{Arc, AtomicU64, Ordering};
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Competitor, CoreShare, Doing, SimClock, SimQp};
+use sinew_sim::{Actor, ActorState, Competitor, CoreShare, SimClock, SimQp};
 
 use super::profile;
 use super::watcher::{Parts, SharedCore, Watcher};
@@ -43,27 +43,27 @@ const PEERS: [usize; 5] = [1, 2, 4, 8, 16];
 
 /// A way to poll: the policy, and the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way {
+struct PollingScheme {
     id: &'static str,
     name: &'static str,
-    config: PollerConfig,
+    config: PollPolicy,
     /// Number of completion queues, each with a watcher of its own; none if there is one for each peer.
     shared: Option<usize>,
 }
 
-const fn way(id: &'static str, name: &'static str, config: PollerConfig, shared: Option<usize>) -> Way {
-    Way { id, name, config, shared }
+const fn scheme(id: &'static str, name: &'static str, config: PollPolicy, shared: Option<usize>) -> PollingScheme {
+    PollingScheme { id, name, config, shared }
 }
 
 /// The paper's ways to poll.
-const WAYS: [Way; 7] = [
-    way("event", "Event", PollerConfig::EVENT, None),
-    way("busy", "Busy", PollerConfig::SPIN, None),
-    way("event_batch", "EventBatch", PollerConfig::Event { batch: 16 }, None),
-    way("scq1", "SCQ(1)", PollerConfig::SPIN, Some(1)),
-    way("scq2", "SCQ(2)", PollerConfig::SPIN, Some(2)),
-    way("scq4", "SCQ(4)", PollerConfig::SPIN, Some(4)),
-    way("adaptive", "AdaptivePoll", PollerConfig::RDMABOX, None),
+const SCHEMES: [PollingScheme; 7] = [
+    scheme("event", "Event", PollPolicy::EVENT, None),
+    scheme("busy", "Busy", PollPolicy::SPIN, None),
+    scheme("event_batch", "EventBatch", PollPolicy::Event { batch: 16 }, None),
+    scheme("scq1", "SCQ(1)", PollPolicy::SPIN, Some(1)),
+    scheme("scq2", "SCQ(2)", PollPolicy::SPIN, Some(2)),
+    scheme("scq4", "SCQ(4)", PollPolicy::SPIN, Some(4)),
+    scheme("adaptive", "AdaptivePoll", PollPolicy::RDMABOX, None),
 ];
 
 /// A channel to a peer, to which all threads post.
@@ -86,23 +86,23 @@ struct Thread {
 }
 
 impl Actor for Thread {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if self.done.load(Ordering::Relaxed) < self.posted {
-            return Doing::Asleep;
+            return ActorState::Asleep;
         }
         if std::mem::replace(&mut self.is_fresh, false) {
             let now_ns = self.clock.now_ns();
             let compute_ns = self.random.below(2 * COMPUTE_NS) + self.core.taken_ns.take();
             self.core.computes_until_ns.set(now_ns + compute_ns);
             self.clock.spend_ns(compute_ns);
-            return Doing::Work;
+            return ActorState::Work;
         }
         let taken_ns = self.core.taken_ns.take();
         if taken_ns > 0 {
             // Interrupts came while it computed.
             self.core.computes_until_ns.set(self.clock.now_ns() + taken_ns);
             self.clock.spend_ns(taken_ns);
-            return Doing::Work;
+            return ActorState::Work;
         }
         self.is_fresh = true;
         let peer = self.random.below(self.channels.len() as u64) as usize;
@@ -111,23 +111,23 @@ impl Actor for Thread {
             Operation::Write { source: Source::from(self.source.clone()), remote: *remote, immediate: None };
         qp.borrow_mut().post(Request::new(self.number, operation)).expect("there is room");
         self.posted += 1;
-        Doing::Asleep
+        ActorState::Asleep
     }
 }
 
 /// Result of a run.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct PollingResult {
     /// Requests per second, in thousands.
     kops: f64,
     /// Cores that polling took, with interrupts and the handling of completions.
     cores: f64,
 }
 
-fn run(profile: &Profile, way: Way, peers: usize, handle_ns: u64) -> Found {
+fn run(profile: &Profile, scheme: PollingScheme, peers: usize, handle_ns: u64) -> PollingResult {
     let mut nics = NicCluster::new(profile, 1 + peers, 1);
     let clock = nics.clock();
-    let queues = way.shared.map_or(peers, |shared| shared.min(peers));
+    let queues = scheme.shared.map_or(peers, |shared| shared.min(peers));
     let app = nics.open(0);
     let domain = app.protection_domain().expect("a domain");
     let thread = domain.thread().expect("queues");
@@ -182,7 +182,7 @@ fn run(profile: &Profile, way: Way, peers: usize, handle_ns: u64) -> Found {
             let actor = nics.add(&device, thread);
             // A watcher that polls all the time gets half of its core when it wants it.
             let has_watcher = (CORES..THREADS + queues).any(|watcher| watcher % CORES == number);
-            let competes = has_watcher && way.config == PollerConfig::Busy;
+            let competes = has_watcher && scheme.config == PollPolicy::Busy;
             let competitor = competes.then(|| Competitor::with_slice_ns(profile.core.time_slice_ns));
             nics.cluster.share_core(actor, CoreShare { interrupt_ns, competitor });
             nics.cluster.waker(actor)
@@ -196,13 +196,13 @@ fn run(profile: &Profile, way: Way, peers: usize, handle_ns: u64) -> Found {
         let (handled, now) = (Rc::clone(&counted), clock.clone());
         let (done, wakers) = (done.clone(), wakers.clone());
         let parts = Parts {
-            config: way.config,
+            config: scheme.config,
             cq,
             clock: clock.clone(),
             core: profile.core,
             handle_ns,
             shared: (core < THREADS).then(|| Rc::clone(&cores[core])),
-            told: Box::new(move |thread| {
+            on_completion: Box::new(move |thread| {
                 handled.set(handled.get() + u64::from(now.now_ns() >= WARM_UP_NS));
                 let done = Arc::clone(&done[thread as usize]);
                 wakers[thread as usize].wake_with(Box::new(move || {
@@ -227,9 +227,9 @@ fn run(profile: &Profile, way: Way, peers: usize, handle_ns: u64) -> Found {
     nics.cluster.run_until(WARM_UP_NS + MEASURED_NS);
     let spent = (spent_ns() - before) as f64 / MEASURED_NS as f64;
     drop(keep);
-    Found {
+    PollingResult {
         kops: counted.get() as f64 * 1e6 / MEASURED_NS as f64,
-        cores: if way.config == PollerConfig::Busy { queues as f64 } else { spent },
+        cores: if scheme.config == PollPolicy::Busy { queues as f64 } else { spent },
     }
 }
 
@@ -276,8 +276,8 @@ impl Experiment for Fig9 {
         });
         let cases: Vec<_> = usual.into_iter().chain(longer).collect();
         for (nth, (id, name, peers, handle_ns)) in cases.iter().enumerate() {
-            for (at, way) in WAYS.into_iter().enumerate() {
-                progress((nth * WAYS.len() + at) as f64 / (cases.len() * WAYS.len()) as f64);
+            for (at, way) in SCHEMES.into_iter().enumerate() {
+                progress((nth * SCHEMES.len() + at) as f64 / (cases.len() * SCHEMES.len()) as f64);
                 let found = run(&profile, way, *peers, *handle_ns);
                 let of = |figure: &str, metric: &str, value: f64, unit| {
                     let metric = format!("{}: {metric}", way.name);
@@ -295,8 +295,8 @@ impl Experiment for Fig9 {
 mod tests {
     use super::*;
 
-    fn find(id: &str, peers: usize) -> Found {
-        run(&profile(), WAYS.into_iter().find(|way| way.id == id).unwrap(), peers, HANDLE_NS)
+    fn find(id: &str, peers: usize) -> PollingResult {
+        run(&profile(), SCHEMES.into_iter().find(|way| way.id == id).unwrap(), peers, HANDLE_NS)
     }
 
     #[test]

@@ -11,9 +11,9 @@ use sinew_harness::histogram;
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_remote_memory::engine::{EngineConfig, EngineStats, Finished, Mode, Op, Request, Unlimited};
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Doing, SimClock};
+use sinew_sim::{Actor, ActorState, SimClock};
 
-use super::threads::{Charged, Ground, MEMORY, since};
+use super::threads::{ChargedEngine, MEMORY, Testbed, since};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -69,9 +69,9 @@ pub enum Bytes {
     InPlace,
 }
 
-/// A way to batch.
+/// A kind of batching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Batching {
     /// Part of rows' names.
     pub id: &'static str,
     /// Name in the figures.
@@ -82,19 +82,19 @@ pub struct Way {
     pub bytes: Bytes,
 }
 
-const fn way(id: &'static str, name: &'static str, mode: Mode, bytes: Bytes) -> Way {
-    Way { id, name, mode, bytes }
+const fn batching(id: &'static str, name: &'static str, mode: Mode, bytes: Bytes) -> Batching {
+    Batching { id, name, mode, bytes }
 }
 
 /// The ways to batch in Figure 6.
-pub const WAYS: [Way; 7] = [
-    way("single_pre", "Single preMR", Mode::Single, Bytes::Copied),
-    way("merge_pre", "Merge preMR", Mode::Merge, Bytes::Copied),
-    way("door_pre", "Door preMR", Mode::Doorbell, Bytes::Copied),
-    way("single_dyn", "Single dynMR", Mode::Single, Bytes::InPlace),
-    way("merge_dyn", "Merge dynMR", Mode::Merge, Bytes::InPlace),
-    way("door_dyn", "Door dynMR", Mode::Doorbell, Bytes::InPlace),
-    way("hybrid_dyn", "Hybrid dynMR", Mode::Hybrid, Bytes::InPlace),
+pub const BATCHINGS: [Batching; 7] = [
+    batching("single_pre", "Single preMR", Mode::Single, Bytes::Copied),
+    batching("merge_pre", "Merge preMR", Mode::Merge, Bytes::Copied),
+    batching("door_pre", "Door preMR", Mode::Doorbell, Bytes::Copied),
+    batching("single_dyn", "Single dynMR", Mode::Single, Bytes::InPlace),
+    batching("merge_dyn", "Merge dynMR", Mode::Merge, Bytes::InPlace),
+    batching("door_dyn", "Door dynMR", Mode::Doorbell, Bytes::InPlace),
+    batching("hybrid_dyn", "Hybrid dynMR", Mode::Hybrid, Bytes::InPlace),
 ];
 
 /// A run of the database.
@@ -103,7 +103,7 @@ pub struct Plan {
     /// Reads and writes of the database.
     pub workload: Workload,
     /// Way to batch requests.
-    pub way: Way,
+    pub batching: Batching,
     /// Threads, each on a core of its own.
     pub threads: usize,
     /// Mean time that each thread computes between two faults.
@@ -135,10 +135,10 @@ impl Adjacent {
 
 impl Plan {
     /// The database with the parameters that Table I and Figures 6 and 7 share.
-    pub fn new(workload: Workload, way: Way) -> Self {
+    pub fn new(workload: Workload, batching: Batching) -> Self {
         Self {
             workload,
-            way,
+            batching,
             threads: 8,
             compute_ns: 20_000,
             adjacent: Adjacent::CALIBRATED,
@@ -151,7 +151,7 @@ impl Plan {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct PagingResult {
     /// Faults per second, in thousands, with the computing between them.
     pub kops: f64,
     /// Time of each fault, in ns.
@@ -162,7 +162,7 @@ pub struct Found {
     pub busy: [f64; 3],
 }
 
-impl Found {
+impl PagingResult {
     /// Operations per read, and per write.
     pub fn operations(&self) -> [f64; 2] {
         let EngineStats { reads, writes, read_ops, write_ops, .. } = self.stats;
@@ -186,7 +186,7 @@ enum Phase {
 
 struct Thread {
     plan: Plan,
-    engine: Charged,
+    engine: ChargedEngine,
     clock: SimClock,
     copy_line_ns: u64,
     random: SeededGenerator,
@@ -202,7 +202,7 @@ struct Thread {
 
 impl Thread {
     fn copies(&self, bytes: usize) {
-        if self.plan.way.bytes == Bytes::Copied {
+        if self.plan.batching.bytes == Bytes::Copied {
             self.clock.spend_ns(bytes.div_ceil(64) as u64 * self.copy_line_ns);
         }
     }
@@ -258,11 +258,11 @@ impl Thread {
 }
 
 impl Actor for Thread {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         match self.phase {
             Phase::Computes(0) => {
                 self.phase = Phase::Faults;
-                Doing::Work
+                ActorState::Work
             }
             Phase::Computes(left_ns) => {
                 if !self.engine.is_idle() {
@@ -271,14 +271,14 @@ impl Actor for Thread {
                 let slice_ns = left_ns.min(SLICE_NS);
                 self.clock.spend_ns(slice_ns);
                 self.phase = Phase::Computes(left_ns - slice_ns);
-                Doing::Work
+                ActorState::Work
             }
             // Requests submitted in one turn are posted in the next, so that other threads have time to add theirs
             // (Figure 4).
             Phase::Faults => {
                 self.fault();
                 self.phase = Phase::Waits;
-                Doing::Work
+                ActorState::Work
             }
             Phase::Waits => {
                 let busy = self.engine.turn(&mut self.finished);
@@ -293,30 +293,30 @@ impl Actor for Thread {
                     drop(tally);
                     self.began_ns = now_ns;
                     self.phase = Phase::Computes(self.random.below(2 * self.plan.compute_ns));
-                    return Doing::Work;
+                    return ActorState::Work;
                 }
-                if busy { Doing::Work } else { Doing::Idle }
+                if busy { ActorState::Work } else { ActorState::Idle }
             }
         }
     }
 }
 
 /// Runs a plan on hosts with NICs of a profile.
-pub fn run(profile: &Profile, plan: &Plan) -> Found {
+pub fn run(profile: &Profile, plan: &Plan) -> PagingResult {
     // The memory that engines copy to has room for all threads' requests in flight.
     let memory = plan.threads * BLOCKS * 2 * (BLOCK + 4096) + (4 << 20);
-    let mut ground = Ground::new(profile, Unlimited, plan.seed, plan.threads, memory);
+    let mut testbed = Testbed::new(profile, Unlimited, plan.seed, plan.threads, memory);
     let tally = Rc::new(RefCell::new(Tally { from_ns: plan.warm_up_ns, done: 0, latency: histogram() }));
     for number in 0..plan.threads {
         // A copy may be of any length, as in the paper.
-        let config = EngineConfig { mode: plan.way.mode, copied_piece_max: BLOCK, ..EngineConfig::default() };
-        let engine = ground.engine(number, 4, config);
+        let config = EngineConfig { mode: plan.batching.mode, copied_piece_max: BLOCK, ..EngineConfig::default() };
+        let engine = testbed.engine(number, 4, config);
         let foreign = Arena::private((DEPTH + 2) * (PAGE + 512) * 2 + 2 * BLOCK + (1 << 21)).expect("an arena");
-        let arena = if plan.way.bytes == Bytes::Copied { &foreign } else { ground.arena(number) };
+        let arena = if plan.batching.bytes == Bytes::Copied { &foreign } else { testbed.arena(number) };
         let thread = Thread {
             plan: *plan,
             engine,
-            clock: ground.clock.clone(),
+            clock: testbed.clock.clone(),
             copy_line_ns: profile.core.copy_line_ns,
             random: SeededGenerator::new(plan.seed.wrapping_mul(1000) + number as u64),
             pages: (0..PAGES).map(|_| arena.alloc(PAGE, PAGE).expect("room")).collect(),
@@ -327,17 +327,17 @@ pub fn run(profile: &Profile, plan: &Plan) -> Found {
             finished: Vec::new(),
             tally: Rc::clone(&tally),
         };
-        ground.add(number, thread);
+        testbed.add(number, thread);
     }
-    ground.nics.cluster.run_until(plan.warm_up_ns);
-    let before = ground.shared().stats();
-    ground.nics.cluster.run_until(plan.warm_up_ns + plan.measured_ns);
-    let usage = ground.nics.nic(0).1;
+    testbed.nics.cluster.run_until(plan.warm_up_ns);
+    let before = testbed.shared().stats();
+    testbed.nics.cluster.run_until(plan.warm_up_ns + plan.measured_ns);
+    let usage = testbed.nics.nic(0).1;
     let tally = tally.borrow();
-    Found {
+    PagingResult {
         kops: tally.done as f64 * 1e6 / plan.measured_ns as f64,
         latency: tally.latency.clone(),
-        stats: since(&ground.shared().stats(), &before),
+        stats: since(&testbed.shared().stats(), &before),
         busy: [usage.receive, usage.transmit, usage.requesters],
     }
 }

@@ -1,8 +1,8 @@
 //! Table I: number of operations that requests become.
 
-use super::paging::{Found, Plan, WAYS, Way, Workload, run};
+use super::paging::{BATCHINGS, Batching, PagingResult, Plan, Workload, run};
 use super::profile;
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 
 /// Experiment for Table I.
 pub struct Table1;
@@ -20,11 +20,11 @@ const TABLE: [(&str, f64, f64); 6] = [
 /// Ways to batch whose rows have a shorter name elsewhere.
 const KNOWN: [(&str, &str); 3] = [("single_pre", "single"), ("merge_pre", "merged"), ("hybrid_dyn", "hybrid")];
 
-fn find(id: &str) -> Way {
-    WAYS.into_iter().find(|way| way.id == id).expect("it is one of them")
+fn find(id: &str) -> Batching {
+    BATCHINGS.into_iter().find(|way| way.id == id).expect("it is one of them")
 }
 
-fn found(way: Way) -> Found {
+fn found(way: Batching) -> PagingResult {
     run(&profile(), &Plan::new(Workload::Etc, way))
 }
 
@@ -64,8 +64,8 @@ impl Experiment for Table1 {
             let [of_reads, of_writes] = found(way).operations();
             // Each way has the same requests to begin with.
             let against = match id {
-                "single_pre" | "single_dyn" | "door_dyn" | "merge_pre" => Against::Calibrated,
-                _ => Against::Same,
+                "single_pre" | "single_dyn" | "door_dyn" | "merge_pre" => Comparison::Calibrated,
+                _ => Comparison::Same,
             };
             let name = KNOWN.iter().find(|(known, _)| *known == id).map_or(id, |(_, name)| *name);
             let (all_reads, all_writes) = (TABLE[0].1, TABLE[0].2);

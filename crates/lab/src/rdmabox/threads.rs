@@ -14,11 +14,11 @@ use sinew_harness::histogram;
 use sinew_mem::atomic::Arc;
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_remote_memory::engine::{
-    Admission, Engine, EngineConfig, EngineStats, Finished, Lending, Mode, Op, Request, Shared, SharedConfig,
+    Admission, DonorQueuePairs, Engine, EngineConfig, EngineStats, Finished, Mode, Op, Request, Shared, SharedConfig,
     VerbsPath, VerbsPathConfig,
 };
 use sinew_sim::nic::{NicUse, Profile};
-use sinew_sim::{Actor, Doing, SimClock, SimDomain, SimExposed, SimVerbs};
+use sinew_sim::{Actor, ActorState, SimClock, SimDomain, SimExposed, SimVerbs};
 
 use crate::nics::cluster::NicCluster;
 use crate::services::charges::SharedWord;
@@ -28,7 +28,7 @@ pub const REQUEST_NS: u64 = 30;
 
 /// Time of a turn in which a thread finds nothing and examines the queue, where others' requests wait for the window:
 /// an estimate.
-const VAIN_NS: u64 = 50;
+const EMPTY_TURN_NS: u64 = 50;
 
 /// A run of threads.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ pub struct Plan {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct ThreadsResult {
     /// Requests per second, in thousands.
     pub kiops: f64,
     /// Time from a request's submission to its completion, in ns.
@@ -80,30 +80,30 @@ pub struct Tally {
     from_ns: u64,
     done: u64,
     latency: Histogram<u64>,
-    looks: u64,
+    samples: u64,
     bytes: u64,
 }
 
 /// The two hosts, and what the asking host's threads share.
-pub struct Ground {
+pub struct Testbed {
     /// The hosts: the first asks, and the second lends.
     pub nics: NicCluster,
     /// The cluster's clock.
     pub clock: SimClock,
-    donor: (SimVerbs, SimDomain),
+    lender: (SimVerbs, SimDomain),
     memory: SimExposed,
     shared: Arc<Shared>,
     lock: Rc<RefCell<SharedWord>>,
     /// Device handle and domain of each thread; each domain knows the memory of all threads.
     threads: Vec<(SimVerbs, SimDomain)>,
     arenas: Vec<Arena>,
-    keep: Vec<Box<dyn Any>>,
+    kept_alive: Vec<Box<dyn Any>>,
 }
 
 /// Bytes of the donor's memory. Only the addresses in the modelled translation caches depend on it.
 pub const MEMORY: usize = 256 << 20;
 
-impl Ground {
+impl Testbed {
     /// Two hosts with NICs of a profile: `threads` threads with `memory` bytes each, and the donor.
     pub fn new(
         profile: &Profile,
@@ -129,7 +129,7 @@ impl Ground {
         let memory = donor.1.expose(MEMORY, Access::ALL).expect("memory");
         let shared = Shared::new("donor", MEMORY as u64, admission, SharedConfig::default());
         let lock = SharedWord::new(clock.clone(), &profile.core);
-        Self { nics, clock, donor, memory, shared, lock, threads, arenas, keep: Vec::new() }
+        Self { nics, clock, lender: donor, memory, shared, lock, threads, arenas, kept_alive: Vec::new() }
     }
 
     /// State that the engines share.
@@ -143,17 +143,18 @@ impl Ground {
     }
 
     /// Makes the engine of a thread.
-    pub fn engine(&mut self, number: usize, queue_pairs: usize, config: EngineConfig) -> Charged {
+    pub fn engine(&mut self, number: usize, queue_pairs: usize, config: EngineConfig) -> ChargedEngine {
         let (device, domain) = &self.threads[number];
         // An engine copies to the first arena, which is the thread's own.
         let mut arenas = self.arenas.clone();
         arenas.swap(0, number);
         let path_config = VerbsPathConfig { queue_pairs, depth: 1024, ..VerbsPathConfig::default() };
         let mut path = VerbsPath::new(device, domain, &arenas, &path_config).expect("queue pairs");
-        let lending = Lending::new(&self.donor.0, &self.donor.1, &path.addresses()).expect("the donor has as many");
+        let lending =
+            DonorQueuePairs::new(&self.lender.0, &self.lender.1, &path.addresses()).expect("the donor has as many");
         path.connect(&lending.addresses(), self.memory.remote()).expect("a connection");
-        self.keep.push(Box::new(lending));
-        Charged {
+        self.kept_alive.push(Box::new(lending));
+        ChargedEngine {
             engine: Engine::new(&self.shared, path, config),
             lock: Rc::clone(&self.lock),
             core: number,
@@ -168,14 +169,14 @@ impl Ground {
 }
 
 /// An engine whose core pays for the engine's own code.
-pub struct Charged {
+pub struct ChargedEngine {
     engine: Engine<VerbsPath<SimVerbs>>,
     lock: Rc<RefCell<SharedWord>>,
     core: usize,
     clock: SimClock,
 }
 
-impl Charged {
+impl ChargedEngine {
     /// Puts a request into the queue.
     ///
     /// # Panics
@@ -206,14 +207,14 @@ impl Charged {
 /// A thread that keeps as many requests in flight as it may.
 struct Thread {
     plan: Plan,
-    engine: Charged,
+    engine: ChargedEngine,
     clock: SimClock,
     random: SeededGenerator,
     shared: Arc<Shared>,
     targets: Vec<MessageBuffer>,
     source: Slice,
     /// Time at which each request was submitted, by its tag.
-    asked_ns: Vec<u64>,
+    submitted_ns: Vec<u64>,
     free: Vec<u64>,
     /// Address behind the last request.
     next: u64,
@@ -223,23 +224,23 @@ struct Thread {
 }
 
 impl Thread {
-    fn place(&mut self) -> u64 {
+    fn next_address(&mut self) -> u64 {
         let len = self.plan.len as u64;
         // Nothing is drawn if no request is to follow another.
         let follows = self.plan.adjacent > 0 && self.random.below(1000) < self.plan.adjacent;
-        let at = match follows && self.next + len <= MEMORY as u64 {
+        let address = match follows && self.next + len <= MEMORY as u64 {
             true => self.next,
             false => self.random.below(MEMORY as u64 / len) * len,
         };
-        self.next = at + len;
-        at
+        self.next = address + len;
+        address
     }
 
     fn submit(&mut self) -> bool {
-        let any = !self.free.is_empty();
+        let has_free = !self.free.is_empty();
         while let Some(tag) = self.free.pop() {
-            self.asked_ns[tag as usize] = self.clock.now_ns();
-            let at = self.place();
+            self.submitted_ns[tag as usize] = self.clock.now_ns();
+            let at = self.next_address();
             let op = if self.plan.writes {
                 Op::Write { at, source: self.source.clone() }
             } else {
@@ -247,10 +248,10 @@ impl Thread {
             };
             self.engine.submit(Request { tag, op });
         }
-        any
+        has_free
     }
 
-    fn take(&mut self) {
+    fn handle_finished(&mut self) {
         let now_ns = self.clock.now_ns();
         let mut tally = self.tally.borrow_mut();
         for Finished { tag, result, target } in self.finished.drain(..) {
@@ -259,77 +260,77 @@ impl Thread {
             self.free.push(tag);
             if now_ns >= tally.from_ns {
                 tally.done += 1;
-                let _ = tally.latency.record((now_ns - self.asked_ns[tag as usize]).max(1));
+                let _ = tally.latency.record((now_ns - self.submitted_ns[tag as usize]).max(1));
             }
         }
         if now_ns >= tally.from_ns {
-            tally.looks += 1;
+            tally.samples += 1;
             tally.bytes += self.shared.in_flight_bytes();
         }
     }
 }
 
 impl Actor for Thread {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         // Requests submitted in one turn are posted in the next, so that other threads have time to add theirs (Figure
         // 4).
         if std::mem::take(&mut self.is_fresh) && self.submit() {
-            return Doing::Work;
+            return ActorState::Work;
         }
         let busy = self.engine.turn(&mut self.finished);
-        self.take();
+        self.handle_finished();
         self.is_fresh = !self.free.is_empty();
         if busy || self.is_fresh {
-            return Doing::Work;
+            return ActorState::Work;
         }
-        if self.shared.live() as u64 * self.plan.len as u64 > self.shared.in_flight_bytes() {
+        if self.shared.unfinished() as u64 * self.plan.len as u64 > self.shared.in_flight_bytes() {
             // The window may open when others' requests complete.
-            return Doing::IdleUntil(self.clock.now_ns() + VAIN_NS);
+            return ActorState::IdleUntil(self.clock.now_ns() + EMPTY_TURN_NS);
         }
-        Doing::Idle
+        ActorState::Idle
     }
 }
 
 /// Runs a plan on hosts with NICs of a profile.
-pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) -> Found {
+pub fn run(profile: &Profile, plan: &Plan, admission: impl Admission + 'static) -> ThreadsResult {
     let memory = (plan.depth + 2) * (plan.len + 512) * 2 + (1 << 21);
-    let mut ground = Ground::new(profile, admission, plan.seed, plan.threads, memory);
+    let mut testbed = Testbed::new(profile, admission, plan.seed, plan.threads, memory);
     let tally =
-        Rc::new(RefCell::new(Tally { from_ns: plan.warm_up_ns, done: 0, latency: histogram(), looks: 0, bytes: 0 }));
+        Rc::new(RefCell::new(Tally { from_ns: plan.warm_up_ns, done: 0, latency: histogram(), samples: 0, bytes: 0 }));
     for number in 0..plan.threads {
         let config = EngineConfig { mode: plan.mode, ..EngineConfig::default() };
-        let engine = ground.engine(number, plan.queue_pairs, config);
-        let arena = ground.arena(number);
+        let engine = testbed.engine(number, plan.queue_pairs, config);
+        let arena = testbed.arena(number);
         let buffer = |_| arena.alloc(plan.len, plan.len).expect("room");
         let targets = if plan.writes { Vec::new() } else { (0..plan.depth).map(buffer).collect() };
         let thread = Thread {
             plan: *plan,
             engine,
-            clock: ground.clock.clone(),
+            clock: testbed.clock.clone(),
             random: SeededGenerator::new(plan.seed.wrapping_mul(1000) + number as u64),
-            shared: Arc::clone(&ground.shared),
+            shared: Arc::clone(&testbed.shared),
             targets,
             source: Slice::from(buffer(0).freeze()),
-            asked_ns: vec![0; plan.depth],
+            submitted_ns: vec![0; plan.depth],
             free: (0..plan.depth as u64).collect(),
             next: 0,
             finished: Vec::new(),
             tally: Rc::clone(&tally),
             is_fresh: true,
         };
-        ground.add(number, thread);
+        testbed.add(number, thread);
     }
-    ground.nics.cluster.run_until(plan.warm_up_ns);
-    let (before, engines_before) = (ground.nics.nic(0).0, ground.shared.stats());
-    ground.nics.cluster.run_until(plan.warm_up_ns + plan.measured_ns);
-    let (nic, usage) = ground.nics.nic(0);
-    let engines = since(&ground.shared.stats(), &engines_before);
+    testbed.nics.cluster.run_until(plan.warm_up_ns);
+    let (before, engines_before) = (testbed.nics.nic(0).0, testbed.shared.stats());
+    testbed.nics.cluster.run_until(plan.warm_up_ns + plan.measured_ns);
+    let (nic, usage) = testbed.nics.nic(0);
+    let engines = since(&testbed.shared.stats(), &engines_before);
     let requests = (nic.requests - before.requests).max(1) as f64;
     let tally = tally.borrow();
-    Found {
+    ThreadsResult {
         kiops: tally.done as f64 * 1e6 / plan.measured_ns as f64,
         latency: tally.latency.clone(),
-        in_flight_bytes: tally.bytes as f64 / tally.looks.max(1) as f64,
+        in_flight_bytes: tally.bytes as f64 / tally.samples.max(1) as f64,
         wqe_misses: (nic.wqe_misses - before.wqe_misses) as f64 / requests,
         state_misses: (nic.requester_misses - before.requester_misses) as f64 / requests,
         usage,

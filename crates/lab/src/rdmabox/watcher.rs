@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use sinew_fabric::verbs::{Completion, CompletionQueue};
-use sinew_fabric::{Clock, Poller, PollerConfig, PollerStats, Step};
+use sinew_fabric::{Clock, PollPolicy, Poller, PollerStats, Step};
 use sinew_sim::nic::Core;
-use sinew_sim::{Actor, Doing, SimClock, SimCq};
+use sinew_sim::{Actor, ActorState, SimClock, SimCq};
 
 /// Time of a turn of the loop in a kernel, beside the look itself: an estimate for a lock that keeps interrupts out, an
 /// indirect call, and the loop.
@@ -25,7 +25,7 @@ pub struct SharedCore {
 /// Parts that a watcher is made of.
 pub struct Parts {
     /// The polling policy.
-    pub config: PollerConfig,
+    pub config: PollPolicy,
     /// The completion queue that it polls.
     pub cq: SimCq,
     /// The clock.
@@ -37,7 +37,7 @@ pub struct Parts {
     /// Its core, if an application computes on it, too.
     pub shared: Option<Rc<SharedCore>>,
     /// Called with the request's number of each completion.
-    pub told: Box<dyn FnMut(u64)>,
+    pub on_completion: Box<dyn FnMut(u64)>,
 }
 
 /// Actor that polls a completion queue.
@@ -58,14 +58,14 @@ impl Watcher {
         (Self { parts, poller, completions: Vec::new(), asleep_ns: None, stats: Rc::clone(&stats) }, stats)
     }
 
-    fn turns(&self) -> bool {
-        self.parts.config != PollerConfig::Busy
+    fn is_scheduled(&self) -> bool {
+        self.parts.config != PollPolicy::Busy
     }
 }
 
 impl Actor for Watcher {
-    fn turn(&mut self) -> Doing {
-        let Parts { config, cq, clock, core, handle_ns, shared, told } = &mut self.parts;
+    fn turn(&mut self) -> ActorState {
+        let Parts { config, cq, clock, core, handle_ns, shared, on_completion: told } = &mut self.parts;
         let begun_ns = clock.now_ns();
         let asleep_ns = self.asleep_ns.take();
         if let Some(asleep_ns) = asleep_ns {
@@ -73,10 +73,10 @@ impl Actor for Watcher {
             clock.spend_ns(core.interrupt_ns.saturating_sub(begun_ns - asleep_ns));
             self.poller.woken(clock.now_ns());
         } else if let Some(shared) = shared
-            && *config == PollerConfig::Busy
+            && *config == PollPolicy::Busy
             && shared.computes_until_ns.get() > begun_ns
         {
-            return Doing::IdleUntil(shared.computes_until_ns.get());
+            return ActorState::IdleUntil(shared.computes_until_ns.get());
         }
         let found = cq.poll(&mut self.completions, config.batch().min(64));
         clock.spend_ns(TURN_NS);
@@ -100,9 +100,9 @@ impl Actor for Watcher {
         }
         *self.stats.borrow_mut() = self.poller.stats();
         match step {
-            Step::Block => Doing::Asleep,
-            Step::Spin if found > 0 || self.turns() => Doing::Work,
-            Step::Spin => Doing::Idle,
+            Step::Block => ActorState::Asleep,
+            Step::Spin if found > 0 || self.is_scheduled() => ActorState::Work,
+            Step::Spin => ActorState::Idle,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sinew_harness::units::figure;
 
 use super::{Done, standing, table as lines_of};
-use crate::experiment::{Against, Error, Row};
+use crate::experiment::{Comparison, Error, Row};
 use crate::html::{BAND, Bar, Dot, bars, escaped, page, paragraph, ratios, table, tiles};
 
 /// The report of some experiments.
@@ -18,7 +18,7 @@ pub fn html(results: &[Done<'_>]) -> String {
 }
 
 /// Rows of valid experiments that are compared with the paper in one way.
-fn held<'a>(results: &'a [Done<'_>], how: fn(Against) -> bool) -> Vec<&'a Row> {
+fn held<'a>(results: &'a [Done<'_>], how: fn(Comparison) -> bool) -> Vec<&'a Row> {
     let valid = results.iter().filter(|done| done.complaint.is_none());
     valid.flat_map(|done| &done.rows).filter(|row| row.ratio().is_some() && how(row.against)).collect()
 }
@@ -27,11 +27,11 @@ fn held<'a>(results: &'a [Done<'_>], how: fn(Against) -> bool) -> Vec<&'a Row> {
 /// that the paper has.
 fn front(results: &[Done<'_>]) -> String {
     let is_points = |row: &&Row| matches!(row.error(), Some(Error::Points(_)));
-    let same = held(results, |against| against == Against::Same);
+    let same = held(results, |against| against == Comparison::Same);
     let (points, same): (Vec<&Row>, Vec<&Row>) = same.into_iter().partition(is_points);
-    let bounds = held(results, |against| matches!(against, Against::AtMost | Against::AtLeast));
-    let calibrated = held(results, |against| against == Against::Calibrated);
-    let others = held(results, |against| matches!(against, Against::Other(_)));
+    let bounds = held(results, |against| matches!(against, Comparison::AtMost | Comparison::AtLeast));
+    let calibrated = held(results, |against| against == Comparison::Calibrated);
+    let others = held(results, |against| matches!(against, Comparison::Other(_)));
     let mut text = paragraph(
         "Figures of published papers, beside those of this code: on simulated clusters, and on this machine where an \
          experiment says so.",
@@ -103,20 +103,20 @@ fn plot_of(head: &str, sentence: &str, rows: &[&Row], has_band: bool) -> String 
 
 /// The other thing beside whose value a row stands, if there is one.
 fn other(row: &Row) -> Option<&'static str> {
-    if let Against::Other(what) = row.against { Some(what) } else { None }
+    if let Comparison::Other(what) = row.against { Some(what) } else { None }
 }
 
 fn dot(row: &Row) -> Option<Dot> {
     let ratio = row.ratio()?;
     let is_good = match row.against {
-        Against::Same if row.unit != "%" => Some((BAND[0] - 1e-9..=BAND[1] + 1e-9).contains(&ratio)),
-        Against::AtMost | Against::AtLeast => Some(keeps(row, ratio)),
+        Comparison::Same if row.unit != "%" => Some((BAND[0] - 1e-9..=BAND[1] + 1e-9).contains(&ratio)),
+        Comparison::AtMost | Comparison::AtLeast => Some(keeps(row, ratio)),
         _ => None,
     };
     // The heading says for all rows what is left out here.
     let shown = match (row.against, row.error()) {
-        (Against::Other(_), _) => format!("{} x", figure(ratio)),
-        (Against::Calibrated, Some(Error::Part(part))) => format!("{:+.1} %", part * 100.0),
+        (Comparison::Other(_), _) => format!("{} x", figure(ratio)),
+        (Comparison::Calibrated, Some(Error::Relative(part))) => format!("{:+.1} %", part * 100.0),
         _ => standing(row),
     };
     Some(Dot { name: row.name(), ratio, shown, is_good })
@@ -124,13 +124,13 @@ fn dot(row: &Row) -> Option<Dot> {
 
 /// Whether a row keeps to the paper's bound.
 fn keeps(row: &Row, ratio: f64) -> bool {
-    if row.against == Against::AtMost { ratio <= 1.0 } else { ratio >= 1.0 }
+    if row.against == Comparison::AtMost { ratio <= 1.0 } else { ratio >= 1.0 }
 }
 
 /// The number of rows that agree, the median and the worst error, and the number of bounds that are kept.
 fn headline(same: &[&Row], bounds: &[&Row]) -> String {
     let errors = same.iter().filter_map(|row| match row.error() {
-        Some(Error::Part(part)) => Some((part, *row)),
+        Some(Error::Relative(part)) => Some((part, *row)),
         _ => None,
     });
     let mut errors: Vec<(f64, &Row)> = errors.collect();
@@ -163,12 +163,13 @@ fn papers<'a>(results: &'a [Done<'_>]) -> String {
     let line = |name: &&str| {
         let of_paper = results.iter().filter(|done| done.complaint.is_none() && done.experiment.paper() == *name);
         let rows: Vec<&'a Row> = of_paper.flat_map(|done| &done.rows).collect();
-        let parts = |against: Against| -> Vec<(f64, &'a Row)> {
+        let parts = |against: Comparison| -> Vec<(f64, &'a Row)> {
             let held = rows.iter().filter(|row| row.against == against);
-            let of = |row: &&'a Row| if let Some(Error::Part(part)) = row.error() { Some((part, *row)) } else { None };
+            let of =
+                |row: &&'a Row| if let Some(Error::Relative(part)) = row.error() { Some((part, *row)) } else { None };
             held.filter_map(of).collect()
         };
-        let (mut predicted, calibrated) = (parts(Against::Same), parts(Against::Calibrated).len());
+        let (mut predicted, calibrated) = (parts(Comparison::Same), parts(Comparison::Calibrated).len());
         predicted.sort_by(|(one, _), (other, _)| one.abs().total_cmp(&other.abs()));
         let far = predicted.iter().filter(|(part, _)| part.abs() > FAR + 1e-9).count();
         let median = predicted.get(predicted.len() / 2).map(|(part, _)| format!("{:.1} %", part.abs() * 100.0));
@@ -293,7 +294,7 @@ mod tests {
         }
     }
 
-    fn row(metric: &str, paper: Option<f64>, model: Option<f64>, against: Against) -> Row {
+    fn row(metric: &str, paper: Option<f64>, model: Option<f64>, against: Comparison) -> Row {
         Row {
             id: "a".to_owned(),
             place: Some("Table 1"),
@@ -314,9 +315,9 @@ mod tests {
     #[test]
     fn a_report_has_tables_and_plots_and_needs_nothing_else() {
         let rows = vec![
-            row("a <b>", Some(1.0), Some(2.0), Against::Same),
-            row("b", None, Some(3.0), Against::Same),
-            row("c", None, None, Against::Same),
+            row("a <b>", Some(1.0), Some(2.0), Comparison::Same),
+            row("b", None, Some(3.0), Comparison::Same),
+            row("c", None, None, Comparison::Same),
         ];
         let page = report(rows, Some("a < b"));
         assert!(page.contains("Invalid: a &lt; b.") && page.contains("not counted here: A &lt; B &amp; C"));
@@ -334,13 +335,13 @@ mod tests {
     #[test]
     fn the_first_page_counts_what_runs_what_the_paper_ran_and_nothing_else() {
         let rows = vec![
-            row("near", Some(10.0), Some(12.0), Against::Same),
-            row("near, too", Some(10.0), Some(9.5), Against::Same),
-            row("far", Some(10.0), Some(7.0), Against::Same),
-            row("set", Some(10.0), Some(10.0), Against::Calibrated),
-            row("kept", Some(10.0), Some(1.0), Against::AtMost),
-            row("broken", Some(10.0), Some(1.0), Against::AtLeast),
-            row("another", Some(10.0), Some(90.0), Against::Other("its Timely")),
+            row("near", Some(10.0), Some(12.0), Comparison::Same),
+            row("near, too", Some(10.0), Some(9.5), Comparison::Same),
+            row("far", Some(10.0), Some(7.0), Comparison::Same),
+            row("set", Some(10.0), Some(10.0), Comparison::Calibrated),
+            row("kept", Some(10.0), Some(1.0), Comparison::AtMost),
+            row("broken", Some(10.0), Some(1.0), Comparison::AtLeast),
+            row("another", Some(10.0), Some(90.0), Comparison::Other("its Timely")),
         ];
         let page = report(rows.clone(), None);
         let front = page.split("<h2").next().unwrap();
@@ -362,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_figure_that_is_alone_has_no_plot() {
-        let page = report(vec![row("a", Some(1.0), Some(2.0), Against::Same)], None);
+        let page = report(vec![row("a", Some(1.0), Some(2.0), Comparison::Same)], None);
         assert!(!page.contains("class=\"bars\"") && page.contains("class=\"ratios band\""));
     }
 }

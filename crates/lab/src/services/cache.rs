@@ -13,12 +13,12 @@ use sinew_sim::nic::{NicUse, Profile};
 use sinew_store::cache::{Cache, CacheConfig, Put};
 
 use super::charges::{Accesses, Charged};
-use super::{Driven, Found, Hosts, Serving, Windowed, Working};
+use super::{Driven, DriverResults, Hosts, Serving, Windowed, Working};
 
 /// Requests that a client draws in advance.
 const TRACE: usize = 4096;
 /// Time after which a driver that was idle looks again.
-const LOOK_NS: u64 = 100_000;
+const IDLE_TURN_NS: u64 = 100_000;
 /// Latest end of a run.
 const END_NS: u64 = 1_000_000_000;
 
@@ -51,7 +51,7 @@ pub struct CacheRun {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct CacheFound {
+pub struct CacheResult {
     /// Requests per second, in millions.
     pub mops: f64,
     /// Mean time of a request, in ns.
@@ -132,7 +132,7 @@ impl CacheRun {
     }
 
     /// Runs it with each of some windows, and returns the run with the highest rate.
-    pub fn best(&self, profile: &Profile, windows: &[usize]) -> CacheFound {
+    pub fn best(&self, profile: &Profile, windows: &[usize]) -> CacheResult {
         let runs = windows.iter().map(|window| Self { window: *window, ..*self }.run(profile));
         runs.max_by(|a, b| a.mops.total_cmp(&b.mops)).expect("there are windows")
     }
@@ -142,7 +142,7 @@ impl CacheRun {
     /// # Panics
     ///
     /// When an answer is wrong.
-    pub fn run(&self, profile: &Profile) -> CacheFound {
+    pub fn run(&self, profile: &Profile) -> CacheResult {
         let mut hosts = Hosts::new(profile, self.hosts, self.seed);
         let layout = sinew_kv::herd::layout(self.workers, self.clients, self.window.next_power_of_two());
         let device = hosts.server();
@@ -157,7 +157,7 @@ impl CacheRun {
                 Worker::new(seed, &self.worker, service).expect("the NIC takes it")
             })
             .collect();
-        let found = Rc::<RefCell<Found>>::default();
+        let found = Rc::<RefCell<DriverResults>>::default();
         let mut drivers = Vec::new();
         for number in 0..self.clients {
             let device = hosts.client(number);
@@ -168,7 +168,7 @@ impl CacheRun {
             let client = Windowed { client, window: self.window };
             let workload = self.workload(self.seed << 16 | number as u64);
             let load = Store::with_trace(vec![client], clock.clone(), &workload, TRACE, false, 0);
-            drivers.push((device.place(), Driven::new(load, clock.clone(), &[self.measured_ns], LOOK_NS, &found)));
+            drivers.push((device.place(), Driven::new(load, clock.clone(), &[self.measured_ns], IDLE_TURN_NS, &found)));
         }
         let mut servings = Vec::new();
         for (index, worker) in workers.into_iter().enumerate() {
@@ -180,11 +180,11 @@ impl CacheRun {
         for (index, (place, driver)) in drivers.into_iter().enumerate() {
             hosts.cluster.add(&format!("client{index}"), [place], Box::new(driver));
         }
-        Found::wait(&found, &mut hosts.cluster, END_NS);
+        DriverResults::wait(&found, &mut hosts.cluster, END_NS);
         let (found, sum) = (found.borrow(), found.borrow().sum());
         let answered: Vec<u64> = servings.iter().map(|serving| serving.answered.get()).collect();
         let batches: u64 = servings.iter().map(|serving| serving.batches.get()).sum();
-        CacheFound {
+        CacheResult {
             mops: found.mops(),
             mean_ns: sum.latency.mean(),
             percentiles_ns: [0.05, 0.95].map(|part| sum.latency.value_at_quantile(part)),

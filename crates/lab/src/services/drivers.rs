@@ -5,20 +5,20 @@ use std::rc::Rc;
 
 use sinew_fabric::Clock;
 use sinew_harness::load::{Load, Slice, State};
-use sinew_sim::{Actor, Cluster, Doing, SimClock};
+use sinew_sim::{Actor, ActorState, Cluster, SimClock};
 
 /// Time between two turns in which a finished driver tends its peers.
 const TENDING_NS: u64 = 200;
 
 /// Results of all drivers.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct DriverResults {
     slices: Vec<Slice>,
-    left: usize,
+    running: usize,
     error: Option<String>,
 }
 
-impl Found {
+impl DriverResults {
     /// Lets time pass until all drivers are done.
     ///
     /// # Panics
@@ -27,11 +27,11 @@ impl Found {
     pub fn wait(found: &Rc<RefCell<Self>>, cluster: &mut Cluster, end_ns: u64) {
         let is_over = |found: &RefCell<Self>| {
             let found = found.borrow();
-            found.left == 0 || found.error.is_some()
+            found.running == 0 || found.error.is_some()
         };
         let ended = cluster.run_while(end_ns, |_| is_over(found));
         let found = found.borrow();
-        assert_eq!((&found.error, ended), (&None, Ok(true)), "{} drivers are not done", found.left);
+        assert_eq!((&found.error, ended), (&None, Ok(true)), "{} drivers are not done", found.running);
     }
 
     /// Requests per second, in millions, over all drivers.
@@ -63,14 +63,14 @@ pub struct Driven<L> {
     clock: SimClock,
     /// Lengths of the slices that it is driven for: the last counts, the others warm up.
     slices_ns: Vec<u64>,
-    begun: usize,
+    slices_begun: usize,
     /// Time after which it has a turn although nothing has arrived.
-    look_ns: u64,
-    found: Rc<RefCell<Found>>,
+    idle_turn_ns: u64,
+    found: Rc<RefCell<DriverResults>>,
     at_end: Option<AtEnd<L>>,
-    /// Whether it keeps tending its peers once it is done (`stays`), and whether it is done (`is_over`).
-    stays: bool,
-    is_over: bool,
+    /// Whether it keeps tending its peers once it is done (`keeps_tending`), and whether it is done (`is_done`).
+    keeps_tending: bool,
+    is_done: bool,
 }
 
 /// Function that is called with a driver when it ends.
@@ -78,75 +78,81 @@ type AtEnd<L> = Box<dyn FnOnce(&mut L)>;
 
 impl<L: Load> Driven<L> {
     /// A driver for some slices, of which the last counts.
-    pub fn new(load: L, clock: SimClock, slices_ns: &[u64], look_ns: u64, found: &Rc<RefCell<Found>>) -> Self {
-        found.borrow_mut().left += 1;
+    pub fn new(
+        load: L,
+        clock: SimClock,
+        slices_ns: &[u64],
+        idle_turn_ns: u64,
+        found: &Rc<RefCell<DriverResults>>,
+    ) -> Self {
+        found.borrow_mut().running += 1;
         let found = Rc::clone(found);
         Self {
             load,
             clock,
             slices_ns: slices_ns.to_vec(),
-            begun: 0,
-            look_ns,
+            slices_begun: 0,
+            idle_turn_ns,
             found,
             at_end: None,
-            stays: false,
-            is_over: false,
+            keeps_tending: false,
+            is_done: false,
         }
     }
 
-    /// Calls `look` with the driver when it ends.
+    /// Calls `callback` with the driver when it ends.
     #[must_use]
-    pub fn at_end(self, look: impl FnOnce(&mut L) + 'static) -> Self {
-        Self { at_end: Some(Box::new(look)), ..self }
+    pub fn at_end(self, callback: impl FnOnce(&mut L) + 'static) -> Self {
+        Self { at_end: Some(Box::new(callback)), ..self }
     }
 
     /// Makes it tend its peers after its end, since others' calls may wait for it.
     #[must_use]
     pub fn staying(self) -> Self {
-        Self { stays: true, ..self }
+        Self { keeps_tending: true, ..self }
     }
 
-    fn step(&mut self) -> anyhow::Result<Doing> {
+    fn step(&mut self) -> anyhow::Result<ActorState> {
         let now_ns = self.clock.now_ns();
-        if self.is_over {
+        if self.is_done {
             self.load.tend();
-            return Ok(Doing::IdleUntil(self.clock.now_ns() + TENDING_NS));
+            return Ok(ActorState::IdleUntil(self.clock.now_ns() + TENDING_NS));
         }
-        if self.begun == 0 {
+        if self.slices_begun == 0 {
             self.begin(now_ns)?;
         }
         Ok(match self.load.turn(now_ns)? {
-            State::Busy => Doing::Work,
-            State::Idle => Doing::IdleUntil(now_ns + self.look_ns),
+            State::Busy => ActorState::Work,
+            State::Idle => ActorState::IdleUntil(now_ns + self.idle_turn_ns),
             State::Over => {
                 let slice = self.load.end();
-                if self.begun < self.slices_ns.len() {
+                if self.slices_begun < self.slices_ns.len() {
                     self.begin(now_ns)?;
-                    return Ok(Doing::Work);
+                    return Ok(ActorState::Work);
                 }
-                if let Some(look) = self.at_end.take() {
-                    look(&mut self.load);
+                if let Some(callback) = self.at_end.take() {
+                    callback(&mut self.load);
                 }
                 let mut found = self.found.borrow_mut();
                 found.slices.push(slice);
-                found.left -= 1;
-                self.is_over = true;
-                if self.stays { Doing::Work } else { Doing::Done }
+                found.running -= 1;
+                self.is_done = true;
+                if self.keeps_tending { ActorState::Work } else { ActorState::Done }
             }
         })
     }
 
     fn begin(&mut self, now_ns: u64) -> anyhow::Result<()> {
-        self.begun += 1;
-        self.load.begin(now_ns, now_ns + self.slices_ns[self.begun - 1])
+        self.slices_begun += 1;
+        self.load.begin(now_ns, now_ns + self.slices_ns[self.slices_begun - 1])
     }
 }
 
 impl<L: Load> Actor for Driven<L> {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         self.step().unwrap_or_else(|error| {
             self.found.borrow_mut().error.get_or_insert(format!("{error:#}"));
-            Doing::Done
+            ActorState::Done
         })
     }
 }

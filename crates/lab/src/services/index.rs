@@ -10,14 +10,14 @@ use sinew_harness::load::index::{Index, Shape, key_of, value_of};
 use sinew_kv::ordered::{POINTS, Pipeline, PipelineConfig, RANGES, Service};
 use sinew_rpc::{BurstCalls, Call, Channel, Config, ConnectOptions, DeferredCall, Nexus, NexusBuilder};
 use sinew_sim::nic::{NicUse, Profile};
-use sinew_sim::{Actor, Doing, SimClock, WorkersConfig};
+use sinew_sim::{Actor, ActorState, SimClock, WorkersConfig};
 
 use super::rpc::{Endpoint, open};
-use super::{Driven, Found, Hosts};
+use super::{Driven, DriverResults, Hosts};
 use crate::programs::turn;
 
 /// Time after which a driver that was idle looks again.
-const LOOK_NS: u64 = 10_000;
+const IDLE_TURN_NS: u64 = 10_000;
 /// Latest end of a run.
 const END_NS: u64 = 1_000_000_000;
 /// Most jobs that wait for a worker.
@@ -56,7 +56,7 @@ pub struct IndexRun {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct IndexFound {
+pub struct IndexResult {
     /// GETs per second, in millions, over all clients.
     pub gets_mops: f64,
     /// Median time of the GETs.
@@ -75,7 +75,7 @@ impl IndexRun {
     /// # Panics
     ///
     /// When an answer is wrong.
-    pub fn run(&self, profile: &Profile) -> IndexFound {
+    pub fn run(&self, profile: &Profile) -> IndexResult {
         let mut hosts = Hosts::new(profile, self.hosts, self.seed);
         let clock = hosts.clock();
         let service = Service::new(1 << 30, 1 << 10);
@@ -92,7 +92,7 @@ impl IndexRun {
             hosts.cluster.add(&format!("dispatch{thread}"), [device.place()], Box::new(Dispatch(rpc)));
         }
         let nexus = Nexus::builder().config(config).build().expect("as above");
-        let found = Rc::<RefCell<Found>>::default();
+        let found = Rc::<RefCell<DriverResults>>::default();
         let ready = Rc::new(Cell::new(0));
         let clients = self.hosts * self.threads;
         for number in 0..clients {
@@ -117,11 +117,11 @@ impl IndexRun {
         assert_eq!(opened, Ok(true), "sessions are not open");
         // All begin at once, in their next turns.
         let begun_ns = hosts.network.now_ns();
-        hosts.cluster.run_until(begun_ns + 2 * LOOK_NS);
-        Found::wait(&found, &mut hosts.cluster, END_NS);
+        hosts.cluster.run_until(begun_ns + 2 * IDLE_TURN_NS);
+        DriverResults::wait(&found, &mut hosts.cluster, END_NS);
         let found = found.borrow();
         let sum = found.sum();
-        IndexFound {
+        IndexResult {
             gets_mops: found.slices().iter().map(|slice| slice.gets as f64 * 1e3 / slice.elapsed_ns as f64).sum(),
             median_ns: sum.latency.value_at_quantile(0.5),
             p99_ns: sum.latency.value_at_quantile(0.99),
@@ -162,7 +162,7 @@ impl IndexRun {
 struct Dispatch(Endpoint);
 
 impl Actor for Dispatch {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         turn(&mut self.0)
     }
 }
@@ -178,15 +178,15 @@ struct Client {
     ready: Rc<Cell<usize>>,
     driven: Option<Driven<Index<Endpoint, SimClock>>>,
     clock: SimClock,
-    found: Rc<RefCell<Found>>,
+    found: Rc<RefCell<DriverResults>>,
 }
 
 impl Actor for Client {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if let Some(driven) = &mut self.driven {
             return driven.turn();
         }
-        let Some((rpc, channel)) = &mut self.opening else { return Doing::Done };
+        let Some((rpc, channel)) = &mut self.opening else { return ActorState::Done };
         let doing = turn(rpc);
         if !self.is_open && channel.poll(rpc).expect("the server is there") {
             self.is_open = true;
@@ -194,16 +194,20 @@ impl Actor for Client {
         }
         if self.ready.get() < self.clients {
             // Others may become ready meanwhile.
-            return if doing == Doing::Work { doing } else { Doing::IdleUntil(self.clock.now_ns() + LOOK_NS) };
+            return if doing == ActorState::Work {
+                doing
+            } else {
+                ActorState::IdleUntil(self.clock.now_ns() + IDLE_TURN_NS)
+            };
         }
         let IndexRun { window, keys, scan_share, scan_len, measured_ns, seed, .. } = self.run;
         let shape = Shape { window, batch: 1, keys, scan_share, scan_len };
         let (rpc, channel) = self.opening.take().expect("it was there");
         let config = PipelineConfig { window, ..PipelineConfig::default() };
-        let pipeline = Pipeline::over(rpc, channel, config).expect("there is memory");
+        let pipeline = Pipeline::with_channel(rpc, channel, config).expect("there is memory");
         let load = Index::new(pipeline, self.clock.clone(), shape, seed << 16 | self.number);
         let slices = [measured_ns / 5, measured_ns];
-        self.driven = Some(Driven::new(load, self.clock.clone(), &slices, LOOK_NS, &self.found));
-        Doing::Work
+        self.driven = Some(Driven::new(load, self.clock.clone(), &slices, IDLE_TURN_NS, &self.found));
+        ActorState::Work
     }
 }

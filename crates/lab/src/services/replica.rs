@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use hdrhistogram::Histogram;
 use sinew_fabric::{Clock, Generator, PacketPort, SeededGenerator};
-use sinew_replica::client::{Answered, Client};
+use sinew_replica::client::{Client, RequestOutcome};
 use sinew_replica::disk::SimDisk;
 use sinew_replica::host::Host;
 use sinew_replica::kv::{Command, KvStore};
@@ -15,7 +15,7 @@ use sinew_replica::member::{Member, MemberConfig};
 use sinew_replica::wire;
 use sinew_rpc::{Config, Nexus};
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Doing, SimClock};
+use sinew_sim::{Actor, ActorState, SimClock};
 
 use super::Hosts;
 use super::rpc::{Endpoint, open, open_charged};
@@ -51,7 +51,7 @@ pub struct ReplicaRun {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct ReplicaFound {
+pub struct ReplicaResult {
     /// Times of PUTs as their client saw them, in ns.
     pub client_ns: Histogram<u64>,
     /// Times of PUTs at the leader, in ns: from when it takes the request until a majority has the entry.
@@ -66,7 +66,7 @@ impl ReplicaRun {
     /// # Panics
     ///
     /// When a PUT fails.
-    pub fn run(&self, profile: &Profile) -> ReplicaFound {
+    pub fn run(&self, profile: &Profile) -> ReplicaResult {
         let mut hosts = Hosts::new(profile, self.members, self.seed);
         let (clock, network) = (hosts.clock(), hosts.network.clone());
         let random = || Box::new(SeededGenerator::new(network.random()));
@@ -122,7 +122,7 @@ impl ReplicaRun {
         assert_eq!(ended, Ok(true), "not all PUTs are answered");
         let (client_ns, leader_ns) = (client_ns.borrow().clone(), leader_ns.borrow().clone());
         assert_eq!(leader_ns.len(), self.puts, "each PUT is decided once, and the leader stays");
-        ReplicaFound { client_ns, leader_ns, trace_hash: network.trace_hash() }
+        ReplicaResult { client_ns, leader_ns, trace_hash: network.trace_hash() }
     }
 }
 
@@ -182,7 +182,7 @@ struct Server {
 }
 
 impl Actor for Server {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let [leader_ns, other_ns] = self.costs_ns;
         self.message_ns.set(if self.host.member().is_leader() { leader_ns } else { other_ns });
         let busy = self.host.turn().expect("a member in memory goes on");
@@ -218,14 +218,14 @@ impl Putter {
 }
 
 impl Actor for Putter {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if self.number == 0 {
             self.begin();
         }
         let mut busy = self.client.turn();
         while let Some((number, answer)) = self.client.poll() {
             busy = true;
-            assert!(matches!(answer, Ok(Answered::Ran(_))), "PUT {number}: {answer:?}");
+            assert!(matches!(answer, Ok(RequestOutcome::CommandAnswer(_))), "PUT {number}: {answer:?}");
             if number <= self.run.warm_up {
                 self.leader_ns.borrow_mut().clear();
             } else {
@@ -234,7 +234,7 @@ impl Actor for Putter {
             }
             if number == self.run.warm_up + self.run.puts {
                 self.is_over.set(true);
-                return Doing::Done;
+                return ActorState::Done;
             }
             self.begin();
         }

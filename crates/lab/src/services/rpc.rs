@@ -11,13 +11,13 @@ use sinew_harness::load::echo::{Echo, Shape};
 use sinew_harness::service::ECHO;
 use sinew_rpc::{Call, Config, Nexus, Rpc, SessionEvent, SessionId};
 use sinew_sim::nic::{NicUse, Profile};
-use sinew_sim::{Actor, Costs, Doing, SimClock, SimDomain, SimVerbs};
+use sinew_sim::{Actor, ActorState, Costs, SimClock, SimDomain, SimVerbs};
 
-use super::{Driven, Found, Hosts};
+use super::{Driven, DriverResults, Hosts};
 use crate::programs::turn;
 
 /// Time after which a driver that was idle looks again.
-const LOOK_NS: u64 = 10_000;
+const IDLE_TURN_NS: u64 = 10_000;
 /// Latest end of a run.
 const END_NS: u64 = 1_000_000_000;
 /// Bytes of a call (nsdi19 6.1 and 6.2).
@@ -66,7 +66,7 @@ pub(super) fn open_charged(hosts: &mut Hosts, device: &SimVerbs, nexus: &Nexus, 
     let config = UdPortConfig { arena_bytes: 64 << 20, ..UdPortConfig::default() };
     let port = UdPort::open(device, &config).expect("the NIC takes it");
     let (clock, costs) = (hosts.clock(), Costs::default().beside(&hosts.profile().core));
-    let port = Layered::around(port, Protocol { clock: clock.clone(), costs, packet_ns }).expect("it adds nothing");
+    let port = Layered::wrap(port, Protocol { clock: clock.clone(), costs, packet_ns }).expect("it adds nothing");
     Rpc::new(nexus, port, clock, Box::new(SeededGenerator::new(hosts.network.random())))
 }
 
@@ -89,7 +89,7 @@ pub struct RpcRun {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct RpcFound {
+pub struct RpcResult {
     /// Calls per second of each caller, in millions.
     pub mops: f64,
     /// Median time of the calls.
@@ -116,7 +116,7 @@ impl RpcRun {
     /// # Panics
     ///
     /// When an answer is wrong.
-    pub fn run(&self, profile: &Profile) -> RpcFound {
+    pub fn run(&self, profile: &Profile) -> RpcResult {
         let mut hosts = Hosts::new(profile, self.hosts - 1, self.seed);
         let clock = hosts.clock();
         let echo = |call: Call| {
@@ -132,7 +132,7 @@ impl RpcRun {
             endpoints.push((device.place(), rpc));
         }
         let addresses: Vec<_> = endpoints.iter().map(|(_, rpc)| rpc.port().address()).collect();
-        let found = Rc::<RefCell<Found>>::default();
+        let found = Rc::<RefCell<DriverResults>>::default();
         let ready = Rc::new(Cell::new(0));
         for (index, (place, mut rpc)) in endpoints.into_iter().enumerate() {
             let peers = if index < self.callers { self.hosts } else { 0 };
@@ -159,10 +159,10 @@ impl RpcRun {
         assert_eq!(opened, Ok(true), "sessions are not open");
         // All begin at once, in their next turns.
         let begun_ns = hosts.network.now_ns();
-        hosts.cluster.run_until(begun_ns + 2 * LOOK_NS);
-        Found::wait(&found, &mut hosts.cluster, END_NS);
+        hosts.cluster.run_until(begun_ns + 2 * IDLE_TURN_NS);
+        DriverResults::wait(&found, &mut hosts.cluster, END_NS);
         let found = found.borrow();
-        RpcFound {
+        RpcResult {
             mops: found.mops() / self.callers as f64,
             median_ns: found.sum().latency.value_at_quantile(0.5),
             usage: hosts.usage(),
@@ -182,15 +182,15 @@ struct Caller {
     ready: Rc<Cell<usize>>,
     driven: Option<Driven<Echo<Endpoint, SimClock>>>,
     clock: SimClock,
-    found: Rc<RefCell<Found>>,
+    found: Rc<RefCell<DriverResults>>,
 }
 
 impl Actor for Caller {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         if let Some(driven) = &mut self.driven {
             return driven.turn();
         }
-        let Some(rpc) = &mut self.rpc else { return Doing::Done };
+        let Some(rpc) = &mut self.rpc else { return ActorState::Done };
         while let Some(event) = rpc.poll_event() {
             if let SessionEvent::Connected(session) = event {
                 self.open.push(session);
@@ -203,13 +203,13 @@ impl Actor for Caller {
             let shape = Shape { size: SIZE, window, batch, sink: false };
             let (rpc, open) = (self.rpc.take().expect("it was there"), std::mem::take(&mut self.open));
             let load = Echo::new(rpc, self.clock.clone(), open, shape);
-            let driven = Driven::new(load, self.clock.clone(), &[measured_ns], LOOK_NS, &self.found);
+            let driven = Driven::new(load, self.clock.clone(), &[measured_ns], IDLE_TURN_NS, &self.found);
             self.driven = Some(driven.staying());
-            return Doing::Work;
+            return ActorState::Work;
         }
         match doing {
             // Others may become ready meanwhile.
-            Doing::Idle if self.wanted > 0 => Doing::IdleUntil(self.clock.now_ns() + LOOK_NS),
+            ActorState::Idle if self.wanted > 0 => ActorState::IdleUntil(self.clock.now_ns() + IDLE_TURN_NS),
             doing => doing,
         }
     }

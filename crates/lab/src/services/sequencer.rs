@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use sinew_fabric::Clock;
 use sinew_fabric::verbs::{Device, ProtectionDomain, QueuePair, ThreadDomain};
-use sinew_harness::load::sequencer::{Counts, Seen, Sequencer};
+use sinew_harness::load::sequencer::{SeenNumbers, Sequencer, SequencerLoad};
 use sinew_herd::{ClientConfig, Server, ServerConfig, Worker, WorkerConfig};
-use sinew_sequencer::atomics::{AtomicsClient, Word, server_queue_pair};
+use sinew_sequencer::atomics::{AtomicsClient, SequencerWord, server_queue_pair};
 use sinew_sequencer::herd::{HerdClient, NumberService, layout};
 use sinew_sequencer::spec::{SpecClient, SpecConfig, SpecServer};
 use sinew_sequencer::{COUNT_MAX_DEFAULT, Client, Epoch, Sequence};
 use sinew_sim::nic::{NicUse, Profile};
-use sinew_sim::{Actor, Doing, PortId, SimClock, SimThread};
+use sinew_sim::{Actor, ActorState, PortId, SimClock, SimThread};
 
 use super::charges::{Accesses, Charged, SharedWord};
-use super::{Driven, Found, Hosts, Serving, Working};
+use super::{Driven, DriverResults, Hosts, Serving, Working};
 
 /// Time after which a driver that was idle looks again.
-const LOOK_NS: u64 = 100_000;
+const IDLE_TURN_NS: u64 = 100_000;
 /// Time between two looks of a server that found nothing.
 const POLL_NS: u64 = 100;
 /// Latest end of a run.
@@ -67,7 +67,7 @@ pub struct SequencerRun {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct SequencerFound {
+pub struct SequencerResult {
     /// Calls per second, in millions.
     pub mops: f64,
     /// Mean time of a call, in ns.
@@ -88,8 +88,8 @@ pub struct SequencerFound {
 struct Setting<'a> {
     run: &'a SequencerRun,
     hosts: Hosts,
-    found: Rc<RefCell<Found>>,
-    seen: Rc<RefCell<Seen>>,
+    found: Rc<RefCell<DriverResults>>,
+    seen: Rc<RefCell<SeenNumbers>>,
     serving: Rc<Serving>,
 }
 
@@ -101,7 +101,7 @@ impl SequencerRun {
 
     /// Runs it with each of some windows, the shortest first. Returns the run with the shortest window that comes close
     /// to the highest rate: a longer one would only make batches longer.
-    pub fn best(&self, profile: &Profile, windows: &[usize]) -> SequencerFound {
+    pub fn best(&self, profile: &Profile, windows: &[usize]) -> SequencerResult {
         const NEARLY: f64 = 0.95;
         let runs: Vec<_> = windows.iter().map(|window| Self { window: *window, ..*self }.run(profile)).collect();
         let peak = runs.iter().map(|found| found.mops).fold(0.0, f64::max);
@@ -113,13 +113,13 @@ impl SequencerRun {
     /// # Panics
     ///
     /// When a number was handed out twice.
-    pub fn run(&self, profile: &Profile) -> SequencerFound {
+    pub fn run(&self, profile: &Profile) -> SequencerResult {
         let hosts = Hosts::new(profile, self.hosts, self.seed);
         let setting = Setting {
             run: self,
             hosts,
             found: Rc::default(),
-            seen: Rc::new(RefCell::new(Seen::new(0))),
+            seen: Rc::new(RefCell::new(SeenNumbers::new(0))),
             serving: Rc::default(),
         };
         match self.design {
@@ -140,7 +140,7 @@ impl Setting<'_> {
         let (clock, measured_ns) = (self.hosts.clock(), self.run.measured_ns);
         let load = Sequencer::new(client, clock.clone(), self.run.window, 1);
         let seen = Rc::clone(&self.seen);
-        let driven = Driven::new(load, clock, &[measured_ns], LOOK_NS, &self.found).at_end(
+        let driven = Driven::new(load, clock, &[measured_ns], IDLE_TURN_NS, &self.found).at_end(
             move |load: &mut Sequencer<C, SimClock>| {
                 seen.borrow_mut().add(&load.take_seen()).expect("numbers are unique");
             },
@@ -148,11 +148,11 @@ impl Setting<'_> {
         self.hosts.cluster.add(&format!("client{number}"), [place], Box::new(driven));
     }
 
-    fn end(mut self) -> SequencerFound {
-        Found::wait(&self.found, &mut self.hosts.cluster, END_NS);
+    fn end(mut self) -> SequencerResult {
+        DriverResults::wait(&self.found, &mut self.hosts.cluster, END_NS);
         let (found, seen) = (self.found.borrow(), self.seen.borrow());
         let batches = self.serving.batches.get().max(1);
-        SequencerFound {
+        SequencerResult {
             mops: found.mops(),
             mean_ns: found.sum().latency.mean(),
             batch: self.serving.answered.get() as f64 / batches as f64,
@@ -163,7 +163,7 @@ impl Setting<'_> {
         }
     }
 
-    fn herd(mut self, config: &WorkerConfig, echoes: Option<Accesses>) -> SequencerFound {
+    fn herd(mut self, config: &WorkerConfig, echoes: Option<Accesses>) -> SequencerResult {
         let run = self.run;
         let layout = layout(run.workers, run.clients, run.window.next_power_of_two());
         let device = self.hosts.server();
@@ -195,7 +195,7 @@ impl Setting<'_> {
         self.end()
     }
 
-    fn spec(mut self, queue_pairs: usize, is_batched: bool) -> SequencerFound {
+    fn spec(mut self, queue_pairs: usize, is_batched: bool) -> SequencerResult {
         let run = self.run;
         let (clock, core, sequence) = (self.hosts.clock(), self.hosts.profile().core, self.sequence());
         let word = SharedWord::new(clock.clone(), &core);
@@ -229,11 +229,11 @@ impl Setting<'_> {
         self.end()
     }
 
-    fn atomics(mut self) -> SequencerFound {
+    fn atomics(mut self) -> SequencerResult {
         let run = self.run;
         let device = self.hosts.server();
         let domain = device.protection_domain().expect("there is memory");
-        let word = Word::expose(&domain, 0).expect("as above");
+        let word = SequencerWord::expose(&domain, 0).expect("as above");
         let of_server = domain.thread().expect("it is this thread's");
         let cq = of_server.completion_queue(2 * run.clients).expect("the NIC takes it");
         let mut queue_pairs = Vec::new();
@@ -264,7 +264,7 @@ struct SpecWorking {
 }
 
 impl Actor for SpecWorking {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         let mut found = 0;
         for server in &mut self.servers {
             let came = server.turn().expect("its queue pair works");
@@ -275,6 +275,6 @@ impl Actor for SpecWorking {
                 found += came;
             }
         }
-        if found > 0 { Doing::Work } else { Doing::IdleUntil(self.clock.now_ns() + POLL_NS) }
+        if found > 0 { ActorState::Work } else { ActorState::IdleUntil(self.clock.now_ns() + POLL_NS) }
     }
 }

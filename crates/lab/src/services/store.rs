@@ -11,9 +11,9 @@ use sinew_kv::one_sided::{Emulation, NoTable, OwnerConfig};
 use sinew_kv::{drtm, farm, pilaf};
 use sinew_mem::SharedMemory;
 use sinew_sim::nic::{NicUse, Profile};
-use sinew_sim::{Actor, Doing, SimClock, SimVerbs};
+use sinew_sim::{Actor, ActorState, SimClock, SimVerbs};
 
-use super::{Driven, Found, Hosts, Windowed};
+use super::{Driven, DriverResults, Hosts, Windowed};
 
 /// Requests that a client draws in advance. DrTM-KV's clients learn the places of their keys while they warm up, and
 /// repeat the same requests again and again.
@@ -28,7 +28,7 @@ const TENDING: u32 = 1 << 14;
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StoreKind {
     /// Pilaf-em-OPT.
     Pilaf,
     /// FaRM-em.
@@ -43,7 +43,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct StoreRun {
     /// The store.
-    pub kind: Kind,
+    pub kind: StoreKind,
     /// Hosts of clients.
     pub hosts: usize,
     /// Clients, spread over them.
@@ -66,7 +66,7 @@ pub struct StoreRun {
 
 /// Result of a run.
 #[derive(Clone, Debug)]
-pub struct StoreFound {
+pub struct StoreResult {
     /// Requests per second, in millions.
     pub mops: f64,
     /// Mean time of a request, in ns.
@@ -83,7 +83,7 @@ pub struct StoreFound {
 
 impl StoreRun {
     /// sigcomm14's run: 51 clients on 17 hosts, items of 48 B (5.1).
-    pub fn sigcomm14(kind: Kind) -> Self {
+    pub fn sigcomm14(kind: StoreKind) -> Self {
         Self {
             kind,
             hosts: 17,
@@ -103,7 +103,7 @@ impl StoreRun {
     /// # Panics
     ///
     /// When an answer is wrong.
-    pub fn run(&self, profile: &Profile) -> StoreFound {
+    pub fn run(&self, profile: &Profile) -> StoreResult {
         let (items, value_len) = (self.keys as u32, self.value_len as u32);
         let emulated = |index: Emulation| Searched {
             index,
@@ -113,16 +113,20 @@ impl StoreRun {
             },
         };
         match self.kind {
-            Kind::Pilaf => self.of(profile, &emulated(pilaf::emulation(items, value_len)), true),
-            Kind::Farm => self.of(profile, &emulated(farm::emulation(items, KEY_LEN as u32, value_len, true)), true),
-            Kind::FarmVar => {
+            StoreKind::Pilaf => self.of(profile, &emulated(pilaf::emulation(items, value_len)), true),
+            StoreKind::Farm => {
+                self.of(profile, &emulated(farm::emulation(items, KEY_LEN as u32, value_len, true)), true)
+            }
+            StoreKind::FarmVar => {
                 self.of(profile, &emulated(farm::emulation(items, KEY_LEN as u32, value_len, false)), true)
             }
-            Kind::Drtm => self.of(profile, &Locked(drtm::layout(items, KEY_LEN as u32, value_len, self.seed)), false),
+            StoreKind::Drtm => {
+                self.of(profile, &Locked(drtm::layout(items, KEY_LEN as u32, value_len, self.seed)), false)
+            }
         }
     }
 
-    fn of<S: Design<SimVerbs>>(&self, profile: &Profile, design: &S, is_emulated: bool) -> StoreFound {
+    fn of<S: Design<SimVerbs>>(&self, profile: &Profile, design: &S, is_emulated: bool) -> StoreResult {
         let mut hosts = Hosts::new(profile, self.hosts, self.seed);
         let clock = hosts.clock();
         let owner = OwnerConfig {
@@ -134,9 +138,9 @@ impl StoreRun {
         let plan = StorePlan { owner, window: self.window, keys: self.keys, interrupt: None };
         let device = hosts.server();
         let mut owner = design.owner(&device, &plan).expect("there is room");
-        let found = Rc::<RefCell<Found>>::default();
+        let found = Rc::<RefCell<DriverResults>>::default();
         let ops = Rc::<RefCell<Ops>>::default();
-        let is_drtm = self.kind == Kind::Drtm;
+        let is_drtm = self.kind == StoreKind::Drtm;
         let (trace, look_ns) = if is_drtm { (TRACE_DRTM, 500) } else { (TRACE, 100_000) };
         for number in 0..self.clients {
             let device = hosts.client(number);
@@ -162,11 +166,11 @@ impl StoreRun {
             hosts.cluster.add(&format!("client{number}"), [device.place()], Box::new(driven));
         }
         let look_ns = profile.core.look_ns * self.clients as u64;
-        let actor = Owning { owner, clock, look_ns, turns: 0 };
+        let actor = OwnerActor { owner, clock, look_ns, turns: 0 };
         hosts.cluster.add("owner", [device.place()], Box::new(actor));
-        Found::wait(&found, &mut hosts.cluster, END_NS);
+        DriverResults::wait(&found, &mut hosts.cluster, END_NS);
         let (found, sum) = (found.borrow(), found.borrow().sum());
-        StoreFound {
+        StoreResult {
             mops: found.mops(),
             mean_ns: sum.latency.mean(),
             percentiles_ns: [0.05, 0.95].map(|part| sum.latency.value_at_quantile(part)),
@@ -188,21 +192,25 @@ fn add(sum: &mut Ops, did: &Ops) {
 }
 
 /// The owner of a table, which polls on a core of its own.
-struct Owning<O> {
+struct OwnerActor<O> {
     owner: O,
     clock: SimClock,
     look_ns: u64,
     turns: u32,
 }
 
-impl<O: Owns> Actor for Owning<O> {
-    fn turn(&mut self) -> Doing {
+impl<O: Owns> Actor for OwnerActor<O> {
+    fn turn(&mut self) -> ActorState {
         self.turns = self.turns.wrapping_add(1);
         self.clock.spend_ns(self.look_ns);
         let now_ns = self.clock.now_ns();
         if self.turns.is_multiple_of(TENDING) {
             self.owner.tend(now_ns);
         }
-        if self.owner.turn(now_ns) > 0 { Doing::Work } else { Doing::IdleUntil(self.clock.now_ns() + POLL_NS) }
+        if self.owner.turn(now_ns) > 0 {
+            ActorState::Work
+        } else {
+            ActorState::IdleUntil(self.clock.now_ns() + POLL_NS)
+        }
     }
 }

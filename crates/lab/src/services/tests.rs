@@ -12,15 +12,15 @@ use sinew_herd::{Client, ClientConfig, Layout, Server, ServerConfig, Worker, Wor
 use sinew_kv::Partitions;
 use sinew_kv::herd::{CacheClient, CacheService, Status, layout};
 use sinew_sim::nic::Profile;
-use sinew_sim::{Actor, Doing, SimVerbs};
+use sinew_sim::{Actor, ActorState, SimVerbs};
 use sinew_store::cache::{Cache, CacheConfig};
 
 use super::cache::CacheRun;
 use super::charges::{Accesses, Charged, Memory, SharedWord};
 use super::rpc::RpcRun;
 use super::sequencer::{Design, SequencerRun};
-use super::store::{Kind, StoreRun};
-use super::{Driven, Found, Hosts, Serving, Working};
+use super::store::{StoreKind, StoreRun};
+use super::{Driven, DriverResults, Hosts, Serving, Working};
 
 fn cx3() -> Profile {
     Profile::built_in("cx3").unwrap()
@@ -43,7 +43,7 @@ fn cache(
     let device = hosts.client(0);
     let (joining, hello) = Client::prepare(&device, &device.protection_domain().unwrap(), client).unwrap();
     let (_, welcome) = server.admit(&hello).unwrap();
-    worker.hear_news();
+    worker.process_changes();
     // Dropping the server would drop the client's connection.
     std::mem::forget(server);
     (worker, device, CacheClient::new(joining.join(&welcome).unwrap()))
@@ -131,7 +131,7 @@ fn equal_seeds_are_equal_runs_of_every_service_and_others_are_others() {
     for design in designs.into_iter().chain([Design::Atomics]) {
         assert_eq!(sequencer(design, 1), sequencer(design, 1), "{design:?}");
     }
-    for kind in [Kind::Pilaf, Kind::Farm, Kind::FarmVar, Kind::Drtm] {
+    for kind in [StoreKind::Pilaf, StoreKind::Farm, StoreKind::FarmVar, StoreKind::Drtm] {
         assert_eq!(store(kind, 1), store(kind, 1), "{kind:?}");
         assert_ne!(store(kind, 1), store(kind, 2), "{kind:?}");
     }
@@ -149,14 +149,14 @@ fn a_client_hears_that_its_worker_was_killed() {
     let (clock, look_ns, serving) = (hosts.clock(), hosts.profile().core.look_ns, Rc::<Serving>::default());
     let working = Working::new(worker, &herd, clock.clone(), look_ns, &serving);
     let worker = hosts.cluster.add("worker", [], Box::new(working));
-    let found = Rc::<RefCell<Found>>::default();
+    let found = Rc::<RefCell<DriverResults>>::default();
     let load = Store::with_trace(vec![client], clock.clone(), &Mix::YcsbA.workload(100, 32, 1), 256, false, 0);
     let mut driven = Driven::new(load, clock.clone(), &[50_000_000], 10_000, &found);
-    struct Until(Rc<RefCell<Option<u64>>>, Box<dyn FnMut() -> Doing>, sinew_sim::SimClock);
+    struct Until(Rc<RefCell<Option<u64>>>, Box<dyn FnMut() -> ActorState>, sinew_sim::SimClock);
     impl Actor for Until {
-        fn turn(&mut self) -> Doing {
+        fn turn(&mut self) -> ActorState {
             let doing = (self.1)();
-            if doing == Doing::Done {
+            if doing == ActorState::Done {
                 *self.0.borrow_mut() = Some(self.2.now_ns());
             }
             doing
@@ -180,9 +180,9 @@ fn a_client_hears_that_its_worker_was_killed() {
 fn spent_ns(hosts: &mut Hosts, work: impl FnMut() + 'static) -> u64 {
     struct Once<F>(F);
     impl<F: FnMut()> Actor for Once<F> {
-        fn turn(&mut self) -> Doing {
+        fn turn(&mut self) -> ActorState {
             (self.0)();
-            Doing::Done
+            ActorState::Done
         }
     }
     let actor = hosts.cluster.add("once", [], Box::new(Once(work)));

@@ -1,6 +1,6 @@
 //! A client that keeps fewer requests in flight than it could.
 
-use sinew_harness::load::store::Asks;
+use sinew_harness::load::store::StoreClient;
 use sinew_kv::one_sided::Outcome;
 
 /// A client with a window over all servers together.
@@ -11,7 +11,7 @@ pub struct Windowed<A> {
     pub window: usize,
 }
 
-impl<A: Asks> Asks for Windowed<A> {
+impl<A: StoreClient> StoreClient for Windowed<A> {
     fn has_room(&self, key: &[u8], is_get: bool) -> bool {
         self.client.in_flight() < self.window && self.client.has_room(key, is_get)
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sinew_fabric::Clock;
 use sinew_herd::{Service, Worker, WorkerConfig};
-use sinew_sim::{Actor, Doing, SimClock, SimVerbs};
+use sinew_sim::{Actor, ActorState, SimClock, SimVerbs};
 
 /// Least time between two polls of a worker that found nothing in a whole round.
 const POLL_NS: u64 = 100;
@@ -28,7 +28,7 @@ pub struct Working<S: Service> {
     /// Clients that it looks at in a turn.
     clients: usize,
     /// Clients that it has looked at since it last found a request.
-    in_vain: usize,
+    empty_polls: usize,
     serving: Rc<Serving>,
 }
 
@@ -42,27 +42,27 @@ impl<S: Service> Working<S> {
         look_ns: u64,
         serving: &Rc<Serving>,
     ) -> Self {
-        worker.hear_news();
+        worker.process_changes();
         let all = worker.clients().max(1);
         let clients = if config.batch == 1 { 1 } else { all };
-        Self { worker, clock, look_ns, clients, in_vain: 0, serving: Rc::clone(serving) }
+        Self { worker, clock, look_ns, clients, empty_polls: 0, serving: Rc::clone(serving) }
     }
 }
 
 impl<S: Service> Actor for Working<S> {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         self.clock.spend_ns(self.look_ns * self.clients as u64);
-        let answered = self.worker.turn_over(self.clients, self.clock.now_ns()) as u64;
+        let answered = self.worker.turn_limited(self.clients, self.clock.now_ns()) as u64;
         if answered > 0 {
             self.serving.answered.set(self.serving.answered.get() + answered);
             self.serving.batches.set(self.serving.batches.get() + 1);
-            self.in_vain = 0;
-            return Doing::Work;
+            self.empty_polls = 0;
+            return ActorState::Work;
         }
-        self.in_vain += self.clients;
-        if self.worker.is_pending() || self.in_vain < self.worker.clients() {
-            return Doing::Work;
+        self.empty_polls += self.clients;
+        if self.worker.is_pending() || self.empty_polls < self.worker.clients() {
+            return ActorState::Work;
         }
-        Doing::IdleUntil(self.clock.now_ns() + POLL_NS)
+        ActorState::IdleUntil(self.clock.now_ns() + POLL_NS)
     }
 }

@@ -62,12 +62,12 @@ fn of_herd(value_len: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::services::store::Kind;
+    use crate::services::store::StoreKind;
 
     #[test]
     fn herd_keeps_its_rate_up_to_items_of_60_bytes_and_farm_loses_its_own() {
         assert!([4, 44].map(of_herd).iter().all(|mops| *mops > 25.0));
-        let farm = |value_len| emulated(StoreRun { value_len, ..StoreRun::sigcomm14(Kind::Farm) }).mops;
+        let farm = |value_len| emulated(StoreRun { value_len, ..StoreRun::sigcomm14(StoreKind::Farm) }).mops;
         assert!(farm(256) < farm(32) / 3.0);
     }
 }

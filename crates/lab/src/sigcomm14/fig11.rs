@@ -66,14 +66,14 @@ impl Experiment for Fig11 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::services::store::Kind;
+    use crate::services::store::StoreKind;
 
     #[test]
     fn herd_takes_five_microseconds_at_its_peak_and_less_than_designs_of_several_trips() {
         let peak = herd(CacheRun { clients: SATURATING, ..CacheRun::sigcomm14() });
         assert!(peak.mops > 25.0 && (4_000.0..6_500.0).contains(&peak.mean_ns), "{peak:?}");
         let herd = herd(CacheRun { clients: 2, ..CacheRun::sigcomm14() }).mean_ns;
-        let [pilaf, farm] = [Kind::Pilaf, Kind::Farm]
+        let [pilaf, farm] = [StoreKind::Pilaf, StoreKind::Farm]
             .map(|kind| emulated(StoreRun { clients: 2, ..StoreRun::sigcomm14(kind) }).mean_ns);
         assert!(farm < herd && herd < pilaf, "{farm} {herd} {pilaf}");
     }

@@ -1,7 +1,7 @@
 //! Figure 13: rates by number of the server's cores.
 
 use super::{SETUP, apt, herd};
-use crate::experiment::{Against, Experiment, Row};
+use crate::experiment::{Comparison, Experiment, Row};
 use crate::services::cache::CacheRun;
 
 /// Experiment for Figure 13.
@@ -53,7 +53,7 @@ impl Experiment for Fig13 {
         rows.push(Row::model("herd14.cores95", "5 cores, of the most", share, "%").paper(
             "5.6",
             95.0,
-            Against::AtLeast,
+            Comparison::AtLeast,
         ));
         rows
     }

@@ -4,7 +4,7 @@ use sinew_harness::workload::Distribution;
 
 use super::{SETUP, apt, herd};
 use crate::experiment::{Experiment, Row};
-use crate::services::cache::{CacheFound, CacheRun};
+use crate::services::cache::{CacheResult, CacheRun};
 
 /// Experiment for Figure 14.
 pub struct Fig14;
@@ -60,11 +60,11 @@ impl Experiment for Fig14 {
     }
 }
 
-fn run(distribution: Distribution, keys: usize) -> CacheFound {
+fn run(distribution: Distribution, keys: usize) -> CacheResult {
     herd(CacheRun { distribution, keys, ..CacheRun::sigcomm14() })
 }
 
-fn spread(found: &CacheFound) -> f64 {
+fn spread(found: &CacheResult) -> f64 {
     let most = found.answered.iter().max().copied().unwrap_or(0);
     let least = found.answered.iter().min().copied().unwrap_or(0);
     most as f64 / least.max(1) as f64

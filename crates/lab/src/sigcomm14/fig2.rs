@@ -1,6 +1,6 @@
 //! Figure 2: latencies of verbs and of echoes.
 
-use sinew_harness::load::verbs::{Carrier, Form, Op, VerbsPlan, Work};
+use sinew_harness::load::verbs::{EchoForm, Op, TransportKind, VerbsPlan, WorkKind};
 
 use super::apt;
 use crate::experiment::{Experiment, Row};
@@ -43,12 +43,12 @@ impl Experiment for Fig2 {
                 window: 1,
                 signal: 64,
                 inline: true,
-                ..VerbsPlan::new(Work::Echo(Form::Ww), Carrier::Uc, size)
+                ..VerbsPlan::new(WorkKind::Echo(EchoForm::Ww), TransportKind::Uc, size)
             };
             let found = [
-                of(Work::Load(Op::Read), Carrier::Rc, false),
-                of(Work::Load(Op::Write), Carrier::Rc, false),
-                of(Work::Load(Op::Write), Carrier::Rc, true),
+                of(WorkKind::Load(Op::Read), TransportKind::Rc, false),
+                of(WorkKind::Load(Op::Write), TransportKind::Rc, false),
+                of(WorkKind::Load(Op::Write), TransportKind::Rc, true),
                 run(&nic, &echo, Threads::outbound(1, 1), 200_000).latency.latency.mean() / 1e3,
             ];
             for (kind, (what, us)) in KINDS.into_iter().zip(found).enumerate() {

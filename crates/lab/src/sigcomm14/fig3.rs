@@ -1,6 +1,6 @@
 //! Figures 3 and 4: rates of inbound and outbound verbs.
 
-use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
+use sinew_harness::load::verbs::{Op, TransportKind, VerbsPlan};
 use sinew_sim::nic::Profile;
 
 use super::apt;
@@ -43,9 +43,9 @@ impl Experiment for Fig3 {
             progress(step as f64 / SIZES.len() as f64);
             for kind in KINDS {
                 let plan = plan(kind, size);
-                let mops = match kind.way {
-                    Way::In => rates::inbound(&nic, &plan).received_mops,
-                    Way::Out => rates::outbound(&nic, &plan).sent_mops,
+                let mops = match kind.direction {
+                    Direction::In => rates::inbound(&nic, &plan).received_mops,
+                    Direction::Out => rates::outbound(&nic, &plan).sent_mops,
                 };
                 rows.push(Row { model: Some(mops), ..row(&nic, kind, size) });
             }
@@ -56,7 +56,7 @@ impl Experiment for Fig3 {
 
 /// Whether the host's NIC takes requests or sends them.
 #[derive(Clone, Copy)]
-enum Way {
+enum Direction {
     In,
     Out,
 }
@@ -64,38 +64,38 @@ enum Way {
 /// A line of the figures: part of its rows' names, its title, its requests, and the paper's rate for 32 B if the text
 /// has it.
 #[derive(Clone, Copy)]
-struct Kind {
+struct VerbCase {
     name: &'static str,
     title: &'static str,
-    way: Way,
+    direction: Direction,
     op: Op,
-    carrier: Carrier,
+    carrier: TransportKind,
     paper: Option<f64>,
 }
 
 const fn kind(
     name: &'static str,
     title: &'static str,
-    way: Way,
-    (op, carrier): (Op, Carrier),
+    way: Direction,
+    (op, carrier): (Op, TransportKind),
     paper: Option<f64>,
-) -> Kind {
-    Kind { name, title, way, op, carrier, paper }
+) -> VerbCase {
+    VerbCase { name, title, direction: way, op, carrier, paper }
 }
 
-const KINDS: [Kind; 5] = [
-    kind("write.in", "inbound WRITE over UC", Way::In, (Op::Write, Carrier::Uc), Some(35.0)),
-    kind("read.in", "inbound READ", Way::In, (Op::Read, Carrier::Rc), Some(26.0)),
-    kind("write.out", "outbound WRITE over UC, inline", Way::Out, (Op::Write, Carrier::Uc), None),
-    kind("send.out", "outbound SEND over UD, inline", Way::Out, (Op::Send, Carrier::Ud), None),
-    kind("read.out", "outbound READ", Way::Out, (Op::Read, Carrier::Rc), Some(22.0)),
+const KINDS: [VerbCase; 5] = [
+    kind("write.in", "inbound WRITE over UC", Direction::In, (Op::Write, TransportKind::Uc), Some(35.0)),
+    kind("read.in", "inbound READ", Direction::In, (Op::Read, TransportKind::Rc), Some(26.0)),
+    kind("write.out", "outbound WRITE over UC, inline", Direction::Out, (Op::Write, TransportKind::Uc), None),
+    kind("send.out", "outbound SEND over UD, inline", Direction::Out, (Op::Send, TransportKind::Ud), None),
+    kind("read.out", "outbound READ", Direction::Out, (Op::Read, TransportKind::Rc), Some(22.0)),
 ];
 
-fn plan(kind: Kind, size: usize) -> VerbsPlan {
+fn plan(kind: VerbCase, size: usize) -> VerbsPlan {
     rates::plan(kind.op, kind.carrier, size, 1)
 }
 
-fn row(nic: &Profile, Kind { name, title, paper, .. }: Kind, size: usize) -> Row {
+fn row(nic: &Profile, VerbCase { name, title, paper, .. }: VerbCase, size: usize) -> Row {
     let paper = paper.filter(|_| size == 32);
     let id = if paper.is_some() { format!("herd14.{name}") } else { format!("herd14.fig3.{name}{size}") };
     let row = Row::open(id, format!("{size} B"), "M/s").case(title).published(nic, "3.2.2", paper);

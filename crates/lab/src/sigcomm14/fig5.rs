@@ -1,6 +1,6 @@
 //! Figure 5: rates of echoes.
 
-use sinew_harness::load::verbs::{Carrier, Form, VerbsPlan};
+use sinew_harness::load::verbs::{EchoForm, TransportKind, VerbsPlan};
 use sinew_sim::nic::Profile;
 
 use super::apt;
@@ -49,13 +49,13 @@ impl Experiment for Fig5 {
 }
 
 /// A case: row name, title, form, transport, bytes, and the paper's rate in M/s.
-type Case = (&'static str, &'static str, Form, Carrier, usize, f64);
+type Case = (&'static str, &'static str, EchoForm, TransportKind, usize, f64);
 
 const CASES: [Case; 4] = [
-    ("herd14.echo.ww", "WRITE there and back, 32 B", Form::Ww, Carrier::Uc, 32, 26.0),
-    ("herd14.echo.ws", "WRITE there, SEND back, 32 B", Form::Ws, Carrier::Uc, 32, 26.0),
-    ("herd14.echo.ss", "SEND there and back, 32 B", Form::Ss, Carrier::Ud, 32, 21.0),
-    ("herd14.echo.ww16", "WRITE there and back, 16 B", Form::Ww, Carrier::Uc, 16, 30.0),
+    ("herd14.echo.ww", "WRITE there and back, 32 B", EchoForm::Ww, TransportKind::Uc, 32, 26.0),
+    ("herd14.echo.ws", "WRITE there, SEND back, 32 B", EchoForm::Ws, TransportKind::Uc, 32, 26.0),
+    ("herd14.echo.ss", "SEND there and back, 32 B", EchoForm::Ss, TransportKind::Ud, 32, 21.0),
+    ("herd14.echo.ww16", "WRITE there and back, 16 B", EchoForm::Ww, TransportKind::Uc, 16, 30.0),
 ];
 
 fn row(nic: &Profile, (id, case, .., paper): &Case) -> Row {

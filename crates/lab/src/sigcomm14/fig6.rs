@@ -1,6 +1,6 @@
 //! Figure 6: rates with all-to-all traffic, and with many connections.
 
-use sinew_harness::load::verbs::{Carrier, Op, VerbsPlan};
+use sinew_harness::load::verbs::{Op, TransportKind, VerbsPlan};
 use sinew_sim::nic::Profile;
 
 use super::apt;
@@ -17,8 +17,9 @@ const MEASURED_NS: u64 = 100_000;
 /// Rates of WRITEs out of one host and into it, in M/s, where `side` threads of it and as many other hosts each have a
 /// connection with all of the other side.
 fn all_to_all(nic: &Profile, side: usize) -> (f64, f64) {
-    let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, Carrier::Uc, 32, 1) };
-    let outbound = Threads { asked: side, asked_hosts: side, all_to_all: true, ..Threads::outbound(side, side) };
+    let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, TransportKind::Uc, 32, 1) };
+    let outbound =
+        Threads { responders: side, responder_hosts: side, all_to_all: true, ..Threads::outbound(side, side) };
     let inbound = Threads { all_to_all: true, ..Threads::inbound(side, side, side) };
     (run(nic, &plan, outbound, MEASURED_NS).sent_mops, run(nic, &plan, inbound, MEASURED_NS).received_mops)
 }
@@ -45,7 +46,7 @@ impl Experiment for Fig6 {
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let nic = apt();
         let mut rows = Vec::new();
-        let peak = rates::outbound(&nic, &rates::plan(Op::Write, Carrier::Uc, 32, 1)).sent_mops;
+        let peak = rates::outbound(&nic, &rates::plan(Op::Write, TransportKind::Uc, 32, 1)).sent_mops;
         for (step, side) in SIDES.into_iter().enumerate() {
             progress(step as f64 / (SIDES.len() + 1) as f64);
             let (out, into) = all_to_all(&nic, side);
@@ -63,7 +64,7 @@ impl Experiment for Fig6 {
                 );
             }
         }
-        let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, Carrier::Uc, 32, 1) };
+        let plan = VerbsPlan { window: 4, signal: 4, ..rates::plan(Op::Write, TransportKind::Uc, 32, 1) };
         let many = run(&nic, &plan, Threads::inbound(16 * nic.core.count, 16, 1), MEASURED_NS).received_mops;
         rows.push(
             Row::model("herd14.in_1600", "1,600 clients, 128 at a time", many, "M/s")
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn outbound_writes_scale_poorly_and_inbound_ones_well() {
         let nic = apt();
-        let peak = rates::outbound(&nic, &rates::plan(Op::Write, Carrier::Uc, 32, 1)).sent_mops;
+        let peak = rates::outbound(&nic, &rates::plan(Op::Write, TransportKind::Uc, 32, 1)).sent_mops;
         let [(out, into), (out_1, _), (out_8, _)] = [16, 1, 8].map(|side| all_to_all(&nic, side));
         // "for N = 16, there are 256 active queue pairs at RNIC_S and the server-to-clients throughput degrades to 21%
         // of the maximum outbound WRITE throughput" (3.3).

@@ -8,7 +8,7 @@ use sinew_rpc::{BurstCalls, Call, ClientId, DeferredCall, Nexus};
 use sinew_sim::{SimClock, SimWorkers};
 
 use super::ledger::Shared;
-use super::messages::{Asked, BURST, DEFERRED, DEFERRED_BURST, POLLED, WORK, WORKER};
+use super::messages::{BURST, DEFERRED, DEFERRED_BURST, POLLED, ParsedRequest, WORK, WORKER};
 use super::scenario::Scenario;
 use crate::programs::Endpoint;
 
@@ -17,14 +17,14 @@ const WORKER_NS: [u64; 4] = [0, 2_000, 30_000, 300_000];
 const WORKER_ANSWERS: u64 = 16;
 
 /// Notes that a request is run, and returns what it asks for.
-pub fn run(request: &[u8], client: ClientId, host: usize, ledger: &Shared) -> Asked {
-    let asked = Asked::read(request);
+pub fn run(request: &[u8], client: ClientId, host: usize, ledger: &Shared) -> ParsedRequest {
+    let request = ParsedRequest::read(request);
     let mut ledger = ledger.lock();
-    ledger.run(asked.call, host, client);
-    if !asked.is_intact {
-        ledger.complain(|| format!("the request of call {} arrived changed", asked.call));
+    ledger.run(request.call, host, client);
+    if !request.is_intact {
+        ledger.complain(|| format!("the request of call {} arrived changed", request.call));
     }
-    asked
+    request
 }
 
 /// Makes a member's handlers. Those that use workers are added if there are workers.
@@ -70,7 +70,7 @@ fn work(call: DeferredCall, host: usize, ledger: &Shared, clock: &SimClock) {
 }
 
 /// Calls that handlers keep for the program, each with what it asks for.
-pub type Inbox = Rc<RefCell<Vec<(Asked, DeferredCall)>>>;
+pub type Inbox = Rc<RefCell<Vec<(ParsedRequest, DeferredCall)>>>;
 
 /// Registers the handlers that keep calls.
 pub fn keep(rpc: &mut Endpoint, host: usize, ledger: &Shared) -> Inbox {

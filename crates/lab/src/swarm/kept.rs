@@ -41,11 +41,11 @@ fn drawn(scenario: &Scenario) -> Vec<&'static str> {
     let switch = &scenario.topology.switches[0];
     drawn.extend(switch.ecn.map(|_| "marks"));
     drawn.extend(switch.pause.map(|_| "pauses of links"));
-    drawn.push(if scenario.impatience > 0.0 { "impatient calls" } else { "patient calls" });
-    drawn.push(if scenario.calls_back > 0.0 { "calls back" } else { "no calls back" });
-    drawn.push(if scenario.kept > 0.0 { "kept calls" } else { "no kept calls" });
+    drawn.push(if scenario.impatient_share > 0.0 { "impatient calls" } else { "patient calls" });
+    drawn.push(if scenario.call_back_share > 0.0 { "calls back" } else { "no calls back" });
+    drawn.push(if scenario.kept_share > 0.0 { "kept calls" } else { "no kept calls" });
     drawn.push(if scenario.lanes > 0 { "lanes" } else { "no lanes" });
-    drawn.push(if scenario.handed > 0.0 { "calls handed over" } else { "no calls handed over" });
+    drawn.push(if scenario.handed_share > 0.0 { "calls handed over" } else { "no calls handed over" });
     drawn
 }
 

@@ -8,7 +8,7 @@ use sinew_rpc::{Cause, ClientId, Execution, LaneId};
 /// Knowledge of all calls of a run.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    calls: BTreeMap<u64, Known>,
+    calls: BTreeMap<u64, CallRecord>,
     /// Host of each client, by the server that knows the client under this name.
     clients: BTreeMap<(usize, ClientId), usize>,
     next: u64,
@@ -45,7 +45,7 @@ pub enum Patience {
     /// Until a deadline. No host's clock passes the deadline before this time of the cluster's clock, in ns.
     Until(u64),
     /// Until it cancels the call.
-    Cancels,
+    UntilCancelled,
 }
 
 /// A moment, with enough to tell later whether a packet that was sent then must have arrived.
@@ -59,7 +59,7 @@ pub struct Moment {
 
 /// Knowledge of one call.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct CallRecord {
     client: usize,
     server: usize,
     /// Lane on which it must complete.
@@ -81,7 +81,7 @@ struct Known {
     is_abandoned: bool,
 }
 
-impl Known {
+impl CallRecord {
     /// Whether its client waits for it at this time.
     fn is_waited_for(&self, time_ns: u64) -> bool {
         let is_late = matches!(self.patience, Patience::Until(end_ns) if time_ns >= end_ns);
@@ -94,7 +94,7 @@ impl Ledger {
     pub fn begin(&mut self, client: usize, server: usize, lane: LaneId, patience: Patience) -> u64 {
         self.next += 1;
         self.outstanding += 1;
-        let known = Known {
+        let known = CallRecord {
             client,
             server,
             lane,
@@ -172,14 +172,14 @@ impl Ledger {
         self.calls.get(&call).filter(|known| !known.is_orphan).and_then(|known| known.stopped)
     }
 
-    /// Notes that a call which a server keeps is reported as abandoned; `is_there` says that the call's client is still
-    /// there.
-    pub fn abandon(&mut self, call: u64, is_there: bool, time_ns: u64) {
+    /// Notes that a call which a server keeps is reported as abandoned; `is_connected` says that the call's client is
+    /// still there.
+    pub fn abandon(&mut self, call: u64, is_connected: bool, time_ns: u64) {
         self.abandoned += 1;
         let Some(known) = self.calls.get_mut(&call) else { return };
         known.is_abandoned = true;
         let known = *known;
-        if is_there && known.is_waited_for(time_ns) {
+        if is_connected && known.is_waited_for(time_ns) {
             self.complain(|| format!("call {call} counts as abandoned while its client waits: {known:?}"));
         }
     }
@@ -229,15 +229,15 @@ impl Ledger {
                         format!("call {call} ends as if it had not run: {known:?} {cause:?} {execution:?}")
                     });
                 }
-                let ended_itself = matches!(cause, Cause::DeadlinePassed | Cause::Cancelled);
-                if ended_itself && known.patience == Patience::Endless {
+                let ended_by_client = matches!(cause, Cause::DeadlinePassed | Cause::Cancelled);
+                if ended_by_client && known.patience == Patience::Endless {
                     self.complain(|| format!("call {call} ends, but had no limit: {known:?} {cause:?}"));
                 }
                 let was_dropped = cause == Cause::HandlerDropped;
                 if was_dropped && !known.is_dropped {
                     self.complain(|| format!("call {call} was not dropped: {known:?} {cause:?}"));
                 }
-                if must_succeed && !ended_itself && !was_dropped {
+                if must_succeed && !ended_by_client && !was_dropped {
                     self.complain(|| format!("call {call} fails although all faults have ended: {known:?} {cause:?}"));
                 }
             }
@@ -245,7 +245,7 @@ impl Ledger {
     }
 
     /// Notes that a host has lost its memory: its calls are gone with it.
-    pub fn crashed(&mut self, client: usize) {
+    pub fn forget_client(&mut self, client: usize) {
         for known in self.calls.values_mut().filter(|known| known.client == client && !known.is_orphan) {
             self.outstanding -= u64::from(known.completions == 0 && !known.is_silenced);
             known.is_orphan = true;
@@ -258,8 +258,8 @@ impl Ledger {
     }
 
     /// Describes the calls in flight, for people.
-    pub fn left(&self, members: &str) -> String {
-        let is_left = |known: &Known| known.completions == 0 && !known.is_orphan && !known.is_silenced;
+    pub fn describe_left(&self, members: &str) -> String {
+        let is_left = |known: &CallRecord| known.completions == 0 && !known.is_orphan && !known.is_silenced;
         let left = self.calls.iter().filter(|(_, known)| is_left(known));
         let some: Vec<String> = left.take(5).map(|(call, known)| format!("call {call}: {known:?}")).collect();
         format!("{} calls have not completed, such as {}; {members}", self.outstanding, some.join(", "))

@@ -35,14 +35,14 @@ pub fn write_request(request: &mut [u8], call: u64, answer_len: u32) {
 
 /// Content of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct ParsedRequest {
     pub call: u64,
     pub answer_len: usize,
     /// Whether the request arrived as it was written.
     pub is_intact: bool,
 }
 
-impl Asked {
+impl ParsedRequest {
     pub fn read(request: &[u8]) -> Self {
         let number = |range: std::ops::Range<usize>| {
             let bytes = request.get(range).unwrap_or_default();

@@ -40,16 +40,16 @@ pub struct Scenario {
     /// Calls that each host makes once all faults are healed.
     pub last_calls: u32,
     /// Share of earlier calls that do not wait for ever: they have deadlines, or are cancelled.
-    pub impatience: f64,
+    pub impatient_share: f64,
     /// Share of calls that servers make back to their clients; if it is 0, sessions accept none.
-    pub calls_back: f64,
+    pub call_back_share: f64,
     /// Share of calls that handlers keep, to be answered later by the program or by one of `workers` workers.
-    pub kept: f64,
+    pub kept_share: f64,
     pub workers: usize,
     /// Lanes of each host beside the main one.
     pub lanes: usize,
     /// Share of calls that are handed over to the endpoint, as from another thread.
-    pub handed: f64,
+    pub handed_share: f64,
 }
 
 /// Name of a host's port.
@@ -88,12 +88,12 @@ impl Scenario {
             faults,
             calm_ns: draw.below(20 * MS),
             last_calls: 20,
-            impatience: one_of(draw, &[0.0, 0.1, 0.5]),
-            calls_back: one_of(draw, &[0.0, 0.2, 0.6]),
-            kept: one_of(draw, &[0.0, 0.2, 0.6]),
+            impatient_share: one_of(draw, &[0.0, 0.1, 0.5]),
+            call_back_share: one_of(draw, &[0.0, 0.2, 0.6]),
+            kept_share: one_of(draw, &[0.0, 0.2, 0.6]),
             workers: one_of(draw, &[1, 4]),
             lanes: one_of(draw, &[0, 1, 5]),
-            handed: one_of(draw, &[0.0, 0.0, 0.3]),
+            handed_share: one_of(draw, &[0.0, 0.0, 0.3]),
             topology,
             config,
         }
@@ -252,10 +252,10 @@ impl fmt::Display for Scenario {
         writeln!(f, "{hosts} hosts, {switches} switches, {:?}, {:?}", topology.switches[0], topology.links[0])?;
         writeln!(f, "{:?}", self.port)?;
         writeln!(f, "{config:?}")?;
-        let (impatient, back) = (100.0 * self.impatience, 100.0 * self.calls_back);
+        let (impatient, back) = (100.0 * self.impatient_share, 100.0 * self.call_back_share);
         writeln!(f, "windows of {}, messages to {} B", self.window, self.len_max)?;
         writeln!(f, "{impatient} % impatient calls, {back} % calls back")?;
-        let (kept, handed) = (100.0 * self.kept, 100.0 * self.handed);
+        let (kept, handed) = (100.0 * self.kept_share, 100.0 * self.handed_share);
         writeln!(f, "{kept} % kept calls, {} workers, {} lanes, {handed} % handed over", self.workers, self.lanes)?;
         self.faults.iter().try_for_each(|(time_ns, fault)| writeln!(f, "at {} us: {fault:?}", time_ns / 1000))
     }

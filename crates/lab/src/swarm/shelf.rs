@@ -12,7 +12,7 @@ use sinew_sim::SimClock;
 
 use super::handlers::{self, Inbox};
 use super::ledger::{Ledger, Moment, Shared};
-use super::messages::Asked;
+use super::messages::ParsedRequest;
 use super::scenario::one_of;
 use crate::programs::Endpoint;
 
@@ -20,8 +20,8 @@ use crate::programs::Endpoint;
 const KEPT_NS: [u64; 5] = [0, 0, 30_000, 500_000, 3_000_000];
 /// Share of calls from impatient clients that are kept until abandoned, and share of calls that are dropped without an
 /// answer.
-const KEPT_TO_THE_END: f64 = 0.3;
-const LET_GO: f64 = 0.1;
+const KEPT_UNTIL_ABANDONED: f64 = 0.3;
+const DROPPED_SHARE: f64 = 0.1;
 /// Number of calls on the shelf from which further ones are answered at once, since kept calls take memory from others.
 const KEPT_MAX: usize = 256;
 /// A turn that begins this long after a call's deadline has ended the call: it looks at many deadlines at a time, and
@@ -35,13 +35,13 @@ enum Fate {
     /// It is answered at this time, on the host's clock.
     Answered(u64),
     /// It is dropped at this time, on the host's clock.
-    LetGo(u64),
+    Dropped(u64),
     /// It is kept until its client no longer waits for it.
     Kept,
 }
 
-struct Kept {
-    asked: Asked,
+struct KeptCall {
+    request: ParsedRequest,
     call: DeferredCall,
     fate: Fate,
     /// Time at which the program got it, on the cluster's clock.
@@ -49,9 +49,9 @@ struct Kept {
     is_abandoned: bool,
 }
 
-/// Beginning of the endpoint's last turn.
+/// Start of the endpoint's last turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Turned {
+pub struct TurnStart {
     /// On the host's clock.
     pub host_ns: u64,
     /// On the cluster's clock.
@@ -63,7 +63,7 @@ pub struct Shelf {
     host: usize,
     slots: usize,
     inbox: Inbox,
-    kept: Vec<Kept>,
+    kept: Vec<KeptCall>,
     generator: SeededGenerator,
     clock: SimClock,
     ledger: Shared,
@@ -94,31 +94,31 @@ impl Shelf {
 
     /// Puts calls on the shelf that have arrived since the last time.
     pub fn take(&mut self, rpc: &mut Endpoint, time_ns: u64) {
-        for (asked, call) in self.inbox.take() {
-            self.put(asked, call, time_ns);
+        for (request, call) in self.inbox.take() {
+            self.put(request, call, time_ns);
         }
         while let Some(call) = rpc.poll_request() {
             if call.is_abandoned() {
                 self.ledger.lock().complain(|| format!("{call:?} is polled although it is abandoned"));
             }
-            let asked = handlers::run(call.request(), call.client(), self.host, &self.ledger);
-            self.put(asked, call, time_ns);
+            let request = handlers::run(call.request(), call.client(), self.host, &self.ledger);
+            self.put(request, call, time_ns);
         }
     }
 
-    fn put(&mut self, asked: Asked, call: DeferredCall, since_ns: u64) {
+    fn put(&mut self, request: ParsedRequest, call: DeferredCall, since_ns: u64) {
         let mut ledger = self.ledger.lock();
         ledger.kept += 1;
         let draw = &mut self.generator;
-        let (may_last, delay_ns) = (draw.chance(KEPT_TO_THE_END), one_of(draw, &KEPT_NS));
+        let (may_last, delay_ns) = (draw.chance(KEPT_UNTIL_ABANDONED), one_of(draw, &KEPT_NS));
         let is_full = self.kept.len() >= KEPT_MAX;
         let due_ns = self.clock.now_ns() + if is_full { 0 } else { delay_ns };
-        let fate = match draw.chance(LET_GO) {
-            _ if may_last && !is_full && ledger.is_impatient(asked.call) => Fate::Kept,
-            true => Fate::LetGo(due_ns),
+        let fate = match draw.chance(DROPPED_SHARE) {
+            _ if may_last && !is_full && ledger.is_impatient(request.call) => Fate::Kept,
+            true => Fate::Dropped(due_ns),
             false => Fate::Answered(due_ns),
         };
-        self.kept.push(Kept { asked, call, fate, since_ns, is_abandoned: false });
+        self.kept.push(KeptCall { request, call, fate, since_ns, is_abandoned: false });
     }
 
     /// Answers or drops the calls that are due.
@@ -135,19 +135,19 @@ impl Shelf {
         }
     }
 
-    fn end(&mut self, rpc: &mut Endpoint, kept: Kept) {
-        let Kept { asked, call, fate, .. } = kept;
+    fn end(&mut self, rpc: &mut Endpoint, kept: KeptCall) {
+        let KeptCall { request, call, fate, .. } = kept;
         // The request must still be what it was when it came, however long ago that was.
-        let again = Asked::read(call.request());
-        let is_same = again.is_intact && again.call == asked.call;
+        let again = ParsedRequest::read(call.request());
+        let is_same = again.is_intact && again.call == request.call;
         if !is_same {
-            self.ledger.lock().complain(|| format!("the request of call {} changed while it was kept", asked.call));
+            self.ledger.lock().complain(|| format!("the request of call {} changed while it was kept", request.call));
         }
-        if matches!(fate, Fate::LetGo(_)) {
-            self.ledger.lock().drop_unanswered(asked.call);
+        if matches!(fate, Fate::Dropped(_)) {
+            self.ledger.lock().drop_unanswered(request.call);
             return drop(call);
         }
-        let answer = asked.answer();
+        let answer = request.answer();
         match self.generator.below(4) {
             0 => call.reply(&answer),
             1 => call.reply_up_to(answer.len() + 7, |_, target| {
@@ -158,71 +158,74 @@ impl Shelf {
         }
     }
 
-    /// Checks what calls report of their clients, after the turn that began at `turned`.
-    pub fn look(&mut self, rpc: &Endpoint, now: Moment, turned: Turned) {
+    /// Checks what calls report of their clients, after the turn that began at `turn_start`.
+    pub fn check(&mut self, rpc: &Endpoint, now: Moment, turn_start: TurnStart) {
         let now_ns = self.clock.now_ns();
         let shared = self.ledger.clone();
         let mut ledger = shared.lock();
-        let mut waited_for: BTreeMap<ClientId, usize> = BTreeMap::new();
+        let mut waiting: BTreeMap<ClientId, usize> = BTreeMap::new();
         for kept in &mut self.kept {
-            let (number, client) = (kept.asked.call, kept.call.client());
+            let (number, client) = (kept.request.call, kept.call.client());
             let was_abandoned = kept.is_abandoned;
-            let is_there = rpc.session_to(client) != Err(CallBackError::NoSuchClient);
+            let is_connected = rpc.session_to(client) != Err(CallBackError::NoSuchClient);
             kept.is_abandoned = kept.call.is_abandoned();
             if kept.is_abandoned {
                 if !was_abandoned {
-                    ledger.abandon(number, is_there, now.time_ns);
+                    ledger.abandon(number, is_connected, now.time_ns);
                 }
                 if matches!(kept.fate, Fate::Kept) {
                     // Some are answered nevertheless.
                     let late_ns = now_ns + one_of(&mut self.generator, &KEPT_NS);
                     let answers = self.generator.chance(0.5);
-                    kept.fate = if answers { Fate::Answered(late_ns) } else { Fate::LetGo(late_ns) };
+                    kept.fate = if answers { Fate::Answered(late_ns) } else { Fate::Dropped(late_ns) };
                 }
                 continue;
             }
-            *waited_for.entry(client).or_default() += 1;
-            if let Some(why) = kept.must_be_abandoned(&ledger, is_there, was_abandoned, now, turned) {
+            *waiting.entry(client).or_default() += 1;
+            if let Some(why) = kept.why_abandon(&ledger, is_connected, was_abandoned, now, turn_start) {
                 ledger.complain(|| format!("call {number}, which host {} keeps, is not abandoned, {why}", self.host));
             }
         }
-        if let Some((client, calls)) = waited_for.iter().find(|(_, calls)| **calls > self.slots) {
+        if let Some((client, calls)) = waiting.iter().find(|(_, calls)| **calls > self.slots) {
             let (host, slots) = (self.host, self.slots);
             ledger.complain(|| format!("host {host} keeps {calls} calls of {client:?}, which has {slots} slots"));
         }
     }
 }
 
-impl Kept {
+impl KeptCall {
     fn due_ns(&self) -> Option<u64> {
         match self.fate {
-            Fate::Answered(due_ns) | Fate::LetGo(due_ns) => Some(due_ns),
+            Fate::Answered(due_ns) | Fate::Dropped(due_ns) => Some(due_ns),
             Fate::Kept => None,
         }
     }
 
     /// Reason why the call should be abandoned although it is not, if there is one.
-    fn must_be_abandoned(
+    fn why_abandon(
         &self,
         ledger: &Ledger,
-        is_there: bool,
+        is_connected: bool,
         was_abandoned: bool,
         now: Moment,
-        turned: Turned,
+        turn_start: TurnStart,
     ) -> Option<&'static str> {
         if was_abandoned {
             return Some("and it was");
         }
-        if !is_there {
+        if !is_connected {
             return Some("and its client has left");
         }
-        if self.call.deadline_ns().is_some_and(|deadline_ns| turned.host_ns >= deadline_ns.saturating_add(DEADLINE_NS))
+        if self
+            .call
+            .deadline_ns()
+            .is_some_and(|deadline_ns| turn_start.host_ns >= deadline_ns.saturating_add(DEADLINE_NS))
         {
             return Some("and its deadline has passed");
         }
         // A cancellation finds a call only if it was sent after the call had come.
-        let stopped = ledger.stopped(self.asked.call).filter(|stopped| stopped.time_ns > self.since_ns)?;
-        let has_come = stopped.lost == now.lost && turned.time_ns >= stopped.time_ns + ARRIVAL_NS;
-        has_come.then_some("and its client has said that it does not wait")
+        let stopped = ledger.stopped(self.request.call).filter(|stopped| stopped.time_ns > self.since_ns)?;
+        let has_arrived = stopped.lost == now.lost && turn_start.time_ns >= stopped.time_ns + ARRIVAL_NS;
+        has_arrived.then_some("and its client has said that it does not wait")
     }
 }

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use sinew_fabric::{Address, Clock, Generator, SeededGenerator};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{Call, RequestType, SessionEvent, SessionId};
-use sinew_sim::{Actor, Doing, SimClock};
+use sinew_sim::{Actor, ActorState, SimClock};
 
 use super::Group;
 use super::file::REQUEST_LEN_MIN;
@@ -44,7 +44,7 @@ impl Default for Tally {
 }
 
 /// A server that the client calls.
-struct Way {
+struct ServerSession {
     /// Name of its host.
     server: String,
     address: Address,
@@ -57,13 +57,13 @@ enum State {
     Opening(SessionId),
     Open(SessionId),
     /// The session has ended, for this reason.
-    Gone(String),
+    Ended(String),
 }
 
 /// A call in flight.
 #[derive(Clone, Copy)]
-struct Flight {
-    way: usize,
+struct CallInFlight {
+    server_index: usize,
     /// When the call arrived.
     began_ns: u64,
 }
@@ -76,14 +76,14 @@ pub struct LoadClient {
     group: Rc<Group>,
     /// Time at which all clients begin, once it is known; they are woken then.
     origin_ns: Rc<Cell<Option<u64>>>,
-    ways: Vec<Way>,
-    /// Indices of the ways that are open.
+    server_sessions: Vec<ServerSession>,
+    /// Indices of the sessions that are open.
     open: Vec<usize>,
     opening: usize,
-    asked: usize,
+    calls_made: usize,
     /// Tags of calls that are not in flight, with their buffers.
     idle: Vec<(usize, MessageBuffer, MessageBuffer)>,
-    flights: Vec<Option<Flight>>,
+    flights: Vec<Option<CallInFlight>>,
     /// When the next call arrives, if calls come at a rate.
     due_ns: Option<u64>,
     tally: Rc<RefCell<Tally>>,
@@ -111,10 +111,13 @@ impl LoadClient {
             generator: SeededGenerator::new(seed),
             group: Rc::clone(group),
             origin_ns: Rc::clone(origin_ns),
-            ways: servers.into_iter().map(|(server, address)| Way { server, address, state: State::Closed }).collect(),
+            server_sessions: servers
+                .into_iter()
+                .map(|(server, address)| ServerSession { server, address, state: State::Closed })
+                .collect(),
             open: Vec::new(),
             opening: 0,
-            asked: 0,
+            calls_made: 0,
             idle: (0..group.window).map(buffers).collect::<Result<_, _>>()?,
             flights: vec![None; group.window],
             due_ns: None,
@@ -135,17 +138,17 @@ impl LoadClient {
 
     /// All sessions, open or not.
     pub fn sessions(&self) -> usize {
-        self.ways.len()
+        self.server_sessions.len()
     }
 
     /// Whether a session could not be opened, or has ended.
     pub fn has_lost(&self) -> bool {
-        self.ways.iter().any(|way| matches!(way.state, State::Gone(_)))
+        self.server_sessions.iter().any(|way| matches!(way.state, State::Ended(_)))
     }
 
     /// Rates that congestion control allows its sessions, in bytes per second.
     pub fn rates(&self) -> impl Iterator<Item = f64> {
-        self.open.iter().filter_map(|way| match self.ways[*way].state {
+        self.open.iter().filter_map(|way| match self.server_sessions[*way].state {
             State::Open(session) => self.rpc.session_rate(session),
             _ => None,
         })
@@ -154,16 +157,16 @@ impl LoadClient {
     /// Describes what it waits for, beside the time.
     pub fn waits_for(&self) -> Option<String> {
         let going = self.flights.iter().flatten();
-        if let Some(oldest) = going.clone().min_by_key(|flight| flight.began_ns) {
-            let (calls, server) = (going.count(), &self.ways[oldest.way].server);
+        if let Some(oldest) = going.clone().min_by_key(|call| call.began_ns) {
+            let (calls, server) = (going.count(), &self.server_sessions[oldest.server_index].server);
             let ms = self.clock.now_ns().saturating_sub(oldest.began_ns) as f64 / 1e6;
             return Some(format!("the answers to {calls} calls, the oldest to {server} and {ms:.3} ms old"));
         }
-        let lost = self.ways.iter().find_map(|way| match &way.state {
-            State::Gone(why) => Some(format!("a session with {}: {why}", way.server)),
+        let lost = self.server_sessions.iter().find_map(|way| match &way.state {
+            State::Ended(why) => Some(format!("a session with {}: {why}", way.server)),
             _ => None,
         });
-        let opening = self.ways.iter().find(|way| matches!(way.state, State::Opening(_) | State::Closed));
+        let opening = self.server_sessions.iter().find(|way| matches!(way.state, State::Opening(_) | State::Closed));
         if self.open.is_empty() { lost } else { None }
             .or_else(|| opening.map(|way| format!("a session with {}", way.server)))
     }
@@ -173,15 +176,15 @@ impl LoadClient {
     }
 
     fn open_sessions(&mut self) {
-        while self.asked < self.ways.len() && self.opening < OPENING_MAX {
-            let way = &mut self.ways[self.asked];
-            self.asked += 1;
-            way.state = match self.rpc.begin_connect(&way.address) {
+        while self.calls_made < self.server_sessions.len() && self.opening < OPENING_MAX {
+            let server = &mut self.server_sessions[self.calls_made];
+            self.calls_made += 1;
+            server.state = match self.rpc.begin_connect(&server.address) {
                 Ok(session) => {
                     self.opening += 1;
                     State::Opening(session)
                 }
-                Err(error) => State::Gone(error.to_string()),
+                Err(error) => State::Ended(error.to_string()),
             };
         }
     }
@@ -190,34 +193,34 @@ impl LoadClient {
         while let Some(event) = self.rpc.poll_event() {
             let (session, state) = match event {
                 SessionEvent::Connected(session) => (session, State::Open(session)),
-                SessionEvent::ConnectFailed { session, error } => (session, State::Gone(error.to_string())),
-                SessionEvent::Lost { session, cause, .. } => (session, State::Gone(cause.to_string())),
-                SessionEvent::Disconnected(session) => (session, State::Gone("it was closed".to_owned())),
+                SessionEvent::ConnectFailed { session, error } => (session, State::Ended(error.to_string())),
+                SessionEvent::Lost { session, cause, .. } => (session, State::Ended(cause.to_string())),
+                SessionEvent::Disconnected(session) => (session, State::Ended("it was closed".to_owned())),
             };
-            let is_it = |way: &Way| way.state == State::Opening(session) || way.state == State::Open(session);
-            let Some(at) = self.ways.iter().position(is_it) else { continue };
-            self.opening -= usize::from(matches!(self.ways[at].state, State::Opening(_)));
-            self.open.retain(|way| *way != at);
+            let is_it = |way: &ServerSession| way.state == State::Opening(session) || way.state == State::Open(session);
+            let Some(index) = self.server_sessions.iter().position(is_it) else { continue };
+            self.opening -= usize::from(matches!(self.server_sessions[index].state, State::Opening(_)));
+            self.open.retain(|way| *way != index);
             if let State::Open(_) = state {
-                self.open.push(at);
+                self.open.push(index);
             }
-            self.ways[at].state = state;
+            self.server_sessions[index].state = state;
         }
     }
 
     fn see_completions(&mut self) {
         let mut tally = self.tally.borrow_mut();
-        while let Some(over) = self.rpc.poll_completion() {
-            let tag = over.tag as usize;
-            let Some(flight) = self.flights[tag].take() else { continue };
-            match over.result {
+        while let Some(completion) = self.rpc.poll_completion() {
+            let tag = completion.tag as usize;
+            let Some(call) = self.flights[tag].take() else { continue };
+            match completion.result {
                 Ok(()) => {
                     tally.calls += 1;
-                    tally.latency.saturating_record(self.clock.now_ns().saturating_sub(flight.began_ns));
+                    tally.latency.saturating_record(self.clock.now_ns().saturating_sub(call.began_ns));
                 }
                 Err(_) => tally.failed += 1,
             }
-            self.idle.push((tag, over.request, over.response));
+            self.idle.push((tag, completion.request, completion.response));
         }
         while let Some(rtt_ns) = self.rpc.poll_rtt_ns() {
             tally.rtt.saturating_record(rtt_ns);
@@ -266,14 +269,14 @@ impl LoadClient {
         }
         let Some((tag, mut request, response)) = self.idle.pop() else { return false };
         let way = self.open[self.generator.below(self.open.len() as u64) as usize];
-        let State::Open(session) = self.ways[way].state else { return false };
+        let State::Open(session) = self.server_sessions[way].state else { return false };
         let (request_chance, response_chance) = (self.chance(), self.chance());
         let len = self.group.request.draw(request_chance);
         let response_len = self.group.response.draw(response_chance) as u32;
         request.resize(len).expect("its buffer has room for the longest");
         request[..REQUEST_LEN_MIN].copy_from_slice(&response_len.to_le_bytes());
         match self.rpc.enqueue_request(session, CALL, request, response, tag as u64) {
-            Ok(_) => self.flights[tag] = Some(Flight { way, began_ns }),
+            Ok(_) => self.flights[tag] = Some(CallInFlight { server_index: way, began_ns }),
             Err(rejected) => {
                 // The session has just ended; an event will say so.
                 self.tally.borrow_mut().failed += 1;
@@ -286,13 +289,13 @@ impl LoadClient {
 }
 
 impl Actor for LoadClient {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         self.see_events();
         self.open_sessions();
         self.see_completions();
         let next_ns = self.begin_calls();
         match (turn(&mut self.rpc), next_ns) {
-            (Doing::Idle, Some(next_ns)) => Doing::IdleUntil(next_ns),
+            (ActorState::Idle, Some(next_ns)) => ActorState::IdleUntil(next_ns),
             (doing, _) => doing,
         }
     }

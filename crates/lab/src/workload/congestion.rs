@@ -5,7 +5,7 @@ use serde_spanned::Spanned;
 use sinew_rpc::{Algorithm, Congestion, DcqcnConfig, SwiftConfig, TimelyConfig};
 use sinew_sim::{Fields, FileError, Topology};
 
-use super::place::Place;
+use super::place::EntryPlace;
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -62,11 +62,11 @@ pub const FIELDS: Fields = Fields {
 ///
 /// [`FileError`] when the algorithm relies on marks, and no switch marks packets.
 pub fn check(text: &str, entry: &Spanned<Entry>, topology: &Topology) -> Result<(), FileError> {
-    let is_deaf =
+    let ignores_marks =
         entry.get_ref().algorithm == Name::Dcqcn && topology.switches.iter().all(|switch| switch.ecn.is_none());
     let expected = "it goes by marks, and no switch of the topology marks packets: give its switches ecn = {}, or choose timely or swift, \
                     which go by round trips";
-    Place { text, entry: entry.span() }.need(!is_deaf, "algorithm", "dcqcn here", expected)
+    EntryPlace { text, entry: entry.span() }.need(!ignores_marks, "algorithm", "dcqcn here", expected)
 }
 
 /// A field with its value, the value's bounds, the factor to the parameter's unit, and the parameter; none if the
@@ -85,7 +85,7 @@ struct Field<'a> {
 ///
 /// [`FileError`] when a parameter makes no sense or belongs to another algorithm.
 pub fn read(text: &str, entry: &Spanned<Entry>) -> Result<Option<Congestion>, FileError> {
-    let (place, entry) = (Place { text, entry: entry.span() }, entry.get_ref());
+    let (place, entry) = (EntryPlace { text, entry: entry.span() }, entry.get_ref());
     let (mut timely, mut swift, mut dcqcn) = (TimelyConfig::default(), SwiftConfig::default(), DcqcnConfig::default());
     let mut times =
         [timely.low_ns, timely.high_ns, timely.min_rtt_ns, swift.target_ns, swift.scaling_ns].map(|ns| ns as f64);

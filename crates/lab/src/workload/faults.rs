@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_spanned::Spanned;
 use sinew_sim::{Fields, FileError, LinkFaults, LinkId, Network, Topology};
 
-use super::place::Place;
+use super::place::EntryPlace;
 
 /// Most entries in a file.
 const FAULTS_MAX: usize = 1000;
@@ -27,12 +27,12 @@ pub struct Fault {
     /// Its end, in ns since all sessions were open.
     pub stop_ns: u64,
     /// Kind of fault.
-    pub trouble: Trouble,
+    pub kind: FaultKind,
 }
 
 /// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Trouble {
+pub enum FaultKind {
     /// The link carries nothing.
     Down,
     /// Some packets are lost, corrupted, duplicated or held up.
@@ -83,10 +83,10 @@ pub fn read(text: &str, entries: &[Spanned<Entry>], topology: &Topology, end_ns:
     let mut taken: BTreeMap<(LinkId, usize), Vec<Range<u64>>> = BTreeMap::new();
     let mut faults = Vec::new();
     for entry in entries {
-        let (place, entry) = (Place { text, entry: entry.span() }, entry.get_ref());
+        let (place, entry) = (EntryPlace { text, entry: entry.span() }, entry.get_ref());
         let expected = format!("{FAULTS_MAX} at most");
         place.need(faults.len() < FAULTS_MAX, "link", "of so many faults", &expected)?;
-        let fault = one(&place, entry, topology, end_ns)?;
+        let fault = read_entry(&place, entry, topology, end_ns)?;
         for lane in &fault.lanes {
             let times = taken.entry(*lane).or_default();
             if times.iter().any(|other| fault.start_ns < other.end && other.start < fault.stop_ns) {
@@ -100,7 +100,7 @@ pub fn read(text: &str, entries: &[Spanned<Entry>], topology: &Topology, end_ns:
     Ok(faults)
 }
 
-fn one(place: &Place<'_>, entry: &Entry, topology: &Topology, end_ns: u64) -> Result<Fault, FileError> {
+fn read_entry(place: &EntryPlace<'_>, entry: &Entry, topology: &Topology, end_ns: u64) -> Result<Fault, FileError> {
     let [from, to] = &entry.link[..] else {
         return Err(
             place.error("link", "link: the names of two nodes are needed, such as [\"tor0\", \"spine\"]".to_owned())
@@ -112,16 +112,16 @@ fn one(place: &Place<'_>, entry: &Entry, topology: &Topology, end_ns: u64) -> Re
     let expected = format!("before the end, at {} ms", end_ns as f64 / 1e6);
     place.need(start_ns < end_ns, "from_ms", &entry.from_ms.to_string(), &expected)?;
     place.need(start_ns < stop_ns, "until_ms", &(stop_ns as f64 / 1e6).to_string(), "later than from_ms")?;
-    let trouble = trouble(place, entry)?;
+    let kind = read_kind(place, entry)?;
     let number = entry.number.map_or_else(String::new, |number| format!(", number {number}"));
     let ends = if entry.one_way { format!("from {from} to {to}") } else { format!("of {from} and {to}") };
-    let what = if trouble == Trouble::Down { "down" } else { "faulty" };
-    Ok(Fault { name: format!("link {ends}{number}: {what}"), lanes, start_ns, stop_ns, trouble })
+    let what = if kind == FaultKind::Down { "down" } else { "faulty" };
+    Ok(Fault { name: format!("link {ends}{number}: {what}"), lanes, start_ns, stop_ns, kind })
 }
 
 /// Directions of links that an entry is about.
 fn lanes(
-    place: &Place<'_>,
+    place: &EntryPlace<'_>,
     entry: &Entry,
     [from, to]: [&str; 2],
     topology: &Topology,
@@ -147,7 +147,7 @@ fn lanes(
     Ok(if entry.one_way { chosen.to_vec() } else { chosen.iter().flat_map(both).collect() })
 }
 
-fn trouble(place: &Place<'_>, entry: &Entry) -> Result<Trouble, FileError> {
+fn read_kind(place: &EntryPlace<'_>, entry: &Entry) -> Result<FaultKind, FileError> {
     let chances = [
         ("loss", entry.loss),
         ("corruption", entry.corruption),
@@ -164,11 +164,11 @@ fn trouble(place: &Place<'_>, entry: &Entry) -> Result<Trouble, FileError> {
     let is_alone = entry.reordering_us.is_some() && entry.reordering.is_none();
     place.need(!is_alone, "reordering_us", "alone", "reordering says how many packets are held up")?;
     if chances.iter().all(|(_, chance)| chance.is_none()) {
-        return Ok(Trouble::Down);
+        return Ok(FaultKind::Down);
     }
     let [loss, corruption, duplication, reordering] = chances.map(|(_, chance)| chance.unwrap_or(0.0));
     let reordering_ns = (us * 1e3).round() as u64;
-    Ok(Trouble::Faults(LinkFaults { loss, corruption, duplication, reordering, reordering_ns }))
+    Ok(FaultKind::Faults(LinkFaults { loss, corruption, duplication, reordering, reordering_ns }))
 }
 
 /// Beginnings and ends of faults that are still to come.
@@ -196,9 +196,9 @@ impl<'a> FaultPlan<'a> {
     pub fn apply(&mut self, network: &Network, now_ns: u64) {
         while let Some((_, begins, fault)) = self.changes.pop_if(|(time_ns, ..)| *time_ns <= now_ns) {
             for (link, direction) in fault.lanes.iter().copied() {
-                match fault.trouble {
-                    Trouble::Down => network.set_link_up(link, direction, !begins),
-                    Trouble::Faults(faults) => {
+                match fault.kind {
+                    FaultKind::Down => network.set_link_up(link, direction, !begins),
+                    FaultKind::Faults(faults) => {
                         network.set_faults(link, direction, if begins { faults } else { LinkFaults::default() });
                     }
                 }
@@ -255,14 +255,14 @@ reordering = 1
 link = ["node2", "switch"]
 "#;
         let [down, faults, to_the_end] = &parse(text).unwrap()[..] else { panic!("three faults") };
-        assert_eq!((down.start_ns, down.stop_ns, down.trouble), (2_000_000, 3_500_000, Trouble::Down));
+        assert_eq!((down.start_ns, down.stop_ns, down.kind), (2_000_000, 3_500_000, FaultKind::Down));
         // The fault is given from the spine, and the links were made the other way round.
         assert_eq!(down.lanes, [(LinkId(3), 1), (LinkId(3), 0), (LinkId(4), 1), (LinkId(4), 0)]);
         assert_eq!(down.name, "link of spine and switch: down");
         assert_eq!((faults.start_ns, faults.stop_ns, &faults.lanes[..]), (0, 2_000_000, &[(LinkId(4), 0)][..]));
         assert_eq!(faults.name, "link from switch to spine, number 1: faulty");
         let expected = LinkFaults { loss: 0.5, reordering: 1.0, reordering_ns: 10_000, ..LinkFaults::default() };
-        assert_eq!(faults.trouble, Trouble::Faults(expected));
+        assert_eq!(faults.kind, FaultKind::Faults(expected));
         assert_eq!((to_the_end.stop_ns, to_the_end.lanes.len()), (10_000_000, 2));
     }
 

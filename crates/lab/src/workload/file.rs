@@ -8,7 +8,7 @@ use sinew_rpc::{Recovery, Timeout};
 use sinew_sim::{Fields, FileError, HostId, NodeId, Topology};
 use sinew_wire::{HEADER_LEN, PACKETS_MAX};
 
-use super::place::{MS_MAX, Place};
+use super::place::{EntryPlace, MS_MAX};
 use super::{Curve, Group, Sizes, Workload, congestion, faults};
 
 /// Shortest time that is measured, in ms.
@@ -180,7 +180,7 @@ impl Workload {
     /// [`FileError`], with the line, and the field if one is to blame; for a file that is named, with both lines.
     pub fn parse_with(text: &str, topology: &Topology, read: ReadFile<'_>) -> Result<Self, FileError> {
         let file: File = FileError::read(text, &FIELDS)?;
-        let top = Place { text, entry: 0..0 };
+        let top = EntryPlace { text, entry: 0..0 };
         let workload = Self {
             warm_up_ns: top.time_ns("warm_up_ms", file.warm_up_ms, 0.0)?,
             duration_ns: top.time_ns("duration_ms", file.duration_ms, MS_MIN)?,
@@ -226,7 +226,7 @@ impl Workload {
 pub type ReadFile<'a> = &'a mut dyn FnMut(&str) -> Result<String, String>;
 
 fn sizes_of(
-    place: &Place<'_>,
+    place: &EntryPlace<'_>,
     field: &str,
     entry: &SizesEntry,
     least: usize,
@@ -262,7 +262,7 @@ fn sizes_of(
     }
 }
 
-fn hosts_of(place: &Place<'_>, field: &str, hosts: &Hosts, topology: &Topology) -> Result<Vec<HostId>, FileError> {
+fn hosts_of(place: &EntryPlace<'_>, field: &str, hosts: &Hosts, topology: &Topology) -> Result<Vec<HostId>, FileError> {
     let find = |name: &str| {
         let found = topology.find_host(name);
         found.ok_or_else(|| place.error(field, format!("{field}: the topology has no host named `{name}`")))
@@ -304,7 +304,7 @@ fn data_per_packet(topology: &Topology) -> usize {
 
 impl Reader<'_> {
     fn group(&mut self, text: &str, entry: &Spanned<GroupEntry>, read: ReadFile<'_>) -> Result<(), FileError> {
-        let (place, entry) = (Place { text, entry: entry.span() }, entry.get_ref());
+        let (place, entry) = (EntryPlace { text, entry: entry.span() }, entry.get_ref());
         FileError::check_name(text, &place.entry, &entry.name)?;
         place.need(self.names.insert(entry.name.clone()), "name", &entry.name, "another group has that name")?;
         let end_ms = self.workload.end_ns() as f64 / 1e6;
@@ -348,7 +348,7 @@ impl Reader<'_> {
     }
 
     /// Checks that the simulating machine can hold the group, beside those before it.
-    fn count(&mut self, place: &Place<'_>, group: &Group) -> Result<(), FileError> {
+    fn count(&mut self, place: &EntryPlace<'_>, group: &Group) -> Result<(), FileError> {
         let clients = group.hosts.len().saturating_mul(group.endpoints);
         let servers = group.servers.len().saturating_mul(group.server_endpoints);
         self.endpoints = self.endpoints.saturating_add(clients).saturating_add(servers);

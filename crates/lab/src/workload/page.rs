@@ -1,7 +1,7 @@
 //! A workload's report as an HTML page.
 
 use super::report::{GroupReport, Percentiles, Report};
-use crate::html::{Panel, Shade, escaped, page, panels, paragraph, table, tiles};
+use crate::html::{MarkedSpan, Panel, escaped, page, panels, paragraph, table, tiles};
 use sinew_harness::units::figure;
 
 /// Most panels of a kind that are drawn, so that a page for thousands of groups stays readable.
@@ -87,9 +87,9 @@ fn front(what: &str, report: &Report, warnings: &[String]) -> String {
     text
 }
 
-fn shades(report: &Report) -> Vec<Shade> {
-    let warm = Shade { name: "warm-up".to_owned(), from: 0.0, to: ms(report.warm_up_ns), is_fault: false };
-    let faults = report.faults.iter().map(|fault| Shade {
+fn shades(report: &Report) -> Vec<MarkedSpan> {
+    let warm = MarkedSpan { name: "warm-up".to_owned(), from: 0.0, to: ms(report.warm_up_ns), is_fault: false };
+    let faults = report.faults.iter().map(|fault| MarkedSpan {
         name: fault.name.clone(),
         from: ms(fault.start_ns),
         to: ms(fault.stop_ns),

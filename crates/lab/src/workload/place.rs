@@ -8,12 +8,12 @@ use sinew_sim::FileError;
 pub const MS_MAX: f64 = 60_000.0;
 
 /// A part of the file, to which errors refer.
-pub struct Place<'a> {
+pub struct EntryPlace<'a> {
     pub text: &'a str,
     pub entry: Range<usize>,
 }
 
-impl Place<'_> {
+impl EntryPlace<'_> {
     pub fn error(&self, field: &str, problem: String) -> FileError {
         FileError::at(self.text, &self.entry, field, problem)
     }

@@ -102,7 +102,7 @@ impl Board {
     }
 
     /// Declares that the receiver is awake.
-    pub fn awake(&mut self) {
+    pub fn end_sleep(&mut self) {
         self.word(SLEEP_WORD).swap(self.sleeps << 2, Ordering::Relaxed);
     }
 }

@@ -20,12 +20,12 @@ pub struct Consumer {
     words: Words,
     mask: u64,
     /// Position of the next line to read.
-    at: u64,
-    /// Value of `at` that the producer was last told.
+    position: u64,
+    /// Value of `position` that the producer was last told.
     given_back: u64,
     /// Bound below which a word's plain length marks a packet of one line; 0 once the ring is broken, so that no packet
     /// is taken.
-    one_line_below: u64,
+    plain_len_limit: u64,
     /// Whether the producer is safe code of this process.
     trusted: bool,
 }
@@ -42,9 +42,9 @@ impl Consumer {
         (valid_lines(lines) && words.count() == bytes_for(lines) / 8).then(|| Self {
             words,
             mask: lines as u64 - 1,
-            at: 0,
+            position: 0,
             given_back: 0,
-            one_line_below: FULL_LINE as u64 + 1,
+            plain_len_limit: FULL_LINE as u64 + 1,
             trusted,
         })
     }
@@ -59,37 +59,37 @@ impl Consumer {
         // SAFETY: the mask keeps the line inside the ring; nobody holds a slice over a line that was not taken yet.
         // Acquire: the packet's bytes are visible once its word is. Partners: the release stores in `Producer::submit`
         // and `Producer::revoke`.
-        unsafe { self.words.word(self.byte(self.at) / 8) }.load(Ordering::Acquire)
+        unsafe { self.words.word(self.byte(self.position) / 8) }.load(Ordering::Acquire)
     }
 
     /// Whether there is nothing to take now.
     #[inline]
     pub fn is_empty(&self) -> bool {
         let word = self.word_at();
-        self.is_broken() || word == 0 || word as u32 != self.at as u32
+        self.is_broken() || word == 0 || word as u32 != self.position as u32
     }
 
     /// Whether the producer has published nothing since the last [`Self::take`] that found nothing: a load of one word.
     /// (`false` says less than it does from [`Self::is_empty`]: there may still be nothing to take.)
     #[inline(always)]
     pub fn has_nothing_new(&self) -> bool {
-        self.word_at() as u32 != self.at as u32
+        self.word_at() as u32 != self.position as u32
     }
 
     /// Takes the next packet. Its bytes stay unchanged until [`Self::give_back`].
     #[inline(always)]
     pub fn take(&mut self) -> Option<Taken> {
-        let position = self.at;
+        let position = self.position;
         let at = self.byte(position);
         let word = self.word_at();
         if word as u32 != position as u32 {
             return None;
         }
         // The fast path of nearly all packets: one line, described fully by its word.
-        if plain_len(word) < self.one_line_below {
-            self.at = position + 1;
+        if plain_len(word) < self.plain_len_limit {
+            self.position = position + 1;
             // SAFETY: the word's kind is not zero, so the word is not.
-            return Some(Taken { at: at + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } });
+            return Some(Taken { offset: at + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } });
         }
         self.take_any(word)
     }
@@ -98,16 +98,16 @@ impl Consumer {
     #[inline(never)]
     fn take_any(&mut self, word: u64) -> Option<Taken> {
         // A clear word has kind 0. A word of another position cannot be here unless the other side put it there.
-        let (told, plain) = (NonZeroU64::new(word)?, NonZeroU64::new(without_burst(word))?);
+        let (full_word, word_without_burst) = (NonZeroU64::new(word)?, NonZeroU64::new(without_burst(word))?);
         if self.is_broken() {
             return None;
         }
         let len = len_of(word);
-        let index = (self.at & self.mask) as usize;
+        let index = (self.position & self.mask) as usize;
         let at = CONTROL_BYTES + index * LINE + WORD;
         // The first word of a burst gives the number of lines written, which are all fetched at once. Lines not yet
         // written are left alone: taking them from the producer just before it writes costs more than it saves.
-        if plain != told {
+        if word_without_burst != full_word {
             let burst = (word >> BURST_SHIFT) as usize;
             let lines = burst.min(self.mask as usize + 1 - index);
             self.words.prefetch_read(CONTROL_BYTES + (index + 1) * LINE, lines - 1);
@@ -117,23 +117,23 @@ impl Consumer {
             KIND_INLINE => {
                 let lines = lines_of(len);
                 if len > INLINE_MAX || index + lines > self.mask as usize + 1 {
-                    return self.break_off();
+                    return self.mark_broken();
                 }
-                self.at += lines as u64;
-                Some(Taken { at, word: plain })
+                self.position += lines as u64;
+                Some(Taken { offset: at, word: word_without_burst })
             }
             KIND_FAR if len <= FAR_HEAD_MAX => {
-                self.at += 1;
-                Some(Taken { at: at + FAR_BYTES, word: told })
+                self.position += 1;
+                Some(Taken { offset: at + FAR_BYTES, word: full_word })
             }
             KIND_REVOKED => {
-                self.at += 1;
+                self.position += 1;
                 // Its claimed length is ignored.
                 let word = NonZeroU64::new(word_of(0, 0, KIND_REVOKED))?;
-                Some(Taken { at, word })
+                Some(Taken { offset: at, word })
             }
             KIND_SKIP => self.skip(len),
-            _ => self.break_off(),
+            _ => self.mark_broken(),
         }
     }
 
@@ -141,25 +141,25 @@ impl Consumer {
     #[cold]
     #[inline(never)]
     fn skip(&mut self, len: usize) -> Option<Taken> {
-        let to_end = self.mask + 1 - (self.at & self.mask);
+        let to_end = self.mask + 1 - (self.position & self.mask);
         // A record leads exactly to the ring's end and is shorter than a packet, so no walk meets two in a row.
         if len as u64 != to_end || to_end >= PACKET_LINES_MAX as u64 {
-            return self.break_off();
+            return self.mark_broken();
         }
-        self.at += to_end;
+        self.position += to_end;
         self.take()
     }
 
     #[cold]
     #[inline(never)]
-    fn break_off(&mut self) -> Option<Taken> {
-        self.one_line_below = 0;
+    fn mark_broken(&mut self) -> Option<Taken> {
+        self.plain_len_limit = 0;
         None
     }
 
     /// Whether the producer broke the rules, so that nothing more will be taken.
     pub fn is_broken(&self) -> bool {
-        self.one_line_below == 0
+        self.plain_len_limit == 0
     }
 
     /// The rest of `taken`, if it is in the producer's arena. Its offset and length are claims of the other side: they
@@ -173,7 +173,7 @@ impl Consumer {
         if !taken.is_far() {
             return None;
         }
-        let at = (taken.at - FAR_BYTES) / 8;
+        let at = (taken.offset - FAR_BYTES) / 8;
         // SAFETY: both words lie in the packet's line, which is ours until given back; `take` checked the kind, so they
         // stand before its bytes. Relaxed: ordered by the acquire of the packet's word.
         let (offset, len) =
@@ -188,11 +188,11 @@ impl Consumer {
     /// No slice from [`Self::bytes_in_place`] is alive.
     #[inline]
     pub unsafe fn give_back(&mut self) {
-        if self.given_back != self.at {
-            self.given_back = self.at;
+        if self.given_back != self.position {
+            self.given_back = self.position;
             // SAFETY: the control words lie in the ring and are never lent. Release: our reads come before the
             // producer's next writes. Partner: the acquire load in `Producer::given_back`.
-            unsafe { self.words.word(HEAD_WORD) }.store(self.at, Ordering::Release);
+            unsafe { self.words.word(HEAD_WORD) }.store(self.position, Ordering::Release);
         }
     }
 
@@ -207,10 +207,10 @@ impl Consumer {
         if taken.is_plain_line() && !cfg!(loom) {
             // This is by far the most common length, passed as a constant: seven loads and stores in a row.
             // SAFETY: the caller's promises; the line lies in the ring.
-            unsafe { self.words.get_words::<{ FULL_LINE / 8 }>(taken.at, target) }
+            unsafe { self.words.get_words::<{ FULL_LINE / 8 }>(taken.offset, target) }
         } else {
             // SAFETY: the caller's promises; `take` checked that the packet's lines lie in the ring.
-            unsafe { self.words.get(taken.at, target, taken.copy_len()) }
+            unsafe { self.words.get(taken.offset, target, taken.copy_len()) }
         }
     }
 
@@ -226,7 +226,7 @@ impl Consumer {
         debug_assert!(self.trusted);
         // SAFETY: the range lies in the ring, and the producer, which keeps the rules, does not write it before it is
         // given back.
-        unsafe { std::slice::from_raw_parts(self.words.address(taken.at), taken.len()) }
+        unsafe { std::slice::from_raw_parts(self.words.address(taken.offset), taken.len()) }
     }
 
     /// Guard that must still hold after the arena bytes of `taken` are copied; `None` when it has none there.
@@ -240,7 +240,7 @@ impl Consumer {
         if !taken.is_far() {
             return None;
         }
-        let line = taken.at - taken.at % LINE;
+        let line = taken.offset - taken.offset % LINE;
         // SAFETY: the line of a taken packet lies in the ring; slices of packets do not cover their words. The caller
         // answers for the lifetime.
         let word = unsafe { &*std::ptr::from_ref(self.words.word(line / 8)) };
@@ -250,7 +250,7 @@ impl Consumer {
     /// The position behind everything taken so far, in lines since the ring was made.
     #[inline]
     pub fn position(&self) -> u64 {
-        self.at
+        self.position
     }
 
     /// A position beyond everything that can have been published by now.

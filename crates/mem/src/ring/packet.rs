@@ -53,7 +53,7 @@ pub(super) const fn plain_len(word: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Byte offset of its ring bytes in the words.
-    pub(super) at: usize,
+    pub(super) offset: usize,
     /// Never zero, so an `Option` of this type fits in two registers.
     pub(super) word: NonZeroU64,
 }
@@ -102,7 +102,7 @@ impl Taken {
             self.len()
         } else {
             // To the end of its last line, which is whole words.
-            lines_of(self.len()) * LINE - self.at % LINE
+            lines_of(self.len()) * LINE - self.offset % LINE
         }
     }
 }

@@ -21,10 +21,10 @@ pub struct Producer {
     head: u64,
     /// Position before which a packet of one line can be written without any check: there is room for it, and the word
     /// behind it needs no clearing. A limit that is too low does no harm.
-    limit: u64,
+    unchecked_limit: u64,
     broken: bool,
     /// Position of the first packet since the last [`Self::submit`]; `tail` when there is none.
-    first: u64,
+    burst_start: u64,
     /// The word that will publish that packet.
     first_word: u64,
     /// One bit for each line: set if the place of its word holds bytes of a packet that started before it.
@@ -44,9 +44,9 @@ impl Producer {
             mask: lines as u64 - 1,
             tail: 0,
             head: 0,
-            limit: lines as u64 - 1,
+            unchecked_limit: lines as u64 - 1,
             broken: false,
-            first: 0,
+            burst_start: 0,
             first_word: 0,
             continued: vec![0; lines.div_ceil(64)],
         })
@@ -86,7 +86,7 @@ impl Producer {
     #[inline(always)]
     pub fn push_full_line(&mut self, head: &[u8], data: &[u8]) -> bool {
         let tail = self.tail;
-        if tail >= self.limit {
+        if tail >= self.unchecked_limit {
             return false;
         }
         let at = self.byte(tail);
@@ -96,12 +96,12 @@ impl Producer {
         if !is_written {
             return false;
         }
-        let told = word_of(tail, FULL_LINE, KIND_INLINE);
-        if tail == self.first {
-            self.first_word = told;
+        let full_word = word_of(tail, FULL_LINE, KIND_INLINE);
+        if tail == self.burst_start {
+            self.first_word = full_word;
         } else {
             // Relaxed: the consumer comes here only through the burst's first packet.
-            word.store(told, Ordering::Relaxed);
+            word.store(full_word, Ordering::Relaxed);
         }
         self.tail = tail + 1;
         true
@@ -115,13 +115,13 @@ impl Producer {
     #[inline(never)]
     pub fn push_any(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
         let len = head.len() + data.len();
-        if len > FULL_LINE || self.tail >= self.limit {
+        if len > FULL_LINE || self.tail >= self.unchecked_limit {
             return self.push_slowly(head, data);
         }
         // SAFETY: the line is free, since `tail` is below the limit, and the consumer does not read it before it is
         // published.
         unsafe { self.put(head, data) };
-        self.hold(word_of(self.tail, len, KIND_INLINE));
+        self.write_word(word_of(self.tail, len, KIND_INLINE));
         self.tail += 1;
         Ok(())
     }
@@ -140,7 +140,7 @@ impl Producer {
         unsafe { self.put(head, data) };
         self.publish(lines, len, KIND_INLINE);
         if lines == 1 {
-            self.find_limit();
+            self.update_limit();
         }
         Ok(())
     }
@@ -197,7 +197,7 @@ impl Producer {
         // One more for the clear word behind the packet.
         let needed = skipped + lines + 1;
         if self.room() < needed {
-            self.look_for_room(needed)?;
+            self.refresh_room(needed)?;
         }
         if skipped > 0 {
             self.publish(skipped, skipped as usize, KIND_SKIP);
@@ -212,7 +212,7 @@ impl Producer {
 
     /// Finds the limit anew: the first line from `tail` on that has no room behind it, or is followed by a word to
     /// clear.
-    fn find_limit(&mut self) {
+    fn update_limit(&mut self) {
         let end = self.head + self.mask;
         let mut next = self.tail + 1;
         while next <= end {
@@ -225,12 +225,12 @@ impl Producer {
             // On to the next 64 lines, or to the ring's first ones.
             next += (64 - index as u64 % 64).min(self.mask + 1 - index as u64);
         }
-        self.limit = end.min(next - 1);
+        self.unchecked_limit = end.min(next - 1);
     }
 
     #[cold]
     #[inline(never)]
-    fn look_for_room(&mut self, needed: u64) -> Result<(), Refused> {
+    fn refresh_room(&mut self, needed: u64) -> Result<(), Refused> {
         // The consumer can make room only if it sees what was queued.
         self.submit();
         self.given_back();
@@ -255,14 +255,14 @@ impl Producer {
             // Relaxed: a later release store, this packet's or its burst's, makes it visible before the packet.
             self.word(next).store(0, Ordering::Relaxed);
         }
-        self.hold(word_of(self.tail, len, kind));
+        self.write_word(word_of(self.tail, len, kind));
         self.tail = next;
     }
 
     /// Writes the word of the packet at `tail`; the burst's first is kept for [`Self::submit`].
     #[inline(always)]
-    fn hold(&mut self, word: u64) {
-        if self.tail == self.first {
+    fn write_word(&mut self, word: u64) {
+        if self.tail == self.burst_start {
             self.first_word = word;
         } else {
             // Relaxed: the consumer comes here only through the burst's first packet.
@@ -273,16 +273,16 @@ impl Producer {
     /// Publishes everything pushed since the last call, at once.
     #[inline]
     pub fn submit(&mut self) {
-        let lines = self.tail - self.first;
+        let lines = self.tail - self.burst_start;
         if lines == 0 {
             return;
         }
         // A burst of one line has no length to announce.
-        let told = if lines == 1 { 0 } else { lines.min(BURST_LINES_MAX) << BURST_SHIFT };
+        let burst_bits = if lines == 1 { 0 } else { lines.min(BURST_LINES_MAX) << BURST_SHIFT };
         // Release: the burst's bytes and words come first. Partner: the acquire load in `Consumer::word_at`.
-        self.word(self.first).store(self.first_word | told, Ordering::Release);
-        self.first = self.tail;
-        if told != 0 {
+        self.word(self.burst_start).store(self.first_word | burst_bits, Ordering::Release);
+        self.burst_start = self.tail;
+        if burst_bits != 0 {
             self.prefetch(lines.min(BURST_LINES_MAX));
         }
     }
@@ -351,11 +351,11 @@ impl Producer {
 
     /// Whether somebody else overwrote the word through which the consumer comes to the oldest packet not yet given
     /// back. The consumer would wait for that packet for ever.
-    pub fn is_spoiled(&mut self) -> bool {
+    pub fn is_overwritten(&mut self) -> bool {
         let oldest = self.given_back();
         // Relaxed: nobody else has any business to write it.
         let word = self.word(oldest).load(Ordering::Relaxed);
-        let stands = word as u32 == oldest as u32 && (KIND_INLINE..=KIND_REVOKED).contains(&kind_of(word));
-        oldest != self.first && !stands
+        let is_intact = word as u32 == oldest as u32 && (KIND_INLINE..=KIND_REVOKED).contains(&kind_of(word));
+        oldest != self.burst_start && !is_intact
     }
 }

@@ -6,7 +6,7 @@ use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 use rustix::fs::FileType as SystemType;
 use rustix::io::Errno;
 
-use crate::files::{Attributes, Kind, LockKind, When};
+use crate::files::{Attributes, Kind, LockKind, TimeChange};
 
 /// Preferred I/O size reported to programs, in bytes: a page, since the kernel also takes it for the block size.
 const BLOCK: u32 = 4096;
@@ -84,10 +84,10 @@ pub(super) fn kind_of_mode(mode: u32) -> Option<Kind> {
     })
 }
 
-pub(super) fn when(time: TimeOrNow) -> When {
+pub(super) fn when(time: TimeOrNow) -> TimeChange {
     match time {
-        TimeOrNow::Now => When::Now,
-        TimeOrNow::SpecificTime(time) => When::At(time),
+        TimeOrNow::Now => TimeChange::Now,
+        TimeOrNow::SpecificTime(time) => TimeChange::At(time),
     }
 }
 

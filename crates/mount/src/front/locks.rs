@@ -2,8 +2,8 @@
 //! the first of them.
 //!
 //! When a file with a `flock` is closed, the kernel releases the lock by a RELEASE request, which `close` does not wait
-//! for. So a lock that may not wait is refused only after [`GRACE`]: by then the RELEASE of a file that the program
-//! closed earlier has arrived.
+//! for. So a lock that may not wait is refused only after [`NO_WAIT_RETRY`]: by then the RELEASE of a file that the
+//! program closed earlier has arrived.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,11 +18,11 @@ use crate::caller;
 use crate::files::{Files, Lock};
 
 /// Pause before the first retry of a lock. It doubles with each retry.
-const FIRST: Duration = Duration::from_millis(1);
+const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// Longest pause between retries: the holder may be on another host, whose release nothing here reports.
-const LONGEST: Duration = Duration::from_millis(64);
+const PAUSE_MAX: Duration = Duration::from_millis(64);
 /// Time for which a lock that may not wait is retried.
-const GRACE: Duration = Duration::from_millis(10);
+const NO_WAIT_RETRY: Duration = Duration::from_millis(10);
 /// Locks that can be waiting at once.
 const WAITERS_MAX: usize = 4096;
 
@@ -34,36 +34,36 @@ struct Waiter {
     pause: Duration,
     due: Instant,
     /// When it is refused, if it may not wait.
-    refused: Option<Instant>,
+    refuse_at: Option<Instant>,
 }
 
 #[derive(Default)]
-struct State {
+struct WaitState {
     waiters: VecDeque<Waiter>,
     has_thread: bool,
-    is_over: bool,
+    has_ended: bool,
 }
 
-struct Common<F> {
+struct LockShared<F> {
     files: Arc<F>,
-    state: Mutex<State>,
+    state: Mutex<WaitState>,
     changed: Condvar,
 }
 
-pub(super) struct Waiting<F>(Arc<Common<F>>);
+pub(super) struct WaitingLocks<F>(Arc<LockShared<F>>);
 
-impl<F: Files> Waiting<F> {
+impl<F: Files> WaitingLocks<F> {
     pub fn new(files: Arc<F>) -> Self {
-        Self(Arc::new(Common { files, state: Mutex::default(), changed: Condvar::new() }))
+        Self(Arc::new(LockShared { files, state: Mutex::default(), changed: Condvar::new() }))
     }
 
     /// Queues a lock. The reply is sent when the lock is granted, when `thread` has a signal pending, or, if the lock
-    /// may not wait, after [`GRACE`].
+    /// may not wait, after [`NO_WAIT_RETRY`].
     pub fn add(&self, ino: u64, lock: Lock, thread: u32, waits: bool, reply: ReplyEmpty) {
         let now = Instant::now();
-        let refused = (!waits).then(|| now + GRACE);
+        let refuse_at = (!waits).then(|| now + NO_WAIT_RETRY);
         let mut state = self.0.lock();
-        if state.waiters.len() >= WAITERS_MAX || state.is_over {
+        if state.waiters.len() >= WAITERS_MAX || state.has_ended {
             return reply.error(Errno::ENOLCK);
         }
         if !state.has_thread {
@@ -74,13 +74,13 @@ impl<F: Files> Waiting<F> {
             }
             state.has_thread = true;
         }
-        state.waiters.push_back(Waiter { ino, lock, thread, reply, pause: FIRST, due: now + FIRST, refused });
+        state.waiters.push_back(Waiter { ino, lock, thread, reply, pause: PAUSE_MIN, due: now + PAUSE_MIN, refuse_at });
         drop(state);
         self.0.changed.notify_one();
     }
 
     /// Retries all waiting locks now, since one may have been released on this mount.
-    pub fn look(&self) {
+    pub fn retry_now(&self) {
         let mut state = self.0.lock();
         if state.waiters.is_empty() {
             return;
@@ -92,26 +92,26 @@ impl<F: Files> Waiting<F> {
     }
 
     pub fn end(&self) {
-        self.0.lock().is_over = true;
+        self.0.lock().has_ended = true;
         self.0.changed.notify_one();
     }
 }
 
-impl<F> Drop for Waiting<F> {
+impl<F> Drop for WaitingLocks<F> {
     fn drop(&mut self) {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).has_ended = true;
         self.0.changed.notify_one();
     }
 }
 
-impl<F: Files> Common<F> {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl<F: Files> LockShared<F> {
+    fn lock(&self) -> MutexGuard<'_, WaitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self) {
         let mut state = self.lock();
-        while !state.is_over {
+        while !state.has_ended {
             let now = Instant::now();
             let Some(at) = state.waiters.iter().position(|waiter| waiter.due <= now) else {
                 let next = state.waiters.iter().map(|waiter| waiter.due - now).min();
@@ -123,26 +123,26 @@ impl<F: Files> Common<F> {
             };
             let Some(waiter) = state.waiters.remove(at) else { continue };
             drop(state);
-            let left = self.ask(waiter);
+            let still_waiting = self.try_lock(waiter);
             state = self.lock();
-            state.waiters.extend(left);
+            state.waiters.extend(still_waiting);
         }
         for waiter in state.waiters.drain(..) {
             waiter.reply.error(Errno::EINTR);
         }
     }
 
-    fn ask(&self, mut waiter: Waiter) -> Option<Waiter> {
-        let asked = Instant::now();
+    fn try_lock(&self, mut waiter: Waiter) -> Option<Waiter> {
+        let tried_at = Instant::now();
         match self.files.set_lock(waiter.ino, &waiter.lock) {
             Ok(()) => waiter.reply.ok(),
             Err(Error::AGAIN) if caller::is_interrupted(waiter.thread) => waiter.reply.error(Errno::EINTR),
-            Err(Error::AGAIN) if waiter.refused.is_some_and(|refused| refused <= asked) => {
+            Err(Error::AGAIN) if waiter.refuse_at.is_some_and(|refused| refused <= tried_at) => {
                 waiter.reply.error(Errno::EAGAIN);
             }
             Err(Error::AGAIN) => {
-                waiter.pause = (2 * waiter.pause).min(LONGEST);
-                waiter.due = asked + waiter.pause;
+                waiter.pause = (2 * waiter.pause).min(PAUSE_MAX);
+                waiter.due = tried_at + waiter.pause;
                 return Some(waiter);
             }
             Err(error) => waiter.reply.error(errno(error)),

@@ -38,7 +38,7 @@ impl Writers {
     }
 
     /// Whether users other than root have the file open for writing.
-    pub fn has_others(&self, ino: u64) -> bool {
+    pub fn has_other_writers(&self, ino: u64) -> bool {
         self.lock().contains_key(&ino)
     }
 }
@@ -53,13 +53,13 @@ mod tests {
         let [read, write, both] = [OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR].map(|flags| flags.bits() as i32);
         writers.opened(0, 5, 1, both);
         writers.opened(7, 5, 2, read);
-        assert!(!writers.has_others(5));
+        assert!(!writers.has_other_writers(5));
         writers.opened(7, 5, 3, write);
         writers.opened(8, 5, 4, both);
         writers.closed(5, 3);
-        assert!(writers.has_others(5) && !writers.has_others(6));
+        assert!(writers.has_other_writers(5) && !writers.has_other_writers(6));
         writers.closed(5, 4);
         writers.closed(5, 4);
-        assert!(!writers.has_others(5));
+        assert!(!writers.has_other_writers(5));
     }
 }

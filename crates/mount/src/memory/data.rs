@@ -4,7 +4,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
 
-use crate::files::{Result, Sought};
+use crate::files::{Result, SeekTarget};
 
 /// Bytes in a chunk, which is either allocated as a whole or a hole.
 pub(super) const CHUNK: u64 = 1 << 20;
@@ -24,16 +24,16 @@ struct Bytes {
 pub(super) struct Data(RwLock<Bytes>);
 
 /// The part of a range that lies in the chunk of its first byte: the chunk's index, and the bounds in it.
-fn part(at: u64, len: u64) -> (usize, usize, usize) {
+fn chunk_part(at: u64, len: u64) -> (usize, usize, usize) {
     let start = at % CHUNK;
     ((at / CHUNK) as usize, start as usize, (start + len).min(CHUNK) as usize)
 }
 
-fn held(chunk: &Chunk) -> RwLockReadGuard<'_, Option<Box<[u8]>>> {
+fn read_chunk(chunk: &Chunk) -> RwLockReadGuard<'_, Option<Box<[u8]>>> {
     chunk.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn changed(chunk: &Chunk) -> RwLockWriteGuard<'_, Option<Box<[u8]>>> {
+fn write_chunk(chunk: &Chunk) -> RwLockWriteGuard<'_, Option<Box<[u8]>>> {
     chunk.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -55,16 +55,16 @@ impl Data {
     }
 
     /// Bytes of memory allocated.
-    pub fn taken(&self) -> u64 {
-        self.bytes().chunks.iter().filter(|chunk| held(chunk).is_some()).count() as u64 * CHUNK
+    pub fn allocated(&self) -> u64 {
+        self.bytes().chunks.iter().filter(|chunk| read_chunk(chunk).is_some()).count() as u64 * CHUNK
     }
 
     pub fn read(&self, at: u64, len: usize, answer: impl FnOnce(Result<&[u8]>)) {
         let bytes = self.bytes();
         let len = (bytes.len.saturating_sub(at)).min(len as u64);
-        let (first, start, end) = part(at, len);
+        let (first, start, end) = chunk_part(at, len);
         if len > 0 && (end - start) as u64 == len {
-            return match held(&bytes.chunks[first]).as_deref() {
+            return match read_chunk(&bytes.chunks[first]).as_deref() {
                 Some(chunk) => answer(Ok(&chunk[start..end])),
                 None => answer(Ok(&vec![0; len as usize])),
             };
@@ -72,8 +72,8 @@ impl Data {
         let mut gathered = Vec::with_capacity(len as usize);
         while (gathered.len() as u64) < len {
             let had = gathered.len() as u64;
-            let (index, start, end) = part(at + had, len - had);
-            match held(&bytes.chunks[index]).as_deref() {
+            let (index, start, end) = chunk_part(at + had, len - had);
+            match read_chunk(&bytes.chunks[index]).as_deref() {
                 Some(chunk) => gathered.extend_from_slice(&chunk[start..end]),
                 None => gathered.resize(gathered.len() + end - start, 0),
             }
@@ -91,11 +91,11 @@ impl Data {
         }
         let mut rest = data;
         while !rest.is_empty() {
-            let (index, start, end) = part(at + (data.len() - rest.len()) as u64, rest.len() as u64);
+            let (index, start, end) = chunk_part(at + (data.len() - rest.len()) as u64, rest.len() as u64);
             let (now, later) = rest.split_at(end - start);
             // The file was truncated meanwhile, as if after this write.
             let Some(chunk) = bytes.chunks.get(index) else { return Ok(()) };
-            changed(chunk).get_or_insert_with(zeros)[start..end].copy_from_slice(now);
+            write_chunk(chunk).get_or_insert_with(zeros)[start..end].copy_from_slice(now);
             rest = later;
         }
         Ok(())
@@ -115,9 +115,9 @@ impl Data {
     }
 
     pub fn set_len(&self, len: u64) -> Result<()> {
-        let was = self.len();
-        if len < was {
-            self.zero(len, was - len);
+        let old_len = self.len();
+        if len < old_len {
+            self.zero(len, old_len - len);
         }
         if len > LEN_MAX {
             return Err(Errno::FBIG);
@@ -134,8 +134,8 @@ impl Data {
         let end = at.saturating_add(len).min(bytes.len);
         let mut at = at;
         while at < end {
-            let (index, start, stop) = part(at, end - at);
-            let mut chunk = changed(&bytes.chunks[index]);
+            let (index, start, stop) = chunk_part(at, end - at);
+            let mut chunk = write_chunk(&bytes.chunks[index]);
             let is_all = start == 0 && (stop as u64 == CHUNK || end == bytes.len);
             if is_all {
                 *chunk = None;
@@ -146,16 +146,16 @@ impl Data {
         }
     }
 
-    pub fn seek(&self, at: u64, what: Sought) -> Result<u64> {
+    pub fn seek(&self, at: u64, target: SeekTarget) -> Result<u64> {
         let bytes = self.bytes();
         if at >= bytes.len {
             return Err(Errno::NXIO);
         }
         let first = (at / CHUNK) as usize;
-        let wanted = |chunk: &Chunk| held(chunk).is_some() == (what == Sought::Data);
+        let wanted = |chunk: &Chunk| read_chunk(chunk).is_some() == (target == SeekTarget::Data);
         match bytes.chunks[first..].iter().position(wanted) {
             Some(behind) => Ok(at.max((first + behind) as u64 * CHUNK)),
-            None if what == Sought::Hole => Ok(bytes.len),
+            None if target == SeekTarget::Hole => Ok(bytes.len),
             None => Err(Errno::NXIO),
         }
     }
@@ -187,10 +187,13 @@ mod tests {
     fn holes_are_found_and_made() {
         let data = Data::default();
         data.write(2 * CHUNK, b"x").unwrap();
-        assert_eq!((data.seek(5, Sought::Hole), data.seek(5, Sought::Data)), (Ok(5), Ok(2 * CHUNK)));
-        assert_eq!((data.seek(2 * CHUNK, Sought::Hole), data.taken()), (Ok(2 * CHUNK + 1), CHUNK));
+        assert_eq!((data.seek(5, SeekTarget::Hole), data.seek(5, SeekTarget::Data)), (Ok(5), Ok(2 * CHUNK)));
+        assert_eq!((data.seek(2 * CHUNK, SeekTarget::Hole), data.allocated()), (Ok(2 * CHUNK + 1), CHUNK));
         data.zero(2 * CHUNK, 5);
-        assert_eq!((data.seek(0, Sought::Data), data.taken(), data.len()), (Err(Errno::NXIO), 0, 2 * CHUNK + 1));
-        assert_eq!(data.seek(3 * CHUNK, Sought::Hole), Err(Errno::NXIO));
+        assert_eq!(
+            (data.seek(0, SeekTarget::Data), data.allocated(), data.len()),
+            (Err(Errno::NXIO), 0, 2 * CHUNK + 1)
+        );
+        assert_eq!(data.seek(3 * CHUNK, SeekTarget::Hole), Err(Errno::NXIO));
     }
 }

@@ -15,20 +15,20 @@ const STAT_BLOCK: u64 = 512;
 /// Entries of a directory, in the order in which they were added.
 #[derive(Default)]
 pub(super) struct Directory {
-    places: HashMap<Vec<u8>, u64>,
+    cookies: HashMap<Vec<u8>, u64>,
     entries: BTreeMap<u64, (Vec<u8>, u64)>,
     last: u64,
 }
 
 impl Directory {
     pub fn get(&self, name: &[u8]) -> Option<u64> {
-        Some(self.entries.get(self.places.get(name)?)?.1)
+        Some(self.entries.get(self.cookies.get(name)?)?.1)
     }
 
     /// Gives a name to an inode, replacing an entry with the same name.
     pub fn insert(&mut self, name: &[u8], ino: u64) {
         let last = &mut self.last;
-        let place = *self.places.entry(name.to_vec()).or_insert_with(|| {
+        let place = *self.cookies.entry(name.to_vec()).or_insert_with(|| {
             *last += 1;
             *last
         });
@@ -36,7 +36,7 @@ impl Directory {
     }
 
     pub fn remove(&mut self, name: &[u8]) -> Option<u64> {
-        Some(self.entries.remove(&self.places.remove(name)?)?.1)
+        Some(self.entries.remove(&self.cookies.remove(name)?)?.1)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -48,7 +48,7 @@ impl Directory {
     }
 
     /// The first entry after a place: its place, name and inode.
-    pub fn behind(&self, place: u64) -> Option<(u64, Vec<u8>, u64)> {
+    pub fn next_after(&self, place: u64) -> Option<(u64, Vec<u8>, u64)> {
         let (place, (name, ino)) = self.entries.range(place.checked_add(1)?..).next()?;
         Some((*place, name.clone(), *ino))
     }
@@ -97,8 +97,8 @@ impl Node {
     }
 
     /// Bytes of memory that it takes.
-    pub fn taken(&self) -> u64 {
-        if let Content::File(data) = &self.content { data.taken() } else { 0 }
+    pub fn allocated(&self) -> u64 {
+        if let Content::File(data) = &self.content { data.allocated() } else { 0 }
     }
 
     pub fn attributes(&self) -> Attributes {
@@ -118,7 +118,7 @@ impl Node {
             gid: self.gid,
             device,
             size,
-            blocks: self.taken() / STAT_BLOCK,
+            blocks: self.allocated() / STAT_BLOCK,
             accessed: self.accessed,
             modified: self.modified,
             changed: self.changed,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 
 use super::medium::Medium;
-use super::trailer::{TRAILER, Trailer, Whose};
+use super::trailer::{TRAILER, Trailer, VolumeIdentity};
 
 /// Reason why a file is refused as a last copy.
 #[derive(Debug, thiserror::Error)]
@@ -42,13 +42,13 @@ pub enum LastCopyError {
         "{} has contents, and is no volume's last copy, or a damaged one: name another file, or move it away",
         path.display()
     )]
-    Other {
+    UnknownContents {
         /// The file.
         path: PathBuf,
     },
     /// It is the copy of a volume with another name.
-    #[error("{} is the last copy of another volume ({}): name another file, or move it away", path.display(), told(*len, *is_complete))]
-    Another {
+    #[error("{} is the last copy of another volume ({}): name another file, or move it away", path.display(), describe_copy(*len, *is_complete))]
+    OtherVolume {
         /// The file.
         path: PathBuf,
         /// Bytes of that volume.
@@ -60,9 +60,9 @@ pub enum LastCopyError {
     #[error(
         "{} is the last copy of another volume of this name, which may be gone, and is not copied over ({}): to keep what it holds, move it away and write it to this volume; or name another file",
         path.display(),
-        told(*len, *is_complete)
+        describe_copy(*len, *is_complete)
     )]
-    Precious {
+    OlderVolume {
         /// The file.
         path: PathBuf,
         /// Bytes of that volume.
@@ -73,7 +73,7 @@ pub enum LastCopyError {
 }
 
 /// Describes what the copy of another volume contains.
-fn told(len: u64, is_complete: bool) -> String {
+fn describe_copy(len: u64, is_complete: bool) -> String {
     let how = if is_complete {
         "as it was when it was flushed last, or later"
     } else {
@@ -111,7 +111,7 @@ impl LastCopyFile {
     ///
     /// [`LastCopyError`] if the file belongs to another volume, is no last copy, or the system fails. The file is then
     /// unchanged.
-    pub fn open(path: &Path, whose: Whose, len: u64) -> Result<Self, LastCopyError> {
+    pub fn open(path: &Path, volume: VolumeIdentity, len: u64) -> Result<Self, LastCopyError> {
         let path = path.to_owned();
         let failed = |source| LastCopyError::System { path: path.clone(), source };
         let not_a_file = |metadata: &fs::Metadata| {
@@ -135,30 +135,35 @@ impl LastCopyFile {
             Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
         }
         // Its former server may have made it longer meanwhile.
-        let found = file.metadata().map_err(failed)?.len();
-        if found > 0 {
-            let trailer = read_trailer(&file, found).map_err(failed)?;
-            let Some(Trailer { whose: theirs, len: their_len, is_complete }) = trailer else {
-                return Err(LastCopyError::Other { path });
+        let file_len = file.metadata().map_err(failed)?.len();
+        if file_len > 0 {
+            let trailer = read_trailer(&file, file_len).map_err(failed)?;
+            let Some(Trailer { volume: theirs, len: their_len, is_complete }) = trailer else {
+                return Err(LastCopyError::UnknownContents { path });
             };
-            if (theirs, their_len) != (whose, len) {
-                let (is_same_name, len) = (theirs.id == whose.id, their_len);
+            if (theirs, their_len) != (volume, len) {
+                let (is_same_name, len) = (theirs.id == volume.id, their_len);
                 return Err(match is_same_name {
-                    true => LastCopyError::Precious { path, len, is_complete },
-                    false => LastCopyError::Another { path, len, is_complete },
+                    true => LastCopyError::OlderVolume { path, len, is_complete },
+                    false => LastCopyError::OtherVolume { path, len, is_complete },
                 });
             }
         }
-        let file = Self::on(Arc::new(file), path.clone(), whose, len).map_err(failed)?;
-        if found == 0 {
-            sync_folder(&path).map_err(failed)?;
+        let file = Self::with_medium(Arc::new(file), path.clone(), volume, len).map_err(failed)?;
+        if file_len == 0 {
+            sync_directory(&path).map_err(failed)?;
         }
         Ok(file)
     }
 
     /// Uses a medium that is empty, or has a copy of the same volume.
-    pub(super) fn on(medium: Arc<dyn Medium>, path: PathBuf, whose: Whose, len: u64) -> io::Result<Self> {
-        let file = Self { medium, trailer: Trailer { whose, len, is_complete: false }, path };
+    pub(super) fn with_medium(
+        medium: Arc<dyn Medium>,
+        path: PathBuf,
+        volume: VolumeIdentity,
+        len: u64,
+    ) -> io::Result<Self> {
+        let file = Self { medium, trailer: Trailer { volume, len, is_complete: false }, path };
         file.write_trailer()?;
         // The mark must be durable before the first byte changes: otherwise a loss of power could leave a mixture of
         // old and new bytes in a file that claims to be complete.
@@ -195,16 +200,16 @@ impl LastCopyFile {
     }
 }
 
-/// Reads the trailer at the end of a file of `found` bytes; `None` if there is none that fits.
-fn read_trailer(file: &fs::File, found: u64) -> io::Result<Option<Trailer>> {
-    let Some(start) = found.checked_sub(TRAILER as u64) else { return Ok(None) };
+/// Reads the trailer at the end of a file of `file_len` bytes; `None` if there is none that fits.
+fn read_trailer(file: &fs::File, file_len: u64) -> io::Result<Option<Trailer>> {
+    let Some(start) = file_len.checked_sub(TRAILER as u64) else { return Ok(None) };
     let mut bytes = [0; TRAILER];
     file.read(start, &mut bytes)?;
     Ok(Trailer::read(&bytes).filter(|trailer| trailer.len == start))
 }
 
 /// Makes the name of a new file durable.
-fn sync_folder(path: &Path) -> io::Result<()> {
+fn sync_directory(path: &Path) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

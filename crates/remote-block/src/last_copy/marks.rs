@@ -18,10 +18,10 @@ type Blocks = u64;
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
     /// Blocks whose bytes in the file are valid.
-    has: Blocks,
+    valid: Blocks,
     /// Those valid blocks that a failed change may have changed in the store. The file has their earlier bytes, which
     /// are valid until the store has answered for the blocks again.
-    doubt: Blocks,
+    doubtful: Blocks,
     /// Whether it is queued to be copied, or being copied.
     is_queued: bool,
 }
@@ -33,11 +33,11 @@ pub struct Marks {
     chunks: Vec<Chunk>,
     missing: VecDeque<usize>,
     /// Chunks that could not be read. One is tried now and then; once it can be read, the others are tried too.
-    aside: VecDeque<usize>,
+    unreadable: VecDeque<usize>,
     /// Chunks of which the file lacks something.
-    lacking: usize,
+    incomplete_chunks: usize,
     /// Chunks of which the file lacks something, or has something in doubt.
-    unsure: usize,
+    doubtful_chunks: usize,
 }
 
 /// A word with these bits set.
@@ -57,9 +57,9 @@ impl Marks {
             len,
             chunks: vec![chunk; count],
             missing: (0..count).collect(),
-            aside: VecDeque::new(),
-            lacking: count,
-            unsure: count,
+            unreadable: VecDeque::new(),
+            incomplete_chunks: count,
+            doubtful_chunks: count,
         }
     }
 
@@ -90,7 +90,7 @@ impl Marks {
 
     /// Whether the file has all of a chunk, and whether it has it without doubt.
     fn state(&self, chunk: usize) -> (bool, bool) {
-        let Chunk { has, doubt, .. } = self.chunks[chunk];
+        let Chunk { valid: has, doubtful: doubt, .. } = self.chunks[chunk];
         let is_whole = has == self.all(chunk);
         (is_whole, is_whole && doubt == 0)
     }
@@ -99,8 +99,8 @@ impl Marks {
         let (was_whole, was_sure) = self.state(chunk);
         change(&mut self.chunks[chunk]);
         let (is_whole, is_sure) = self.state(chunk);
-        self.lacking = self.lacking + usize::from(was_whole) - usize::from(is_whole);
-        self.unsure = self.unsure + usize::from(was_sure) - usize::from(is_sure);
+        self.incomplete_chunks = self.incomplete_chunks + usize::from(was_whole) - usize::from(is_whole);
+        self.doubtful_chunks = self.doubtful_chunks + usize::from(was_sure) - usize::from(is_sure);
         if !is_sure && !std::mem::replace(&mut self.chunks[chunk].is_queued, true) {
             self.missing.push_back(chunk);
         }
@@ -118,71 +118,75 @@ impl Marks {
     }
 
     /// Puts a chunk back that was taken, but is not being copied after all.
-    pub fn put_back(&mut self, chunk: usize) {
+    pub fn requeue(&mut self, chunk: usize) {
         self.missing.push_front(chunk);
     }
 
     /// Puts a chunk aside that could not be read. What the file has of it stays valid.
-    pub fn put_aside(&mut self, chunk: usize) {
-        self.aside.push_back(chunk);
+    pub fn set_unreadable(&mut self, chunk: usize) {
+        self.unreadable.push_back(chunk);
     }
 
     /// Whether there are chunks that could not be read.
-    pub fn has_aside(&self) -> bool {
-        !self.aside.is_empty()
+    pub fn has_unreadable(&self) -> bool {
+        !self.unreadable.is_empty()
     }
 
     /// Takes one of the chunks put aside, to try it again.
-    pub fn next_aside(&mut self) -> Option<usize> {
-        self.aside.pop_front()
+    pub fn next_unreadable(&mut self) -> Option<usize> {
+        self.unreadable.pop_front()
     }
 
     /// Queues all chunks put aside to be copied again.
-    pub fn take_back_aside(&mut self) {
-        self.missing.append(&mut self.aside);
+    pub fn requeue_unreadable(&mut self) {
+        self.missing.append(&mut self.unreadable);
     }
 
     /// Notes that a chunk was copied.
-    pub fn copied(&mut self, chunk: usize) {
+    pub fn set_copied(&mut self, chunk: usize) {
         let all = self.all(chunk);
-        self.change(chunk, |chunk| *chunk = Chunk { has: all, doubt: 0, is_queued: false });
+        self.change(chunk, |chunk| *chunk = Chunk { valid: all, doubtful: 0, is_queued: false });
     }
 
     /// Whether the file has everything. Blocks in doubt count: they are as before a change that was never confirmed.
     pub fn is_complete(&self) -> bool {
-        self.lacking == 0
+        self.incomplete_chunks == 0
     }
 
     /// Whether all of a range can be read from the file.
     pub fn has(&self, at: u64, len: u64) -> bool {
-        self.parts(at, len).all(|(chunk, touched, _)| touched & !self.chunks[chunk].has == 0)
+        self.parts(at, len).all(|(chunk, touched, _)| touched & !self.chunks[chunk].valid == 0)
     }
 
     /// Notes that a range was changed, in the store and in the file. The rest of a partly changed block is as valid as
     /// before.
-    pub fn changed(&mut self, at: u64, len: u64) {
+    pub fn set_changed(&mut self, at: u64, len: u64) {
         for (chunk, _, covered) in self.parts(at, len) {
-            self.change(chunk, |chunk| (chunk.has, chunk.doubt) = (chunk.has | covered, chunk.doubt & !covered));
+            self.change(chunk, |chunk| {
+                (chunk.valid, chunk.doubtful) = (chunk.valid | covered, chunk.doubtful & !covered)
+            });
         }
     }
 
     /// Notes that a change of a range failed: the store may have done it in some blocks, and not in others.
-    pub fn doubt(&mut self, at: u64, len: u64) {
+    pub fn set_doubtful(&mut self, at: u64, len: u64) {
         for (chunk, touched, _) in self.parts(at, len) {
-            self.change(chunk, |chunk| chunk.doubt |= touched & chunk.has);
+            self.change(chunk, |chunk| chunk.doubtful |= touched & chunk.valid);
         }
     }
 
     /// Notes that the store has answered for a range. Its blocks that were in doubt are not read from the file until
     /// they are copied anew, because that could contradict the answer.
-    pub fn answers(&mut self, at: u64, len: u64) {
-        if self.unsure == 0 {
+    pub fn clear_doubt(&mut self, at: u64, len: u64) {
+        if self.doubtful_chunks == 0 {
             return;
         }
         for (chunk, touched, _) in self.parts(at, len) {
-            let settled = touched & self.chunks[chunk].doubt;
-            if settled != 0 {
-                self.change(chunk, |chunk| (chunk.has, chunk.doubt) = (chunk.has & !settled, chunk.doubt & !settled));
+            let answered = touched & self.chunks[chunk].doubtful;
+            if answered != 0 {
+                self.change(chunk, |chunk| {
+                    (chunk.valid, chunk.doubtful) = (chunk.valid & !answered, chunk.doubtful & !answered)
+                });
             }
         }
     }
@@ -195,7 +199,7 @@ mod tests {
     fn copied(len: u64) -> Marks {
         let mut marks = Marks::new(len);
         while let Some(chunk) = marks.next_missing() {
-            marks.copied(chunk);
+            marks.set_copied(chunk);
         }
         marks
     }
@@ -204,57 +208,57 @@ mod tests {
     fn only_what_a_failed_change_covered_is_in_doubt_and_only_until_the_store_answers() {
         let mut marks = copied(2 * CHUNK + 1);
         assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete());
-        marks.doubt(CHUNK - 1, 2);
+        marks.set_doubtful(CHUNK - 1, 2);
         assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete(), "what was there before counts");
-        marks.answers(0, CHUNK - BLOCK_LEN);
-        marks.answers(CHUNK + BLOCK_LEN, 1);
+        marks.clear_doubt(0, CHUNK - BLOCK_LEN);
+        marks.clear_doubt(CHUNK + BLOCK_LEN, 1);
         assert!(marks.has(0, 2 * CHUNK + 1), "nothing was said of what is in doubt");
-        marks.answers(CHUNK, 1);
+        marks.clear_doubt(CHUNK, 1);
         assert!(!marks.is_complete());
         assert!(marks.has(0, CHUNK) && !marks.has(CHUNK, 1) && marks.has(CHUNK + BLOCK_LEN, CHUNK + 1 - BLOCK_LEN));
         assert_eq!((marks.next_missing(), marks.next_missing(), marks.next_missing()), (Some(0), Some(1), None));
-        marks.copied(1);
+        marks.set_copied(1);
         assert!(marks.has(0, 2 * CHUNK + 1) && marks.is_complete());
         // The last block of the first chunk is still in doubt.
-        marks.copied(0);
-        marks.answers(0, 2 * CHUNK + 1);
+        marks.set_copied(0);
+        marks.clear_doubt(0, 2 * CHUNK + 1);
         assert!(marks.is_complete());
     }
 
     #[test]
     fn whole_blocks_that_are_written_count_before_their_chunk_is_copied() {
         let mut marks = Marks::new(CHUNK + 5);
-        marks.changed(BLOCK_LEN - 1, BLOCK_LEN + 2);
+        marks.set_changed(BLOCK_LEN - 1, BLOCK_LEN + 2);
         assert!(marks.has(BLOCK_LEN, BLOCK_LEN) && !marks.has(BLOCK_LEN - 1, 1) && !marks.has(2 * BLOCK_LEN, 1));
         // The last block of the store is short.
-        marks.changed(CHUNK, 4);
+        marks.set_changed(CHUNK, 4);
         assert!(!marks.has(CHUNK, 1));
-        marks.changed(CHUNK, 5);
+        marks.set_changed(CHUNK, 5);
         assert!(marks.has(CHUNK, 5) && !marks.is_complete());
         assert_eq!((marks.next_missing(), marks.next_missing()), (Some(0), None), "the other is there");
-        marks.copied(0);
+        marks.set_copied(0);
         assert!(marks.is_complete());
         // A change of the whole block ends the doubt.
-        marks.doubt(CHUNK, 1);
-        marks.changed(CHUNK, 5);
-        marks.answers(CHUNK, 5);
+        marks.set_doubtful(CHUNK, 1);
+        marks.set_changed(CHUNK, 5);
+        marks.clear_doubt(CHUNK, 5);
         assert!(marks.is_complete());
     }
 
     #[test]
     fn what_cannot_be_read_keeps_what_it_has_and_waits_aside() {
         let mut marks = copied(2 * CHUNK);
-        marks.doubt(0, 1);
-        marks.doubt(CHUNK, 1);
+        marks.set_doubtful(0, 1);
+        marks.set_doubtful(CHUNK, 1);
         for chunk in 0..2 {
             assert_eq!(marks.next_missing(), Some(chunk));
-            marks.put_aside(chunk);
+            marks.set_unreadable(chunk);
         }
-        assert!(marks.next_missing().is_none() && marks.has_aside() && marks.has(0, 2 * CHUNK));
-        assert_eq!(marks.next_aside(), Some(0));
-        marks.doubt(0, 1);
+        assert!(marks.next_missing().is_none() && marks.has_unreadable() && marks.has(0, 2 * CHUNK));
+        assert_eq!(marks.next_unreadable(), Some(0));
+        marks.set_doubtful(0, 1);
         assert_eq!(marks.next_missing(), None, "it is on its way");
-        marks.take_back_aside();
+        marks.requeue_unreadable();
         assert_eq!((marks.next_missing(), marks.next_missing()), (Some(1), None));
     }
 
@@ -273,7 +277,7 @@ mod tests {
             let touched = if len == 0 { 0..0 } else { touched };
             match random.below(4) {
                 0 => {
-                    marks.changed(at, len);
+                    marks.set_changed(at, len);
                     for block in touched {
                         let (start, end) = (block as u64 * BLOCK_LEN, ((block as u64 + 1) * BLOCK_LEN).min(LEN));
                         if at <= start && end <= at + len {
@@ -282,16 +286,16 @@ mod tests {
                     }
                 }
                 1 => {
-                    marks.doubt(at, len);
+                    marks.set_doubtful(at, len);
                     blocks[touched].iter_mut().for_each(|(has, doubt)| *doubt |= *has);
                 }
                 2 => {
-                    marks.answers(at, len);
+                    marks.clear_doubt(at, len);
                     blocks[touched].iter_mut().filter(|block| block.1).for_each(|block| *block = (false, false));
                 }
                 _ => {
                     if let Some(chunk) = marks.next_missing() {
-                        marks.copied(chunk);
+                        marks.set_copied(chunk);
                         let range = marks.range(chunk);
                         let all = (range.start / BLOCK_LEN) as usize..range.end.div_ceil(BLOCK_LEN) as usize;
                         blocks[all].fill((true, false));

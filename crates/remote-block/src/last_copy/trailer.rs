@@ -13,7 +13,7 @@ const USED: usize = BODY + 8;
 
 /// The volume that a last copy belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whose {
+pub struct VolumeIdentity {
     /// The volume's [id](sinew_remote_memory::volume::Volume::id), derived from its name.
     pub id: u64,
     /// The volume's [number](sinew_remote_memory::volume::Volume::number), which no older or newer volume of the same
@@ -24,7 +24,7 @@ pub struct Whose {
 /// Contents of a trailer: the volume, its length, and whether the copy is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    pub whose: Whose,
+    pub volume: VolumeIdentity,
     pub len: u64,
     /// Whether the file has, for every byte of the volume, its value at the last flush or a later one.
     pub is_complete: bool,
@@ -32,7 +32,7 @@ pub struct Trailer {
 
 impl Trailer {
     pub fn to_bytes(self) -> [u8; TRAILER] {
-        let words = [self.whose.id, self.whose.number, self.len, self.is_complete.into()];
+        let words = [self.volume.id, self.volume.number, self.len, self.is_complete.into()];
         let mut bytes = [0; TRAILER];
         bytes[..16].copy_from_slice(&MAGIC);
         for (place, word) in bytes[16..BODY].as_chunks_mut::<8>().0.iter_mut().zip(words) {
@@ -53,8 +53,8 @@ impl Trailer {
             1 => true,
             _ => return None,
         };
-        let whose = Whose { id: word(16)?, number: word(24)? };
-        is_whole.then_some(Self { whose, len: word(32)?, is_complete })
+        let volume = VolumeIdentity { id: word(16)?, number: word(24)? };
+        is_whole.then_some(Self { volume, len: word(32)?, is_complete })
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_trailer_comes_back_as_it_was_and_nothing_else_does() {
         for is_complete in [false, true] {
-            let trailer = Trailer { whose: Whose { id: 1, number: u64::MAX }, len: 1 << 40, is_complete };
+            let trailer = Trailer { volume: VolumeIdentity { id: 1, number: u64::MAX }, len: 1 << 40, is_complete };
             let bytes = trailer.to_bytes();
             assert_eq!(Trailer::read(&bytes), Some(trailer));
             for at in 0..TRAILER {

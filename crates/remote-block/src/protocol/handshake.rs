@@ -14,7 +14,7 @@ use super::{BLOCK_MAX, BLOCK_MIN, BLOCK_PREFERRED, NAME_LEN_MAX};
 /// Longest data of an option that is read, in bytes. Longer data is skipped, and the option refused.
 pub const OPTION_LEN_MAX: usize = 16 << 10;
 /// Longest data of an option that is skipped, in bytes. A client that announces more is turned away.
-const OPTION_LEN_ENDURED: u32 = 1 << 20;
+const OPTION_SKIP_LEN_MAX: u32 = 1 << 20;
 /// Options that a client may send before it chooses an export.
 pub const OPTIONS_MAX: u32 = 256;
 /// Bytes of an option before its data.
@@ -36,7 +36,7 @@ pub struct Export {
 }
 
 impl Export {
-    fn is(&self, name: &[u8]) -> bool {
+    fn has_name(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
 }
@@ -62,7 +62,7 @@ impl Session {
 /// Reason why a client is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unwelcome {
+pub enum HandshakeError {
     /// It speaks another protocol.
     NoNbd,
     /// It sets flags that were not offered.
@@ -77,7 +77,7 @@ pub enum Unwelcome {
 
 /// Next step of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum NextStep {
     /// Wait until there are this many bytes of input.
     Input(usize),
     /// Send the output before more input is handled.
@@ -87,20 +87,20 @@ pub enum Then {
     /// The client disconnects: send the output, and end.
     Leave,
     /// Close the connection.
-    Close(Unwelcome),
+    Close(HandshakeError),
 }
 
 /// Progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct Progress {
     /// Bytes of input that were handled.
     pub consumed: usize,
     /// The next step.
-    pub then: Then,
+    pub next: NextStep,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum HandshakeState {
     Flags,
     Option,
     /// An option is refused, and this many bytes of its data are still to be skipped.
@@ -110,7 +110,7 @@ enum State {
 /// The server's side of a handshake.
 #[derive(Clone, Debug)]
 pub struct Handshake {
-    state: State,
+    state: HandshakeState,
     session: Session,
     has_no_zeroes: bool,
     options: u32,
@@ -122,119 +122,126 @@ impl Handshake {
         out.extend(NBDMAGIC.to_be_bytes());
         out.extend(IHAVEOPT.to_be_bytes());
         out.extend((FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
-        Self { state: State::Flags, session: Session::default(), has_no_zeroes: false, options: 0 }
+        Self { state: HandshakeState::Flags, session: Session::default(), has_no_zeroes: false, options: 0 }
     }
 
     /// Handles input, and appends replies to `out`. Input that was not consumed must be passed again, with more after
     /// it. While `is_ending`, the server accepts no new clients.
-    pub fn run(&mut self, export: &Export, is_ending: bool, input: &[u8], out: &mut Vec<u8>) -> Ran {
+    pub fn run(&mut self, export: &Export, is_ending: bool, input: &[u8], out: &mut Vec<u8>) -> Progress {
         let mut consumed = 0;
         loop {
             let rest = &input[consumed..];
             match self.step(export, is_ending, rest, out) {
                 (len, None) => consumed += len,
-                (len, Some(then)) => return Ran { consumed: consumed + len, then },
+                (len, Some(then)) => return Progress { consumed: consumed + len, next: then },
             }
         }
     }
 
-    fn step(&mut self, export: &Export, is_ending: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Option<Then>) {
+    fn step(&mut self, export: &Export, is_ending: bool, input: &[u8], out: &mut Vec<u8>) -> (usize, Option<NextStep>) {
         let mut reader = Reader(input);
         match self.state {
-            State::Flags => {
-                let Some(flags) = reader.u32() else { return (0, Some(Then::Input(4))) };
+            HandshakeState::Flags => {
+                let Some(flags) = reader.u32() else { return (0, Some(NextStep::Input(4))) };
                 if flags & !u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES) != 0 {
-                    return (4, Some(Then::Close(Unwelcome::UnknownFlags)));
+                    return (4, Some(NextStep::Close(HandshakeError::UnknownFlags)));
                 }
                 self.has_no_zeroes = flags & u32::from(FLAG_NO_ZEROES) != 0;
-                self.state = State::Option;
+                self.state = HandshakeState::Option;
                 (4, None)
             }
-            State::Skip(option, left) => {
+            HandshakeState::Skip(option, left) => {
                 let len = left.min(input.len());
                 if len < left {
-                    self.state = State::Skip(option, left - len);
-                    return (len, Some(Then::Input(1)));
+                    self.state = HandshakeState::Skip(option, left - len);
+                    return (len, Some(NextStep::Input(1)));
                 }
-                self.state = State::Option;
-                say_error(out, option, REP_ERR_TOO_BIG, "the option is too long");
-                (len, Some(Then::Output))
+                self.state = HandshakeState::Option;
+                append_error(out, option, REP_ERR_TOO_BIG, "the option is too long");
+                (len, Some(NextStep::Output))
             }
-            State::Option => {
+            HandshakeState::Option => {
                 let header = (reader.u64(), reader.u32(), reader.u32());
                 if header.0.is_some_and(|magic| magic != IHAVEOPT) {
-                    return (0, Some(Then::Close(Unwelcome::NoNbd)));
+                    return (0, Some(NextStep::Close(HandshakeError::NoNbd)));
                 }
-                let (_, Some(option), Some(len)) = header else { return (0, Some(Then::Input(OPTION_HEADER_LEN))) };
-                if len > OPTION_LEN_ENDURED || option == OPT_EXPORT_NAME && len as usize > NAME_LEN_MAX {
-                    return (0, Some(Then::Close(Unwelcome::OptionTooLong)));
+                let (_, Some(option), Some(len)) = header else { return (0, Some(NextStep::Input(OPTION_HEADER_LEN))) };
+                if len > OPTION_SKIP_LEN_MAX || option == OPT_EXPORT_NAME && len as usize > NAME_LEN_MAX {
+                    return (0, Some(NextStep::Close(HandshakeError::OptionTooLong)));
                 }
                 if self.options >= OPTIONS_MAX {
-                    return (0, Some(Then::Close(Unwelcome::TooManyOptions)));
+                    return (0, Some(NextStep::Close(HandshakeError::TooManyOptions)));
                 }
                 let len = len as usize;
                 if len > OPTION_LEN_MAX {
                     self.options += 1;
-                    self.state = State::Skip(option, len);
+                    self.state = HandshakeState::Skip(option, len);
                     return (OPTION_HEADER_LEN, None);
                 }
-                let Some(data) = reader.bytes(len) else { return (0, Some(Then::Input(OPTION_HEADER_LEN + len))) };
+                let Some(data) = reader.bytes(len) else { return (0, Some(NextStep::Input(OPTION_HEADER_LEN + len))) };
                 self.options += 1;
                 (OPTION_HEADER_LEN + len, Some(self.answer(export, is_ending, option, data, out)))
             }
         }
     }
 
-    fn answer(&mut self, export: &Export, is_ending: bool, option: u32, data: &[u8], out: &mut Vec<u8>) -> Then {
+    fn answer(&mut self, export: &Export, is_ending: bool, option: u32, data: &[u8], out: &mut Vec<u8>) -> NextStep {
         match option {
-            OPT_EXPORT_NAME if is_ending || !export.is(data) => return Then::Close(Unwelcome::UnknownExport),
+            OPT_EXPORT_NAME if is_ending || !export.has_name(data) => {
+                return NextStep::Close(HandshakeError::UnknownExport);
+            }
             OPT_EXPORT_NAME => {
                 out.extend(export.len.to_be_bytes());
                 out.extend(self.session.flags().to_be_bytes());
                 if !self.has_no_zeroes {
                     out.extend([0; 124]);
                 }
-                return Then::Serve(self.session);
+                return NextStep::Serve(self.session);
             }
             OPT_ABORT => {
-                say(out, option, REP_ACK, &[]);
-                return Then::Leave;
+                append_reply(out, option, REP_ACK, &[]);
+                return NextStep::Leave;
             }
-            _ if is_ending => say_error(out, option, REP_ERR_SHUTDOWN, "the server is about to end"),
+            _ if is_ending => append_error(out, option, REP_ERR_SHUTDOWN, "the server is about to end"),
             OPT_LIST if data.is_empty() => {
-                say(out, option, REP_SERVER, &[&(export.name.len() as u32).to_be_bytes(), export.name.as_bytes()]);
-                say(out, option, REP_ACK, &[]);
+                append_reply(
+                    out,
+                    option,
+                    REP_SERVER,
+                    &[&(export.name.len() as u32).to_be_bytes(), export.name.as_bytes()],
+                );
+                append_reply(out, option, REP_ACK, &[]);
             }
             OPT_STRUCTURED_REPLY if data.is_empty() => {
                 self.session.is_structured = true;
-                say(out, option, REP_ACK, &[]);
+                append_reply(out, option, REP_ACK, &[]);
             }
-            OPT_LIST | OPT_STRUCTURED_REPLY => say_error(out, option, REP_ERR_INVALID, "the option has no data"),
+            OPT_LIST | OPT_STRUCTURED_REPLY => append_error(out, option, REP_ERR_INVALID, "the option has no data"),
             OPT_INFO | OPT_GO => {
-                if self.tell_export(export, option, data, out) && option == OPT_GO {
-                    return Then::Serve(self.session);
+                if self.answer_export(export, option, data, out) && option == OPT_GO {
+                    return NextStep::Serve(self.session);
                 }
             }
-            OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => self.tell_contexts(export, option, data, out),
-            _ => say_error(out, option, REP_ERR_UNSUP, "unknown option"),
+            OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => self.answer_contexts(export, option, data, out),
+            _ => append_error(out, option, REP_ERR_UNSUP, "unknown option"),
         }
-        Then::Output
+        NextStep::Output
     }
 
     /// Describes the export to the client. Returns whether there is such an export.
-    fn tell_export(&self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> bool {
+    fn answer_export(&self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) -> bool {
         let mut reader = Reader(data);
         let parts = (reader.string(), reader.u16());
         let (Some(name), Some(count)) = parts else {
-            say_error(out, option, REP_ERR_INVALID, "the option's data are incomplete");
+            append_error(out, option, REP_ERR_INVALID, "the option's data are incomplete");
             return false;
         };
         if reader.0.len() != 2 * usize::from(count) || name.len() > NAME_LEN_MAX {
-            say_error(out, option, REP_ERR_INVALID, "the option's lengths do not fit");
+            append_error(out, option, REP_ERR_INVALID, "the option's lengths do not fit");
             return false;
         }
-        if !export.is(name) {
-            say_error(out, option, REP_ERR_UNKNOWN, "there is no such export");
+        if !export.has_name(name) {
+            append_error(out, option, REP_ERR_UNKNOWN, "there is no such export");
             return false;
         }
         let (mut wants_name, mut wants_description) = (false, false);
@@ -242,44 +249,44 @@ impl Handshake {
             wants_name |= info == INFO_NAME;
             wants_description |= info == INFO_DESCRIPTION;
         }
-        let mut tell = |info: u16, parts: [&[u8]; 3]| {
-            say(out, option, REP_INFO, &[&info.to_be_bytes(), parts[0], parts[1], parts[2]]);
+        let mut append_info = |info: u16, parts: [&[u8]; 3]| {
+            append_reply(out, option, REP_INFO, &[&info.to_be_bytes(), parts[0], parts[1], parts[2]]);
         };
-        tell(INFO_EXPORT, [&export.len.to_be_bytes(), &self.session.flags().to_be_bytes(), &[]]);
+        append_info(INFO_EXPORT, [&export.len.to_be_bytes(), &self.session.flags().to_be_bytes(), &[]]);
         let sizes = [BLOCK_MIN, BLOCK_PREFERRED, BLOCK_MAX].map(u32::to_be_bytes);
-        tell(INFO_BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
+        append_info(INFO_BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
         if wants_name {
-            tell(INFO_NAME, [export.name.as_bytes(), &[], &[]]);
+            append_info(INFO_NAME, [export.name.as_bytes(), &[], &[]]);
         }
         if wants_description && !export.description.is_empty() {
-            tell(INFO_DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
+            append_info(INFO_DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
         }
-        say(out, option, REP_ACK, &[]);
+        append_reply(out, option, REP_ACK, &[]);
         true
     }
 
-    fn tell_contexts(&mut self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) {
+    fn answer_contexts(&mut self, export: &Export, option: u32, data: &[u8], out: &mut Vec<u8>) {
         let sets = option == OPT_SET_META_CONTEXT;
         if sets {
             // Whatever comes of it, the earlier setting is gone.
             self.session.has_status = false;
         }
         if !self.session.is_structured {
-            return say_error(out, option, REP_ERR_INVALID, "structured replies must be negotiated first");
+            return append_error(out, option, REP_ERR_INVALID, "structured replies must be negotiated first");
         }
         let found = match contexts(data, sets) {
-            Some((name, _)) if !export.is(name) => {
-                return say_error(out, option, REP_ERR_UNKNOWN, "there is no such export");
+            Some((name, _)) if !export.has_name(name) => {
+                return append_error(out, option, REP_ERR_UNKNOWN, "there is no such export");
             }
             Some((_, found)) => found,
-            None => return say_error(out, option, REP_ERR_INVALID, "the option's lengths do not fit"),
+            None => return append_error(out, option, REP_ERR_INVALID, "the option's lengths do not fit"),
         };
         if found {
             self.session.has_status |= sets;
             let id = if sets { ALLOCATION_ID } else { 0 };
-            say(out, option, REP_META_CONTEXT, &[&id.to_be_bytes(), ALLOCATION.as_bytes()]);
+            append_reply(out, option, REP_META_CONTEXT, &[&id.to_be_bytes(), ALLOCATION.as_bytes()]);
         }
-        say(out, option, REP_ACK, &[]);
+        append_reply(out, option, REP_ACK, &[]);
     }
 }
 
@@ -297,7 +304,7 @@ fn contexts(data: &[u8], sets: bool) -> Option<(&[u8], bool)> {
     reader.is_empty().then_some((name, found))
 }
 
-fn say(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]]) {
+fn append_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]]) {
     let len: usize = data.iter().map(|part| part.len()).sum();
     out.extend(OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend(option.to_be_bytes());
@@ -306,6 +313,6 @@ fn say(out: &mut Vec<u8>, option: u32, kind: u32, data: &[&[u8]]) {
     data.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-fn say_error(out: &mut Vec<u8>, option: u32, kind: u32, text: &str) {
-    say(out, option, kind, &[text.as_bytes()]);
+fn append_error(out: &mut Vec<u8>, option: u32, kind: u32, text: &str) {
+    append_reply(out, option, kind, &[text.as_bytes()]);
 }

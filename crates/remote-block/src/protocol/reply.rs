@@ -14,7 +14,7 @@ pub const DATA_FRONT_MAX: usize = CHUNK_LEN + 8;
 
 /// A run of bytes that are all a hole, or all not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct StatusExtent {
     /// Bytes.
     pub len: u32,
     /// Whether they take no memory, and read as zeros.
@@ -67,7 +67,7 @@ pub fn put_hole(out: &mut Vec<u8>, cookie: u64, at: u64, len: u32) {
 }
 
 /// Appends the reply to a request for the status of blocks. There must be at least one extent.
-pub fn put_status(out: &mut Vec<u8>, cookie: u64, extents: &[Extent]) {
+pub fn put_status(out: &mut Vec<u8>, cookie: u64, extents: &[StatusExtent]) {
     out.extend_from_slice(&chunk(true, REPLY_TYPE_BLOCK_STATUS, cookie, 4 + 8 * extents.len()));
     out.extend_from_slice(&ALLOCATION_ID.to_be_bytes());
     for extent in extents {

@@ -76,7 +76,7 @@ pub enum Command {
         /// Bytes.
         len: u32,
         /// Whether the reply waits until the change is durable (FUA).
-        is_kept: bool,
+        is_fua: bool,
     },
     /// Make everything answered so far durable.
     Flush,
@@ -87,7 +87,7 @@ pub enum Command {
         /// Bytes.
         len: u32,
         /// Whether the reply waits until the change is durable (FUA).
-        is_kept: bool,
+        is_fua: bool,
     },
     /// Write zeros that take memory.
     Zeros {
@@ -96,7 +96,7 @@ pub enum Command {
         /// Bytes.
         len: u32,
         /// Whether the reply waits until the change is durable (FUA).
-        is_kept: bool,
+        is_fua: bool,
     },
     /// Tell which bytes are holes.
     Status {
@@ -105,7 +105,7 @@ pub enum Command {
         /// Bytes.
         len: u32,
         /// Whether one extent is enough.
-        one: bool,
+        only_one: bool,
     },
     /// Prefetch bytes. Nothing is done.
     Cache,
@@ -180,24 +180,24 @@ impl Request {
         if kind == CMD_FLUSH {
             return if at == 0 && len == 0 { Ok(Command::Flush) } else { Err(ErrorCode::Invalid) };
         }
-        let is_in = at.checked_add(len.into()).is_some_and(|end| end <= export_len);
-        let is_kept = flags & CMD_FLAG_FUA != 0;
-        let keeps_memory = flags & CMD_FLAG_NO_HOLE != 0;
+        let is_in_range = at.checked_add(len.into()).is_some_and(|end| end <= export_len);
+        let is_fua = flags & CMD_FLAG_FUA != 0;
+        let keeps_allocation = flags & CMD_FLAG_NO_HOLE != 0;
         match kind {
             _ if len == 0 => Err(ErrorCode::Invalid),
             CMD_READ if len > BLOCK_MAX && flags & CMD_FLAG_DF != 0 => Err(ErrorCode::TooLong),
             CMD_READ | CMD_WRITE if len > BLOCK_MAX => Err(ErrorCode::Invalid),
-            CMD_WRITE | CMD_WRITE_ZEROES if !is_in => Err(ErrorCode::NoSpace),
-            _ if !is_in => Err(ErrorCode::Invalid),
+            CMD_WRITE | CMD_WRITE_ZEROES if !is_in_range => Err(ErrorCode::NoSpace),
+            _ if !is_in_range => Err(ErrorCode::Invalid),
             CMD_READ => Ok(Command::Read { at, len, in_one: flags & CMD_FLAG_DF != 0 || !session.is_structured }),
-            CMD_WRITE => Ok(Command::Write { at, len, is_kept }),
-            CMD_TRIM => Ok(Command::Discard { at, len, is_kept }),
-            CMD_WRITE_ZEROES if keeps_memory && flags & CMD_FLAG_FAST_ZERO != 0 => Err(ErrorCode::Unsupported),
-            CMD_WRITE_ZEROES if keeps_memory => Ok(Command::Zeros { at, len, is_kept }),
-            CMD_WRITE_ZEROES => Ok(Command::Discard { at, len, is_kept }),
+            CMD_WRITE => Ok(Command::Write { at, len, is_fua }),
+            CMD_TRIM => Ok(Command::Discard { at, len, is_fua }),
+            CMD_WRITE_ZEROES if keeps_allocation && flags & CMD_FLAG_FAST_ZERO != 0 => Err(ErrorCode::Unsupported),
+            CMD_WRITE_ZEROES if keeps_allocation => Ok(Command::Zeros { at, len, is_fua }),
+            CMD_WRITE_ZEROES => Ok(Command::Discard { at, len, is_fua }),
             CMD_CACHE => Ok(Command::Cache),
             CMD_BLOCK_STATUS if session.has_status => {
-                Ok(Command::Status { at, len, one: flags & CMD_FLAG_REQ_ONE != 0 })
+                Ok(Command::Status { at, len, only_one: flags & CMD_FLAG_REQ_ONE != 0 })
             }
             _ => Err(ErrorCode::Invalid),
         }

@@ -35,20 +35,20 @@ fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
 }
 
 /// Passes input to a handshake in parts that end at `cuts`. Returns its output, its last step, and the bytes consumed.
-fn shake(input: &[u8], cuts: &[usize]) -> (Vec<u8>, Then, usize) {
+fn shake(input: &[u8], cuts: &[usize]) -> (Vec<u8>, NextStep, usize) {
     let mut out = Vec::new();
     let mut handshake = Handshake::begin(&mut out);
     let mut consumed = 0;
     let ends = cuts.iter().map(|cut| (*cut).min(input.len())).chain([input.len()]);
-    let mut last = Then::Input(1);
+    let mut last = NextStep::Input(1);
     for end in ends {
         loop {
             let ran = handshake.run(&export(), false, &input[consumed..end.max(consumed)], &mut out);
             consumed += ran.consumed;
-            last = ran.then;
+            last = ran.next;
             match last {
-                Then::Output => {}
-                Then::Input(wants) => {
+                NextStep::Output => {}
+                NextStep::Input(wants) => {
                     assert!(wants > end.saturating_sub(consumed), "it wants input that it has");
                     break;
                 }
@@ -71,7 +71,7 @@ fn replies(said: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
     replies
 }
 
-fn after(options: &[Vec<u8>]) -> (Vec<(u32, u32)>, Then) {
+fn after(options: &[Vec<u8>]) -> (Vec<(u32, u32)>, NextStep) {
     let input = [3u32.to_be_bytes().to_vec(), options.concat()].concat();
     let (said, then, _) = shake(&input, &[]);
     (replies(&said).into_iter().map(|(option, kind, _)| (option, kind)).collect(), then)
@@ -84,10 +84,10 @@ fn a_client_without_options_has_its_export() {
             let input = [flags.to_be_bytes().to_vec(), option(OPT_EXPORT_NAME, name.as_bytes())].concat();
             let (said, then, consumed) = shake(&input, &[]);
             if !good {
-                assert_eq!(then, Then::Close(Unwelcome::UnknownExport));
+                assert_eq!(then, NextStep::Close(HandshakeError::UnknownExport));
                 continue;
             }
-            assert_eq!((then, consumed), (Then::Serve(Session::default()), input.len()));
+            assert_eq!((then, consumed), (NextStep::Serve(Session::default()), input.len()));
             assert_eq!(said.len(), 18 + 10 + zeroes);
             assert_eq!(said[18..26], (1u64 << 20).to_be_bytes());
         }
@@ -105,7 +105,7 @@ fn a_client_is_told_what_it_asks_for() {
     ]
     .concat();
     let (said, then, _) = shake(&input, &[]);
-    assert_eq!(then, Then::Serve(Session { is_structured: true, has_status: true }));
+    assert_eq!(then, NextStep::Serve(Session { is_structured: true, has_status: true }));
     let replies = replies(&said);
     let kinds: Vec<_> = replies.iter().map(|(option, kind, _)| (*option, *kind)).collect();
     let (list, go) = (OPT_LIST, OPT_GO);
@@ -139,7 +139,7 @@ fn an_option_that_is_not_in_order_is_refused_and_the_next_one_heard() {
     ] {
         let (kinds, then) = after(&[option(kind, &data), option(OPT_ABORT, &[])]);
         assert_eq!(kinds, [(kind, expected), (OPT_ABORT, REP_ACK)], "{kind}, {} bytes", data.len());
-        assert_eq!(then, Then::Leave);
+        assert_eq!(then, NextStep::Leave);
     }
     let structured = option(OPT_STRUCTURED_REPLY, &[]);
     for (data, expected) in [
@@ -158,19 +158,19 @@ fn an_option_that_is_not_in_order_is_refused_and_the_next_one_heard() {
 #[test]
 fn a_client_that_takes_no_end_or_speaks_something_else_is_sent_away() {
     let closed = |input: &[u8]| match shake(input, &[]).1 {
-        Then::Close(why) => Some(why),
+        NextStep::Close(why) => Some(why),
         _ => None,
     };
-    assert_eq!(closed(&4u32.to_be_bytes()), Some(Unwelcome::UnknownFlags));
+    assert_eq!(closed(&4u32.to_be_bytes()), Some(HandshakeError::UnknownFlags));
     let greeted = |more: &[u8]| closed(&[&3u32.to_be_bytes()[..], more].concat());
-    assert_eq!(greeted(b"GET / HTTP/1.1\r\n\r\n"), Some(Unwelcome::NoNbd));
+    assert_eq!(greeted(b"GET / HTTP/1.1\r\n\r\n"), Some(HandshakeError::NoNbd));
     let header = |kind: u32, len: u32| [&IHAVEOPT.to_be_bytes()[..], &kind.to_be_bytes(), &len.to_be_bytes()].concat();
     assert_eq!(greeted(&header(77, 1 << 20)), None);
-    assert_eq!(greeted(&header(77, (1 << 20) + 1)), Some(Unwelcome::OptionTooLong));
+    assert_eq!(greeted(&header(77, (1 << 20) + 1)), Some(HandshakeError::OptionTooLong));
     assert_eq!(greeted(&header(OPT_EXPORT_NAME, NAME_LEN_MAX as u32)), None);
-    assert_eq!(greeted(&header(OPT_EXPORT_NAME, NAME_LEN_MAX as u32 + 1)), Some(Unwelcome::OptionTooLong));
+    assert_eq!(greeted(&header(OPT_EXPORT_NAME, NAME_LEN_MAX as u32 + 1)), Some(HandshakeError::OptionTooLong));
     let many = |count: u32| greeted(&option(OPT_LIST, &[]).repeat(count as usize));
-    assert_eq!((many(OPTIONS_MAX), many(OPTIONS_MAX + 1)), (None, Some(Unwelcome::TooManyOptions)));
+    assert_eq!((many(OPTIONS_MAX), many(OPTIONS_MAX + 1)), (None, Some(HandshakeError::TooManyOptions)));
 }
 
 #[test]
@@ -179,10 +179,10 @@ fn a_server_that_ends_takes_no_new_client() {
         let mut out = Vec::new();
         let mut handshake = Handshake::begin(&mut out);
         let input = [3u32.to_be_bytes().to_vec(), option(kind, &data)].concat();
-        let then = handshake.run(&export(), true, &input, &mut out).then;
+        let then = handshake.run(&export(), true, &input, &mut out).next;
         match kind {
-            OPT_GO => assert_eq!((then, replies(&out)[0].1), (Then::Output, REP_ERR_SHUTDOWN)),
-            _ => assert_eq!(then, Then::Close(Unwelcome::UnknownExport)),
+            OPT_GO => assert_eq!((then, replies(&out)[0].1), (NextStep::Output, REP_ERR_SHUTDOWN)),
+            _ => assert_eq!(then, NextStep::Close(HandshakeError::UnknownExport)),
         }
     }
 }
@@ -249,7 +249,7 @@ fn replies_lie_as_the_protocol_has_it() {
     put_hole(&mut out, 7, 4096, 512);
     assert_eq!(out, b"\x66\x8e\x33\xef\0\x01\0\x02\0\0\0\0\0\0\0\x07\0\0\0\x0c\0\0\0\0\0\0\x10\0\0\0\x02\0");
     out.clear();
-    put_status(&mut out, 7, &[Extent { len: 512, is_hole: true }]);
+    put_status(&mut out, 7, &[StatusExtent { len: 512, is_hole: true }]);
     assert_eq!(out, b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0\x07\0\0\0\x0c\0\0\0\x01\0\0\x02\0\0\0\0\x03");
     let mut front = [0xaa; 32];
     assert_eq!(data_front(&mut front, true, 7, (4096, 512), false), 28);
@@ -288,7 +288,7 @@ proptest! {
         let cut = shake(&input, &cuts);
         prop_assert_eq!(&cut.0, &whole.0);
         prop_assert_eq!(cut.2, whole.2);
-        if !matches!(whole.1, Then::Input(_)) {
+        if !matches!(whole.1, NextStep::Input(_)) {
             prop_assert_eq!(cut.1, whole.1);
         }
     }

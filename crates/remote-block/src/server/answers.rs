@@ -3,10 +3,10 @@
 use sinew_mem::FRONT_ROOM;
 use sinew_remote_memory::Store;
 
-use super::budget::{Name, claim_of};
+use super::budget::{ConnectionId, claim_of};
 use super::connection::Connection;
 use super::counters::Closed;
-use super::jobs::{News, What};
+use super::jobs::{JobKind, PartResult};
 use super::{FINISHED_PER_TURN, Server};
 use crate::protocol::{ErrorCode, data_front, put_done, put_error};
 
@@ -15,72 +15,72 @@ const SEND_PER_TURN: usize = 1 << 20;
 
 impl<S: Store> Server<S> {
     /// Replies to what the store has finished. Returns whether there was anything.
-    pub(super) fn take_finished(&mut self) -> bool {
+    pub(super) fn handle_finished(&mut self) -> bool {
         if !self.jobs.poll(&mut self.store, FINISHED_PER_TURN) {
             return false;
         }
         let mut finished = std::mem::take(&mut self.jobs.finished);
         for one in finished.drain(..) {
-            let (job, news) = self.jobs.take(&mut self.store, &self.zeros, one);
-            self.answer(job, news);
+            let (job, result) = self.jobs.complete_part(&mut self.store, &self.zeros, one);
+            self.answer(job, result);
         }
         self.jobs.finished = finished;
         true
     }
 
     /// The connection with this name, if it still exists.
-    fn owner(&mut self, name: Name) -> Option<&mut Connection> {
+    fn owner(&mut self, name: ConnectionId) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(name.index)?.as_deref_mut()?;
-        (connection.name == name).then_some(connection)
+        (connection.id == name).then_some(connection)
     }
 
-    fn free(&mut self, owner: Name, len: usize) {
+    fn free(&mut self, owner: ConnectionId, len: usize) {
         self.budget.give_back(len);
         if let Some(connection) = self.owner(owner) {
             connection.claimed -= len;
         }
     }
 
-    fn answer(&mut self, index: usize, news: News) {
-        let over = self.jobs.is_over(index);
+    fn answer(&mut self, index: usize, part_result: PartResult) {
+        let job_result = self.jobs.result(index);
         let job = self.jobs.job(index);
-        let (owner, cookie, what, structured) = (job.owner, job.cookie, job.what, job.is_structured);
+        let (owner, cookie, what, structured) = (job.owner, job.cookie, job.kind, job.is_structured);
         // If all went well, the last chunk of data ends the reply.
         let mut is_answered = false;
-        match news {
-            News::Nothing => {}
-            News::Freed(len) => self.free(owner, len),
-            News::Data { mut buffer, at } => {
-                let place = (at, buffer.len());
-                is_answered = over == Some(Ok(()));
+        match part_result {
+            PartResult::Nothing => {}
+            PartResult::Freed(len) => self.free(owner, len),
+            PartResult::Data { mut buffer, at } => {
+                let data_range = (at, buffer.len());
+                is_answered = job_result == Some(Ok(()));
                 match self.owner(owner) {
                     Some(connection) => {
-                        let front = data_front(buffer.front_mut(), structured, cookie, place, is_answered);
+                        let front = data_front(buffer.front_mut(), structured, cookie, data_range, is_answered);
                         connection.out.put_data(buffer, front);
                     }
-                    None => self.budget.give_back(claim_of(place.1)),
+                    None => self.budget.give_back(claim_of(data_range.1)),
                 }
             }
         }
-        if let Some(result) = over {
-            if let (What::Read { at, len, in_one: true }, false) = (what, is_answered) {
+        if let Some(result) = job_result {
+            if let (JobKind::Read { at, len, in_one: true }, false) = (what, is_answered) {
                 self.answer_in_one(index, result, (at, len));
             } else if !is_answered {
-                self.say(owner, cookie, structured, result);
+                self.queue_result(owner, cookie, structured, result);
             }
-            self.jobs.end(index);
+            self.jobs.free_job(index);
             if let Some(connection) = self.owner(owner) {
-                connection.under_way -= 1;
+                connection.requests_in_progress -= 1;
                 // It may have waited for that.
                 if connection.input_len() > 0 || connection.readable || connection.ending {
                     self.enqueue(owner.index);
                 }
             }
         }
-        self.mark_dirty(owner.index);
+        self.queue_send(owner.index);
     }
 
-    fn say(&mut self, owner: Name, cookie: u64, structured: bool, result: Result<(), ErrorCode>) {
+    fn queue_result(&mut self, owner: ConnectionId, cookie: u64, structured: bool, result: Result<(), ErrorCode>) {
         if let Err(error) = result {
             self.counters.count_error(error);
         }
@@ -100,7 +100,7 @@ impl<S: Store> Server<S> {
         let mut lost = 0;
         for mut buffer in self.jobs.parts(index) {
             let connection = self.connections.get_mut(owner.index).and_then(Option::as_deref_mut);
-            match connection.filter(|connection| connection.name == owner) {
+            match connection.filter(|connection| connection.id == owner) {
                 Some(connection) if result.is_ok() => {
                     let front = match std::mem::take(&mut is_first) {
                         true => data_front(buffer.front_mut(), structured, cookie, (at, len as usize), true),
@@ -113,32 +113,32 @@ impl<S: Store> Server<S> {
         }
         self.free(owner, lost);
         if result.is_err() {
-            self.say(owner, cookie, structured, result);
+            self.queue_result(owner, cookie, structured, result);
         }
     }
 
     /// Marks a connection to be sent to, if it has output.
     pub(super) fn note_output(&mut self, connection: &mut Connection) {
-        if !connection.out.is_empty() && !std::mem::replace(&mut connection.dirty, true) {
-            self.dirty.push(connection.name.index);
+        if !connection.out.is_empty() && !std::mem::replace(&mut connection.is_send_queued, true) {
+            self.to_send.push(connection.id.index);
         }
     }
 
     /// Sends the output of marked connections. Returns whether anything was sent.
-    pub(super) fn send_dirty(&mut self) -> bool {
-        let mut dirty = std::mem::take(&mut self.dirty);
-        let mut some = false;
+    pub(super) fn send_queued(&mut self) -> bool {
+        let mut dirty = std::mem::take(&mut self.to_send);
+        let mut has_sent = false;
         for index in dirty.drain(..) {
             let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { continue };
-            connection.dirty = false;
+            connection.is_send_queued = false;
             match self.send(&mut connection) {
                 Ok(len) => {
-                    some |= len > 0;
+                    has_sent |= len > 0;
                     let may_go_on = len > 0 && (connection.input_len() > 0 || connection.readable);
-                    let is_over = connection.ending && connection.is_done();
+                    let is_finished = connection.ending && connection.is_done();
                     let has_more = !connection.out.is_empty() && !connection.blocked;
                     self.connections[index] = Some(connection);
-                    if may_go_on || is_over || has_more {
+                    if may_go_on || is_finished || has_more {
                         self.enqueue(index);
                     }
                 }
@@ -146,9 +146,9 @@ impl<S: Store> Server<S> {
             }
         }
         // Connections marked meanwhile keep their place for the next turn.
-        dirty.append(&mut self.dirty);
-        self.dirty = dirty;
-        some
+        dirty.append(&mut self.to_send);
+        self.to_send = dirty;
+        has_sent
     }
 
     fn send(&mut self, connection: &mut Connection) -> Result<usize, Closed> {
@@ -159,15 +159,15 @@ impl<S: Store> Server<S> {
         connection.claimed -= sent.freed;
         self.budget.give_back(sent.freed);
         if sent.len > 0 {
-            connection.note_moved(sent.len, self.now_ns);
+            connection.note_progress(sent.len, self.now_ns);
         }
         connection.blocked = sent.is_blocked;
         // A client with much to receive is blocked again and again, so it is watched until its output is empty.
         let watch = sent.is_blocked || connection.is_watched && !connection.out.is_empty();
         if watch != connection.is_watched {
             connection.is_watched = watch;
-            let index = connection.name.index;
-            self.sockets.watch_writable(&mut connection.stream, index, watch).map_err(|_| Closed::Vanished)?;
+            let index = connection.id.index;
+            self.sockets.set_writable_interest(&mut connection.stream, index, watch).map_err(|_| Closed::Vanished)?;
         }
         Ok(sent.len)
     }

@@ -6,7 +6,7 @@ use sinew_remote_memory::store::BLOCK;
 
 /// Name of a connection: its place, and the generation of the connection in that place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct ConnectionId {
     pub index: usize,
     pub generation: u64,
 }
@@ -19,8 +19,8 @@ pub(super) const fn claim_of(len: usize) -> usize {
 
 /// A connection that waits for room.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Want {
-    pub who: Name,
+pub(super) struct Waiter {
+    pub owner: ConnectionId,
     pub len: usize,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Want {
 pub(super) struct Budget {
     max: usize,
     used: usize,
-    waiting: VecDeque<Want>,
+    waiting: VecDeque<Waiter>,
 }
 
 impl Budget {
@@ -60,28 +60,28 @@ impl Budget {
         self.used -= len;
     }
 
-    pub fn wait(&mut self, want: Want) {
-        self.waiting.push_back(want);
+    pub fn wait(&mut self, waiter: Waiter) {
+        self.waiting.push_back(waiter);
     }
 
     /// As [`Self::wait`], but at the head of the queue.
-    pub fn wait_first(&mut self, want: Want) {
-        self.waiting.push_front(want);
+    pub fn wait_first(&mut self, waiter: Waiter) {
+        self.waiting.push_front(waiter);
     }
 
     /// Takes the bytes of the first connection that waits, if there are enough.
-    pub fn next(&mut self) -> Option<Want> {
-        let want = *self.waiting.front()?;
-        if self.used + want.len > self.max {
+    pub fn next(&mut self) -> Option<Waiter> {
+        let waiter = *self.waiting.front()?;
+        if self.used + waiter.len > self.max {
             return None;
         }
-        self.used += want.len;
+        self.used += waiter.len;
         self.waiting.pop_front()
     }
 
     /// Removes a connection that waits.
-    pub fn forget(&mut self, who: Name) {
-        self.waiting.retain(|want| want.who != who);
+    pub fn remove(&mut self, owner: ConnectionId) {
+        self.waiting.retain(|want| want.owner != owner);
     }
 }
 
@@ -91,16 +91,16 @@ mod tests {
 
     #[test]
     fn who_comes_later_does_not_pass_who_waits() {
-        let who = |index| Name { index, generation: 1 };
+        let who = |index| ConnectionId { index, generation: 1 };
         let mut budget = Budget::new(100, 4);
         assert!(budget.try_take(60) && !budget.try_take(41));
-        budget.wait(Want { who: who(0), len: 50 });
-        budget.wait(Want { who: who(1), len: 10 });
+        budget.wait(Waiter { owner: who(0), len: 50 });
+        budget.wait(Waiter { owner: who(1), len: 10 });
         assert!(!budget.try_take(10) && budget.next().is_none());
         budget.give_back(10);
-        assert_eq!(budget.next().map(|want| want.who), Some(who(0)));
+        assert_eq!(budget.next().map(|want| want.owner), Some(who(0)));
         assert!(budget.next().is_none());
-        budget.forget(who(1));
+        budget.remove(who(1));
         assert!(!budget.has_waiting());
         budget.give_back(100);
         assert!(budget.try_take(100) && budget.used() == 100);

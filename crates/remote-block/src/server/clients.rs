@@ -3,7 +3,7 @@
 use sinew_remote_memory::Store;
 
 use super::Server;
-use super::budget::{Name, claim_of};
+use super::budget::{ConnectionId, claim_of};
 use super::connection::{Connection, Payload, Phase};
 use super::counters::Closed;
 
@@ -12,7 +12,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 /// Longest handshake, in ns.
 const HANDSHAKE_NS: u64 = 10_000_000_000;
 /// Time without progress, in ns, after which a connection that holds memory for which others wait is closed.
-const STILL_NS: u64 = 1_000_000_000;
+const NO_PROGRESS_NS: u64 = 1_000_000_000;
 /// Interval between searches for such connections, in ns.
 const TICK_NS: u64 = 100_000_000;
 
@@ -35,12 +35,12 @@ impl<S: Store> Server<S> {
             }
             self.generation += 1;
             self.counters.connections += 1;
-            self.shaking += 1;
-            let name = Name { index, generation: self.generation };
+            self.in_handshake += 1;
+            let name = ConnectionId { index, generation: self.generation };
             self.connections[index] = Some(Box::new(Connection::new(name, stream, self.now_ns)));
             self.enqueue(index);
         }
-        self.sockets.accept_later();
+        self.sockets.keep_accepting();
         true
     }
 
@@ -48,7 +48,7 @@ impl<S: Store> Server<S> {
     pub(super) fn close(&mut self, connection: Box<Connection>, why: Closed) {
         self.counters.count_closed(why);
         if matches!(connection.phase, Phase::Handshake(_)) {
-            self.shaking -= 1;
+            self.in_handshake -= 1;
         }
         let mut freed = connection.granted + connection.out.claimed();
         if let Payload::Write { job, .. } = &connection.payload {
@@ -56,15 +56,15 @@ impl<S: Store> Server<S> {
             self.jobs.abandon(*job);
         }
         self.budget.give_back(freed);
-        if connection.is_waiting {
-            self.budget.forget(connection.name);
+        if connection.is_waiting_for_memory {
+            self.budget.remove(connection.id);
         }
-        let index = connection.name.index;
-        self.hot.retain(|hot| *hot != index);
+        let index = connection.id.index;
+        self.active.retain(|hot| *hot != index);
         drop(connection);
         self.free.push(index);
         // A descriptor is free again.
-        self.sockets.accept_later();
+        self.sockets.keep_accepting();
     }
 
     pub(super) fn close_all(&mut self) {
@@ -77,21 +77,21 @@ impl<S: Store> Server<S> {
 
     /// Gives free memory to the connections that wait for it, in order.
     pub(super) fn grant(&mut self) {
-        while let Some(want) = self.budget.next() {
-            match self.connections.get_mut(want.who.index) {
-                Some(Some(connection)) if connection.name == want.who => {
-                    connection.is_waiting = false;
-                    connection.granted = want.len;
-                    self.enqueue(want.who.index);
+        while let Some(waiter) = self.budget.next() {
+            match self.connections.get_mut(waiter.owner.index) {
+                Some(Some(connection)) if connection.id == waiter.owner => {
+                    connection.is_waiting_for_memory = false;
+                    connection.granted = waiter.len;
+                    self.enqueue(waiter.owner.index);
                 }
-                _ => self.budget.give_back(want.len),
+                _ => self.budget.give_back(waiter.len),
             }
         }
     }
 
     /// When the next tick is due, if one is needed.
     pub(super) fn next_tick_ns(&self) -> Option<u64> {
-        (self.shaking > 0 || self.budget.has_waiting()).then(|| self.ticked_ns.saturating_add(TICK_NS))
+        (self.in_handshake > 0 || self.budget.has_waiting()).then(|| self.ticked_ns.saturating_add(TICK_NS))
     }
 
     /// Closes connections that hold others up.
@@ -100,16 +100,18 @@ impl<S: Store> Server<S> {
             return;
         }
         self.ticked_ns = self.now_ns;
-        if self.shaking == 0 && !self.budget.has_waiting() {
+        if self.in_handshake == 0 && !self.budget.has_waiting() {
             return;
         }
-        let is_short = self.budget.has_waiting();
+        let has_waiters = self.budget.has_waiting();
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
-            let still_ns = self.now_ns.saturating_sub(connection.moved_ns);
+            let idle_ns = self.now_ns.saturating_sub(connection.last_progress_ns);
             let why = match connection.phase {
-                Phase::Handshake(_) if still_ns >= HANDSHAKE_NS => Closed::Late,
-                Phase::Requests(_) if is_short && still_ns >= STILL_NS && connection.is_owing() => Closed::Stalled,
+                Phase::Handshake(_) if idle_ns >= HANDSHAKE_NS => Closed::HandshakeTimedOut,
+                Phase::Requests(_) if has_waiters && idle_ns >= NO_PROGRESS_NS && connection.has_open_request() => {
+                    Closed::Stalled
+                }
                 _ => continue,
             };
             if let Some(connection) = self.connections[index].take() {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use sinew_fabric::PollerConfig;
+use sinew_fabric::PollPolicy;
 
 use crate::protocol::{BLOCK_MAX, NAME_LEN_MAX};
 
@@ -30,7 +30,7 @@ pub struct Config {
     pub connection_memory: usize,
     /// How the thread spins: by default up to 0.1 ms, within which a client that waits for each answer sends its next
     /// request.
-    pub poller: PollerConfig,
+    pub poller: PollPolicy,
 }
 
 impl Default for Config {
@@ -42,7 +42,7 @@ impl Default for Config {
             requests_max: 256,
             memory: 4 * BLOCK_MAX as usize,
             connection_memory: 2 * BLOCK_MAX as usize,
-            poller: PollerConfig::Adaptive { spin_max_ns: SPIN_MAX_NS },
+            poller: PollPolicy::Adaptive { spin_max_ns: SPIN_MAX_NS },
         }
     }
 }
@@ -78,7 +78,7 @@ pub enum OpenError {
     },
     /// No connections or no requests are allowed.
     #[error("at least one connection and one request must be allowed")]
-    Nobody,
+    NoConnections,
     /// The store has no bytes.
     #[error("the store is empty")]
     Empty,
@@ -108,7 +108,7 @@ impl Config {
             return Err(OpenError::ArenaTooSmall { has: arena, needed: self.arena_bytes() });
         }
         if self.connections_max == 0 || self.requests_max == 0 {
-            return Err(OpenError::Nobody);
+            return Err(OpenError::NoConnections);
         }
         if store_len == 0 { Err(OpenError::Empty) } else { Ok(()) }
     }

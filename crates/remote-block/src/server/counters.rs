@@ -1,6 +1,6 @@
 //! Counters of a server.
 
-use crate::protocol::{ErrorCode, Unwelcome};
+use crate::protocol::{ErrorCode, HandshakeError};
 
 /// Reason why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,11 +11,11 @@ pub enum Closed {
     /// The client was gone in the middle of a message, or before everything was answered.
     Vanished,
     /// The handshake failed.
-    Unwelcome(Unwelcome),
+    HandshakeFailed(HandshakeError),
     /// Something other than a request arrived.
-    Nonsense,
+    Malformed,
     /// The handshake took too long.
-    Late,
+    HandshakeTimedOut,
     /// The client held memory that others waited for, and made no progress.
     Stalled,
     /// The server ended.
@@ -122,9 +122,9 @@ impl Counters {
         *match why {
             Closed::Left | Closed::Ended => &mut self.left,
             Closed::Vanished => &mut self.vanished,
-            Closed::Unwelcome(_) => &mut self.unwelcome,
-            Closed::Nonsense => &mut self.nonsense,
-            Closed::Late => &mut self.late,
+            Closed::HandshakeFailed(_) => &mut self.unwelcome,
+            Closed::Malformed => &mut self.nonsense,
+            Closed::HandshakeTimedOut => &mut self.late,
             Closed::Stalled => &mut self.stalled,
         } += 1;
     }

@@ -3,11 +3,13 @@
 use sinew_remote_memory::Store;
 
 use super::Server;
-use super::budget::{Want, claim_of};
+use super::budget::{Waiter, claim_of};
 use super::connection::{Connection, Payload, Phase};
 use super::counters::Closed;
 use super::jobs;
-use crate::protocol::{Command, ErrorCode, Extent, Request, Session, Then, put_done, put_error, put_hole, put_status};
+use crate::protocol::{
+    Command, ErrorCode, NextStep, Request, Session, StatusExtent, put_done, put_error, put_hole, put_status,
+};
 
 /// Reads of one connection before the others get a turn.
 const READS_PER_TURN: usize = 4;
@@ -16,14 +18,14 @@ const SHORT_REPLIES_MAX: usize = 64 << 10;
 /// Extents of one reply, at most.
 const EXTENTS_MAX: usize = 64;
 /// Times that the store is asked for the next part of a range. A reply may end early; the client then asks again.
-const LOOKS_MAX: usize = 1 << 14;
+const EXTENT_QUERIES_MAX: usize = 1 << 14;
 
 /// What a connection waits for once its input is handled as far as possible.
 enum Parsed {
     /// More input.
-    Input,
+    NeedsInput,
     /// Something else, which will queue it to be served again.
-    Other,
+    Suspended,
     /// Nothing: it is to be closed.
     Close(Closed),
 }
@@ -32,9 +34,9 @@ impl<S: Store> Server<S> {
     /// Serves a connection for a while. Returns whether any bytes arrived.
     pub(super) fn serve(&mut self, index: usize) -> bool {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return false };
-        connection.queued = false;
-        let mut came = 0;
-        match self.serve_one(&mut connection, &mut came) {
+        connection.is_queued = false;
+        let mut received = 0;
+        match self.serve_one(&mut connection, &mut received) {
             Ok(goes_on) => {
                 self.note_output(&mut connection);
                 self.connections[index] = Some(connection);
@@ -44,19 +46,19 @@ impl<S: Store> Server<S> {
             }
             Err(why) => self.close(connection, why),
         }
-        came > 0
+        received > 0
     }
 
     /// Reads and handles input. Returns whether there is more to do at once.
-    fn serve_one(&mut self, connection: &mut Connection, came: &mut usize) -> Result<bool, Closed> {
+    fn serve_one(&mut self, connection: &mut Connection, received: &mut usize) -> Result<bool, Closed> {
         if connection.is_gone {
-            return Err(self.vanished(connection));
+            return Err(self.closed_by_peer(connection));
         }
         let mut reads = 0;
         loop {
             match self.parse(connection) {
-                Parsed::Input => {}
-                Parsed::Other => return Ok(false),
+                Parsed::NeedsInput => {}
+                Parsed::Suspended => return Ok(false),
                 Parsed::Close(why) => return Err(why),
             }
             if !connection.readable {
@@ -66,9 +68,9 @@ impl<S: Store> Server<S> {
                 return Ok(true);
             }
             reads += 1;
-            let read = connection.read().map_err(|_| self.vanished(connection))?;
-            connection.note_moved(read, self.now_ns);
-            *came += read;
+            let read = connection.read().map_err(|_| self.closed_by_peer(connection))?;
+            connection.note_progress(read, self.now_ns);
+            *received += read;
         }
         if connection.ending {
             // An unfinished message will not be completed.
@@ -82,7 +84,7 @@ impl<S: Store> Server<S> {
         Ok(false)
     }
 
-    fn vanished(&self, connection: &Connection) -> Closed {
+    fn closed_by_peer(&self, connection: &Connection) -> Closed {
         let is_idle = connection.is_done() && connection.input_len() == 0;
         if is_idle { Closed::Left } else { Closed::Vanished }
     }
@@ -90,15 +92,15 @@ impl<S: Store> Server<S> {
     /// Handles input as far as possible.
     fn parse(&mut self, connection: &mut Connection) -> Parsed {
         loop {
-            if connection.ending && !connection.readable && connection.input_len() < connection.wants {
-                return Parsed::Input;
+            if connection.ending && !connection.readable && connection.input_len() < connection.input_needed {
+                return Parsed::NeedsInput;
             }
             let then = match &connection.payload {
-                Payload::Write { .. } => self.take_payload(connection),
+                Payload::Write { .. } => self.fill_payload(connection),
                 Payload::Skip { .. } => skip_payload(connection, &mut self.counters),
                 Payload::None => match connection.phase {
-                    Phase::Handshake(_) => self.shake_hands(connection),
-                    Phase::Requests(session) => self.take_request(connection, session),
+                    Phase::Handshake(_) => self.run_handshake(connection),
+                    Phase::Requests(session) => self.begin_request(connection, session),
                 },
             };
             if let Some(parsed) = then {
@@ -107,72 +109,72 @@ impl<S: Store> Server<S> {
         }
     }
 
-    fn shake_hands(&mut self, connection: &mut Connection) -> Option<Parsed> {
+    fn run_handshake(&mut self, connection: &mut Connection) -> Option<Parsed> {
         // A client that does not read its replies gets no more of them.
         if connection.blocked {
-            return Some(Parsed::Other);
+            return Some(Parsed::Suspended);
         }
-        if connection.input_len() < connection.wants {
-            return Some(Parsed::Input);
+        if connection.input_len() < connection.input_needed {
+            return Some(Parsed::NeedsInput);
         }
         let Phase::Handshake(mut handshake) =
             std::mem::replace(&mut connection.phase, Phase::Requests(Session::default()))
         else {
             return None;
         };
-        let mut ran = None;
+        let mut progress = None;
         // Taken out, because `run` also borrows the input.
         let mut out = std::mem::take(&mut connection.out);
-        out.put(|bytes| ran = Some(handshake.run(&self.export, self.is_ending, connection.input(), bytes)));
+        out.put(|bytes| progress = Some(handshake.run(&self.export, self.is_ending, connection.input(), bytes)));
         connection.out = out;
-        let ran = ran?;
+        let ran = progress?;
         connection.phase = Phase::Handshake(handshake);
         connection.consume(ran.consumed);
-        connection.wants = 1;
-        match ran.then {
-            Then::Input(wants) => {
-                connection.wants = wants;
-                return Some(Parsed::Input);
+        connection.input_needed = 1;
+        match ran.next {
+            NextStep::Input(wants) => {
+                connection.input_needed = wants;
+                return Some(Parsed::NeedsInput);
             }
-            Then::Output => {
+            NextStep::Output => {
                 // The replies so far are sent before more input is handled.
                 if connection.out.short_len() > SHORT_REPLIES_MAX {
-                    return Some(Parsed::Other);
+                    return Some(Parsed::Suspended);
                 }
             }
-            Then::Serve(session) => {
+            NextStep::Serve(session) => {
                 connection.phase = Phase::Requests(session);
-                connection.wants = Request::LEN;
-                self.shaking -= 1;
+                connection.input_needed = Request::LEN;
+                self.in_handshake -= 1;
             }
-            Then::Leave => {
+            NextStep::Leave => {
                 connection.ending = true;
                 connection.readable = false;
                 connection.consume(connection.input_len());
-                return Some(Parsed::Input);
+                return Some(Parsed::NeedsInput);
             }
-            Then::Close(why) => return Some(Parsed::Close(Closed::Unwelcome(why))),
+            NextStep::Close(why) => return Some(Parsed::Close(Closed::HandshakeFailed(why))),
         }
         None
     }
 
-    fn take_request(&mut self, connection: &mut Connection, session: Session) -> Option<Parsed> {
-        if connection.is_waiting
-            || connection.under_way >= self.config.requests_max
+    fn begin_request(&mut self, connection: &mut Connection, session: Session) -> Option<Parsed> {
+        if connection.is_waiting_for_memory
+            || connection.requests_in_progress >= self.config.requests_max
             || connection.out.short_len() >= SHORT_REPLIES_MAX
         {
-            return Some(Parsed::Other);
+            return Some(Parsed::Suspended);
         }
         let Some(bytes) = connection.input().first_chunk::<{ Request::LEN }>() else {
-            connection.wants = Request::LEN;
-            return Some(Parsed::Input);
+            connection.input_needed = Request::LEN;
+            return Some(Parsed::NeedsInput);
         };
-        let Some(request) = Request::read(bytes) else { return Some(Parsed::Close(Closed::Nonsense)) };
+        let Some(request) = Request::read(bytes) else { return Some(Parsed::Close(Closed::Malformed)) };
         let command = match self.is_ending {
             true if request.command(session, 0) != Ok(Command::Disconnect) => Err(ErrorCode::Ending),
             _ => request.command(session, self.export.len),
         };
-        let (cookie, owner, structured) = (request.cookie, connection.name, session.is_structured);
+        let (cookie, owner, structured) = (request.cookie, connection.id, session.is_structured);
         let done = match command {
             Ok(Command::Read { at, len, in_one }) => {
                 if structured && self.is_hole(at, len) {
@@ -181,9 +183,9 @@ impl<S: Store> Server<S> {
                     match self.claim(connection, len) {
                         Some(Ok(())) => {}
                         Some(Err(error)) => return self.refuse(connection, session, &request, error),
-                        None => return Some(Parsed::Other),
+                        None => return Some(Parsed::Suspended),
                     }
-                    connection.under_way += 1;
+                    connection.requests_in_progress += 1;
                     self.jobs.read(
                         &mut self.store,
                         owner,
@@ -197,36 +199,36 @@ impl<S: Store> Server<S> {
                 connection.expect_short();
                 &mut self.counters.reads
             }
-            Ok(Command::Write { at, len, is_kept }) => {
+            Ok(Command::Write { at, len, is_fua: is_kept }) => {
                 match self.claim(connection, len) {
                     Some(Ok(())) => {}
                     Some(Err(error)) => return self.refuse(connection, session, &request, error),
-                    None => return Some(Parsed::Other),
+                    None => return Some(Parsed::Suspended),
                 }
-                connection.under_way += 1;
+                connection.requests_in_progress += 1;
                 let job = self.jobs.write(owner, cookie, at, len, is_kept, structured);
                 connection.payload = Payload::Write { job, number: 0, filled: 0 };
                 self.counters.bytes_written += u64::from(len);
                 &mut self.counters.writes
             }
             Ok(Command::Flush) => {
-                connection.under_way += 1;
+                connection.requests_in_progress += 1;
                 self.jobs.flush(&mut self.store, owner, cookie, structured);
                 &mut self.counters.flushes
             }
-            Ok(Command::Discard { at, len, is_kept }) => {
-                connection.under_way += 1;
+            Ok(Command::Discard { at, len, is_fua: is_kept }) => {
+                connection.requests_in_progress += 1;
                 let place = (&mut self.store, &self.zeros);
-                self.jobs.stretch(place, owner, cookie, (at, len, false), is_kept, structured);
+                self.jobs.zero_range(place, owner, cookie, (at, len, false), is_kept, structured);
                 &mut self.counters.discards
             }
-            Ok(Command::Zeros { at, len, is_kept }) => {
-                connection.under_way += 1;
+            Ok(Command::Zeros { at, len, is_fua: is_kept }) => {
+                connection.requests_in_progress += 1;
                 let place = (&mut self.store, &self.zeros);
-                self.jobs.stretch(place, owner, cookie, (at, len, true), is_kept, structured);
+                self.jobs.zero_range(place, owner, cookie, (at, len, true), is_kept, structured);
                 &mut self.counters.discards
             }
-            Ok(Command::Status { at, len, one }) => {
+            Ok(Command::Status { at, len, only_one: one }) => {
                 let extents = self.extents(at, len, one);
                 connection.out.put(|out| put_status(out, cookie, &extents));
                 &mut self.counters.statuses
@@ -239,7 +241,7 @@ impl<S: Store> Server<S> {
                 connection.ending = true;
                 connection.readable = false;
                 connection.consume(connection.input_len());
-                return Some(Parsed::Input);
+                return Some(Parsed::NeedsInput);
             }
             Err(error) => return self.refuse(connection, session, &request, error),
         };
@@ -275,11 +277,11 @@ impl<S: Store> Server<S> {
 
     /// Describes a range from its beginning on. A run of one kind becomes one extent, even if the store reports it in
     /// several parts.
-    fn extents(&self, mut at: u64, len: u32, one: bool) -> arrayvec::ArrayVec<Extent, EXTENTS_MAX> {
+    fn extents(&self, mut at: u64, len: u32, only_one: bool) -> arrayvec::ArrayVec<StatusExtent, EXTENTS_MAX> {
         let mut extents = arrayvec::ArrayVec::new();
-        let extents_max = if one { 1 } else { EXTENTS_MAX };
+        let extents_max = if only_one { 1 } else { EXTENTS_MAX };
         let end = at + u64::from(len);
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..EXTENT_QUERIES_MAX {
             if at >= end {
                 break;
             }
@@ -287,9 +289,9 @@ impl<S: Store> Server<S> {
             let len = found.len.clamp(1, end - at);
             let is_full = extents.len() == extents_max;
             match extents.last_mut() {
-                Some(Extent { len: before, is_hole }) if *is_hole == found.is_hole => *before += len as u32,
+                Some(StatusExtent { len: before, is_hole }) if *is_hole == found.is_hole => *before += len as u32,
                 _ if is_full => break,
-                _ => extents.push(Extent { len: len as u32, is_hole: found.is_hole }),
+                _ => extents.push(StatusExtent { len: len as u32, is_hole: found.is_hole }),
             }
             at += len;
         }
@@ -309,13 +311,13 @@ impl<S: Store> Server<S> {
             self.budget.give_back(granted);
             if !self.budget.try_take(claim) {
                 self.counters.waits += 1;
-                connection.is_waiting = true;
-                self.budget.wait(Want { who: connection.name, len: claim });
+                connection.is_waiting_for_memory = true;
+                self.budget.wait(Waiter { owner: connection.id, len: claim });
                 return None;
             }
         }
         if jobs::fill_pieces(&self.store, len, &mut connection.pieces).is_ok() {
-            connection.begin_to_owe(claim, self.now_ns);
+            connection.begin_request(claim, self.now_ns);
             return Some(Ok(()));
         }
         // The arena is fragmented, or others use it.
@@ -324,25 +326,25 @@ impl<S: Store> Server<S> {
             return Some(Err(ErrorCode::NoMemory));
         }
         self.counters.waits += 1;
-        connection.is_waiting = true;
-        self.budget.wait_first(Want { who: connection.name, len: claim });
+        connection.is_waiting_for_memory = true;
+        self.budget.wait_first(Waiter { owner: connection.id, len: claim });
         None
     }
 
     /// Takes the bytes of a payload that have arrived. A full piece goes to the store.
-    fn take_payload(&mut self, connection: &mut Connection) -> Option<Parsed> {
+    fn fill_payload(&mut self, connection: &mut Connection) -> Option<Parsed> {
         let is_full = connection.fill();
         let Payload::Write { job, number, filled } = &mut connection.payload else { return None };
         if !is_full {
-            connection.wants = 1;
-            return Some(Parsed::Input);
+            connection.input_needed = 1;
+            return Some(Parsed::NeedsInput);
         }
         let (job, piece_number, piece) = (*job, *number, connection.pieces.pop()?);
         (*number, *filled) = (piece_number + 1, 0);
         let is_last = connection.pieces.is_empty();
         if is_last {
             connection.payload = Payload::None;
-            connection.wants = Request::LEN;
+            connection.input_needed = Request::LEN;
         }
         self.jobs.write_piece(&mut self.store, job, piece_number, piece, is_last);
         None
@@ -355,14 +357,14 @@ fn skip_payload(connection: &mut Connection, counters: &mut super::Counters) -> 
     let Payload::Skip { left, cookie, error } = &mut connection.payload else { return None };
     let skipped = len.min(*left);
     *left -= skipped;
-    let (is_over, cookie, error) = (*left == 0, *cookie, *error);
+    let (is_skipped, cookie, error) = (*left == 0, *cookie, *error);
     connection.consume(skipped);
-    if !is_over {
-        connection.wants = 1;
-        return Some(Parsed::Input);
+    if !is_skipped {
+        connection.input_needed = 1;
+        return Some(Parsed::NeedsInput);
     }
     connection.payload = Payload::None;
-    connection.wants = Request::LEN;
+    connection.input_needed = Request::LEN;
     let Phase::Requests(session) = connection.phase else { return None };
     counters.count_error(error);
     connection.out.put(|out| put_error(out, session.is_structured, cookie, error));

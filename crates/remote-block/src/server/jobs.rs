@@ -6,7 +6,7 @@ use sinew_fabric::verbs::Slice;
 use sinew_mem::{AllocError, Frozen, MessageBuffer};
 use sinew_remote_memory::{Finished, Job as StoreJob, Refused, Request, Store, StoreError};
 
-use super::budget::Name;
+use super::budget::ConnectionId;
 use crate::protocol::ErrorCode;
 
 /// Bytes of a piece. Longer reads and writes are cut into pieces, so that their data stays in a processor's cache.
@@ -18,13 +18,13 @@ const FLUSH: u32 = u32::MAX;
 
 /// The work that a request is for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum JobKind {
     /// Reads from `at` on. With `in_one`, the reply is sent only when all of its data has been read.
     Read { at: u64, len: u32, in_one: bool },
     /// Writes from `at` on.
     Write { at: u64, len: u32 },
     /// Zeroes the bytes up to `end`, by writing zeros or by discarding. Those before `next` are begun.
-    Stretch { next: u64, end: u64, is_written: bool },
+    ZeroRange { next: u64, end: u64, is_written: bool },
     /// Waits for earlier writes.
     Flush,
 }
@@ -32,11 +32,11 @@ pub(super) enum What {
 /// A request in progress.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub owner: Name,
+    pub owner: ConnectionId,
     pub cookie: u64,
-    pub what: What,
+    pub kind: JobKind,
     pub is_structured: bool,
-    is_kept: bool,
+    is_fua: bool,
     /// Parts that the store has not finished.
     left: u32,
     /// Whether more parts are to come.
@@ -48,7 +48,7 @@ pub(super) struct Job {
 
 /// Result of a part.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum PartResult {
     /// Data of a read. The buffer still counts as claimed.
     Data {
         buffer: MessageBuffer,
@@ -65,14 +65,14 @@ pub(super) struct Jobs {
     jobs: Vec<Job>,
     free: Vec<usize>,
     /// Parts that the store has not accepted yet.
-    held: VecDeque<Request>,
+    refused: VecDeque<Request>,
     /// Parts that the store refused, and that are not submitted again.
     failed: Vec<Finished>,
     /// Parts that the store has finished.
     pub finished: Vec<Finished>,
 }
 
-fn name(job: usize, part: u32) -> u64 {
+fn job_tag(job: usize, part: u32) -> u64 {
     job as u64 | u64::from(part) << 32
 }
 
@@ -91,7 +91,7 @@ pub(super) fn fill_pieces(store: &impl Store, len: u32, pieces: &mut Vec<Message
     Ok(())
 }
 
-fn code(error: &StoreError) -> ErrorCode {
+fn error_code(error: &StoreError) -> ErrorCode {
     match error {
         StoreError::Full { .. } => ErrorCode::NoSpace,
         _ => ErrorCode::Io,
@@ -108,14 +108,14 @@ impl Jobs {
         &self.jobs[job]
     }
 
-    fn begin(&mut self, owner: Name, cookie: u64, what: What, is_structured: bool, is_kept: bool) -> usize {
+    fn begin(&mut self, owner: ConnectionId, cookie: u64, kind: JobKind, is_structured: bool, is_fua: bool) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
             self.jobs.push(Job {
                 owner,
                 cookie,
-                what,
+                kind,
                 is_structured,
-                is_kept,
+                is_fua,
                 left: 0,
                 is_open: false,
                 error: None,
@@ -124,24 +124,23 @@ impl Jobs {
             self.jobs.len() - 1
         });
         let job = &mut self.jobs[index];
-        (job.owner, job.cookie, job.what, job.is_structured, job.is_kept) =
-            (owner, cookie, what, is_structured, is_kept);
+        (job.owner, job.cookie, job.kind, job.is_structured, job.is_fua) = (owner, cookie, kind, is_structured, is_fua);
         (job.left, job.is_open, job.error) = (0, false, None);
         index
     }
 
-    fn submit(&mut self, store: &mut impl Store, job: usize, part: u32, what: StoreJob) {
+    fn submit(&mut self, store: &mut impl Store, job: usize, part: u32, job_for_store: StoreJob) {
         self.jobs[job].left += 1;
-        self.hand_over(store, Request { tag: name(job, part), job: what });
+        self.submit_or_hold(store, Request { tag: job_tag(job, part), job: job_for_store });
     }
 
-    fn hand_over(&mut self, store: &mut impl Store, request: Request) {
-        if !self.held.is_empty() {
-            return self.held.push_back(request);
+    fn submit_or_hold(&mut self, store: &mut impl Store, request: Request) {
+        if !self.refused.is_empty() {
+            return self.refused.push_back(request);
         }
         match store.submit(request) {
             Ok(()) => {}
-            Err(Refused::Busy(request)) => self.held.push_back(request),
+            Err(Refused::Busy(request)) => self.refused.push_back(request),
             Err(Refused::Never { error, request }) => self.fail(error, request),
             Err(_) => unreachable!("a store refuses in no other way"),
         }
@@ -154,19 +153,19 @@ impl Jobs {
 
     /// Submits parts for which the store had no room. Returns whether it accepted any.
     pub fn retry(&mut self, store: &mut impl Store) -> bool {
-        let mut any = false;
-        while let Some(request) = self.held.pop_front() {
+        let mut has_submitted = false;
+        while let Some(request) = self.refused.pop_front() {
             match store.submit(request) {
-                Ok(()) => any = true,
+                Ok(()) => has_submitted = true,
                 Err(Refused::Busy(request)) => {
-                    self.held.push_front(request);
+                    self.refused.push_front(request);
                     break;
                 }
                 Err(Refused::Never { error, request }) => self.fail(error, request),
                 Err(_) => unreachable!("a store refuses in no other way"),
             }
         }
-        any
+        has_submitted
     }
 
     /// Moves finished parts to `finished`. Returns whether there are any.
@@ -180,14 +179,14 @@ impl Jobs {
     pub fn read(
         &mut self,
         store: &mut impl Store,
-        owner: Name,
+        owner: ConnectionId,
         cookie: u64,
         (at, len, in_one): (u64, u32, bool),
         is_structured: bool,
         pieces: &mut Vec<MessageBuffer>,
     ) {
         let in_one = in_one && pieces.len() > 1;
-        let job = self.begin(owner, cookie, What::Read { at, len, in_one }, is_structured, false);
+        let job = self.begin(owner, cookie, JobKind::Read { at, len, in_one }, is_structured, false);
         if in_one {
             self.jobs[job].parts.resize_with(pieces.len(), || None);
         }
@@ -199,8 +198,16 @@ impl Jobs {
     }
 
     /// Begins a write, whose pieces follow.
-    pub fn write(&mut self, owner: Name, cookie: u64, at: u64, len: u32, is_kept: bool, is_structured: bool) -> usize {
-        let job = self.begin(owner, cookie, What::Write { at, len }, is_structured, is_kept);
+    pub fn write(
+        &mut self,
+        owner: ConnectionId,
+        cookie: u64,
+        at: u64,
+        len: u32,
+        is_fua: bool,
+        is_structured: bool,
+    ) -> usize {
+        let job = self.begin(owner, cookie, JobKind::Write { at, len }, is_structured, is_fua);
         self.jobs[job].is_open = true;
         job
     }
@@ -214,18 +221,18 @@ impl Jobs {
         piece: MessageBuffer,
         is_last: bool,
     ) {
-        let What::Write { at, .. } = self.jobs[job].what else { return };
+        let JobKind::Write { at, .. } = self.jobs[job].kind else { return };
         let at = at + number as u64 * PIECE as u64;
         self.submit(store, job, number, StoreJob::Write { at, source: Slice::from(piece.freeze()) });
         if is_last {
             self.jobs[job].is_open = false;
-            self.keep(store, job);
+            self.flush_if_fua(store, job);
         }
     }
 
     /// Flushes the store after the job, if the client asked for that.
-    fn keep(&mut self, store: &mut impl Store, job: usize) {
-        if self.jobs[job].is_kept {
+    fn flush_if_fua(&mut self, store: &mut impl Store, job: usize) {
+        if self.jobs[job].is_fua {
             self.submit(store, job, FLUSH, StoreJob::Flush);
         }
     }
@@ -233,38 +240,38 @@ impl Jobs {
     /// Ends a write whose last pieces will not come.
     pub fn abandon(&mut self, job: usize) {
         self.jobs[job].is_open = false;
-        self.jobs[job].is_kept = false;
+        self.jobs[job].is_fua = false;
         if self.jobs[job].left == 0 {
             self.free.push(job);
         }
     }
 
     /// Begins a flush.
-    pub fn flush(&mut self, store: &mut impl Store, owner: Name, cookie: u64, is_structured: bool) {
-        let job = self.begin(owner, cookie, What::Flush, is_structured, false);
+    pub fn flush(&mut self, store: &mut impl Store, owner: ConnectionId, cookie: u64, is_structured: bool) {
+        let job = self.begin(owner, cookie, JobKind::Flush, is_structured, false);
         self.submit(store, job, 0, StoreJob::Flush);
     }
 
     /// Begins to zero bytes, one step after the other.
-    pub fn stretch(
+    pub fn zero_range(
         &mut self,
         (store, zeros): (&mut impl Store, &Frozen),
-        owner: Name,
+        owner: ConnectionId,
         cookie: u64,
         (next, len, is_written): (u64, u32, bool),
-        is_kept: bool,
+        is_fua: bool,
         is_structured: bool,
     ) {
         let end = next + u64::from(len);
-        let job = self.begin(owner, cookie, What::Stretch { next, end, is_written }, is_structured, is_kept);
+        let job = self.begin(owner, cookie, JobKind::ZeroRange { next, end, is_written }, is_structured, is_fua);
         self.step(store, zeros, job);
     }
 
     fn step(&mut self, store: &mut impl Store, zeros: &Frozen, job: usize) {
-        let What::Stretch { next: at, end, is_written } = self.jobs[job].what else { return };
+        let JobKind::ZeroRange { next: at, end, is_written } = self.jobs[job].kind else { return };
         let len = (end - at).min(if is_written { zeros.len() as u64 } else { DISCARD_STEP });
         let next = at + len;
-        self.jobs[job].what = What::Stretch { next, end, is_written };
+        self.jobs[job].kind = JobKind::ZeroRange { next, end, is_written };
         self.jobs[job].is_open = next < end;
         let what = match is_written {
             true => StoreJob::Write { at, source: Slice { buffer: zeros.clone(), start: 0, len: len as usize } },
@@ -272,44 +279,46 @@ impl Jobs {
         };
         self.submit(store, job, 0, what);
         if next == end {
-            self.keep(store, job);
+            self.flush_if_fua(store, job);
         }
     }
 
     /// Takes a finished part. Returns its job and its result.
-    pub fn take(&mut self, store: &mut impl Store, zeros: &Frozen, finished: Finished) -> (usize, News) {
+    pub fn complete_part(&mut self, store: &mut impl Store, zeros: &Frozen, finished: Finished) -> (usize, PartResult) {
         let (index, part) = ((finished.tag & u64::from(u32::MAX)) as usize, (finished.tag >> 32) as u32);
         let job = &mut self.jobs[index];
         job.left -= 1;
         if let Err(error) = &finished.result {
-            job.error.get_or_insert(code(error));
+            job.error.get_or_insert(error_code(error));
         }
-        let news = match job.what {
-            _ if part == FLUSH => News::Nothing,
-            What::Read { at, len, in_one } => match finished.target {
+        let result = match job.kind {
+            _ if part == FLUSH => PartResult::Nothing,
+            JobKind::Read { at, len, in_one } => match finished.target {
                 Some(buffer) if finished.result.is_ok() && in_one => {
                     job.parts[part as usize] = Some(buffer);
-                    News::Nothing
+                    PartResult::Nothing
                 }
-                Some(buffer) if finished.result.is_ok() => News::Data { buffer, at: at + part as u64 * PIECE as u64 },
-                _ => News::Freed(super::budget::claim_of(piece_len(len, part))),
+                Some(buffer) if finished.result.is_ok() => {
+                    PartResult::Data { buffer, at: at + part as u64 * PIECE as u64 }
+                }
+                _ => PartResult::Freed(super::budget::claim_of(piece_len(len, part))),
             },
-            What::Write { len, .. } => News::Freed(super::budget::claim_of(piece_len(len, part))),
-            What::Stretch { .. } => {
+            JobKind::Write { len, .. } => PartResult::Freed(super::budget::claim_of(piece_len(len, part))),
+            JobKind::ZeroRange { .. } => {
                 if job.is_open && job.error.is_none() {
                     self.step(store, zeros, index);
                 } else {
                     job.is_open = false;
                 }
-                News::Nothing
+                PartResult::Nothing
             }
-            What::Flush => News::Nothing,
+            JobKind::Flush => PartResult::Nothing,
         };
-        (index, news)
+        (index, result)
     }
 
     /// Result of a job, once it has ended.
-    pub fn is_over(&self, job: usize) -> Option<Result<(), ErrorCode>> {
+    pub fn result(&self, job: usize) -> Option<Result<(), ErrorCode>> {
         let job = &self.jobs[job];
         (job.left == 0 && !job.is_open).then(|| job.error.map_or(Ok(()), Err))
     }
@@ -320,7 +329,7 @@ impl Jobs {
     }
 
     /// Frees the place of a finished job.
-    pub fn end(&mut self, job: usize) {
+    pub fn free_job(&mut self, job: usize) {
         self.jobs[job].parts.clear();
         self.free.push(job);
     }

@@ -14,7 +14,7 @@ use crate::protocol::DATA_FRONT_MAX;
 const _: () = assert!(DATA_FRONT_MAX <= FRONT_ROOM);
 
 /// Pieces handed to the system at once, at most.
-const PIECES: usize = 64;
+const PIECES_MAX: usize = 64;
 /// Capacity kept for short replies, in bytes.
 const BYTES_KEPT: usize = 16 << 10;
 
@@ -125,9 +125,9 @@ impl Output {
 
     /// Offers the first pieces to the system. Returns their length, and the system's result.
     fn send_once(&self, stream: &mut Stream) -> (usize, io::Result<usize>) {
-        let mut pieces = ArrayVec::<IoSlice<'_>, PIECES>::new();
+        let mut pieces = ArrayVec::<IoSlice<'_>, PIECES_MAX>::new();
         let (mut start, mut bytes, mut room) = (self.sent, self.bytes_sent, 0);
-        for item in self.items.iter().take(PIECES) {
+        for item in self.items.iter().take(PIECES_MAX) {
             let piece = match item {
                 Item::Bytes(len) => {
                     let piece = &self.bytes[bytes..bytes + len];

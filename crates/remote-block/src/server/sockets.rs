@@ -9,7 +9,7 @@ use sinew_door::{Listener, Stream};
 use sinew_fabric::{Armed, Descriptor, Readiness};
 
 /// Events taken from the system at once.
-const EVENTS: usize = 256;
+const EVENTS_MAX: usize = 256;
 const LISTENER: Token = Token(0);
 /// Token of the first connection.
 const CONNECTIONS: usize = 1;
@@ -27,11 +27,11 @@ pub(super) struct Sockets {
     poll: Poll,
     events: Events,
     /// Events already handled.
-    taken: usize,
+    next_event: usize,
     listener: Listener,
     descriptor: Descriptor,
     /// Whether clients may be waiting to be accepted.
-    accepting: bool,
+    has_waiting_clients: bool,
 }
 
 impl Sockets {
@@ -41,10 +41,10 @@ impl Sockets {
         Ok(Self {
             descriptor: poll.registry().as_fd().try_clone_to_owned()?.into(),
             poll,
-            events: Events::with_capacity(EVENTS),
-            taken: 0,
+            events: Events::with_capacity(EVENTS_MAX),
+            next_event: 0,
             listener,
-            accepting: true,
+            has_waiting_clients: true,
         })
     }
 
@@ -53,8 +53,8 @@ impl Sockets {
     }
 
     /// Asks the system for events.
-    pub fn look(&mut self) {
-        self.taken = 0;
+    pub fn poll(&mut self) {
+        self.next_event = 0;
         // A signal makes it fail, and then there are no events.
         if self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_err() {
             self.events.clear();
@@ -63,11 +63,11 @@ impl Sockets {
 
     /// Takes the next event that the last look found.
     pub fn next(&mut self) -> Option<Event> {
-        if std::mem::take(&mut self.accepting) {
+        if std::mem::take(&mut self.has_waiting_clients) {
             return Some(Event::Listener);
         }
-        let event = self.events.iter().nth(self.taken)?;
-        self.taken += 1;
+        let event = self.events.iter().nth(self.next_event)?;
+        self.next_event += 1;
         Some(match event.token() {
             LISTENER => Event::Listener,
             Token(token) => Event::Connection {
@@ -91,15 +91,15 @@ impl Sockets {
     }
 
     /// Has the listener tried again: clients may wait for whom the system had no descriptor.
-    pub fn accept_later(&mut self) {
-        self.accepting = true;
+    pub fn keep_accepting(&mut self) {
+        self.has_waiting_clients = true;
     }
 
     pub fn register(&self, stream: &mut Stream, index: usize) -> io::Result<()> {
         stream.register(self.poll.registry(), Token(index + CONNECTIONS))
     }
 
-    pub fn watch_writable(&self, stream: &mut Stream, index: usize, watch: bool) -> io::Result<()> {
+    pub fn set_writable_interest(&self, stream: &mut Stream, index: usize, watch: bool) -> io::Result<()> {
         stream.watch_writable(self.poll.registry(), Token(index + CONNECTIONS), watch)
     }
 }
@@ -111,6 +111,6 @@ impl Readiness for Sockets {
     }
 
     fn arm(&mut self, _: u64) -> io::Result<Armed> {
-        Ok(if self.accepting { Armed::Ready } else { Armed::Sleep { until_ns: None } })
+        Ok(if self.has_waiting_clients { Armed::Ready } else { Armed::Sleep { until_ns: None } })
     }
 }

@@ -34,7 +34,7 @@ impl Clock for Time {
     }
 }
 
-pub struct Running {
+pub struct RunningServer {
     pub path: PathBuf,
     stop: Arc<AtomicBool>,
     waker: Waker,
@@ -42,26 +42,30 @@ pub struct Running {
 }
 
 /// Serves a store of `len` bytes.
-pub fn serve(len: usize, config: Config) -> Running {
+pub fn serve(len: usize, config: Config) -> RunningServer {
     serve_store(RamStore::new(len, config.arena_bytes()).unwrap(), config)
 }
 
-pub fn serve_store<S: Store + Send + 'static>(store: S, config: Config) -> Running {
+pub fn serve_store<S: Store + Send + 'static>(store: S, config: Config) -> RunningServer {
     serve_by(Time(Instant::now()), store, config)
 }
 
 /// Serves a store, with a clock of the test's own.
-pub fn serve_by<S: Store + Send + 'static>(clock: impl Clock + Send + 'static, store: S, config: Config) -> Running {
-    serve_and_look(clock, store, config, |_| {})
-}
-
-/// As [`serve_by`], and passes the store to `look`.
-pub fn serve_and_look<S: Store + Send + 'static>(
+pub fn serve_by<S: Store + Send + 'static>(
     clock: impl Clock + Send + 'static,
     store: S,
     config: Config,
-    look: impl FnMut(&mut S) + Send + 'static,
-) -> Running {
+) -> RunningServer {
+    serve_with_callback(clock, store, config, |_| {})
+}
+
+/// As [`serve_by`], and passes the store to `callback`.
+pub fn serve_with_callback<S: Store + Send + 'static>(
+    clock: impl Clock + Send + 'static,
+    store: S,
+    config: Config,
+    callback: impl FnMut(&mut S) + Send + 'static,
+) -> RunningServer {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("sinew-block-{}-{number}", std::process::id()));
@@ -71,22 +75,22 @@ pub fn serve_and_look<S: Store + Send + 'static>(
     let thread = std::thread::spawn(move || {
         let mut server = Server::open(Listener::bind(&at).unwrap(), store, config).unwrap();
         send.send(server.waker()).unwrap();
-        server.run_and_look(&clock, || stopped.load(Ordering::Acquire), look).unwrap();
+        server.run_with_callback(&clock, || stopped.load(Ordering::Acquire), callback).unwrap();
         assert_eq!((server.memory_used(), server.connections()), (0, 0), "all memory came back");
         server.counters().clone()
     });
-    Running { path, stop, waker: receive.recv().unwrap(), thread: Some(thread) }
+    RunningServer { path, stop, waker: receive.recv().unwrap(), thread: Some(thread) }
 }
 
-impl Running {
+impl RunningServer {
     /// Asks the server to end.
-    pub fn ask_to_end(&self) {
+    pub fn request_stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
     }
 
     pub fn end(mut self) -> Counters {
-        self.ask_to_end();
+        self.request_stop();
         self.thread.take().unwrap().join().unwrap()
     }
 
@@ -99,7 +103,7 @@ impl Running {
     /// A client that has done its handshake.
     pub fn client(&self, structured: bool) -> Client {
         let mut socket = self.socket();
-        take::<18>(&mut socket);
+        read_array::<18>(&mut socket);
         socket.write_all(&3u32.to_be_bytes()).unwrap();
         if structured {
             option(&mut socket, 8, &[]);
@@ -109,12 +113,12 @@ impl Running {
             assert_eq!(answer(&mut socket).1, 1);
         }
         option(&mut socket, 1, &[]);
-        take::<10>(&mut socket);
+        read_array::<10>(&mut socket);
         Client { socket, structured }
     }
 }
 
-pub fn take<const N: usize>(socket: &mut UnixStream) -> [u8; N] {
+pub fn read_array<const N: usize>(socket: &mut UnixStream) -> [u8; N] {
     let mut bytes = [0; N];
     socket.read_exact(&mut bytes).unwrap();
     bytes
@@ -126,7 +130,7 @@ pub fn option(socket: &mut UnixStream, kind: u32, data: &[u8]) {
 }
 
 pub fn answer(socket: &mut UnixStream) -> (u32, u32, Vec<u8>) {
-    let header = take::<20>(socket);
+    let header = read_array::<20>(socket);
     let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
     let mut data = vec![0; word(16) as usize];
     socket.read_exact(&mut data).unwrap();
@@ -161,7 +165,7 @@ impl Client {
 
     /// As [`Self::reply`], with a data length that depends on the cookie.
     pub fn reply_to(&mut self, len_of: impl Fn(u64) -> u32) -> (u64, bool, Reply) {
-        let head = take::<16>(&mut self.socket);
+        let head = read_array::<16>(&mut self.socket);
         let word = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
         let cookie = u64::from_be_bytes(head[8..].try_into().unwrap());
         if word(&head[..4]) == 0x6744_6698 {
@@ -176,7 +180,7 @@ impl Client {
             return (cookie, true, if len == 0 { Reply::Done } else { Reply::Data(0, data) });
         }
         assert_eq!(word(&head[..4]), 0x668e_33ef);
-        let mut body = vec![0; word(&take::<4>(&mut self.socket)) as usize];
+        let mut body = vec![0; word(&read_array::<4>(&mut self.socket)) as usize];
         self.socket.read_exact(&mut body).unwrap();
         let reply = match u16::from_be_bytes([head[6], head[7]]) {
             1 => Reply::Data(u64::from_be_bytes(body[..8].try_into().unwrap()), body[8..].to_vec()),
@@ -217,7 +221,7 @@ impl Client {
         }
     }
 
-    pub fn simply(&mut self, kind: u16, flags: u16, at: u64, len: u32) -> Reply {
+    pub fn request_done(&mut self, kind: u16, flags: u16, at: u64, len: u32) -> Reply {
         self.ask(kind, flags, 3, at, len);
         let (cookie, is_last, reply) = self.reply(0);
         assert_eq!((cookie, is_last), (3, true));

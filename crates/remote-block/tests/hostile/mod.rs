@@ -6,9 +6,9 @@ use std::net::Shutdown;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sinew_remote_block::Config;
-use sinew_remote_block::protocol::{Command, Export, Handshake, Request, Session, Then};
+use sinew_remote_block::protocol::{Command, Export, Handshake, NextStep, Request, Session};
 
-use super::common::{Client, Reply, Running, serve};
+use super::common::{Client, Reply, RunningServer, serve};
 
 /// Bytes of the device.
 const LEN: usize = 64 << 10;
@@ -17,13 +17,13 @@ const REQUESTS_MAX: usize = 40;
 
 /// A device that lasts as long as this process, and its expected contents.
 struct Device {
-    running: Running,
-    holds: Vec<u8>,
+    running: RunningServer,
+    contents: Vec<u8>,
 }
 
 fn device() -> &'static Mutex<Device> {
     static DEVICE: OnceLock<Mutex<Device>> = OnceLock::new();
-    DEVICE.get_or_init(|| Mutex::new(Device { running: serve(LEN, Config::default()), holds: vec![0; LEN] }))
+    DEVICE.get_or_init(|| Mutex::new(Device { running: serve(LEN, Config::default()), contents: vec![0; LEN] }))
 }
 
 /// Sends a server `bytes`, either as they are or as requests after a valid handshake, whose replies are compared with a
@@ -32,12 +32,12 @@ pub fn client(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     handshake(rest);
     let mut device = device().lock().unwrap_or_else(PoisonError::into_inner);
-    let Device { running, holds } = &mut *device;
+    let Device { running, contents: holds } = &mut *device;
     match first % 4 {
-        0 => say(running, rest),
+        0 => send_bytes(running, rest),
         // After valid flags.
-        1 => say(running, &[&[0, 0, 0, 3], rest].concat()),
-        kind => ask(running.client(kind == 3), holds, rest),
+        1 => send_bytes(running, &[&[0, 0, 0, 3], rest].concat()),
+        kind => send_requests(running.client(kind == 3), holds, rest),
     }
     let read = running.client(first % 8 < 4).read(0, 0, LEN as u32).unwrap();
     if first % 4 < 2 {
@@ -48,7 +48,7 @@ pub fn client(bytes: &[u8]) {
 }
 
 /// Sends everything, and reads until the server closes.
-fn say(running: &Running, bytes: &[u8]) {
+fn send_bytes(running: &RunningServer, bytes: &[u8]) {
     let mut socket = running.socket();
     // A server that has received enough closes at once, so this may fail.
     let _ = socket.write_all(bytes).and_then(|()| socket.shutdown(Shutdown::Write));
@@ -68,9 +68,9 @@ fn handshake(bytes: &[u8]) {
         loop {
             let ran = handshake.run(&export, false, &bytes[consumed..end], &mut out);
             consumed += ran.consumed;
-            match ran.then {
-                Then::Output => {}
-                Then::Input(wants) => {
+            match ran.next {
+                NextStep::Output => {}
+                NextStep::Input(wants) => {
                     assert!(wants > end - consumed, "it wants input that it has");
                     if end == bytes.len() {
                         return (out, None, consumed);
@@ -92,7 +92,7 @@ enum Expected {
     Status,
 }
 
-fn ask(mut client: Client, holds: &mut [u8], bytes: &[u8]) {
+fn send_requests(mut client: Client, holds: &mut [u8], bytes: &[u8]) {
     let session = Session { is_structured: client.structured, has_status: client.structured };
     let mut steps = Steps(bytes);
     let mut expected = HashMap::new();
@@ -134,11 +134,11 @@ fn ask(mut client: Client, holds: &mut [u8], bytes: &[u8]) {
         client.socket.write_all(&payload).unwrap();
         expected.insert(request.cookie, reply);
     }
-    hear(&mut client, expected);
+    check_replies(&mut client, expected);
 }
 
 /// Checks the replies, which come in any order: each request has exactly one.
-fn hear(client: &mut Client, mut expected: HashMap<u64, Expected>) {
+fn check_replies(client: &mut Client, mut expected: HashMap<u64, Expected>) {
     while !expected.is_empty() {
         let (cookie, is_last, reply) = client.reply_to(|cookie| match expected.get(&cookie) {
             Some(Expected::Data(_, data)) => data.len() as u32,

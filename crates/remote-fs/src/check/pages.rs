@@ -5,12 +5,12 @@ use std::io;
 
 use sinew_fabric::{Armed, Descriptor, Readiness};
 use sinew_mem::MessageBuffer;
-use sinew_remote_memory::donor::{Answer, Call, Lent};
+use sinew_remote_memory::donor::{Answer, Call, LentSlab};
 use sinew_remote_memory::engine::Op;
 use sinew_remote_memory::volume::{CallFailed, Donors, Event, checksum};
 
 use super::Finding;
-use crate::kept::{Kept, Member};
+use crate::durable_state::{DurableState, Member};
 use crate::protocol::{Ino, PAGE, Pages};
 use crate::tree::Body;
 
@@ -63,7 +63,7 @@ pub struct PageCheck<D> {
 
 impl<D: Donors> PageCheck<D> {
     /// Begins a check, with donors whose addresses are `names`, in the order of [`Donors::ids`].
-    pub fn new(kept: &Kept, mut donors: D, names: Vec<String>) -> Self {
+    pub fn new(kept: &DurableState, mut donors: D, names: Vec<String>) -> Self {
         let mut owners = BTreeMap::new();
         for (ino, inode) in kept.tree.inodes() {
             let Body::File(map) = inode.body() else { continue };
@@ -115,8 +115,8 @@ impl<D: Donors> PageCheck<D> {
         self.donors.poll(&mut events);
         for event in events.drain(..) {
             match event {
-                Event::Answered { tag, result } => self.fenced(tag as usize, result),
-                Event::Over { tag, error, target } => self.read(tag, error, target),
+                Event::CallAnswered { tag, result } => self.fenced(tag as usize, result),
+                Event::OpFinished { tag, error, target } => self.read(tag, error, target),
             }
         }
         self.events = events;
@@ -146,7 +146,7 @@ impl<D: Donors> PageCheck<D> {
         };
         // Current address of a slab: a donor moves a slab away if a client was cut off in the middle of a write to it.
         let place = |member: &Member| {
-            let is_it = |lent: &&Lent| Some(member.incarnation) == incarnation && lent.slab == member.slab;
+            let is_it = |lent: &&LentSlab| Some(member.incarnation) == incarnation && lent.slab == member.slab;
             slabs.iter().find(is_it).map(|lent| lent.base)
         };
         let mut lacks = 0;

@@ -19,12 +19,12 @@ fn world() -> (World, Vec<Attr>) {
     (world, files)
 }
 
-fn kept(world: &World) -> Kept {
+fn kept(world: &World) -> DurableState {
     read(world.disk.clone()).unwrap().unwrap()
 }
 
 fn pages(world: &World) -> Vec<Finding> {
-    let (donors, addresses) = world.lend();
+    let (donors, addresses) = world.donors();
     let mut check = PageCheck::new(&kept(world), donors, addresses);
     for _ in 0..1000 {
         world.net.borrow_mut().step();

@@ -1,17 +1,17 @@
 //! Requests to the service.
 
 use sinew_remote_memory::donor::Side;
-use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::pool::AccessMethod;
 use sinew_rpc::{Endpoint, Error as RpcError};
 
-use super::error::Failed;
+use super::error::ClientError;
 use super::lane::Lane;
 use super::shared::Identity;
 use crate::protocol::{Answer, Caller, Envelope, Error, FILES, Message, Reply, Request};
 
 const MS: u64 = 1_000_000;
 /// Pauses between attempts: the first, and the longest.
-const PAUSES: (u64, u64) = (5 * MS, 200 * MS);
+const PAUSE_RANGE_NS: (u64, u64) = (5 * MS, 200 * MS);
 
 /// Outcome of one attempt to deliver a message.
 pub(super) enum Attempt {
@@ -20,9 +20,9 @@ pub(super) enum Attempt {
     Lost(String),
 }
 
-impl<E: Endpoint, A: Approach> Lane<E, A> {
+impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Sends a request on behalf of a caller until it is answered, or the time-out expires.
-    pub(super) fn ask(&mut self, caller: &Caller, request: Request) -> Result<Answer, Failed> {
+    pub(super) fn ask(&mut self, caller: &Caller, request: Request) -> Result<Answer, ClientError> {
         self.ask_of(None, caller, request)
     }
 
@@ -31,11 +31,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// # Errors
     ///
     /// [`Error::NotReserved`] if it is another client by now.
-    pub(super) fn ask_about_pages(&mut self, of: &Identity, request: Request) -> Result<Answer, Failed> {
+    pub(super) fn ask_about_pages(&mut self, of: &Identity, request: Request) -> Result<Answer, ClientError> {
         self.ask_of(Some((of.client, of.epoch)), &Caller::default(), request)
     }
 
-    fn ask_of(&mut self, of: Option<(u64, u32)>, caller: &Caller, request: Request) -> Result<Answer, Failed> {
+    fn ask_of(&mut self, of: Option<(u64, u32)>, caller: &Caller, request: Request) -> Result<Answer, ClientError> {
         let sequence = if request.changes() { self.begin_change()? } else { 0 };
         let result = self.ask_numbered(of, caller, sequence, request);
         if sequence > 0 {
@@ -45,11 +45,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Sends a request on behalf of the client as a whole.
-    pub(super) fn ask_own(&mut self, request: Request) -> Result<Answer, Failed> {
+    pub(super) fn ask_as_root(&mut self, request: Request) -> Result<Answer, ClientError> {
         self.ask(&Caller::default(), request)
     }
 
-    fn begin_change(&mut self) -> Result<u64, Failed> {
+    fn begin_change(&mut self) -> Result<u64, ClientError> {
         let until = self.now_ns() + self.client.config.service_timeout_ns;
         loop {
             let number = self.client.sequences().begin();
@@ -69,13 +69,13 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         caller: &Caller,
         sequence: u64,
         request: Request,
-    ) -> Result<Answer, Failed> {
+    ) -> Result<Answer, ClientError> {
         let until = self.now_ns() + self.client.config.service_timeout_ns;
         // The client number under which the request was first sent.
         let mut sent_as = None;
         let mut message = None;
         let mut has_waited = false;
-        let mut pause = PAUSES.0;
+        let mut pause = PAUSE_RANGE_NS.0;
         loop {
             let mut identity = self.client.identity();
             if self.client.has_left() {
@@ -87,7 +87,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             }
             if sent_as.is_some_and(|before| before != identity.client) && sequence > 0 {
                 // A new client cannot ask for the outcome of the old one's request.
-                return Err(Failed::Unknown);
+                return Err(ClientError::OutcomeUnknown);
             }
             if of.is_some_and(|(client, _)| client != identity.client) {
                 return Err(Error::NotReserved.into());
@@ -104,9 +104,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     Envelope { client, secret, sequence, settled, epoch, caller, request }
                 }
             };
-            let ask = Message::Ask(envelope);
+            let ask = Message::Request(envelope);
             let attempt = self.attempt(&ask, until)?;
-            if let Message::Ask(envelope) = ask {
+            if let Message::Request(envelope) = ask {
                 message = Some(envelope);
             }
             let why = match attempt {
@@ -124,11 +124,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     continue;
                 }
                 Attempt::Answered(Reply::Refused(error)) => return Err(error.into()),
-                Attempt::Answered(Reply::Stranger) => {
-                    self.hang_up();
+                Attempt::Answered(Reply::NotAdmitted) => {
+                    self.close_session();
                     "it does not know the session any more".to_owned()
                 }
-                Attempt::Answered(_) => return Err(Failed::Nonsense),
+                Attempt::Answered(_) => return Err(ClientError::UnexpectedAnswer),
                 Attempt::Lost(why) => {
                     sent_as = sent_as.or(Some(identity.client));
                     why
@@ -138,31 +138,31 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 return Err(self.unreachable(why));
             }
             self.pause(pause);
-            pause = (2 * pause).min(PAUSES.1);
+            pause = (2 * pause).min(PAUSE_RANGE_NS.1);
         }
     }
 
     /// Sends a message once, over a session that the service has admitted. Opens the session first if there is none.
-    pub(super) fn attempt(&mut self, message: &Message, until: u64) -> Result<Attempt, Failed> {
-        if let Err(why) = self.greet(until)? {
+    pub(super) fn attempt(&mut self, message: &Message, until: u64) -> Result<Attempt, ClientError> {
+        if let Err(why) = self.connect(until)? {
             return Ok(Attempt::Lost(why));
         }
         Ok(match self.send(message) {
             Ok(reply) => {
                 let now_ns = self.now_ns();
-                self.client.heard(now_ns);
+                self.client.note_answer(now_ns);
                 Attempt::Answered(reply)
             }
             Err(why) => {
-                self.hang_up();
+                self.close_session();
                 Attempt::Lost(why)
             }
         })
     }
 
     /// Opens a session and has the service admit it. The inner error is a reason for which another attempt may succeed.
-    fn greet(&mut self, until: u64) -> Result<Result<(), String>, Failed> {
-        self.hear_events();
+    fn connect(&mut self, until: u64) -> Result<Result<(), String>, ClientError> {
+        self.drain_events();
         if self.session.is_some() {
             return Ok(Ok(()));
         }
@@ -175,27 +175,27 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             Err(error) => return Ok(Err(error.to_string())),
         };
         self.session = Some(session);
-        let stranger = |why| Err(Failed::Stranger { address: address.clone(), why });
+        let not_admitted = |why| Err(ClientError::NotAdmitted { address: address.clone(), why });
         let mut reply = self.send(&Message::Greet);
         if let Ok(Reply::Nonce(nonce)) = reply {
             let Some(key) = &self.client.config.key else {
-                self.hang_up();
-                return stranger("give it with --key-file");
+                self.close_session();
+                return not_admitted("give it with --key-file");
             };
             reply = self.send(&Message::Prove(key.proof(Side::Caller, None, &nonce)));
-            if let Ok(Reply::Stranger) = reply {
-                self.hang_up();
-                return stranger("the key that was given is another");
+            if let Ok(Reply::NotAdmitted) = reply {
+                self.close_session();
+                return not_admitted("the key that was given is another");
             }
         }
         Ok(match reply {
             Ok(Reply::Welcome) => Ok(()),
             Ok(_) => {
-                self.hang_up();
-                return Err(Failed::Nonsense);
+                self.close_session();
+                return Err(ClientError::UnexpectedAnswer);
             }
             Err(why) => {
-                self.hang_up();
+                self.close_session();
                 Err(why)
             }
         })
@@ -210,7 +210,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Takes note of a session that ended while no request was in progress.
-    fn hear_events(&mut self) {
+    fn drain_events(&mut self) {
         self.rpc.turn();
         while let Some(event) = self.rpc.poll_event() {
             if Some(event.session()) == self.session && !matches!(event, sinew_rpc::SessionEvent::Connected(_)) {
@@ -219,13 +219,13 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
     }
 
-    fn hang_up(&mut self) {
+    fn close_session(&mut self) {
         if let Some(session) = self.session.take() {
             self.rpc.disconnect(session);
         }
     }
 
-    pub(super) fn unreachable(&self, why: String) -> Failed {
-        Failed::Unreachable { address: self.client.service.to_string(), why }
+    pub(super) fn unreachable(&self, why: String) -> ClientError {
+        ClientError::Unreachable { address: self.client.service.to_string(), why }
     }
 }

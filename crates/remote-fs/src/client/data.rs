@@ -4,51 +4,51 @@ use std::sync::Arc;
 
 use sinew_mem::MessageBuffer;
 use sinew_remote_memory::engine::Op;
-use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::pool::AccessMethod;
 use sinew_remote_memory::volume::checksum;
 use sinew_rpc::Endpoint;
 
-use super::error::Failed;
+use super::error::ClientError;
 use super::file::File;
 use super::lane::Lane;
 use super::layout::{Piece, Stored};
-use super::reach::Transfer;
-use crate::protocol::{Answer, Error, Ino, LAYOUT_PAGES_MAX, PAGE, Replica, Request};
+use super::reach::CopyTransfer;
+use crate::protocol::{Answer, Error, Ino, LAYOUT_PAGES_MAX, PAGE, Request, SegmentCopy};
 
 /// Layout requests start at multiples of this many pages.
 const LAYOUT_STEP: u64 = LAYOUT_PAGES_MAX / 4;
 /// Consecutive pages read from one copy before reads move to the next.
-const SPREAD: u32 = 256;
+const SPREAD_PAGES: u32 = 256;
 /// Attempts to read pages of which no copy is correct.
 const ATTEMPTS: u32 = 4;
 /// Pause before the second retry. It doubles with each further retry.
 const PAUSE_NS: u64 = 100_000_000;
 
 /// A copy that could not be used.
-pub(super) struct Bad {
-    copy: Replica,
+pub(super) struct BadCopy {
+    copy: SegmentCopy,
     /// Whether it was readable, but had wrong bytes.
-    is_wrong: bool,
+    has_wrong_bytes: bool,
     why: String,
 }
 
-impl<E: Endpoint, A: Approach> Lane<E, A> {
+impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Asks the service for the places of the pages around `page`.
-    pub(super) fn learn_layout(&mut self, file: &File, page: u64) -> Result<(), Failed> {
+    pub(super) fn learn_layout(&mut self, file: &File, page: u64) -> Result<(), ClientError> {
         let at = page - page % LAYOUT_STEP;
-        let handle = file.lock().handle(false).ok_or(Failed::NotOpen)?;
-        let layout = match self.ask_own(Request::Layout { handle, at, count: LAYOUT_PAGES_MAX }) {
+        let handle = file.lock().handle(false).ok_or(ClientError::NotOpen)?;
+        let layout = match self.ask_as_root(Request::Layout { handle, at, count: LAYOUT_PAGES_MAX }) {
             Ok(Answer::Layout(layout)) => layout,
-            Ok(_) => return Err(Failed::Nonsense),
+            Ok(_) => return Err(ClientError::UnexpectedAnswer),
             // Another lane has closed the handle meanwhile. The caller looks for the page again, by another open
             // handle.
-            Err(Failed::Refused(Error::BadHandle)) if file.lock().has_other(handle, false) => return Ok(()),
+            Err(ClientError::Refused(Error::BadHandle)) if file.lock().has_other(handle, false) => return Ok(()),
             Err(error) => return Err(error),
         };
         if layout.until <= page {
-            return Err(Failed::Nonsense);
+            return Err(ClientError::UnexpectedAnswer);
         }
-        self.client.learn(&layout.places);
+        self.client.learn_placements(&layout.places);
         let mut state = file.lock();
         if state.is_outdated(layout.version) {
             // The caller still does not find the page, and asks again.
@@ -57,7 +57,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         if state.layout.pages() > self.client.config.layout_pages_max {
             state.layout.clear();
         }
-        state.hear_layout(&layout);
+        state.apply_layout(&layout);
         state.layout.learn(at, &layout);
         Ok(())
     }
@@ -69,7 +69,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         file: &Arc<File>,
         at: u64,
         stored: &Stored,
-    ) -> Result<Option<MessageBuffer>, Failed> {
+    ) -> Result<Option<MessageBuffer>, ClientError> {
         let mut bad = match self.fetch_once(stored)? {
             Ok(buffer) => return Ok(Some(buffer)),
             Err(bad) => bad,
@@ -93,16 +93,16 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 Err(bad) => bad,
             };
         }
-        self.lost(file.ino, at, stored, &bad);
-        Err(Failed::Data)
+        self.log_loss(file.ino, at, stored, &bad);
+        Err(ClientError::Unreadable)
     }
 
     /// Tries the known copies one after the other.
-    pub(super) fn fetch_once(&mut self, stored: &Stored) -> Result<Result<MessageBuffer, Vec<Bad>>, Failed> {
-        let mut bad: Vec<Bad> = Vec::new();
+    pub(super) fn fetch_once(&mut self, stored: &Stored) -> Result<Result<MessageBuffer, Vec<BadCopy>>, ClientError> {
+        let mut bad: Vec<BadCopy> = Vec::new();
         let Some(place) = self.client.place(stored.pages.segment) else { return Ok(Err(bad)) };
-        let whole: Vec<Replica> = place.copies.iter().filter(|copy| copy.is_whole).copied().collect();
-        let first = stored.pages.first / SPREAD;
+        let whole: Vec<SegmentCopy> = place.copies.iter().filter(|copy| copy.is_whole).copied().collect();
+        let first = stored.pages.first / SPREAD_PAGES;
         for turn in 0..whole.len() {
             let copy = whole[(turn + first as usize) % whole.len()];
             // Unreachable copies come last. Only then are their donors asked to admit this client.
@@ -112,7 +112,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 near.retain(|other| self.is_near(other));
                 for copy in near {
                     match self.fetch_from(&copy, stored)? {
-                        Ok(buffer) => return Ok(self.found(buffer, stored, &bad)),
+                        Ok(buffer) => return Ok(self.report_bad_copies(buffer, stored, &bad)),
                         Err(why) => bad.push(why),
                     }
                 }
@@ -121,21 +121,25 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 continue;
             }
             match self.fetch_from(&copy, stored)? {
-                Ok(buffer) => return Ok(self.found(buffer, stored, &bad)),
+                Ok(buffer) => return Ok(self.report_bad_copies(buffer, stored, &bad)),
                 Err(why) => bad.push(why),
             }
         }
         Ok(Err(bad))
     }
 
-    fn fetch_from(&mut self, copy: &Replica, stored: &Stored) -> Result<Result<MessageBuffer, Bad>, Failed> {
+    fn fetch_from(
+        &mut self,
+        copy: &SegmentCopy,
+        stored: &Stored,
+    ) -> Result<Result<MessageBuffer, BadCopy>, ClientError> {
         let len = stored.sums.len() * PAGE;
-        let target = self.client.arena.alloc(len, len).map_err(|_| Failed::Memory)?;
+        let target = self.client.arena.alloc(len, len).map_err(|_| ClientError::NoMemory)?;
         let at = copy.base + u64::from(stored.pages.first) * PAGE as u64;
-        let mut transfers = [Transfer::new(*copy, Op::Read { at, target })];
+        let mut transfers = [CopyTransfer::new(*copy, Op::Read { at, target })];
         self.transfer(&mut transfers, None);
-        let [Transfer { target, error, .. }] = transfers;
-        let bad = |is_wrong, why| Bad { copy: *copy, is_wrong, why };
+        let [CopyTransfer { target, error, .. }] = transfers;
+        let bad = |is_wrong, why| BadCopy { copy: *copy, has_wrong_bytes: is_wrong, why };
         let Some(buffer) = target.filter(|_| error.is_none()) else {
             return Ok(Err(bad(false, error.unwrap_or_default())));
         };
@@ -151,37 +155,42 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
 
     /// Reports the copies with wrong bytes to the service, now that another is known to be correct: they no longer
     /// count as copies.
-    fn found(&mut self, buffer: MessageBuffer, stored: &Stored, bad: &[Bad]) -> Result<MessageBuffer, Vec<Bad>> {
-        for Bad { copy, why, .. } in bad.iter().filter(|bad| bad.is_wrong) {
+    fn report_bad_copies(
+        &mut self,
+        buffer: MessageBuffer,
+        stored: &Stored,
+        bad: &[BadCopy],
+    ) -> Result<MessageBuffer, Vec<BadCopy>> {
+        for BadCopy { copy, why, .. } in bad.iter().filter(|bad| bad.has_wrong_bytes) {
             self.client.log(&format!("the donor {} is wrong, and another copy is right: {why}", self.name(copy)));
             let (donor, incarnation) = (copy.donor, copy.incarnation);
-            let failed = Request::Failed { segment: stored.pages.segment, donor, incarnation };
-            if let Ok(Answer::Places(places)) = self.ask_own(failed) {
-                self.client.learn(&places);
+            let failed = Request::ReportFailed { segment: stored.pages.segment, donor, incarnation };
+            if let Ok(Answer::Placements(places)) = self.ask_as_root(failed) {
+                self.client.learn_placements(&places);
             }
         }
         Ok(buffer)
     }
 
-    pub(super) fn learn_places(&mut self, segments: &[u32]) -> Result<(), Failed> {
-        match self.ask_own(Request::Places { segments: segments.to_vec() })? {
-            Answer::Places(places) => {
-                self.client.learn(&places);
+    pub(super) fn learn_places(&mut self, segments: &[u32]) -> Result<(), ClientError> {
+        match self.ask_as_root(Request::Placements { segments: segments.to_vec() })? {
+            Answer::Placements(places) => {
+                self.client.learn_placements(&places);
                 // Donors may have been added meanwhile.
                 let donors = self.client.donors();
-                let is_known = |copy: &Replica| donors.iter().any(|donor| donor.donor == copy.donor);
+                let is_known = |copy: &SegmentCopy| donors.iter().any(|donor| donor.donor == copy.donor);
                 if !places.iter().flat_map(|place| &place.copies).all(is_known)
-                    && let Answer::Donors(donors) = self.ask_own(Request::Donors)?
+                    && let Answer::Donors(donors) = self.ask_as_root(Request::Donors)?
                 {
                     self.client.set_donors(donors);
                 }
                 Ok(())
             }
-            _ => Err(Failed::Nonsense),
+            _ => Err(ClientError::UnexpectedAnswer),
         }
     }
 
-    fn lost(&self, ino: Ino, at: u64, stored: &Stored, bad: &[Bad]) {
+    fn log_loss(&self, ino: Ino, at: u64, stored: &Stored, bad: &[BadCopy]) {
         let donors: Vec<String> = bad.iter().map(|bad| format!("{}: {}", self.name(&bad.copy), bad.why)).collect();
         let donors = if donors.is_empty() { "there is none".to_owned() } else { donors.join("; ") };
         let last = at + stored.sums.len() as u64 - 1;
@@ -189,7 +198,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.client.log(&why);
     }
 
-    pub(super) fn name(&self, copy: &Replica) -> String {
+    pub(super) fn name(&self, copy: &SegmentCopy) -> String {
         let donors = self.client.donors();
         let known = donors.iter().find(|known| known.donor == copy.donor);
         known.map_or_else(|| format!("{:x}", copy.donor.0), |known| known.address.clone())

@@ -44,7 +44,7 @@ impl Partial {
     }
 
     /// Returns the page `base` with the bytes written here put over it.
-    fn over(&self, ours: &[u8], base: &[u8]) -> Vec<u8> {
+    fn merge_over(&self, ours: &[u8], base: &[u8]) -> Vec<u8> {
         let mut page = base.to_vec();
         for (from, to) in &self.ranges {
             let range = usize::from(*from)..usize::from(*to);
@@ -62,7 +62,7 @@ struct Fresh {
 
 /// A chunk that is being flushed.
 #[derive(Clone)]
-pub(super) struct Frosted {
+pub(super) struct Flushing {
     /// First page of the chunk.
     pub at: u64,
     pub buffer: Frozen,
@@ -71,7 +71,7 @@ pub(super) struct Frosted {
     pub partial: Arc<BTreeMap<u64, Partial>>,
 }
 
-impl Frosted {
+impl Flushing {
     /// The checksums of some of its pages.
     pub fn sums(&self, first: u64, count: u32) -> Vec<u64> {
         (first..first + u64::from(count)).map(|index| checksum(&self.buffer[bytes_of(index)])).collect()
@@ -82,10 +82,10 @@ impl Frosted {
 #[derive(Default)]
 pub(super) struct Dirty {
     fresh: BTreeMap<u64, Fresh>,
-    flushing: BTreeMap<u64, Frosted>,
+    flushing: BTreeMap<u64, Flushing>,
 }
 
-fn place(page: u64) -> (u64, u64) {
+fn chunk_and_index(page: u64) -> (u64, u64) {
     (page / CHUNK_PAGES, page % CHUNK_PAGES)
 }
 
@@ -117,17 +117,17 @@ impl Dirty {
 
     /// The page as last written here, if it was.
     pub fn page(&self, page: u64) -> Option<&[u8]> {
-        let (chunk, index) = place(page);
+        let (chunk, index) = chunk_and_index(page);
         if let Some(fresh) = self.fresh.get(&chunk)
             && fresh.mask & (1 << index) != 0
         {
             return Some(&fresh.buffer[bytes_of(index)]);
         }
-        self.frosted(page)
+        self.flushing_page(page)
     }
 
-    fn frosted(&self, page: u64) -> Option<&[u8]> {
-        let (chunk, index) = place(page);
+    fn flushing_page(&self, page: u64) -> Option<&[u8]> {
+        let (chunk, index) = chunk_and_index(page);
         let frosted = self.flushing.get(&chunk).filter(|frosted| frosted.mask & (1 << index) != 0)?;
         Some(&frosted.buffer[bytes_of(index)])
     }
@@ -138,7 +138,7 @@ impl Dirty {
             return false;
         }
         let last = at + count - 1;
-        let chunks = place(at).0..=place(last).0;
+        let chunks = chunk_and_index(at).0..=chunk_and_index(last).0;
         let hit = |chunk: u64, mask: u64| {
             let first = chunk * CHUNK_PAGES;
             (0..CHUNK_PAGES).any(|index| mask & (1 << index) != 0 && (at..=last).contains(&(first + index)))
@@ -153,7 +153,7 @@ impl Dirty {
     }
 
     fn is_fresh(&self, page: u64) -> bool {
-        let (chunk, index) = place(page);
+        let (chunk, index) = chunk_and_index(page);
         self.fresh.get(&chunk).is_some_and(|fresh| fresh.mask & (1 << index) != 0)
     }
 
@@ -171,9 +171,9 @@ impl Dirty {
         data: &[u8],
         base: Option<(&[u8], u64)>,
     ) -> Result<(), AllocError> {
-        let (chunk, index) = place(page);
+        let (chunk, index) = chunk_and_index(page);
         let is_whole = data.len() == PAGE;
-        let below = self.flushing.get(&chunk).filter(|frosted| frosted.mask & (1 << index) != 0);
+        let older_copy = self.flushing.get(&chunk).filter(|frosted| frosted.mask & (1 << index) != 0);
         let fresh = match self.fresh.entry(chunk) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
@@ -187,7 +187,7 @@ impl Dirty {
         } else {
             let is_new = fresh.mask & (1 << index) == 0;
             if is_new {
-                let replaces = match (below, base) {
+                let replaces = match (older_copy, base) {
                     (Some(frosted), _) => {
                         target.copy_from_slice(&frosted.buffer[bytes_of(index)]);
                         checksum(target)
@@ -216,13 +216,13 @@ impl Dirty {
     }
 
     /// Begins to flush fresh data, at most `chunks_max` chunks. Nothing may be in the course of being flushed.
-    pub fn freeze(&mut self, chunks_max: usize) -> Vec<Frosted> {
+    pub fn freeze(&mut self, chunks_max: usize) -> Vec<Flushing> {
         let chunks: Vec<u64> = self.fresh.keys().take(chunks_max).copied().collect();
         let mut frozen = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let Some(Fresh { buffer, mask, partial }) = self.fresh.remove(&chunk) else { continue };
             let (at, buffer) = (chunk * CHUNK_PAGES, buffer.freeze());
-            let frosted = Frosted { at, buffer, mask, partial: Arc::new(partial) };
+            let frosted = Flushing { at, buffer, mask, partial: Arc::new(partial) };
             self.flushing.insert(chunk, frosted.clone());
             frozen.push(frosted);
         }
@@ -239,7 +239,7 @@ impl Dirty {
     /// # Errors
     ///
     /// When there is no memory: the rest still counts as being flushed.
-    pub fn thaw(&mut self, arena: &Arena) -> Result<(), AllocError> {
+    pub fn unfreeze(&mut self, arena: &Arena) -> Result<(), AllocError> {
         while let Some((&chunk, frosted)) = self.flushing.first_key_value() {
             let frosted = frosted.clone();
             let mut older =
@@ -277,10 +277,10 @@ impl Dirty {
 
     /// Puts the written bytes of a fresh page over the page that the file has now.
     pub fn rebase(&mut self, page: u64, base: &[u8], sum: u64) {
-        let (chunk, index) = place(page);
+        let (chunk, index) = chunk_and_index(page);
         let Some(fresh) = self.fresh.get_mut(&chunk) else { return };
         let Some(partial) = fresh.partial.get_mut(&index) else { return };
-        let merged = partial.over(&fresh.buffer[bytes_of(index)], base);
+        let merged = partial.merge_over(&fresh.buffer[bytes_of(index)], base);
         partial.replaces = sum;
         fresh.buffer[bytes_of(index)].copy_from_slice(&merged);
     }
@@ -330,7 +330,7 @@ mod tests {
         dirty.write(&arena, 1, 2, b"NEW", None).unwrap();
         dirty.write(&arena, 2, 0, b"part", None).unwrap();
         dirty.write(&arena, 4, 0, &page(4), None).unwrap();
-        dirty.thaw(&arena).unwrap();
+        dirty.unfreeze(&arena).unwrap();
         assert_eq!(&dirty.page(1).unwrap()[..6], b"olNEW\x09");
         assert_eq!(&dirty.page(2).unwrap()[..5], b"part\x02");
         assert_eq!((dirty.page(3), dirty.page(4)), (Some(&page(3)[..]), Some(&page(4)[..])));
@@ -348,10 +348,10 @@ mod tests {
         }
         let frozen = dirty.freeze(9);
         let all: Vec<_> = std::iter::from_fn(|| arena.alloc(CHUNK, CHUNK).ok()).collect();
-        assert!(!all.is_empty() && dirty.thaw(&arena).is_err());
+        assert!(!all.is_empty() && dirty.unfreeze(&arena).is_err());
         assert!(dirty.has_flushing() && !dirty.has_fresh() && dirty.page(0) == Some(&[1; PAGE][..]));
         drop((all, frozen));
-        dirty.thaw(&arena).unwrap();
+        dirty.unfreeze(&arena).unwrap();
         assert!(!dirty.has_flushing() && dirty.has_fresh() && dirty.page(CHUNK_PAGES) == Some(&[1; PAGE][..]));
         assert_eq!(dirty.discard(), 2);
     }

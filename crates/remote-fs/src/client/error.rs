@@ -5,7 +5,7 @@ use crate::protocol::Error;
 /// Error of an operation on files.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failed {
+pub enum ClientError {
     /// The service refused the request.
     #[error(transparent)]
     Refused(#[from] Error),
@@ -19,7 +19,7 @@ pub enum Failed {
     },
     /// The service has another key, or requires one.
     #[error("the service at {address} only admits clients that have its key: {why}")]
-    Stranger {
+    NotAdmitted {
         /// Address of the service.
         address: String,
         /// What to do about the key, or what is wrong with it.
@@ -27,29 +27,29 @@ pub enum Failed {
     },
     /// The service sent an answer that does not fit the request.
     #[error("the service's answer makes no sense")]
-    Nonsense,
+    UnexpectedAnswer,
     /// The client was declared dead while a request was in progress, so its outcome is unknown.
     #[error("the service declared this client dead, and it is unknown whether the request was performed")]
-    Unknown,
+    OutcomeUnknown,
     /// No copy of a page has the bytes that were written.
     #[error("no copy of the data can be read, or has what was written")]
-    Data,
+    Unreadable,
     /// There is no memory for buffers.
     #[error("this client has no memory left for buffers")]
-    Memory,
+    NoMemory,
     /// The file is not open.
     #[error("the file is not open")]
     NotOpen,
 }
 
-impl Failed {
+impl ClientError {
     /// Linux's number for the error.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Refused(error) => error.errno(),
-            Self::Unreachable { .. } | Self::Nonsense | Self::Unknown | Self::Data => 5,
-            Self::Memory => 12,
-            Self::Stranger { .. } => 13,
+            Self::Unreachable { .. } | Self::UnexpectedAnswer | Self::OutcomeUnknown | Self::Unreadable => 5,
+            Self::NoMemory => 12,
+            Self::NotAdmitted { .. } => 13,
             Self::NotOpen => 9,
         }
     }

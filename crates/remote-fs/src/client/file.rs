@@ -5,31 +5,31 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use sinew_mem::MessageBuffer;
 
 use super::dirty::Dirty;
-use super::error::Failed;
-use super::layout::{Known, Stored};
+use super::error::ClientError;
+use super::layout::{LayoutCache, Stored};
 use crate::protocol::{Attr, Ino, Layout, Time};
 
 /// One file. It is kept while it is open, and for as long as the program refers to it.
 pub(super) struct File {
     pub ino: Ino,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
     /// Pages that were read ahead. Held during that read, so that a reader who wants them waits for it.
-    pub ahead: Mutex<Option<Ahead>>,
+    pub ahead: Mutex<Option<ReadAhead>>,
     /// Held while dirty data is written: one writer at a time, so that commits keep the order of the writes.
     pub flushing: Mutex<()>,
 }
 
 /// Pages that were read ahead, and checked.
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     /// Their identity: whatever happens to the file, these pages have these bytes.
     pub stored: Stored,
     pub buffer: MessageBuffer,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct FileState {
     /// Known places of its pages, for `version`.
-    pub layout: Known,
+    pub layout: LayoutCache,
     /// Newest version that the service has reported; the known layout is of this version. Versions grow. Answers to
     /// several lanes can arrive in any order, so an answer about an earlier version is out of date.
     pub version: Option<u64>,
@@ -52,25 +52,25 @@ pub(super) struct State {
     /// Mode, as the service last reported it.
     pub mode: u32,
     /// Handles by which it is open.
-    pub handles: Vec<Open>,
+    pub handles: Vec<OpenHandle>,
 }
 
 /// A handle by which a file is open.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Open {
+pub(super) struct OpenHandle {
     pub handle: u64,
     pub writes: bool,
     /// Losses already reported to this handle.
-    told: u64,
+    losses_reported: u64,
 }
 
 /// Written data that could not be committed. Each handle is told of each loss once.
 #[derive(Default)]
 struct Losses {
     count: u64,
-    last: Option<Failed>,
+    last: Option<ClientError>,
     /// Whether a handle was told of the last loss.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl File {
@@ -78,35 +78,35 @@ impl File {
         Self { ino, state: Mutex::default(), ahead: Mutex::default(), flushing: Mutex::default() }
     }
 
-    pub fn ahead(&self) -> MutexGuard<'_, Option<Ahead>> {
+    pub fn ahead(&self) -> MutexGuard<'_, Option<ReadAhead>> {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl FileState {
     /// Adds a handle. It will be told of the last loss, too, if no handle was.
     pub fn open(&mut self, handle: u64, writes: bool) {
-        let told = self.losses.count - u64::from(self.losses.last.is_some() && !self.losses.is_told);
-        self.handles.push(Open { handle, writes, told });
+        let told = self.losses.count - u64::from(self.losses.last.is_some() && !self.losses.is_reported);
+        self.handles.push(OpenHandle { handle, writes, losses_reported: told });
     }
 
     /// Records that some written data could not be committed.
-    pub fn note_loss(&mut self, error: Failed) {
-        self.losses = Losses { count: self.losses.count + 1, last: Some(error), is_told: false };
+    pub fn record_loss(&mut self, error: ClientError) {
+        self.losses = Losses { count: self.losses.count + 1, last: Some(error), is_reported: false };
     }
 
     /// Returns the last loss as an error if this handle was not told of it.
-    pub fn tell_loss(&mut self, handle: u64) -> Result<(), Failed> {
+    pub fn take_loss(&mut self, handle: u64) -> Result<(), ClientError> {
         let Some(open) = self.handles.iter_mut().find(|open| open.handle == handle) else { return Ok(()) };
-        if open.told == self.losses.count {
+        if open.losses_reported == self.losses.count {
             return Ok(());
         }
-        open.told = self.losses.count;
-        self.losses.is_told = true;
+        open.losses_reported = self.losses.count;
+        self.losses.is_reported = true;
         self.losses.last.clone().map_or(Ok(()), Err)
     }
 
@@ -122,7 +122,7 @@ impl State {
 
     /// Attributes as programs here see them: with uncommitted changes, and with commits made since the service reported
     /// them.
-    pub fn seen(&self, mut attr: Attr) -> Attr {
+    pub fn as_seen_locally(&self, mut attr: Attr) -> Attr {
         if let Some(newest) = self.version.filter(|newest| attr.version < *newest) {
             (attr.version, attr.size) = (newest, self.committed_len);
             attr.mtime = self.committed_time.unwrap_or(attr.mtime);
@@ -136,7 +136,7 @@ impl State {
     }
 
     /// Takes over attributes that the service reported. A new version invalidates the layout.
-    pub fn hear(&mut self, attr: &Attr) {
+    pub fn apply_attr(&mut self, attr: &Attr) {
         self.mode = attr.mode;
         if self.is_outdated(attr.version) {
             return;
@@ -153,7 +153,7 @@ impl State {
 
     /// Prepares for a layout that the service reported. If its version differs, what was known of the pages is
     /// forgotten.
-    pub fn hear_layout(&mut self, layout: &Layout) {
+    pub fn apply_layout(&mut self, layout: &Layout) {
         if self.version != Some(layout.version) {
             self.layout.clear();
             self.version = Some(layout.version);
@@ -163,21 +163,21 @@ impl State {
 
     /// Takes over the attributes that follow a change of our own. Returns whether no other client has changed the file
     /// in between.
-    pub fn hear_own(&mut self, attr: &Attr) -> bool {
+    pub fn apply_own_change(&mut self, attr: &Attr) -> bool {
         if self.is_outdated(attr.version) {
             return false;
         }
         (self.committed_len, self.committed_time) = (attr.size, Some(attr.mtime));
         let next = |version: Option<u64>| version.is_some_and(|version| version + 1 == attr.version);
-        let is_alone = next(self.version);
+        let is_only_change = next(self.version);
         if next(self.cached_version) {
             self.cached_version = Some(attr.version);
         }
-        if !is_alone {
+        if !is_only_change {
             self.layout.clear();
         }
         self.version = Some(attr.version);
-        is_alone
+        is_only_change
     }
 
     /// A handle for requests, open for writing if required. Another lane may close it at any time.
@@ -218,23 +218,23 @@ mod tests {
 
     #[test]
     fn an_answer_that_a_commit_has_overtaken_brings_no_old_size_back() {
-        let mut state = State::default();
-        state.hear(&attr(1, 0));
+        let mut state = FileState::default();
+        state.apply_attr(&attr(1, 0));
         // Another lane got the attributes of version 1 and is slow to apply them, while written data is committed.
-        assert!(state.hear_own(&attr(2, 5000)));
-        assert_eq!(state.seen(attr(1, 0)).size, 5000);
+        assert!(state.apply_own_change(&attr(2, 5000)));
+        assert_eq!(state.as_seen_locally(attr(1, 0)).size, 5000);
         assert_eq!(
-            state.seen(attr(1, 0)),
+            state.as_seen_locally(attr(1, 0)),
             Attr { atime: attr(1, 0).atime, pages: 0, btime: attr(1, 0).btime, ..attr(2, 5000) }
         );
-        state.hear(&attr(1, 0));
+        state.apply_attr(&attr(1, 0));
         assert_eq!((state.len(), state.version), (5000, Some(2)));
-        assert_eq!(state.seen(attr(3, 10)), attr(3, 10), "somebody else has made it shorter");
+        assert_eq!(state.as_seen_locally(attr(3, 10)), attr(3, 10), "somebody else has made it shorter");
     }
 
     #[test]
     fn a_handle_that_is_closed_while_it_is_asked_by_has_another_in_its_place_if_there_is_one() {
-        let mut state = State::default();
+        let mut state = FileState::default();
         state.open(1, true);
         state.open(2, false);
         assert_eq!((state.handle(false), state.has_other(1, false)), (Some(1), false), "it is open");
@@ -246,34 +246,34 @@ mod tests {
 
     #[test]
     fn each_handle_is_told_of_each_loss_once() {
-        let mut state = State::default();
+        let mut state = FileState::default();
         state.open(1, true);
         state.open(2, false);
-        state.note_loss(Failed::Data);
-        assert_eq!((state.tell_loss(1), state.tell_loss(1)), (Err(Failed::Data), Ok(())));
-        state.note_loss(Failed::Memory);
-        assert_eq!((state.tell_loss(2), state.tell_loss(2)), (Err(Failed::Memory), Ok(())));
+        state.record_loss(ClientError::Unreadable);
+        assert_eq!((state.take_loss(1), state.take_loss(1)), (Err(ClientError::Unreadable), Ok(())));
+        state.record_loss(ClientError::NoMemory);
+        assert_eq!((state.take_loss(2), state.take_loss(2)), (Err(ClientError::NoMemory), Ok(())));
         state.open(3, true);
-        assert_eq!((state.tell_loss(3), state.tell_loss(1)), (Ok(()), Err(Failed::Memory)));
+        assert_eq!((state.take_loss(3), state.take_loss(1)), (Ok(()), Err(ClientError::NoMemory)));
     }
 
     #[test]
     fn a_loss_that_nobody_was_told_of_is_told_to_the_next_handle() {
-        let mut state = State::default();
-        state.note_loss(Failed::Data);
+        let mut state = FileState::default();
+        state.record_loss(ClientError::Unreadable);
         state.open(1, false);
-        assert_eq!((state.tell_loss(1), state.tell_loss(1)), (Err(Failed::Data), Ok(())));
+        assert_eq!((state.take_loss(1), state.take_loss(1)), (Err(ClientError::Unreadable), Ok(())));
         state.open(2, false);
-        assert_eq!(state.tell_loss(2), Ok(()));
+        assert_eq!(state.take_loss(2), Ok(()));
     }
 
     #[test]
     fn own_changes_whose_answers_change_places_leave_the_later_one() {
-        let mut state = State::default();
-        state.hear(&attr(1, 0));
-        assert!(!state.hear_own(&attr(3, 100)), "version 2 is another lane's");
-        assert!(!state.hear_own(&attr(2, 5000)));
+        let mut state = FileState::default();
+        state.apply_attr(&attr(1, 0));
+        assert!(!state.apply_own_change(&attr(3, 100)), "version 2 is another lane's");
+        assert!(!state.apply_own_change(&attr(2, 5000)));
         assert_eq!((state.len(), state.version), (100, Some(3)));
-        assert_eq!(state.seen(attr(2, 5000)).size, 100);
+        assert_eq!(state.as_seen_locally(attr(2, 5000)).size, 100);
     }
 }

@@ -6,16 +6,18 @@ use std::sync::{Arc, PoisonError};
 use sinew_fabric::verbs::Slice;
 use sinew_mem::Frozen;
 use sinew_remote_memory::engine::Op;
-use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::pool::AccessMethod;
 use sinew_rpc::Endpoint;
 
-use super::dirty::{CHUNK_PAGES, Frosted};
-use super::error::Failed;
+use super::dirty::{CHUNK_PAGES, Flushing};
+use super::error::ClientError;
 use super::file::File;
 use super::lane::Lane;
-use super::reach::Transfer;
+use super::reach::CopyTransfer;
 use super::shared::Identity;
-use crate::protocol::{Answer, Attr, EXTENTS_MAX, Error, Extent, PAGE, Pages, Place, Replica, Request, Sums, Time};
+use crate::protocol::{
+    Answer, Attr, EXTENTS_MAX, Error, Extent, PAGE, Pages, Placement, Request, SegmentCopy, Sums, Time,
+};
 
 /// Chunks in one commit, at most.
 const CHUNKS_MAX: usize = 64;
@@ -42,10 +44,10 @@ struct Batch {
 }
 
 /// For each segment, the copies that have the whole batch.
-type Written = BTreeMap<u32, Vec<Replica>>;
+type Written = BTreeMap<u32, Vec<SegmentCopy>>;
 
 impl Batch {
-    fn add(&mut self, chunk: &Frosted, index: u64, pages: Pages, replaces: Option<Vec<u64>>) {
+    fn add(&mut self, chunk: &Flushing, index: u64, pages: Pages, replaces: Option<Vec<u64>>) {
         let start = index as usize * PAGE;
         self.jobs.push(Job { buffer: chunk.buffer.clone(), start, pages });
         let at = chunk.at + index;
@@ -78,19 +80,19 @@ impl Batch {
 
 /// Runs of written pages of a chunk: first index, count, and whether all were written in part. No run mixes pages
 /// written in part and in full.
-fn runs(chunk: &Frosted) -> Vec<(u64, u64, bool)> {
+fn dirty_runs(chunk: &Flushing) -> Vec<(u64, u64, bool)> {
     let mut runs: Vec<(u64, u64, bool)> = Vec::new();
     for index in (0..CHUNK_PAGES).filter(|index| chunk.mask & (1 << index) != 0) {
         let is_partial = chunk.partial.contains_key(&index);
         match runs.last_mut() {
-            Some((first, count, of)) if *first + *count == index && *of == is_partial => *count += 1,
+            Some((first, count_pages, of)) if *first + *count_pages == index && *of == is_partial => *count_pages += 1,
             _ => runs.push((index, 1, is_partial)),
         }
     }
     runs
 }
 
-impl<E: Endpoint, A: Approach> Lane<E, A> {
+impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Commits files written long ago, or all files if there is much uncommitted data.
     pub(super) fn flush_old(&mut self) {
         let config = &self.client.config;
@@ -103,7 +105,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             // Another lane may be committing it.
             if let Ok(_one) = file.flushing.try_lock() {
                 // The program is told at its next sync.
-                let _ = self.write_out_held(&file);
+                let _ = self.write_out_locked(&file);
             }
         }
     }
@@ -113,29 +115,29 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// # Errors
     ///
     /// The reason why some data could not be committed. Except for a lack of memory, such data is lost, and each handle
-    /// is [told](super::file::State::tell_loss) at its next sync.
-    pub(super) fn write_out(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+    /// is [told](super::file::FileState::take_loss) at its next sync.
+    pub(super) fn write_out(&mut self, file: &Arc<File>) -> Result<(), ClientError> {
         if file.lock().dirty.is_empty() {
             return Ok(());
         }
         let _one = file.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.write_out_held(file)
+        self.write_out_locked(file)
     }
 
     /// As [`Self::write_out`]; the caller holds `flushing`.
-    fn write_out_held(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+    fn write_out_locked(&mut self, file: &Arc<File>) -> Result<(), ClientError> {
         let result = self.commit_all(file);
         if let Err(error) = &result {
-            file.lock().note_loss(error.clone());
+            file.lock().record_loss(error.clone());
         }
         result
     }
 
-    fn commit_all(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+    fn commit_all(&mut self, file: &Arc<File>) -> Result<(), ClientError> {
         let mut attempts = 0;
         if file.lock().dirty.has_flushing() {
             // The last attempt could not thaw it for lack of memory.
-            self.thaw(file)?;
+            self.unfreeze(file)?;
         }
         loop {
             let (chunks, handle, len, modified) = {
@@ -145,7 +147,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 }
                 let Some(handle) = state.handle(true) else {
                     drop(state);
-                    return Err(self.give_up_on(file, Failed::NotOpen));
+                    return Err(self.discard_failed(file, ClientError::NotOpen));
                 };
                 let chunks = state.dirty.freeze(CHUNKS_MAX);
                 // Data written from now on is younger.
@@ -154,54 +156,55 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             };
             let (error, taken) = match self.store(handle, &chunks, len, modified) {
                 Ok((attr, extents)) => {
-                    self.stored(file, &attr, &extents);
+                    self.note_committed(file, &attr, &extents);
                     attempts = 0;
                     continue;
                 }
                 Err(failed) => failed,
             };
-            self.client.reserve().owe(taken);
+            self.client.reserve().promise_unreserved(taken);
             drop(chunks);
-            self.thaw(file)?;
+            self.unfreeze(file)?;
             attempts += 1;
             let may_try_again = attempts < ATTEMPTS;
             match &error {
-                Failed::Refused(Error::Changed) if may_try_again => self.rebase(file)?,
-                Failed::Refused(Error::NotReserved | Error::Rejoin) | Failed::Unknown if may_try_again => {}
-                Failed::Refused(Error::BadHandle) if may_try_again && file.lock().has_other(handle, true) => {}
-                _ => return Err(self.give_up_on(file, error)),
+                ClientError::Refused(Error::PagesChanged) if may_try_again => self.rebase(file)?,
+                ClientError::Refused(Error::NotReserved | Error::Rejoin) | ClientError::OutcomeUnknown
+                    if may_try_again => {}
+                ClientError::Refused(Error::BadHandle) if may_try_again && file.lock().has_other(handle, true) => {}
+                _ => return Err(self.discard_failed(file, error)),
             }
         }
     }
 
-    fn stored(&self, file: &File, attr: &Attr, extents: &[Extent]) {
+    fn note_committed(&self, file: &File, attr: &Attr, extents: &[Extent]) {
         let mut state = file.lock();
         let before = state.dirty.bytes();
-        if state.hear_own(attr) {
+        if state.apply_own_change(attr) {
             extents.iter().for_each(|extent| state.layout.commit(extent));
         }
         state.dirty.committed();
         if state.dirty.is_empty() {
             (state.dirty_len, state.modified) = (0, None);
         }
-        self.client.changed_dirty(before, state.dirty.bytes());
+        self.client.count_dirty(before, state.dirty.bytes());
     }
 
-    fn thaw(&mut self, file: &File) -> Result<(), Failed> {
+    fn unfreeze(&mut self, file: &File) -> Result<(), ClientError> {
         let mut state = file.lock();
         let before = state.dirty.bytes();
-        let thawed = state.dirty.thaw(&self.client.arena).map_err(|_| Failed::Memory);
-        self.client.changed_dirty(before, state.dirty.bytes());
+        let thawed = state.dirty.unfreeze(&self.client.arena).map_err(|_| ClientError::NoMemory);
+        self.client.count_dirty(before, state.dirty.bytes());
         thawed
     }
 
     /// Discards data that cannot be committed. The next sync reports it.
-    fn give_up_on(&self, file: &File, error: Failed) -> Failed {
+    fn discard_failed(&self, file: &File, error: ClientError) -> ClientError {
         let mut state = file.lock();
         let before = state.dirty.bytes();
         let pages = state.dirty.discard();
-        self.client.reserve().forgive(pages);
-        self.client.changed_dirty(before, state.dirty.bytes());
+        self.client.reserve().withdraw(pages);
+        self.client.count_dirty(before, state.dirty.bytes());
         (state.dirty_len, state.modified) = (0, None);
         let ino = file.ino.0;
         self.client.log(&format!("what was written to {pages} pages of file {ino} is lost: {error}"));
@@ -213,13 +216,13 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let mut state = file.lock();
         let before = state.dirty.bytes();
         let pages = state.dirty.discard();
-        self.client.reserve().forgive(pages);
-        self.client.changed_dirty(before, state.dirty.bytes());
+        self.client.reserve().withdraw(pages);
+        self.client.count_dirty(before, state.dirty.bytes());
         (state.dirty_len, state.modified) = (0, None);
     }
 
     /// Merges partial writes into pages that another client has changed meanwhile.
-    fn rebase(&mut self, file: &Arc<File>) -> Result<(), Failed> {
+    fn rebase(&mut self, file: &Arc<File>) -> Result<(), ClientError> {
         file.lock().layout.clear();
         let partials = file.lock().dirty.partials();
         for (page, replaced) in partials {
@@ -239,10 +242,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     fn store(
         &mut self,
         handle: u64,
-        chunks: &[Frosted],
+        chunks: &[Flushing],
         len: u64,
         modified: Option<Time>,
-    ) -> Result<(Attr, Vec<Extent>), (Failed, u64)> {
+    ) -> Result<(Attr, Vec<Extent>), (ClientError, u64)> {
         let of = self.client.identity();
         let mut batch = Batch { of, ..Batch::default() };
         let result =
@@ -252,9 +255,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         {
             match error {
                 // The service does not know the reservation.
-                Failed::Refused(Error::NotReserved | Error::Rejoin) | Failed::Unknown => {}
+                ClientError::Refused(Error::NotReserved | Error::Rejoin) | ClientError::OutcomeUnknown => {}
                 // The file may have the pages by now, or may still get them: the commit is in flight.
-                Failed::Unreachable { .. } | Failed::Nonsense | Failed::Refused(Error::Settled) => {
+                ClientError::Unreachable { .. }
+                | ClientError::UnexpectedAnswer
+                | ClientError::Refused(Error::AlreadyAnswered) => {
                     self.client.doubtful().push((of, batch.pages().collect()));
                 }
                 _ => {
@@ -270,7 +275,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
 
     /// Returns the pages of abandoned commits to the service, unless the commits were performed. By this time the
     /// service knows that we no longer wait for them, so it will not perform them any more.
-    pub(super) fn settle_doubtful(&mut self) {
+    pub(super) fn return_doubtful(&mut self) {
         loop {
             let Some((of, mut pages)) = self.client.doubtful().pop() else { return };
             if self.client.identity().joined != of.joined {
@@ -280,7 +285,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             match self.ask_about_pages(&of, Request::GiveBack { pages: pages.clone() }) {
                 Ok(_) if !rest.is_empty() => self.client.doubtful().push((of, rest)),
                 // The pages belong to the file.
-                Ok(_) | Err(Failed::Refused(_)) => {}
+                Ok(_) | Err(ClientError::Refused(_)) => {}
                 Err(_) => {
                     pages.extend(rest);
                     self.client.doubtful().push((of, pages));
@@ -291,9 +296,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Assigns a reserved page to each written page.
-    fn assign(&mut self, chunks: &[Frosted], batch: &mut Batch) -> Result<(), Failed> {
+    fn assign(&mut self, chunks: &[Flushing], batch: &mut Batch) -> Result<(), ClientError> {
         for chunk in chunks {
-            for (first, count, is_partial) in runs(chunk) {
+            for (first, count, is_partial) in dirty_runs(chunk) {
                 let mut at = first;
                 while at < first + count {
                     let left = (first + count - at) as u32;
@@ -327,7 +332,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         batch: &mut Batch,
         len: u64,
         modified: Option<Time>,
-    ) -> Result<Attr, Failed> {
+    ) -> Result<Attr, ClientError> {
         let mut written = Written::new();
         let mut from = 0;
         let mut last = None;
@@ -343,19 +348,19 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 Request::Commit { handle, size_min: len.min(end), mtime: modified, holes: Vec::new(), extents };
             match self.ask_about_pages(&batch.of, request) {
                 Ok(Answer::Attr(attr)) => (last, from) = (Some(attr), behind),
-                Ok(_) => return Err(Failed::Nonsense),
-                Err(Failed::Refused(Error::Copies)) => {
+                Ok(_) => return Err(ClientError::UnexpectedAnswer),
+                Err(ClientError::Refused(Error::CopiesChanged)) => {
                     let segments: Vec<u32> = batch.segments().into_iter().collect();
                     self.learn_places(&segments)?;
                 }
                 Err(error) => return Err(error),
             }
         }
-        last.ok_or(Failed::Nonsense)
+        last.ok_or(ClientError::UnexpectedAnswer)
     }
 
     /// The place of a segment. When another lane joins a service that has restarted, all places are forgotten.
-    fn place(&mut self, segment: u32) -> Result<Arc<Place>, Failed> {
+    fn place(&mut self, segment: u32) -> Result<Arc<Placement>, ClientError> {
         if let Some(place) = self.client.place(segment) {
             return Ok(place);
         }
@@ -365,7 +370,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Writes a batch to all copies that do not have it.
-    fn put(&mut self, batch: &Batch, written: &mut Written) -> Result<(), Failed> {
+    fn put(&mut self, batch: &Batch, written: &mut Written) -> Result<(), ClientError> {
         let until = self.now_ns() + self.client.config.service_timeout_ns;
         let mut failing = BTreeSet::new();
         loop {
@@ -374,16 +379,16 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             for job in &batch.jobs {
                 let place = self.place(job.pages.segment)?;
                 for copy in &place.copies {
-                    let has_it = |have: &Replica| {
+                    let is_written = |have: &SegmentCopy| {
                         (have.donor, have.incarnation, have.base) == (copy.donor, copy.incarnation, copy.base)
                     };
-                    if written.get(&job.pages.segment).is_some_and(|have| have.iter().any(has_it)) {
+                    if written.get(&job.pages.segment).is_some_and(|have| have.iter().any(is_written)) {
                         continue;
                     }
                     let at = copy.base + u64::from(job.pages.first) * PAGE as u64;
                     let len = job.pages.count as usize * PAGE;
                     let source = Slice { buffer: job.buffer.clone(), start: job.start, len };
-                    transfers.push(Transfer::new(*copy, Op::Write { at, source }));
+                    transfers.push(CopyTransfer::new(*copy, Op::Write { at, source }));
                     segments.push(job.pages.segment);
                 }
             }
@@ -391,7 +396,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 return Ok(());
             }
             self.transfer(&mut transfers, Some((batch.of.client, batch.of.epoch)));
-            let mut failed: BTreeMap<(u32, u64), (Replica, String, bool)> = BTreeMap::new();
+            let mut failed: BTreeMap<(u32, u64), (SegmentCopy, String, bool)> = BTreeMap::new();
             for (transfer, segment) in transfers.iter().zip(&segments) {
                 if let Some(why) = &transfer.error {
                     let (is_late, copy) = (transfer.is_late, transfer.copy);
@@ -408,7 +413,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 continue;
             }
             // Perhaps it is this client that was cut off; the service's answer shows that.
-            self.ask_own(Request::Heartbeat)?;
+            self.ask_as_root(Request::Heartbeat)?;
             if self.client.identity().joined != batch.of.joined {
                 return Err(Error::Rejoin.into());
             }
@@ -418,9 +423,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 if failing.insert((segment, donor, copy.incarnation)) && !is_late {
                     continue;
                 }
-                match self.report(segment, &copy, &why) {
+                match self.report_failed_copy(segment, &copy, &why) {
                     // It is the segment's last copy, and its donor may come back.
-                    Err(Failed::Refused(Error::Lost)) if self.now_ns() < until => self.pause(PAUSE_NS),
+                    Err(ClientError::Refused(Error::Lost)) if self.now_ns() < until => self.pause(PAUSE_NS),
                     told => told?,
                 }
             }
@@ -428,15 +433,15 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Reports to the service that a copy cannot be written.
-    fn report(&mut self, segment: u32, copy: &Replica, why: &str) -> Result<(), Failed> {
+    fn report_failed_copy(&mut self, segment: u32, copy: &SegmentCopy, why: &str) -> Result<(), ClientError> {
         self.client.log(&format!("the donor {} is given up for segment {segment}: {why}", self.name(copy)));
-        let request = Request::Failed { segment, donor: copy.donor, incarnation: copy.incarnation };
-        match self.ask_own(request)? {
-            Answer::Places(places) => {
-                self.client.learn(&places);
+        let request = Request::ReportFailed { segment, donor: copy.donor, incarnation: copy.incarnation };
+        match self.ask_as_root(request)? {
+            Answer::Placements(places) => {
+                self.client.learn_placements(&places);
                 Ok(())
             }
-            _ => Err(Failed::Nonsense),
+            _ => Err(ClientError::UnexpectedAnswer),
         }
     }
 }

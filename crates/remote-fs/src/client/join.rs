@@ -3,16 +3,16 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::PoisonError;
 
-use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::pool::AccessMethod;
 use sinew_rpc::Endpoint;
 
 use super::ask::Attempt;
-use super::error::Failed;
+use super::error::ClientError;
 use super::lane::Lane;
 use super::shared::{Client, Handle, Identity};
 use crate::protocol::{
-    Access, Caller, EXTENTS_MAX, Envelope, Error, Held, Ino, Join, Joined, Lock, LockOwner, Message, RESERVE_PAGES_MAX,
-    Reply, Request,
+    Access, Caller, EXTENTS_MAX, Envelope, Error, Ino, Join, Joined, Lock, LockOwner, Message, OpenFile,
+    RESERVE_PAGES_MAX, Reply, Request,
 };
 
 const MS: u64 = 1_000_000;
@@ -20,8 +20,8 @@ const PAUSE: u64 = 50 * MS;
 
 /// Changes since the join request, or the whole state if the service gave the client a new identity. The service must
 /// be told of them.
-struct Untold {
-    opens: Vec<Held>,
+struct Unsynced {
+    opens: Vec<OpenFile>,
     closes: Vec<u64>,
     /// Owners of locks, per file, for which the service's view differs from the client's.
     owners: BTreeSet<(Ino, LockOwner)>,
@@ -31,30 +31,30 @@ struct Untold {
 enum Interrupted {
     /// The client must join again.
     Again(String),
-    Failed(Failed),
+    Failed(ClientError),
 }
 
-impl From<Failed> for Interrupted {
-    fn from(failed: Failed) -> Self {
+impl From<ClientError> for Interrupted {
+    fn from(failed: ClientError) -> Self {
         Self::Failed(failed)
     }
 }
 
 impl Client {
     /// Handles that are open.
-    fn held(&self) -> Vec<Held> {
-        let held = |(handle, open): (&u64, &Handle)| {
+    fn held(&self) -> Vec<OpenFile> {
+        let open_of = |(handle, open): (&u64, &Handle)| {
             let (ino, access) = match open {
                 Handle::File { file, access } => (file.ino, *access),
                 Handle::Directory { ino, .. } => (*ino, Access { read: true, ..Access::default() }),
             };
-            Held { handle: *handle, ino, access }
+            OpenFile { handle: *handle, ino, access }
         };
-        self.handles().iter().map(held).collect()
+        self.handles().iter().map(open_of).collect()
     }
 
     /// The request to join: open handles and locks.
-    fn to_join(&self) -> Join {
+    fn join_message(&self) -> Join {
         let identity = self.identity();
         Join {
             before: (identity.joined > 0).then_some((identity.client, identity.secret)),
@@ -65,11 +65,11 @@ impl Client {
 
     /// Takes over the service's answer to a join request. Returns the new identity, and what the service has yet to be
     /// told.
-    fn joined(&self, told: &Join, joined: Joined) -> (Identity, Untold) {
+    fn apply_joined(&self, sent_join: &Join, joined: Joined) -> (Identity, Unsynced) {
         let before = self.identity();
         let Joined { client, secret, is_known, epoch, volume, lease_ns, opens, locks, donors, .. } = joined;
         // Reservations are gone in any case.
-        self.reserve().lose(before.joined + 1);
+        self.reserve().clear(before.joined + 1);
         self.doubtful().clear();
         self.set_donors(donors);
         if before.epoch != epoch {
@@ -82,28 +82,28 @@ impl Client {
         let identity = Identity { joined: before.joined + 1, client, secret, epoch, volume, lease_ns };
         if !is_known {
             let owners = self.locks().all().iter().map(|lock| (lock.ino, lock.owner)).collect();
-            return (identity, Untold { opens: self.held(), closes: Vec::new(), owners });
+            return (identity, Unsynced { opens: self.held(), closes: Vec::new(), owners });
         }
         let granted: HashSet<u64> = opens.into_iter().collect();
         let refused: HashSet<u64> =
-            told.opens.iter().map(|held| held.handle).filter(|of| !granted.contains(of)).collect();
-        self.lose(&refused);
+            sent_join.opens.iter().map(|held| held.handle).filter(|of| !granted.contains(of)).collect();
+        self.drop_handles(&refused);
         let held = self.held();
         let open: HashSet<u64> = held.iter().map(|held| held.handle).collect();
-        let mut mine = self.locks();
-        for lock in told.locks.iter().filter(|lock| !locks.contains(lock)) {
-            mine.remove(lock.ino, lock.owner, lock.first, lock.last);
+        let mut own_locks = self.locks();
+        for lock in sent_join.locks.iter().filter(|lock| !locks.contains(lock)) {
+            own_locks.remove(lock.ino, lock.owner, lock.first, lock.last);
         }
-        let now = mine.all();
-        let differs = |lock: &&Lock| now.contains(lock) != locks.contains(lock);
-        let owners = now.iter().chain(&locks).filter(differs).map(|lock| (lock.ino, lock.owner)).collect();
+        let current_locks = own_locks.all();
+        let differs = |lock: &&Lock| current_locks.contains(lock) != locks.contains(lock);
+        let owners = current_locks.iter().chain(&locks).filter(differs).map(|lock| (lock.ino, lock.owner)).collect();
         let opens = held.into_iter().filter(|held| !granted.contains(&held.handle)).collect();
         let closes = granted.into_iter().filter(|handle| !open.contains(handle)).collect();
-        (identity, Untold { opens, closes, owners })
+        (identity, Unsynced { opens, closes, owners })
     }
 
     /// Drops handles that are no longer open at the service.
-    fn lose(&self, lost: &HashSet<u64>) {
+    fn drop_handles(&self, lost: &HashSet<u64>) {
         for handle in lost {
             let open = self.handles().remove(handle);
             if let Some(Handle::File { file, .. }) = open {
@@ -116,21 +116,21 @@ impl Client {
     }
 }
 
-impl<E: Endpoint, A: Approach> Lane<E, A> {
+impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Joins, unless another lane has joined since `seen`.
-    pub(super) fn join(&mut self, seen: u64, until: u64) -> Result<(), Failed> {
+    pub(super) fn join(&mut self, seen: u64, until: u64) -> Result<(), ClientError> {
         let client = std::sync::Arc::clone(&self.client);
         let _held = client.joining.lock().unwrap_or_else(PoisonError::into_inner);
         if client.identity().joined != seen {
             return Ok(());
         }
         loop {
-            let told = client.to_join();
-            let message = Message::Join(told.clone());
+            let sent_join = client.join_message();
+            let message = Message::Join(sent_join.clone());
             let why = match self.attempt(&message, until)? {
                 Attempt::Answered(Reply::Joined(joined)) => {
-                    let (identity, untold) = client.joined(&told, joined);
-                    match self.tell(&identity, &untold, until) {
+                    let (identity, unsynced) = client.apply_joined(&sent_join, joined);
+                    match self.sync_state(&identity, &unsynced, until) {
                         Ok(()) => {
                             // From now on other lanes send requests under the new identity, which has everything they
                             // have open.
@@ -143,8 +143,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 }
                 Attempt::Answered(Reply::Refused(Error::Grace | Error::Rejoin)) => "it is starting".to_owned(),
                 Attempt::Answered(Reply::Refused(error)) => return Err(error.into()),
-                Attempt::Answered(Reply::Stranger) => "it does not know the session any more".to_owned(),
-                Attempt::Answered(_) => return Err(Failed::Nonsense),
+                Attempt::Answered(Reply::NotAdmitted) => "it does not know the session any more".to_owned(),
+                Attempt::Answered(_) => return Err(ClientError::UnexpectedAnswer),
                 Attempt::Lost(why) => why,
             };
             if self.now_ns() + PAUSE > until {
@@ -155,15 +155,15 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Tells the service what it has missed. What it refuses is lost.
-    fn tell(&mut self, us: &Identity, untold: &Untold, until: u64) -> Result<(), Interrupted> {
+    fn sync_state(&mut self, identity: &Identity, unsynced: &Unsynced, until: u64) -> Result<(), Interrupted> {
         let client = std::sync::Arc::clone(&self.client);
         // If a lock was lost, another client may have changed the file meanwhile, so the program must not go on using
         // it.
         let mut changed = HashSet::new();
-        for &(ino, owner) in &untold.owners {
-            self.tell_one(us, Request::Unlock { ino, owner, first: 0, last: u64::MAX }, until)?;
+        for &(ino, owner) in &unsynced.owners {
+            self.send_as(identity, Request::Unlock { ino, owner, first: 0, last: u64::MAX }, until)?;
             for lock in client.locks().all().into_iter().filter(|lock| (lock.ino, lock.owner) == (ino, owner)) {
-                if !self.tell_one(us, Request::Lock(lock), until)? {
+                if !self.send_as(identity, Request::Lock(lock), until)? {
                     client.locks().remove(ino, owner, lock.first, lock.last);
                     client.log(&format!("a lock of file {} is lost", ino.0));
                     changed.insert(ino);
@@ -171,25 +171,33 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             }
         }
         let mut lost = HashSet::new();
-        for &Held { handle, ino, access } in &untold.opens {
-            let is_open = !changed.contains(&ino) && self.tell_one(us, Request::Open { handle, ino, access }, until)?;
+        for &OpenFile { handle, ino, access } in &unsynced.opens {
+            let is_open =
+                !changed.contains(&ino) && self.send_as(identity, Request::Open { handle, ino, access }, until)?;
             if !is_open {
                 lost.insert(handle);
             }
         }
-        client.lose(&lost);
-        for &handle in &untold.closes {
-            self.tell_one(us, Request::Close { handle }, until)?;
+        client.drop_handles(&lost);
+        for &handle in &unsynced.closes {
+            self.send_as(identity, Request::Close { handle }, until)?;
         }
         Ok(())
     }
 
     /// Sends a request under the new identity. Returns whether the service granted it.
-    fn tell_one(&mut self, us: &Identity, request: Request, until: u64) -> Result<bool, Interrupted> {
-        let Identity { client, secret, epoch, .. } = *us;
+    fn send_as(&mut self, identity: &Identity, request: Request, until: u64) -> Result<bool, Interrupted> {
+        let Identity { client, secret, epoch, .. } = *identity;
         let settled = self.client.sequences().settled();
-        let message =
-            Message::Ask(Envelope { client, secret, sequence: 0, settled, epoch, caller: Caller::default(), request });
+        let message = Message::Request(Envelope {
+            client,
+            secret,
+            sequence: 0,
+            settled,
+            epoch,
+            caller: Caller::default(),
+            request,
+        });
         loop {
             let why = match self.attempt(&message, until)? {
                 Attempt::Answered(Reply::Answer(_)) => return Ok(true),
@@ -199,8 +207,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 }
                 Attempt::Answered(Reply::Refused(Error::Rejoin)) => "it has started again".into(),
                 Attempt::Answered(Reply::Refused(_)) => return Ok(false),
-                Attempt::Answered(Reply::Stranger) => "it does not know the session any more".into(),
-                Attempt::Answered(_) => return Err(Failed::Nonsense.into()),
+                Attempt::Answered(Reply::NotAdmitted) => "it does not know the session any more".into(),
+                Attempt::Answered(_) => return Err(ClientError::UnexpectedAnswer.into()),
                 Attempt::Lost(why) => why,
             };
             return Err(Interrupted::Again(why));
@@ -211,26 +219,26 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`] if the service cannot be joined within `timeout_ns`.
-    pub fn begin(&mut self, timeout_ns: u64) -> Result<(), Failed> {
+    /// [`ClientError`] if the service cannot be joined within `timeout_ns`.
+    pub fn begin(&mut self, timeout_ns: u64) -> Result<(), ClientError> {
         let until = self.now_ns() + timeout_ns;
         self.join(0, until)
     }
 
     /// Keeps the session alive, and commits data written some time ago. One thread must call this every
     /// [`Client::pause`].
-    pub fn tend(&mut self) {
+    pub fn run_periodic(&mut self) {
         let identity = self.client.identity();
         let now = self.now_ns();
-        if identity.joined > 0 && now.saturating_sub(self.client.heard_ns()) > identity.lease_ns / 4 {
+        if identity.joined > 0 && now.saturating_sub(self.client.last_answer_ns()) > identity.lease_ns / 4 {
             // If this fails, the next request reports it.
-            let _ = self.ask_own(Request::Heartbeat);
+            let _ = self.ask_as_root(Request::Heartbeat);
         }
         self.flush_old();
-        self.settle_doubtful();
+        self.return_doubtful();
         // Other clients may need what was reserved ahead.
         let identity = self.client.identity();
-        let is_idle = now.saturating_sub(self.client.wrote_ns()) > 4 * self.client.config.dirty_age_ns;
+        let is_idle = now.saturating_sub(self.client.last_write_ns()) > 4 * self.client.config.dirty_age_ns;
         if is_idle && self.client.reserve().spare() > 0 {
             let mut pages = self.client.reserve().shrink(RESERVE_PAGES_MAX.into());
             pages.truncate(EXTENTS_MAX);
@@ -244,14 +252,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// # Errors
     ///
     /// The error of the first file that could not be committed.
-    pub fn end(&mut self) -> Result<(), Failed> {
-        self.client.end();
+    pub fn end(&mut self) -> Result<(), ClientError> {
+        self.client.mark_ended();
         let mut result = Ok(());
         for file in self.client.dirty_files() {
             result = result.and(self.write_out(&file));
         }
         // A client that does not say so is removed when its lease expires.
-        let _ = self.ask_own(Request::Leave);
+        let _ = self.ask_as_root(Request::Leave);
         self.client.leave();
         result
     }

@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::pool::AccessMethod;
 use sinew_remote_memory::volume::Event;
 use sinew_rpc::{Endpoint, SessionId, SharedEndpoint};
 
+use super::donor_connection::DonorConnection;
 use super::shared::Client;
-use super::within::Within;
 
 /// One thread's access to a client: its endpoint, its session with the service, and its connections to the donors. Each
 /// method blocks until it is done.
-pub struct Lane<E: Endpoint, A: Approach> {
+pub struct Lane<E: Endpoint, A: AccessMethod> {
     pub(super) client: Arc<Client>,
     pub(super) number: u8,
     pub(super) rpc: SharedEndpoint<E>,
@@ -20,18 +20,18 @@ pub struct Lane<E: Endpoint, A: Approach> {
     pub(super) session: Option<SessionId>,
     pub(super) approach: sinew_mem::atomic::Arc<A>,
     /// Connections, by donor.
-    pub(super) donors: HashMap<u64, Within<E, A>>,
+    pub(super) donors: HashMap<u64, DonorConnection<E, A>>,
     pub(super) events: Vec<Event>,
     pub(super) next_tag: u64,
 }
 
-impl<E: Endpoint, A: Approach> std::fmt::Debug for Lane<E, A> {
+impl<E: Endpoint, A: AccessMethod> std::fmt::Debug for Lane<E, A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lane").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
-impl<E: Endpoint, A: Approach> Lane<E, A> {
+impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Makes the calling thread's lane. `number` must be below [`LANES_MAX`](sinew_remote_memory::donor::LANES_MAX) and
     /// belong to no other lane of the client. The endpoint is for calls to the service and to the donors. `approach` is
     /// shared by all lanes of the client, and has the client's arena.

@@ -30,7 +30,7 @@ pub(super) struct Stored {
 
 /// The known part of a file's layout.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct LayoutCache {
     /// Runs by first page; none overlap.
     runs: BTreeMap<u64, Run>,
     /// Known ranges: first page, and the page after the last; none touch.
@@ -39,7 +39,7 @@ pub(super) struct Known {
 }
 
 /// The part of a run from page `from` to before page `to`.
-fn part(run: &Run, from: u64, to: u64) -> Run {
+fn slice_run(run: &Run, from: u64, to: u64) -> Run {
     let (skip, count) = ((from - run.at) as usize, (to - from) as usize);
     let is_last = to == run.at + u64::from(run.pages.count);
     Run {
@@ -54,7 +54,7 @@ fn end(run: &Run) -> u64 {
     run.at + u64::from(run.pages.count)
 }
 
-impl Known {
+impl LayoutCache {
     /// Forgets everything.
     pub fn clear(&mut self) {
         *self = Self::default();
@@ -80,17 +80,17 @@ impl Known {
         for run in &layout.runs {
             let (from, to) = (run.at.max(at), end(run).min(layout.until));
             if from < to {
-                self.insert(part(run, from, to));
+                self.insert(slice_run(run, from, to));
             }
         }
-        self.know(at, layout.until);
+        self.mark_known(at, layout.until);
     }
 
     /// Records pages that were committed.
     pub fn commit(&mut self, extent: &Extent) {
         let run = Run { at: extent.at, pages: extent.pages, last_len: PAGE as u16, sums: extent.sums.clone() };
         self.cut(run.at, end(&run));
-        self.know(run.at, end(&run));
+        self.mark_known(run.at, end(&run));
         self.insert(run);
     }
 
@@ -103,7 +103,7 @@ impl Known {
         if let Some((_, run)) = self.runs.range(..=at).next_back()
             && end(run) > at
         {
-            let Run { pages, last_len, sums, .. } = part(run, at, to.min(end(run)));
+            let Run { pages, last_len, sums, .. } = slice_run(run, at, to.min(end(run)));
             return Piece::Stored(Stored { pages, sums: sums.0, last_len: last_len.into() });
         }
         let next = self.runs.range(at..to).next().map_or(to, |(next, _)| *next);
@@ -132,15 +132,15 @@ impl Known {
             let Some(run) = self.runs.remove(&at) else { continue };
             self.pages -= u64::from(run.pages.count);
             if run.at < from {
-                self.insert(part(&run, run.at, from));
+                self.insert(slice_run(&run, run.at, from));
             }
             if end(&run) > to {
-                self.insert(part(&run, to, end(&run)));
+                self.insert(slice_run(&run, to, end(&run)));
             }
         }
     }
 
-    fn know(&mut self, from: u64, to: u64) {
+    fn mark_known(&mut self, from: u64, to: u64) {
         let (mut from, mut to) = (from, to);
         while let Some((&at, &until)) = self.ranges.range(..=to).next_back().filter(|(_, until)| **until >= from) {
             self.ranges.remove(&at);
@@ -161,7 +161,7 @@ mod tests {
     /// What is known of each page: nothing, a hole, or its place, its sum and its length.
     type Model = Vec<Option<Option<(u32, u64, usize)>>>;
 
-    fn read(known: &Known) -> Model {
+    fn read(known: &LayoutCache) -> Model {
         let mut model = Model::new();
         while (model.len() as u64) < LEN {
             let at = model.len() as u64;
@@ -185,7 +185,7 @@ mod tests {
         fn what_is_known_is_what_was_learnt_last(
             steps in prop::collection::vec((0u64..LEN, 1u64..12, any::<bool>(), 1u16..100), 1..60)
         ) {
-            let mut known = Known::default();
+            let mut known = LayoutCache::default();
             let mut model: Model = vec![None; LEN as usize];
             for (number, (at, count, is_commit, last_len)) in steps.into_iter().enumerate() {
                 let count = count.min(LEN - at);

@@ -4,9 +4,9 @@ use crate::protocol::{Ino, Lock, LockOwner};
 
 /// Locks that were granted.
 #[derive(Debug, Default)]
-pub(super) struct Locks(Vec<Lock>);
+pub(super) struct HeldLocks(Vec<Lock>);
 
-impl Locks {
+impl HeldLocks {
     /// Adds a granted lock, which replaces its owner's locks in the range.
     pub fn add(&mut self, lock: Lock) {
         self.remove(lock.ino, lock.owner, lock.first, lock.last);
@@ -49,7 +49,7 @@ mod tests {
     fn a_release_in_the_middle_leaves_both_ends() {
         let lock =
             |first, last| Lock { ino: Ino(2), owner: LockOwner::Posix(7), pid: 1, first, last, kind: LockKind::Write };
-        let mut locks = Locks::default();
+        let mut locks = HeldLocks::default();
         locks.add(lock(0, u64::MAX));
         locks.remove(Ino(2), LockOwner::Posix(8), 0, u64::MAX);
         locks.remove(Ino(2), LockOwner::Posix(7), 10, 19);

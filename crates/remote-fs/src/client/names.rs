@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::pool::AccessMethod;
 use sinew_rpc::Endpoint;
 
-use super::error::Failed;
+use super::error::ClientError;
 use super::file::File;
 use super::lane::Lane;
 use super::layout::Piece;
 use super::shared::{Handle, Listing};
 use crate::protocol::{
-    Access, Answer, Attr, Caller, Entry, Error, FILE_LEN_MAX, Held, Ino, Lock, LockOwner, Mode, NodeKind, PAGE,
+    Access, Answer, Attr, Caller, Entry, Error, FILE_LEN_MAX, Ino, Lock, LockOwner, Mode, NodeKind, OpenFile, PAGE,
     READDIR_MAX, Request, SetAttr, SetXattr, Space,
 };
 
@@ -28,7 +28,7 @@ pub struct Opened {
 
 /// Change to a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Punch {
+pub enum RangeChange {
     /// The file is extended to the end of the range.
     Reserve,
     /// The range reads as zeros, and takes no memory.
@@ -44,47 +44,47 @@ pub enum Whence {
     Hole,
 }
 
-fn attr(answer: Answer) -> Result<Attr, Failed> {
+fn attr(answer: Answer) -> Result<Attr, ClientError> {
     match answer {
         Answer::Attr(attr) => Ok(attr),
-        _ => Err(Failed::Nonsense),
+        _ => Err(ClientError::UnexpectedAnswer),
     }
 }
 
-fn bytes(answer: Answer) -> Result<Vec<u8>, Failed> {
+fn bytes(answer: Answer) -> Result<Vec<u8>, ClientError> {
     match answer {
         Answer::Bytes(bytes) => Ok(bytes),
-        _ => Err(Failed::Nonsense),
+        _ => Err(ClientError::UnexpectedAnswer),
     }
 }
 
-impl<E: Endpoint, A: Approach> Lane<E, A> {
-    pub(super) fn open_file(&self, handle: u64) -> Result<(Arc<File>, Access), Failed> {
+impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
+    pub(super) fn file_of_handle(&self, handle: u64) -> Result<(Arc<File>, Access), ClientError> {
         match self.client.handles().get(&handle) {
             Some(Handle::File { file, access }) => Ok((Arc::clone(file), *access)),
-            _ => Err(Failed::NotOpen),
+            _ => Err(ClientError::NotOpen),
         }
     }
 
     /// Attributes with uncommitted changes of this client applied.
-    fn seen(&self, attr: Attr) -> Attr {
+    fn as_seen_locally(&self, attr: Attr) -> Attr {
         match self.client.known_file(attr.ino) {
-            Some(file) => file.lock().seen(attr),
+            Some(file) => file.lock().as_seen_locally(attr),
             None => attr,
         }
     }
 
-    fn ask_attr(&mut self, caller: &Caller, request: Request) -> Result<Attr, Failed> {
+    fn ask_attr(&mut self, caller: &Caller, request: Request) -> Result<Attr, ClientError> {
         let attr = attr(self.ask(caller, request)?)?;
-        Ok(self.seen(attr))
+        Ok(self.as_seen_locally(attr))
     }
 
     /// Looks up a name.
     ///
     /// # Errors
     ///
-    /// [`Failed`], as for all methods that follow.
-    pub fn lookup(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attr, Failed> {
+    /// [`ClientError`], as for all methods that follow.
+    pub fn lookup(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attr, ClientError> {
         self.ask_attr(caller, Request::Lookup { parent, name: name.to_vec() })
     }
 
@@ -92,8 +92,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn attributes(&mut self, ino: Ino) -> Result<Attr, Failed> {
+    /// [`ClientError`].
+    pub fn attributes(&mut self, ino: Ino) -> Result<Attr, ClientError> {
         self.ask_attr(&Caller::default(), Request::GetAttr { ino })
     }
 
@@ -102,16 +102,16 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
+    /// [`ClientError`].
     pub fn set_attributes(
         &mut self,
         caller: &Caller,
         ino: Ino,
         set: SetAttr,
         handle: Option<u64>,
-    ) -> Result<Attr, Failed> {
+    ) -> Result<Attr, ClientError> {
         let file = self.client.known_file(ino);
-        let handle = handle.filter(|handle| self.open_file(*handle).is_ok_and(|(_, access)| access.write));
+        let handle = handle.filter(|handle| self.file_of_handle(*handle).is_ok_and(|(_, access)| access.write));
         let request = Request::SetAttr { ino, set, handle };
         let attr = match &file {
             // Until the request is done nothing may be committed, and afterwards there is nothing left to commit.
@@ -134,15 +134,15 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let mut state = file.lock();
             state.mode = attr.mode;
             if set.size.is_none() {
-                return Ok(state.seen(attr));
+                return Ok(state.as_seen_locally(attr));
             }
-            state.hear_own(&attr);
+            state.apply_own_change(&attr);
             state.layout.clear();
             if attr.pages == 0 && !state.is_outdated(attr.version) {
                 state.layout.set_empty();
             }
         }
-        Ok(self.seen(attr))
+        Ok(self.as_seen_locally(attr))
     }
 
     /// Clears the set-id bits of a file that a user other than root has written to. The group's bit stays if the group
@@ -150,18 +150,18 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn drop_privileges(&mut self, handle: u64, ino: Ino) -> Result<(), Failed> {
+    /// [`ClientError`].
+    pub fn drop_privileges(&mut self, handle: u64, ino: Ino) -> Result<(), ClientError> {
         // Most files have none, and had none when they were opened.
-        if self.open_file(handle)?.0.lock().mode & 0o6000 == 0 {
+        if self.file_of_handle(handle)?.0.lock().mode & 0o6000 == 0 {
             return Ok(());
         }
-        let attr = attr(self.ask_own(Request::GetAttr { ino })?)?;
+        let attr = attr(self.ask_as_root(Request::GetAttr { ino })?)?;
         let group = if attr.mode & 0o010 != 0 { 0o2000 } else { 0 };
         let mode = attr.mode & !(0o4000 | group);
         if mode != attr.mode {
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            self.ask_own(Request::SetAttr { ino, set, handle: None })?;
+            self.ask_as_root(Request::SetAttr { ino, set, handle: None })?;
         }
         if let Some(file) = self.client.known_file(ino) {
             file.lock().mode = mode;
@@ -173,17 +173,23 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn read_link(&mut self, ino: Ino) -> Result<Vec<u8>, Failed> {
-        bytes(self.ask_own(Request::ReadLink { ino })?)
+    /// [`ClientError`].
+    pub fn read_link(&mut self, ino: Ino) -> Result<Vec<u8>, ClientError> {
+        bytes(self.ask_as_root(Request::ReadLink { ino })?)
     }
 
     /// Makes a directory.
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn make_directory(&mut self, caller: &Caller, parent: Ino, name: &[u8], mode: Mode) -> Result<Attr, Failed> {
+    /// [`ClientError`].
+    pub fn make_directory(
+        &mut self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mode: Mode,
+    ) -> Result<Attr, ClientError> {
         self.ask_attr(caller, Request::MakeDirectory { parent, name: name.to_vec(), mode })
     }
 
@@ -191,7 +197,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
+    /// [`ClientError`].
     pub fn make_node(
         &mut self,
         caller: &Caller,
@@ -199,7 +205,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         name: &[u8],
         mode: Mode,
         (kind, rdev): (NodeKind, u32),
-    ) -> Result<Attr, Failed> {
+    ) -> Result<Attr, ClientError> {
         self.ask_attr(caller, Request::MakeNode { parent, name: name.to_vec(), mode, kind, rdev })
     }
 
@@ -207,8 +213,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn make_link(&mut self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr, Failed> {
+    /// [`ClientError`].
+    pub fn make_link(&mut self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr, ClientError> {
         self.ask_attr(caller, Request::MakeSymlink { parent, name: name.to_vec(), target: target.to_vec() })
     }
 
@@ -216,8 +222,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn link(&mut self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, Failed> {
+    /// [`ClientError`].
+    pub fn link(&mut self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, ClientError> {
         self.ask_attr(caller, Request::Link { ino, parent, name: name.to_vec() })
     }
 
@@ -225,8 +231,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn unlink(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(), Failed> {
+    /// [`ClientError`].
+    pub fn unlink(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(), ClientError> {
         self.ask(caller, Request::Unlink { parent, name: name.to_vec() }).map(|_| ())
     }
 
@@ -234,8 +240,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn remove_directory(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(), Failed> {
+    /// [`ClientError`].
+    pub fn remove_directory(&mut self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(), ClientError> {
         self.ask(caller, Request::RemoveDirectory { parent, name: name.to_vec() }).map(|_| ())
     }
 
@@ -243,14 +249,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
+    /// [`ClientError`].
     pub fn rename(
         &mut self,
         caller: &Caller,
         (parent, name): (Ino, &[u8]),
         (new_parent, new_name): (Ino, &[u8]),
         flags: u32,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), ClientError> {
         let (name, new_name) = (name.to_vec(), new_name.to_vec());
         self.ask(caller, Request::Rename { parent, name, new_parent, new_name, flags }).map(|_| ())
     }
@@ -259,13 +265,13 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn open(&mut self, caller: &Caller, ino: Ino, access: Access, truncates: bool) -> Result<Opened, Failed> {
+    /// [`ClientError`].
+    pub fn open(&mut self, caller: &Caller, ino: Ino, access: Access, truncates: bool) -> Result<Opened, ClientError> {
         let handle = self.client.new_handle();
         let joined = self.client.identity().joined;
         let mut attr = attr(self.ask(caller, Request::Open { handle, ino, access })?)?;
         let file = self.opened(handle, &attr, access);
-        self.make_sure(Held { handle, ino, access }, joined)?;
+        self.ensure_open(OpenFile { handle, ino, access }, joined)?;
         if truncates {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             match self.set_attributes(caller, ino, set, Some(handle)) {
@@ -278,7 +284,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             }
         }
         let mut state = file.lock();
-        let attr = state.seen(attr);
+        let attr = state.as_seen_locally(attr);
         let is_unchanged = state.cached_version == Some(attr.version);
         state.cached_version = Some(attr.version);
         Ok(Opened { handle, attr, is_unchanged })
@@ -286,11 +292,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
 
     /// Makes sure that the service knows a handle. If the client joined again since `joined`, it may have been opened
     /// under the old identity.
-    fn make_sure(&mut self, Held { handle, ino, access }: Held, joined: u64) -> Result<(), Failed> {
+    fn ensure_open(&mut self, OpenFile { handle, ino, access }: OpenFile, joined: u64) -> Result<(), ClientError> {
         let mut seen = joined;
         while self.client.identity().joined != seen {
             seen = self.client.identity().joined;
-            if let Err(error) = self.ask_own(Request::Open { handle, ino, access }) {
+            if let Err(error) = self.ask_as_root(Request::Open { handle, ino, access }) {
                 // The open is undone.
                 let _ = self.close(handle);
                 return Err(error);
@@ -300,7 +306,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     fn opened(&mut self, handle: u64, attr: &Attr, access: Access) -> Arc<File> {
-        let file = self.client.opened(attr, handle, access);
+        let file = self.client.add_handle(attr, handle, access);
         self.client.handles().insert(handle, Handle::File { file: Arc::clone(&file), access });
         file
     }
@@ -309,7 +315,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
+    /// [`ClientError`].
     pub fn create(
         &mut self,
         caller: &Caller,
@@ -317,13 +323,13 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         name: &[u8],
         mode: Mode,
         access: Access,
-    ) -> Result<Opened, Failed> {
+    ) -> Result<Opened, ClientError> {
         let handle = self.client.new_handle();
         let request = Request::Create { parent, name: name.to_vec(), mode, handle, access };
         let joined = self.client.identity().joined;
         let attr = attr(self.ask(caller, request)?)?;
         let file = self.opened(handle, &attr, access);
-        self.make_sure(Held { handle, ino: attr.ino, access }, joined)?;
+        self.ensure_open(OpenFile { handle, ino: attr.ino, access }, joined)?;
         file.lock().cached_version = Some(attr.version);
         Ok(Opened { handle, attr, is_unchanged: true })
     }
@@ -332,19 +338,19 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`]: the reason why some data written so far is lost.
-    pub fn sync(&mut self, handle: u64) -> Result<(), Failed> {
-        let (file, _) = self.open_file(handle)?;
+    /// [`ClientError`]: the reason why some data written so far is lost.
+    pub fn sync(&mut self, handle: u64) -> Result<(), ClientError> {
+        let (file, _) = self.file_of_handle(handle)?;
         let written = self.write_out(&file);
-        file.lock().tell_loss(handle).and(written)
+        file.lock().take_loss(handle).and(written)
     }
 
     /// Closes a file or a directory.
     ///
     /// # Errors
     ///
-    /// [`Failed`]; the handle is closed even so.
-    pub fn close(&mut self, handle: u64) -> Result<(), Failed> {
+    /// [`ClientError`]; the handle is closed even so.
+    pub fn close(&mut self, handle: u64) -> Result<(), ClientError> {
         let open = self.client.handles().get(&handle).cloned();
         let mut result = Ok(());
         if let Some(Handle::File { file, access }) = &open {
@@ -355,7 +361,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let is_last = {
                 let mut state = file.lock();
                 if access.write {
-                    result = state.tell_loss(handle).and(result);
+                    result = state.take_loss(handle).and(result);
                 }
                 state.handles.retain(|open| open.handle != handle);
                 state.handles.is_empty()
@@ -366,7 +372,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         }
         self.client.handles().remove(&handle);
         if open.is_some() {
-            result = result.and(self.ask_own(Request::Close { handle }).map(|_| ()));
+            result = result.and(self.ask_as_root(Request::Close { handle }).map(|_| ()));
         }
         result
     }
@@ -375,15 +381,15 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn open_directory(&mut self, caller: &Caller, ino: Ino) -> Result<u64, Failed> {
+    /// [`ClientError`].
+    pub fn open_directory(&mut self, caller: &Caller, ino: Ino) -> Result<u64, ClientError> {
         let handle = self.client.new_handle();
         let access = Access { read: true, ..Access::default() };
         let joined = self.client.identity().joined;
         self.ask(caller, Request::Open { handle, ino, access })?;
         let listing = Arc::new(Mutex::new(Listing::default()));
         self.client.handles().insert(handle, Handle::Directory { ino, listing });
-        self.make_sure(Held { handle, ino, access }, joined)?;
+        self.ensure_open(OpenFile { handle, ino, access }, joined)?;
         Ok(handle)
     }
 
@@ -392,11 +398,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn list(&mut self, handle: u64, after: u64, add: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Failed> {
+    /// [`ClientError`].
+    pub fn list(&mut self, handle: u64, after: u64, add: &mut dyn FnMut(&Entry) -> bool) -> Result<(), ClientError> {
         let listing = match self.client.handles().get(&handle) {
             Some(Handle::Directory { listing, .. }) => Arc::clone(listing),
-            _ => return Err(Failed::NotOpen),
+            _ => return Err(ClientError::NotOpen),
         };
         let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut after = after;
@@ -404,10 +410,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let place = listing.entries.partition_point(|entry| entry.cookie <= after);
             let is_here = after > 0 && (listing.after <= after && (place < listing.entries.len() || listing.is_end));
             if !is_here {
-                let answer = self.ask_own(Request::ReadDirectory { handle, after, count: READDIR_MAX })?;
-                let Answer::Entries { entries, is_end, .. } = answer else { return Err(Failed::Nonsense) };
+                let answer = self.ask_as_root(Request::ReadDirectory { handle, after, count: READDIR_MAX })?;
+                let Answer::Entries { entries, is_end, .. } = answer else { return Err(ClientError::UnexpectedAnswer) };
                 if entries.first().is_some_and(|entry| entry.cookie <= after) || entries.is_empty() && !is_end {
-                    return Err(Failed::Nonsense);
+                    return Err(ClientError::UnexpectedAnswer);
                 }
                 *listing = Listing { after, entries, is_end };
             }
@@ -428,15 +434,15 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn space(&mut self) -> Result<Space, Failed> {
-        match self.ask_own(Request::Statfs)? {
+    /// [`ClientError`].
+    pub fn space(&mut self) -> Result<Space, ClientError> {
+        match self.ask_as_root(Request::Statfs)? {
             Answer::Space(mut space) => {
                 // Spare reservations of this client count as free.
                 space.free_pages += self.client.reserve().spare();
                 Ok(space)
             }
-            _ => Err(Failed::Nonsense),
+            _ => Err(ClientError::UnexpectedAnswer),
         }
     }
 
@@ -444,8 +450,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn extended(&mut self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Failed> {
+    /// [`ClientError`].
+    pub fn extended(&mut self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>, ClientError> {
         bytes(self.ask(caller, Request::GetXattr { ino, name: name.to_vec() })?)
     }
 
@@ -453,8 +459,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn list_extended(&mut self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, Failed> {
+    /// [`ClientError`].
+    pub fn list_extended(&mut self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, ClientError> {
         bytes(self.ask(caller, Request::ListXattr { ino })?)
     }
 
@@ -462,7 +468,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
+    /// [`ClientError`].
     pub fn set_extended(
         &mut self,
         caller: &Caller,
@@ -470,7 +476,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         name: &[u8],
         value: &[u8],
         how: SetXattr,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), ClientError> {
         let (name, value) = (name.to_vec(), value.to_vec());
         self.ask(caller, Request::SetXattr { ino, name, value, how }).map(|_| ())
     }
@@ -479,8 +485,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn remove_extended(&mut self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), Failed> {
+    /// [`ClientError`].
+    pub fn remove_extended(&mut self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), ClientError> {
         self.ask(caller, Request::RemoveXattr { ino, name: name.to_vec() }).map(|_| ())
     }
 
@@ -488,15 +494,15 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`]: [`Error::WouldBlock`] when another lock conflicts.
-    pub fn lock(&mut self, lock: Lock) -> Result<(), Failed> {
+    /// [`ClientError`]: [`Error::WouldBlock`] when another lock conflicts.
+    pub fn lock(&mut self, lock: Lock) -> Result<(), ClientError> {
         let mut joined = self.client.identity().joined;
-        self.ask_own(Request::Lock(lock))?;
+        self.ask_as_root(Request::Lock(lock))?;
         self.client.locks().add(lock);
         // The lock may have been granted before the client joined again, and forgotten then.
         while self.client.identity().joined != joined {
             joined = self.client.identity().joined;
-            if let Err(error) = self.ask_own(Request::Lock(lock)) {
+            if let Err(error) = self.ask_as_root(Request::Lock(lock)) {
                 self.client.locks().remove(lock.ino, lock.owner, lock.first, lock.last);
                 return Err(error);
             }
@@ -508,11 +514,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn test_lock(&mut self, lock: Lock) -> Result<Option<Lock>, Failed> {
-        match self.ask_own(Request::TestLock(lock))? {
-            Answer::Excluded(lock) => Ok(lock),
-            _ => Err(Failed::Nonsense),
+    /// [`ClientError`].
+    pub fn test_lock(&mut self, lock: Lock) -> Result<Option<Lock>, ClientError> {
+        match self.ask_as_root(Request::TestLock(lock))? {
+            Answer::LockConflict(lock) => Ok(lock),
+            _ => Err(ClientError::UnexpectedAnswer),
         }
     }
 
@@ -520,14 +526,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn unlock(&mut self, ino: Ino, owner: LockOwner, first: u64, last: u64) -> Result<(), Failed> {
+    /// [`ClientError`].
+    pub fn unlock(&mut self, ino: Ino, owner: LockOwner, first: u64, last: u64) -> Result<(), ClientError> {
         if !self.client.locks().has(ino, owner) {
             return Ok(());
         }
         loop {
             let joined = self.client.identity().joined;
-            self.ask_own(Request::Unlock { ino, owner, first, last })?;
+            self.ask_as_root(Request::Unlock { ino, owner, first, last })?;
             self.client.locks().remove(ino, owner, first, last);
             if self.client.identity().joined == joined {
                 return Ok(());
@@ -540,11 +546,18 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn punch(&mut self, handle: u64, at: u64, len: u64, how: Punch, keeps_size: bool) -> Result<(), Failed> {
-        let (file, access) = self.open_file(handle)?;
+    /// [`ClientError`].
+    pub fn change_range(
+        &mut self,
+        handle: u64,
+        at: u64,
+        len: u64,
+        how: RangeChange,
+        keeps_size: bool,
+    ) -> Result<(), ClientError> {
+        let (file, access) = self.file_of_handle(handle)?;
         if !access.write {
-            return Err(Failed::NotOpen);
+            return Err(ClientError::NotOpen);
         }
         let end = at.checked_add(len).filter(|end| *end <= FILE_LEN_MAX).ok_or(Error::FileTooBig)?;
         if len == 0 {
@@ -554,9 +567,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let _ = self.write_out(&file);
         let page = PAGE as u64;
         let mut holes = Vec::new();
-        if how == Punch::Hole {
+        if how == RangeChange::Hole {
             // There is nothing past the end of the file.
-            let size = attr(self.ask_own(Request::GetAttr { ino: file.ino })?)?.size;
+            let size = attr(self.ask_as_root(Request::GetAttr { ino: file.ino })?)?.size;
             let stop = end.min(size);
             let (first, last) = (at.div_ceil(page), if stop == size { stop.div_ceil(page) } else { stop / page });
             if first < last {
@@ -576,9 +589,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let size_min = if keeps_size { 0 } else { end };
         let mtime = Some((self.client.config.wall)());
         let request = Request::Commit { handle, size_min, mtime, holes: holes.clone(), extents: Vec::new() };
-        let attr = attr(self.ask_own(request)?)?;
+        let attr = attr(self.ask_as_root(request)?)?;
         let mut state = file.lock();
-        if !state.hear_own(&attr) || !holes.is_empty() {
+        if !state.apply_own_change(&attr) || !holes.is_empty() {
             state.layout.clear();
         }
         Ok(())
@@ -588,9 +601,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Failed`].
-    pub fn seek(&mut self, handle: u64, at: u64, what: Whence) -> Result<Option<u64>, Failed> {
-        let (file, _) = self.open_file(handle)?;
+    /// [`ClientError`].
+    pub fn seek(&mut self, handle: u64, at: u64, what: Whence) -> Result<Option<u64>, ClientError> {
+        let (file, _) = self.file_of_handle(handle)?;
         // If this fails, the program is told at its next sync.
         let _ = self.write_out(&file);
         let page = PAGE as u64;

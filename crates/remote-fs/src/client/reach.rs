@@ -3,61 +3,61 @@
 use sinew_mem::MessageBuffer;
 use sinew_remote_memory::donor::{Answer, Call};
 use sinew_remote_memory::engine::Op;
-use sinew_remote_memory::pool::{Approach, PoolConfig, Reach};
+use sinew_remote_memory::pool::{AccessMethod, DonorHandle, PoolConfig};
 use sinew_remote_memory::volume::{CallFailed, Event};
 use sinew_rpc::Endpoint;
 
+use super::donor_connection::DonorConnection;
 use super::lane::Lane;
-use super::within::Within;
-use crate::protocol::Replica;
+use crate::protocol::SegmentCopy;
 
 /// Time for which a donor that could not be reached is left alone, in ns.
-const REST_NS: u64 = 500_000_000;
+const RETRY_PAUSE_NS: u64 = 500_000_000;
 /// Idle turns after which the processor is yielded.
 const SPINS: u32 = 200;
 
 /// An operation for a donor, and its outcome.
-pub(super) struct Transfer {
-    pub copy: Replica,
+pub(super) struct CopyTransfer {
+    pub copy: SegmentCopy,
     pub op: Option<Op>,
     /// Data of a read that succeeded.
     pub target: Option<MessageBuffer>,
     pub error: Option<String>,
     /// Whether it failed because the donor did not answer within [`donor_timeout_ns`](super::ClientConfig).
     pub is_late: bool,
-    is_over: bool,
+    is_completed: bool,
 }
 
-impl Transfer {
-    pub fn new(copy: Replica, op: Op) -> Self {
-        Self { copy, op: Some(op), target: None, error: None, is_late: false, is_over: false }
+impl CopyTransfer {
+    pub fn new(copy: SegmentCopy, op: Op) -> Self {
+        Self { copy, op: Some(op), target: None, error: None, is_late: false, is_completed: false }
     }
 
     fn fail(&mut self, why: String) {
-        (self.error, self.is_over, self.op) = (Some(why), true, None);
+        (self.error, self.is_completed, self.op) = (Some(why), true, None);
     }
 }
 
 /// Time since anything happened.
 #[derive(Default)]
-struct Idle {
+struct IdleWait {
     turns: u32,
     until_ns: Option<u64>,
 }
 
-impl<E: Endpoint, A: Approach> Lane<E, A> {
+impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Carries out all transfers, and waits for their end. Writes are to pages that this client reserved in this epoch,
     /// `of`: they fail if it is another client by now, or the epoch is over.
-    pub(super) fn transfer(&mut self, transfers: &mut [Transfer], of: Option<(u64, u32)>) {
+    pub(super) fn transfer(&mut self, transfers: &mut [CopyTransfer], of: Option<(u64, u32)>) {
         // Admission to all donors comes first: while it is asked for, other events are dropped.
         for transfer in transfers.iter_mut() {
-            if let Err(why) = self.way(&transfer.copy, of) {
+            if let Err(why) = self.ensure_admitted(&transfer.copy, of) {
                 transfer.fail(why);
             }
         }
         let first_tag = self.next_tag;
         let mut open = 0;
-        let mut idle = Idle::default();
+        let mut idle = IdleWait::default();
         for index in 0..transfers.len() {
             let (donor, tag) = (transfers[index].copy.donor.0, first_tag + index as u64);
             while let Some(op) = transfers[index].op.take() {
@@ -68,9 +68,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     Err(op) => {
                         transfers[index].op = Some(op);
                         let busy = self.turn_donors();
-                        let over = self.gather(first_tag, transfers);
-                        open -= over;
-                        if self.is_too_long(&mut idle, busy || over > 0) {
+                        let completed = self.collect_results(first_tag, transfers);
+                        open -= completed;
+                        if self.has_timed_out(&mut idle, busy || completed > 0) {
                             self.next_tag += transfers.len() as u64;
                             self.give_up(transfers);
                             return;
@@ -82,22 +82,22 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         self.next_tag += transfers.len() as u64;
         while open > 0 {
             let busy = self.turn_donors();
-            let over = self.gather(first_tag, transfers);
-            open -= over;
-            if self.is_too_long(&mut idle, busy || over > 0) {
+            let completed = self.collect_results(first_tag, transfers);
+            open -= completed;
+            if self.has_timed_out(&mut idle, busy || completed > 0) {
                 self.give_up(transfers);
                 return;
             }
         }
         for transfer in transfers.iter().filter(|transfer| transfer.error.is_some()) {
-            self.check_way(transfer);
+            self.readmit_if_broken(transfer);
         }
     }
 
     /// Whether nothing has happened for as long as donors may take. Yields the processor meanwhile.
-    fn is_too_long(&self, idle: &mut Idle, has_happened: bool) -> bool {
+    fn has_timed_out(&self, idle: &mut IdleWait, has_happened: bool) -> bool {
         if has_happened {
-            *idle = Idle::default();
+            *idle = IdleWait::default();
             return false;
         }
         idle.turns += 1;
@@ -119,22 +119,22 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Takes the results of transfers that have ended. Returns their number.
-    fn gather(&mut self, first_tag: u64, transfers: &mut [Transfer]) -> usize {
-        let mut over = 0;
+    fn collect_results(&mut self, first_tag: u64, transfers: &mut [CopyTransfer]) -> usize {
+        let mut completed = 0;
         for event in self.events.drain(..) {
-            if let Event::Over { tag, error, target } = event
+            if let Event::OpFinished { tag, error, target } = event
                 && let Some(transfer) = tag.checked_sub(first_tag).and_then(|index| transfers.get_mut(index as usize))
             {
-                over += 1;
-                (transfer.error, transfer.target, transfer.is_over) = (error, target, true);
+                completed += 1;
+                (transfer.error, transfer.target, transfer.is_completed) = (error, target, true);
             }
         }
-        over
+        completed
     }
 
     /// Gives up transfers that have not ended. Their donors are lost to this lane, with the buffers that they hold.
-    fn give_up(&mut self, transfers: &mut [Transfer]) {
-        for transfer in transfers.iter_mut().filter(|transfer| !transfer.is_over) {
+    fn give_up(&mut self, transfers: &mut [CopyTransfer]) {
+        for transfer in transfers.iter_mut().filter(|transfer| !transfer.is_completed) {
             transfer.fail("it has not answered in time".into());
             transfer.is_late = true;
             self.donors.remove(&transfer.copy.donor.0);
@@ -142,24 +142,24 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Has the donor asked for admission again if the path has failed. It rests only if that fails, too.
-    fn check_way(&mut self, transfer: &Transfer) {
+    fn readmit_if_broken(&mut self, transfer: &CopyTransfer) {
         if let Some(within) = self.donors.get_mut(&transfer.copy.donor.0)
-            && !within.reach.has_way()
+            && !within.reach.is_connected()
         {
             within.admitted = None;
         }
     }
 
     /// Whether a copy can be reached, as far as is known without asking.
-    pub(super) fn is_near(&self, copy: &Replica) -> bool {
-        self.donors.get(&copy.donor.0).is_some_and(|within| within.admitted.is_some() && within.reach.has_way())
+    pub(super) fn is_near(&self, copy: &SegmentCopy) -> bool {
+        self.donors.get(&copy.donor.0).is_some_and(|within| within.admitted.is_some() && within.reach.is_connected())
     }
 
     /// Has the donor admit this lane, unless it has done so.
-    fn way(&mut self, copy: &Replica, of: Option<(u64, u32)>) -> Result<(), String> {
+    fn ensure_admitted(&mut self, copy: &SegmentCopy, of: Option<(u64, u32)>) -> Result<(), String> {
         let identity = self.client.identity();
-        let us = (identity.client, identity.epoch);
-        if of.is_some_and(|of| of != us) {
+        let admitted_as = (identity.client, identity.epoch);
+        if of.is_some_and(|of| of != admitted_as) {
             return Err("the service has forgotten the reservation of the pages".into());
         }
         let key = copy.donor.0;
@@ -169,32 +169,41 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let known = known.ok_or("the service has not said where the donor is")?;
             let address = known.address.parse().map_err(|error| format!("{}: {error}", known.address))?;
             let config = PoolConfig { key: self.client.config.key.clone(), ..self.client.config.pool.clone() };
-            let reach = Reach::new(address, self.rpc.share(), &self.approach, &config);
-            let within =
-                Within { reach, admitted: None, incarnation: 0, over: None, rests_until_ns: 0, why: String::new() };
+            let reach = DonorHandle::new(address, self.rpc.share(), &self.approach, &config);
+            let within = DonorConnection {
+                reach,
+                admitted: None,
+                incarnation: 0,
+                gone_incarnation: None,
+                retry_at_ns: 0,
+                last_error: String::new(),
+            };
             self.donors.insert(key, within);
         }
         let now_ns = self.now_ns();
         let Some(within) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
         // The path may lead to an earlier run of the donor, which is gone without our having noticed, while the copy is
         // of a later run.
-        if within.admitted == Some(us) && within.reach.has_way() && within.is_run(copy.incarnation).is_ok() {
+        if within.admitted == Some(admitted_as)
+            && within.reach.is_connected()
+            && within.check_incarnation(copy.incarnation).is_ok()
+        {
             return Ok(());
         }
         // An extent whose place was read before the donor restarted names the earlier run at each read.
-        if within.over.is_some_and(|(run, until_ns)| run == copy.incarnation && now_ns < until_ns) {
-            return within.is_run(copy.incarnation);
+        if within.gone_incarnation.is_some_and(|(run, until_ns)| run == copy.incarnation && now_ns < until_ns) {
+            return within.check_incarnation(copy.incarnation);
         }
-        if now_ns < within.rests_until_ns {
-            return Err(within.why.clone());
+        if now_ns < within.retry_at_ns {
+            return Err(within.last_error.clone());
         }
         let (volume, epoch, client, lane) = (identity.volume, identity.epoch, identity.client, self.number);
         match self.admit(key, Call::Admit { volume, epoch, client, lane }) {
             Ok(Answer::Admitted { incarnation, .. }) => {
                 let Some(within) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
-                (within.admitted, within.incarnation) = (Some(us), incarnation);
-                within.is_run(copy.incarnation).inspect_err(|_| {
-                    within.over = Some((copy.incarnation, now_ns + REST_NS));
+                (within.admitted, within.incarnation) = (Some(admitted_as), incarnation);
+                within.check_incarnation(copy.incarnation).inspect_err(|_| {
+                    within.gone_incarnation = Some((copy.incarnation, now_ns + RETRY_PAUSE_NS));
                 })
             }
             other => {
@@ -205,8 +214,8 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 let now_ns = self.now_ns();
                 if let Some(within) = self.donors.get_mut(&key) {
                     within.admitted = None;
-                    within.rests_until_ns = now_ns + REST_NS;
-                    within.why.clone_from(&why);
+                    within.retry_at_ns = now_ns + RETRY_PAUSE_NS;
+                    within.last_error.clone_from(&why);
                 }
                 Err(why)
             }
@@ -217,9 +226,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     /// when this process has been stopped for a while: no reason to count its copies as lost.
     fn admit(&mut self, donor: u64, call: Call) -> Result<Answer, CallFailed> {
         let has_session = |lane: &Self| lane.donors.get(&donor).is_some_and(|within| within.reach.has_session());
-        let had_one = has_session(self);
+        let had_session = has_session(self);
         match self.call(donor, call.clone()) {
-            Err(CallFailed::Unreachable(_)) if had_one && !has_session(self) => self.call(donor, call),
+            Err(CallFailed::Unreachable(_)) if had_session && !has_session(self) => self.call(donor, call),
             result => result,
         }
     }
@@ -233,7 +242,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         loop {
             let busy = self.turn_donors();
             let answer = self.events.drain(..).find_map(|event| match event {
-                Event::Answered { tag: of, result } if of == tag => Some(result),
+                Event::CallAnswered { tag: of, result } if of == tag => Some(result),
                 _ => None,
             });
             if let Some(answer) = answer {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use sinew_mem::MessageBuffer;
-use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::pool::AccessMethod;
 use sinew_rpc::Endpoint;
 
-use super::error::Failed;
-use super::file::{Ahead, File, State};
+use super::error::ClientError;
+use super::file::{File, FileState, ReadAhead};
 use super::lane::Lane;
 use super::layout::{Piece, Stored};
 use crate::protocol::PAGE;
@@ -19,7 +19,7 @@ const ATTEMPTS: u32 = 64;
 const AHEAD_MIN: usize = 128 << 10;
 
 /// Sources of a range to read.
-enum Plan {
+enum ReadPlan {
     /// The range is empty.
     Nothing,
     /// The place of this page must be asked for first.
@@ -35,24 +35,26 @@ fn pages(at: u64, len: usize) -> (u64, u64) {
     (at / PAGE as u64, (at + len as u64).div_ceil(PAGE as u64))
 }
 
-impl State {
+impl FileState {
     /// Whether a read continues the previous one and is long enough for read-ahead. Remembers where it ends.
-    fn follows(&mut self, at: u64, len: usize) -> bool {
+    fn note_sequential(&mut self, at: u64, len: usize) -> bool {
         let follows = self.read_until == at && len >= AHEAD_MIN;
         self.read_until = at + len as u64;
         follows
     }
 
-    fn plan(&self, at: u64, len: usize) -> Plan {
+    fn plan(&self, at: u64, len: usize) -> ReadPlan {
         let (first, end) = pages(at, len);
         if len == 0 {
-            return Plan::Nothing;
+            return ReadPlan::Nothing;
         }
         let is_mixed = self.dirty.overlaps(first, end - first);
         if !is_mixed {
             match self.layout.piece(first, end - first) {
-                Piece::Unknown => return Plan::Unknown(first),
-                Piece::Stored(stored) if stored.sums.len() as u64 == end - first => return Plan::One(first, stored),
+                Piece::Unknown => return ReadPlan::Unknown(first),
+                Piece::Stored(stored) if stored.sums.len() as u64 == end - first => {
+                    return ReadPlan::One(first, stored);
+                }
                 _ => {}
             }
         }
@@ -71,7 +73,7 @@ impl State {
                 false => end - page,
             };
             page += match self.layout.piece(page, clean) {
-                Piece::Unknown => return Plan::Unknown(page),
+                Piece::Unknown => return ReadPlan::Unknown(page),
                 Piece::Hole { count } => count,
                 Piece::Stored(stored) => {
                     let count = stored.sums.len() as u64;
@@ -80,24 +82,24 @@ impl State {
                 }
             };
         }
-        Plan::Several(bytes, pieces)
+        ReadPlan::Several(bytes, pieces)
     }
 }
 
 /// Zeroes the bytes of the last page that do not belong to the file.
-fn cut(buffer: &mut MessageBuffer, stored: &Stored) {
+fn zero_tail(buffer: &mut MessageBuffer, stored: &Stored) {
     if stored.last_len < PAGE {
         let end = buffer.len();
         buffer[end - PAGE + stored.last_len..].fill(0);
     }
 }
 
-impl<E: Endpoint, A: Approach> Lane<E, A> {
+impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Reads up to `len` bytes of an open file, fewer only at its end, and passes them to `answer` exactly once.
-    pub fn read(&mut self, handle: u64, at: u64, len: usize, answer: impl FnOnce(Result<&[u8], Failed>)) {
-        let file = match self.open_file(handle) {
+    pub fn read(&mut self, handle: u64, at: u64, len: usize, answer: impl FnOnce(Result<&[u8], ClientError>)) {
+        let file = match self.file_of_handle(handle) {
             Ok((file, access)) if access.read || access.execute || access.write => file,
-            Ok(_) => return answer(Err(Failed::NotOpen)),
+            Ok(_) => return answer(Err(ClientError::NotOpen)),
             Err(error) => return answer(Err(error)),
         };
         self.read_file(&file, at, len, answer);
@@ -108,10 +110,10 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         file: &Arc<File>,
         at: u64,
         len: usize,
-        answer: impl FnOnce(Result<&[u8], Failed>),
+        answer: impl FnOnce(Result<&[u8], ClientError>),
     ) {
         let mut answer = Some(answer);
-        let mut tell = |result: Result<&[u8], Failed>| {
+        let mut answer_once = |result: Result<&[u8], ClientError>| {
             if let Some(answer) = answer.take() {
                 answer(result);
             }
@@ -124,17 +126,17 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             };
             let start = (at % PAGE as u64) as usize;
             match plan {
-                Plan::Nothing => return tell(Ok(&[])),
-                Plan::Unknown(page) => {
+                ReadPlan::Nothing => return answer_once(Ok(&[])),
+                ReadPlan::Unknown(page) => {
                     if let Err(error) = self.learn_layout(file, page) {
-                        return tell(Err(error));
+                        return answer_once(Err(error));
                     }
                 }
-                Plan::One(first, stored) => match self.fetch_or_take(file, first, &stored) {
+                ReadPlan::One(first, stored) => match self.fetch_or_take_ahead(file, first, &stored) {
                     Ok(Some(mut buffer)) => {
-                        cut(&mut buffer, &stored);
-                        let is_next = file.lock().follows(at, len);
-                        tell(Ok(&buffer[start..start + len]));
+                        zero_tail(&mut buffer, &stored);
+                        let is_next = file.lock().note_sequential(at, len);
+                        answer_once(Ok(&buffer[start..start + len]));
                         drop(buffer);
                         if is_next {
                             self.read_ahead(file, at + len as u64, len);
@@ -142,14 +144,14 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                         return;
                     }
                     Ok(None) => {}
-                    Err(error) => return tell(Err(error)),
+                    Err(error) => return answer_once(Err(error)),
                 },
-                Plan::Several(mut bytes, pieces) => {
+                ReadPlan::Several(mut bytes, pieces) => {
                     let first = at / PAGE as u64;
                     let fill = |lane: &mut Self| {
                         for (page, stored) in &pieces {
                             let Some(mut buffer) = lane.fetch(file, *page, stored)? else { return Ok(false) };
-                            cut(&mut buffer, stored);
+                            zero_tail(&mut buffer, stored);
                             let start = (page - first) as usize * PAGE;
                             bytes[start..start + buffer.len()].copy_from_slice(&buffer);
                         }
@@ -157,22 +159,27 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                     };
                     let mut fill = fill;
                     match fill(self) {
-                        Ok(true) => return tell(Ok(&bytes[start..start + len])),
+                        Ok(true) => return answer_once(Ok(&bytes[start..start + len])),
                         Ok(false) => {}
-                        Err(error) => return tell(Err(error)),
+                        Err(error) => return answer_once(Err(error)),
                     }
                 }
             }
         }
         self.client.log(&format!("file {} changes faster than it can be read", file.ino.0));
-        tell(Err(Failed::Data));
+        answer_once(Err(ClientError::Unreadable));
     }
 
     /// Takes pages that were read ahead, or reads them now.
-    fn fetch_or_take(&mut self, file: &Arc<File>, at: u64, stored: &Stored) -> Result<Option<MessageBuffer>, Failed> {
+    fn fetch_or_take_ahead(
+        &mut self,
+        file: &Arc<File>,
+        at: u64,
+        stored: &Stored,
+    ) -> Result<Option<MessageBuffer>, ClientError> {
         if stored.sums.len() >= AHEAD_MIN / PAGE {
             let taken = file.ahead().take_if(|ahead| ahead.stored == *stored);
-            if let Some(Ahead { buffer, .. }) = taken {
+            if let Some(ReadAhead { buffer, .. }) = taken {
                 return Ok(Some(buffer));
             }
         }
@@ -185,19 +192,19 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let stored = {
             let state = file.lock();
             let len = len.min(usize::try_from(state.len().saturating_sub(at)).unwrap_or(usize::MAX));
-            let Plan::One(_, stored) = state.plan(at, len) else { return };
+            let ReadPlan::One(_, stored) = state.plan(at, len) else { return };
             stored
         };
         // An error here will show again when the range is read.
         if stored.sums.len() >= AHEAD_MIN / PAGE
             && let Ok(Ok(buffer)) = self.fetch_once(&stored)
         {
-            *ahead = Some(Ahead { stored, buffer });
+            *ahead = Some(ReadAhead { stored, buffer });
         }
     }
 
     /// Returns one page as committed, with its checksum: zeros and 0 for a hole.
-    pub(super) fn committed_page(&mut self, file: &Arc<File>, page: u64) -> Result<(Vec<u8>, u64), Failed> {
+    pub(super) fn committed_page(&mut self, file: &Arc<File>, page: u64) -> Result<(Vec<u8>, u64), ClientError> {
         for _ in 0..ATTEMPTS {
             let piece = file.lock().layout.piece(page, 1);
             match piece {
@@ -205,12 +212,12 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 Piece::Hole { .. } => return Ok((vec![0; PAGE], 0)),
                 Piece::Stored(stored) => {
                     if let Some(mut buffer) = self.fetch(file, page, &stored)? {
-                        cut(&mut buffer, &stored);
+                        zero_tail(&mut buffer, &stored);
                         return Ok((buffer.to_vec(), stored.sums[0]));
                     }
                 }
             }
         }
-        Err(Failed::Data)
+        Err(ClientError::Unreadable)
     }
 }

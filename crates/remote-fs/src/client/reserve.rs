@@ -26,12 +26,12 @@ impl Reserve {
     }
 
     /// Promises pages whether or not they are reserved, for data that has been written already.
-    pub fn owe(&mut self, pages: u64) {
+    pub fn promise_unreserved(&mut self, pages: u64) {
         self.promised += pages;
     }
 
     /// Withdraws a promise.
-    pub fn forgive(&mut self, pages: u64) {
+    pub fn withdraw(&mut self, pages: u64) {
         self.promised = self.promised.saturating_sub(pages);
     }
 
@@ -63,7 +63,7 @@ impl Reserve {
             self.runs.pop_front();
         }
         self.free -= u64::from(taken.count);
-        self.forgive(taken.count.into());
+        self.withdraw(taken.count.into());
         Some(taken)
     }
 
@@ -92,7 +92,7 @@ impl Reserve {
 
     /// Drops all reservations, which the service no longer knows: the client joins for the `joined`th time. Promises
     /// stay: their data still has to be written.
-    pub fn lose(&mut self, joined: u64) {
+    pub fn clear(&mut self, joined: u64) {
         self.runs.clear();
         (self.free, self.joined) = (0, joined);
     }
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(reserve.shrink(9), [pages(51, 1)]);
         assert_eq!((reserve.take(9), reserve.take(1), reserve.spare()), (Some(pages(50, 1)), None, 0));
         assert!(reserve.add(0, [pages(1, 1)]));
-        reserve.lose(1);
+        reserve.clear(1);
         assert_eq!((reserve.take(1), reserve.spare()), (None, 0));
         assert!(!reserve.add(0, [pages(1, 1)]) && reserve.take(1).is_none(), "pages of an earlier identity");
         assert!(reserve.add(1, [pages(2, 1)]) && reserve.take(1) == Some(pages(2, 1)));

@@ -8,28 +8,28 @@ use crate::protocol::IN_FLIGHT_MAX;
 #[derive(Debug, Default)]
 pub(super) struct Sequences {
     last: u64,
-    open: BTreeSet<u64>,
+    in_flight: BTreeSet<u64>,
 }
 
 impl Sequences {
     /// Returns an unused number, or `None` if [`IN_FLIGHT_MAX`] requests are in flight.
     pub fn begin(&mut self) -> Option<u64> {
-        if self.open.len() >= IN_FLIGHT_MAX {
+        if self.in_flight.len() >= IN_FLIGHT_MAX {
             return None;
         }
         self.last += 1;
-        self.open.insert(self.last);
+        self.in_flight.insert(self.last);
         Some(self.last)
     }
 
     /// Records that a request has been answered.
     pub fn end(&mut self, number: u64) {
-        self.open.remove(&number);
+        self.in_flight.remove(&number);
     }
 
     /// The lowest number without an answer: all below it have been answered.
     pub fn settled(&self) -> u64 {
-        self.open.first().copied().unwrap_or(self.last + 1)
+        self.in_flight.first().copied().unwrap_or(self.last + 1)
     }
 }
 

@@ -10,10 +10,10 @@ use sinew_mem::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::config::ClientConfig;
 use super::file::File;
-use super::locks::Locks;
+use super::locks::HeldLocks;
 use super::reserve::Reserve;
 use super::sequence::Sequences;
-use crate::protocol::{Access, Attr, DonorPlace, Entry, Ino, Pages, Place, SECRET_LEN};
+use crate::protocol::{Access, Attr, DonorInfo, Entry, Ino, Pages, Placement, SECRET_LEN};
 
 /// Identity of the client, as assigned by the service.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,18 +55,18 @@ pub struct Client {
     reserve: Mutex<Reserve>,
     /// Pages of commits whose outcome is unknown, one list for each commit.
     doubtful: Mutex<Vec<(Identity, Vec<Pages>)>>,
-    places: RwLock<HashMap<u32, Arc<Place>>>,
-    donors: RwLock<Arc<Vec<DonorPlace>>>,
+    places: RwLock<HashMap<u32, Arc<Placement>>>,
+    donors: RwLock<Arc<Vec<DonorInfo>>>,
     files: Mutex<HashMap<u64, Arc<File>>>,
     handles: Mutex<HashMap<u64, Handle>>,
-    locks: Mutex<Locks>,
+    locks: Mutex<HeldLocks>,
     next_handle: AtomicU64,
     /// Bytes of memory that uncommitted chunks take.
     dirty_bytes: AtomicUsize,
     /// Time of the last answer from the service.
-    heard_ns: AtomicU64,
+    last_answer_ns: AtomicU64,
     /// Time of the last write.
-    wrote_ns: AtomicU64,
+    last_write_ns: AtomicU64,
     is_ending: AtomicBool,
     has_left: AtomicBool,
     woken: Mutex<bool>,
@@ -103,8 +103,8 @@ impl Client {
             locks: Mutex::default(),
             next_handle: AtomicU64::new(1),
             dirty_bytes: AtomicUsize::new(0),
-            heard_ns: AtomicU64::new(0),
-            wrote_ns: AtomicU64::new(0),
+            last_answer_ns: AtomicU64::new(0),
+            last_write_ns: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
             woken: Mutex::default(),
@@ -123,7 +123,7 @@ impl Client {
         self.dirty_bytes.load(Ordering::Relaxed)
     }
 
-    /// Time that the thread which [tends](super::Lane::tend) the client may sleep between two calls.
+    /// Time that the thread which [tends](super::Lane::run_periodic) the client may sleep between two calls.
     pub fn pause(&self) -> Duration {
         let lease_ns = self.identity().lease_ns.max(300_000_000);
         Duration::from_nanos((lease_ns / 6).min(self.config.dirty_age_ns / 2).clamp(1_000_000, 1_000_000_000))
@@ -159,7 +159,7 @@ impl Client {
         self.has_left.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn end(&self) {
+    pub(super) fn mark_ended(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
         self.wake();
     }
@@ -200,7 +200,7 @@ impl Client {
         locked(&self.doubtful)
     }
 
-    pub(super) fn locks(&self) -> MutexGuard<'_, Locks> {
+    pub(super) fn locks(&self) -> MutexGuard<'_, HeldLocks> {
         locked(&self.locks)
     }
 
@@ -214,12 +214,12 @@ impl Client {
     }
 
     /// Adds a handle to a file. While it is open the file is not forgotten.
-    pub(super) fn opened(&self, attr: &Attr, handle: u64, access: Access) -> Arc<File> {
+    pub(super) fn add_handle(&self, attr: &Attr, handle: u64, access: Access) -> Arc<File> {
         // Held until the file has its handle, so that `forget` cannot come in between.
         let mut files = locked(&self.files);
         let file = files.entry(attr.ino.0).or_insert_with(|| Arc::new(File::new(attr.ino)));
         let mut state = file.lock();
-        state.hear(attr);
+        state.apply_attr(attr);
         state.open(handle, access.write);
         drop(state);
         Arc::clone(file)
@@ -236,44 +236,44 @@ impl Client {
         files.into_iter().filter(|file| !file.lock().dirty.is_empty()).collect()
     }
 
-    pub(super) fn changed_dirty(&self, before: usize, after: usize) {
+    pub(super) fn count_dirty(&self, before: usize, after: usize) {
         // Relaxed: a statistic.
         self.dirty_bytes.fetch_add(after, Ordering::Relaxed);
         self.dirty_bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
-    pub(super) fn heard(&self, now_ns: u64) {
+    pub(super) fn note_answer(&self, now_ns: u64) {
         // Relaxed: a superfluous heartbeat does no harm.
-        self.heard_ns.fetch_max(now_ns, Ordering::Relaxed);
+        self.last_answer_ns.fetch_max(now_ns, Ordering::Relaxed);
     }
 
-    pub(super) fn heard_ns(&self) -> u64 {
-        self.heard_ns.load(Ordering::Relaxed)
+    pub(super) fn last_answer_ns(&self) -> u64 {
+        self.last_answer_ns.load(Ordering::Relaxed)
     }
 
-    pub(super) fn wrote(&self, now_ns: u64) {
+    pub(super) fn note_write(&self, now_ns: u64) {
         // Relaxed: only used to judge idleness.
-        self.wrote_ns.fetch_max(now_ns, Ordering::Relaxed);
+        self.last_write_ns.fetch_max(now_ns, Ordering::Relaxed);
     }
 
-    pub(super) fn wrote_ns(&self) -> u64 {
-        self.wrote_ns.load(Ordering::Relaxed)
+    pub(super) fn last_write_ns(&self) -> u64 {
+        self.last_write_ns.load(Ordering::Relaxed)
     }
 
-    pub(super) fn place(&self, segment: u32) -> Option<Arc<Place>> {
+    pub(super) fn place(&self, segment: u32) -> Option<Arc<Placement>> {
         self.places.read().unwrap_or_else(PoisonError::into_inner).get(&segment).cloned()
     }
 
     /// Takes over places that the service reported, unless a later generation is known.
-    pub(super) fn learn(&self, places: &[Place]) {
+    pub(super) fn learn_placements(&self, places: &[Placement]) {
         if places.is_empty() {
             return;
         }
-        let mut known = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let mut placements = self.places.write().unwrap_or_else(PoisonError::into_inner);
         for place in places {
-            let is_old = known.get(&place.segment).is_some_and(|known| known.generation > place.generation);
+            let is_old = placements.get(&place.segment).is_some_and(|known| known.generation > place.generation);
             if !is_old {
-                known.insert(place.segment, Arc::new(place.clone()));
+                placements.insert(place.segment, Arc::new(place.clone()));
             }
         }
     }
@@ -282,11 +282,11 @@ impl Client {
         self.places.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    pub(super) fn donors(&self) -> Arc<Vec<DonorPlace>> {
+    pub(super) fn donors(&self) -> Arc<Vec<DonorInfo>> {
         Arc::clone(&self.donors.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn set_donors(&self, donors: Vec<DonorPlace>) {
+    pub(super) fn set_donors(&self, donors: Vec<DonorInfo>) {
         *self.donors.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(donors);
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sinew_remote_memory::pool::Approach;
+use sinew_remote_memory::pool::AccessMethod;
 use sinew_rpc::Endpoint;
 
-use super::error::Failed;
-use super::file::{File, State};
+use super::error::ClientError;
+use super::file::{File, FileState};
 use super::lane::Lane;
 use crate::protocol::{Answer, Error, FILE_LEN_MAX, PAGE, RESERVE_PAGES_MAX, Request};
 
@@ -15,22 +15,22 @@ use crate::protocol::{Answer, Error, FILE_LEN_MAX, PAGE, RESERVE_PAGES_MAX, Requ
 type Bases = HashMap<u64, (Vec<u8>, u64)>;
 
 /// The part of a range that lies in the page of its first byte: the page, the offset in it, and the length.
-fn part(at: u64, len: usize) -> (u64, usize, usize) {
+fn page_part(at: u64, len: usize) -> (u64, usize, usize) {
     let from = (at % PAGE as u64) as usize;
     (at / PAGE as u64, from, len.min(PAGE - from))
 }
 
 /// The pages that a range covers only in part: the first, the last, both or none.
-fn ends(at: u64, len: usize) -> impl Iterator<Item = u64> {
-    let (first, from, first_len) = part(at, len);
+fn partial_pages(at: u64, len: usize) -> impl Iterator<Item = u64> {
+    let (first, from, first_len) = page_part(at, len);
     let end = at + len as u64;
     let last = (!end.is_multiple_of(PAGE as u64) && end / PAGE as u64 > first).then_some(end / PAGE as u64);
     (from > 0 || first_len < PAGE).then_some(first).into_iter().chain(last)
 }
 
-impl State {
+impl FileState {
     /// Returns a page that must be read before bytes of it are written.
-    fn missing(&self, at: u64, len: usize, bases: &Bases) -> Option<u64> {
+    fn missing_base(&self, at: u64, len: usize, bases: &Bases) -> Option<u64> {
         let is_missing = |page: &u64| {
             if self.dirty.page(*page).is_some() {
                 return false;
@@ -43,27 +43,28 @@ impl State {
                 (None, _) => true,
             }
         };
-        ends(at, len).find(is_missing)
+        partial_pages(at, len).find(is_missing)
     }
 }
 
-impl<E: Endpoint, A: Approach> Lane<E, A> {
+impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Writes bytes to a file that is open for writing.
     ///
     /// # Errors
     ///
-    /// [`Failed`]. After [`Failed::Memory`] a first part of the data may have been written, otherwise nothing was.
-    pub fn write(&mut self, handle: u64, at: u64, data: &[u8]) -> Result<(), Failed> {
-        let (file, access) = self.open_file(handle)?;
+    /// [`ClientError`]. After [`ClientError::NoMemory`] a first part of the data may have been written, otherwise
+    /// nothing was.
+    pub fn write(&mut self, handle: u64, at: u64, data: &[u8]) -> Result<(), ClientError> {
+        let (file, access) = self.file_of_handle(handle)?;
         if !access.write {
-            return Err(Failed::NotOpen);
+            return Err(ClientError::NotOpen);
         }
         self.write_file(&file, at, data)
     }
 
-    pub(super) fn write_file(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<(), Failed> {
+    pub(super) fn write_file(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<(), ClientError> {
         let end = at.checked_add(data.len() as u64).filter(|end| *end <= FILE_LEN_MAX);
-        let end = end.ok_or(Failed::Refused(Error::FileTooBig))?;
+        let end = end.ok_or(ClientError::Refused(Error::FileTooBig))?;
         if data.is_empty() {
             return Ok(());
         }
@@ -71,17 +72,17 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
         let count = end.div_ceil(PAGE as u64) - at / PAGE as u64;
         self.promise(count)?;
         let (new, written) = self.write_promised(file, at, data, count);
-        self.client.reserve().forgive(count - new);
+        self.client.reserve().withdraw(count - new);
         written
     }
 
     /// Writes to `count` pages that are promised. Returns the number of those that had no uncommitted data before and
     /// have now, for which the promise stays. A write that fails may have written a first part.
-    fn write_promised(&mut self, file: &Arc<File>, at: u64, data: &[u8], count: u64) -> (u64, Result<(), Failed>) {
+    fn write_promised(&mut self, file: &Arc<File>, at: u64, data: &[u8], count: u64) -> (u64, Result<(), ClientError>) {
         let mut bases = Bases::new();
         loop {
             let mut state = file.lock();
-            if let Some(page) = state.missing(at, data.len(), &bases) {
+            if let Some(page) = state.missing_base(at, data.len(), &bases) {
                 drop(state);
                 match self.committed_page(file, page) {
                     Ok(base) => drop(bases.insert(page, base)),
@@ -98,11 +99,11 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
             let mut from = at;
             let mut result = Ok(());
             while !rest.is_empty() {
-                let (page, offset, len) = part(from, rest.len());
+                let (page, offset, len) = page_part(from, rest.len());
                 let base = bases.get(&page).map(|(bytes, sum)| (&bytes[..], *sum));
                 let wrote = state.dirty.write(&self.client.arena, page, offset, &rest[..len], base);
                 if wrote.is_err() {
-                    result = Err(Failed::Memory);
+                    result = Err(ClientError::NoMemory);
                     break;
                 }
                 (from, rest) = (from + len as u64, &rest[len..]);
@@ -116,9 +117,9 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
                 state.dirty_len = state.dirty_len.max(from);
                 state.modified = Some((self.client.config.wall)());
             }
-            self.client.changed_dirty(before, state.dirty.bytes());
+            self.client.count_dirty(before, state.dirty.bytes());
             drop(state);
-            self.client.wrote(now_ns);
+            self.client.note_write(now_ns);
             if self.client.dirty_bytes() > self.client.config.dirty_bytes_max / 4 {
                 self.client.wake();
             }
@@ -127,7 +128,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Waits until there is room for the data to be written.
-    fn make_room(&mut self, file: &Arc<File>, len: usize) -> Result<(), Failed> {
+    fn make_room(&mut self, file: &Arc<File>, len: usize) -> Result<(), ClientError> {
         let max = self.client.config.dirty_bytes_max;
         if self.client.dirty_bytes() + len <= max {
             return Ok(());
@@ -143,7 +144,7 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Reserves pages if necessary, and promises `pages` of them to this write.
-    fn promise(&mut self, pages: u64) -> Result<(), Failed> {
+    fn promise(&mut self, pages: u64) -> Result<(), ClientError> {
         loop {
             let missing = self.client.reserve().promise(pages);
             if missing == 0 {
@@ -154,15 +155,17 @@ impl<E: Endpoint, A: Approach> Lane<E, A> {
     }
 
     /// Reserves pages, and some ahead. The service may grant fewer than are missing.
-    pub(super) fn reserve(&mut self, missing: u64) -> Result<(), Failed> {
+    pub(super) fn reserve(&mut self, missing: u64) -> Result<(), ClientError> {
         let ahead = u64::from(self.client.config.reserve_pages);
         let pages = missing.max(ahead).min(RESERVE_PAGES_MAX.into()) as u32;
         let until = self.now_ns() + self.client.config.service_timeout_ns;
-        let Answer::Fresh(fresh) = self.ask_own(Request::Reserve { pages })? else { return Err(Failed::Nonsense) };
+        let Answer::Reserved(fresh) = self.ask_as_root(Request::Reserve { pages })? else {
+            return Err(ClientError::UnexpectedAnswer);
+        };
         if fresh.runs.is_empty() {
-            return Err(Failed::Refused(Error::NoSpace));
+            return Err(ClientError::Refused(Error::NoSpace));
         }
-        self.client.learn(&fresh.places);
+        self.client.learn_placements(&fresh.places);
         let mut now = self.client.identity();
         if fresh.epoch > now.epoch {
             // Another lane is joining a service that has restarted.
@@ -184,7 +187,7 @@ mod tests {
 
     #[test]
     fn pages_that_are_written_in_part_are_the_ends_of_a_range() {
-        let of = |at, len| ends(at, len).collect::<Vec<_>>();
+        let of = |at, len| partial_pages(at, len).collect::<Vec<_>>();
         let page = PAGE as u64;
         assert_eq!(of(0, PAGE), [0; 0]);
         assert_eq!(of(page, 3 * PAGE), [0; 0]);

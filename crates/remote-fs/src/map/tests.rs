@@ -93,7 +93,7 @@ proptest! {
             prop_assert_eq!(map.pages(), model.len() as u64);
             let sums = Sums((asked..asked + 5).map(|at| model.get(&at).map_or(0, |page| page.2)).collect());
             prop_assert!(map.has(asked, &sums));
-            prop_assert_eq!(map.first_from(asked), model.range(asked..).next().map(|(at, _)| *at));
+            prop_assert_eq!(map.next_stored(asked), model.range(asked..).next().map(|(at, _)| *at));
             let (runs, until) = map.runs(asked, 280, |_| false);
             prop_assert!(runs.len() <= 1 && (until == 280 || runs.len() == 1));
             let told: Model = model.range(asked.min(until)..until).map(|(at, page)| (*at, *page)).collect();

@@ -7,7 +7,7 @@ use sinew_remote_memory::volume::DonorId;
 use super::attr::{Attr, Ino};
 use super::error::Error;
 use super::limits::SECRET_LEN;
-use super::page::{Fresh, Place, Run, donor_id};
+use super::page::{Placement, Reservation, Run, donor_id};
 use super::request::Lock;
 
 /// The reply to a [`Message`](super::Message).
@@ -18,9 +18,9 @@ pub enum Reply {
     /// The session is admitted, and its requests will be answered.
     Welcome,
     /// The session has not been admitted, or the proof was wrong.
-    Stranger,
+    NotAdmitted,
     /// The bytes were not a valid message.
-    Nonsense,
+    Malformed,
     /// The answer to a [`Join`](super::Join).
     Joined(Joined),
     /// The answer to a request that was performed.
@@ -51,13 +51,13 @@ pub struct Joined {
     /// The reported locks that the client holds.
     pub locks: Vec<Lock>,
     /// The donors.
-    pub donors: Vec<DonorPlace>,
+    pub donors: Vec<DonorInfo>,
 }
 
 /// How to reach a donor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DonorPlace {
-    /// Identifier of the donor in [`Replica`](super::Replica)s.
+pub struct DonorInfo {
+    /// Identifier of the donor in [`Replica`](super::SegmentCopy)s.
     #[serde(with = "donor_id")]
     pub donor: DonorId,
     /// Address of the donor.
@@ -91,7 +91,7 @@ pub struct Layout {
     /// The pages, in order.
     pub runs: Vec<Run>,
     /// Places of their segments.
-    pub places: Vec<Place>,
+    pub places: Vec<Placement>,
 }
 
 /// Room for pages and inodes.
@@ -116,7 +116,7 @@ pub enum Answer {
     /// Attributes of an inode after the request.
     Attr(Attr),
     /// New attributes of an inode that lost a name.
-    Gone(Attr),
+    Unlinked(Attr),
     /// A path, a value, or names.
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Entries of a directory.
@@ -131,13 +131,13 @@ pub enum Answer {
     /// Places of pages.
     Layout(Layout),
     /// Places of segments.
-    Places(Vec<Place>),
+    Placements(Vec<Placement>),
     /// Reserved pages.
-    Fresh(Fresh),
+    Reserved(Reservation),
     /// The donors.
-    Donors(Vec<DonorPlace>),
+    Donors(Vec<DonorInfo>),
     /// Room for pages and inodes.
     Space(Space),
     /// A lock that conflicts with the requested one; its owner is a number of the client that holds it.
-    Excluded(Option<Lock>),
+    LockConflict(Option<Lock>),
 }

@@ -69,11 +69,12 @@ pub enum Error {
     /// The pages of the file are not those that [`Extent::replaces`](super::Extent::replaces) names, since another
     /// client has committed. Read them and merge again.
     #[error("the file's pages have changed meanwhile")]
-    Changed,
+    PagesChanged,
     /// The segment's copies are not those that were written to ([`Extent::generation`](super::Extent::generation)). Ask
-    /// for [`Request::Places`](super::Request::Places), write to the copies that lack the pages, and commit again.
+    /// for [`Request::Placements`](super::Request::Placements), write to the copies that lack the pages, and commit
+    /// again.
     #[error("the copies of the segment have changed meanwhile")]
-    Copies,
+    CopiesChanged,
     /// No copy of a segment is left.
     #[error("no copy of the data is left")]
     Lost,
@@ -89,7 +90,7 @@ pub enum Error {
     Grace,
     /// The client no longer waits for the answer to this sequence number: it was answered, or the client gave up.
     #[error("the request has been answered before, or given up")]
-    Settled,
+    AlreadyAnswered,
 }
 
 impl Error {
@@ -98,7 +99,12 @@ impl Error {
         match self {
             Self::Permission => 1,
             Self::NotFound => 2,
-            Self::Lost | Self::Copies | Self::Changed | Self::NotReserved | Self::Rejoin | Self::Settled => 5,
+            Self::Lost
+            | Self::CopiesChanged
+            | Self::PagesChanged
+            | Self::NotReserved
+            | Self::Rejoin
+            | Self::AlreadyAnswered => 5,
             Self::BadHandle => 9,
             Self::WouldBlock | Self::Grace => 11,
             Self::Access => 13,

@@ -57,20 +57,20 @@ pub struct Extent {
     pub at: u64,
     /// Their place: all within one reservation, so that no other client has written there.
     pub pages: Pages,
-    /// Generation of the segment's [`Place`] that they were written to. If the generation has changed, the commit fails
-    /// with [`Error::Copies`](super::Error::Copies).
+    /// Generation of the segment's [`Placement`] that they were written to. If the generation has changed, the commit
+    /// fails with [`Error::Copies`](super::Error::CopiesChanged).
     pub generation: u32,
     /// Checksum of each page; never 0.
     pub sums: Sums,
     /// If the pages are derived from the file's contents (a page was written in part): the checksums of these contents,
     /// 0 for holes. If the file's pages have changed since, the commit fails with
-    /// [`Error::Changed`](super::Error::Changed).
+    /// [`Error::Changed`](super::Error::PagesChanged).
     pub replaces: Option<Sums>,
 }
 
 /// A copy of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replica {
+pub struct SegmentCopy {
     /// The donor that has it.
     #[serde(with = "donor_id")]
     pub donor: DonorId,
@@ -98,7 +98,7 @@ pub(super) mod donor_id {
 
 /// The place of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct Placement {
     /// Number of the segment.
     pub segment: u32,
     /// Incremented with each change of its copies.
@@ -106,12 +106,12 @@ pub struct Place {
     /// Pages of the segment.
     pub pages: u32,
     /// Its copies. Writes go to all of them.
-    pub copies: Vec<Replica>,
+    pub copies: Vec<SegmentCopy>,
 }
 
 /// A reservation that was granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fresh {
+pub struct Reservation {
     /// Epoch of the service, which forgets the reservation when it ends.
     pub epoch: u32,
     /// The client that has them.
@@ -119,5 +119,5 @@ pub struct Fresh {
     /// The pages: as many as requested, or fewer, and at least one.
     pub runs: Vec<Pages>,
     /// Places of their segments.
-    pub places: Vec<Place>,
+    pub places: Vec<Placement>,
 }

@@ -19,7 +19,7 @@ pub enum Message {
     /// Joins, for the first time or again.
     Join(Join),
     /// A request of a client that has joined.
-    Ask(Envelope),
+    Request(Envelope),
 }
 
 /// A request to join, from a new client or one that the service no longer knows.
@@ -29,7 +29,7 @@ pub struct Join {
     pub before: Option<(u64, [u8; SECRET_LEN])>,
     /// Open handles. Those that the client no longer has (the file is gone, or the client was declared dead) are
     /// missing from [`Joined::opens`](super::Joined::opens).
-    pub opens: Vec<Held>,
+    pub opens: Vec<OpenFile>,
     /// Locks. Those that conflict with locks granted to others meanwhile are missing from
     /// [`Joined::locks`](super::Joined::locks).
     pub locks: Vec<Lock>,
@@ -37,7 +37,7 @@ pub struct Join {
 
 /// An open handle of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct OpenFile {
     /// Number that the client chose; no other open handle of the client has it.
     pub handle: u64,
     /// The inode.
@@ -69,9 +69,9 @@ pub struct Envelope {
     pub sequence: u64,
     /// The client has received the answers to all lower numbers, so the service forgets these answers.
     pub settled: u64,
-    /// Epoch of the service in which the pages were [reserved](super::Fresh::epoch) that the request commits or gives
-    /// back. A service of another epoch has forgotten the reservation, though it may have granted one of the same pages
-    /// meanwhile, even to the same client. Other requests may have any epoch.
+    /// Epoch of the service in which the pages were [reserved](super::Reservation::epoch) that the request commits or
+    /// gives back. A service of another epoch has forgotten the reservation, though it may have granted one of the same
+    /// pages meanwhile, even to the same client. Other requests may have any epoch.
     pub epoch: u32,
     /// Caller on whose behalf it is made.
     pub caller: Caller,
@@ -267,7 +267,7 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// Removes a name of anything but a directory. Answered with [`Answer::Gone`](super::Answer::Gone).
+    /// Removes a name of anything but a directory. Answered with [`Answer::Gone`](super::Answer::Unlinked).
     Unlink {
         /// The directory.
         parent: Ino,
@@ -275,7 +275,7 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// Removes an empty directory. Answered with `Gone`.
+    /// Removes an empty directory. Answered with `Unlinked`.
     RemoveDirectory {
         /// The parent directory.
         parent: Ino,
@@ -283,7 +283,7 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// Renames an inode. Answered with `Gone` if the new name belonged to another inode, otherwise with `Done`.
+    /// Renames an inode. Answered with `Unlinked` if the new name belonged to another inode, otherwise with `Done`.
     Rename {
         /// The old directory.
         parent: Ino,
@@ -332,13 +332,13 @@ pub enum Request {
         /// Number of pages.
         count: u64,
     },
-    /// Asks for the places of segments. Answered with [`Answer::Places`](super::Answer::Places), without segments that
-    /// are gone.
-    Places {
+    /// Asks for the places of segments. Answered with [`Answer::Places`](super::Answer::Placements), without segments
+    /// that are gone.
+    Placements {
         /// The segments, up to [`SEGMENTS_MAX`](super::SEGMENTS_MAX).
         segments: Vec<u32>,
     },
-    /// Reserves pages for this client to write to. Answered with [`Answer::Fresh`](super::Answer::Fresh).
+    /// Reserves pages for this client to write to. Answered with [`Answer::Reserved`](super::Answer::Reserved).
     Reserve {
         /// Most pages to reserve, up to [`RESERVE_PAGES_MAX`](super::RESERVE_PAGES_MAX). There may be fewer, or
         /// [`Error::NoSpace`](super::Error::NoSpace) if there are none.
@@ -364,12 +364,12 @@ pub enum Request {
         extents: Vec<Extent>,
     },
     /// Reports that a donor does not answer this client for a segment, or that its copy is wrong. Answered with
-    /// `Places`, in which it is no longer a copy. The last whole copy stays; reporting it fails with
+    /// `Placements`, in which it is no longer a copy. The last whole copy stays; reporting it fails with
     /// [`Error::Lost`](super::Error::Lost).
     ///
     /// Send this only after another request ([`Self::Heartbeat`]) was answered since the donor failed: a client that
     /// must [join again](super::Error::Rejoin) has lost its access to all donors, and the donor is well.
-    Failed {
+    ReportFailed {
         /// The segment.
         segment: u32,
         /// The donor.
@@ -417,7 +417,7 @@ pub enum Request {
     /// Locks a range, replacing the owner's locks in it. Answered with `Done`, or
     /// [`Error::WouldBlock`](super::Error::WouldBlock): a client that wants to wait asks again.
     Lock(Lock),
-    /// Asks for a lock that conflicts with this one. Answered with [`Answer::Excluded`](super::Answer::Excluded).
+    /// Asks for a lock that conflicts with this one. Answered with [`Answer::Excluded`](super::Answer::LockConflict).
     TestLock(Lock),
     /// Releases an owner's locks in a range. Answered with `Done`.
     Unlock {

@@ -55,7 +55,7 @@ impl Message {
         match &message {
             Self::Greet | Self::Prove(_) => {}
             Self::Join(join) => check(join.opens.len() <= OPENS_MAX && join.locks.len() <= LOCKS_MAX)?,
-            Self::Ask(envelope) => {
+            Self::Request(envelope) => {
                 check(envelope.caller.groups.len() <= GROUPS_MAX)?;
                 check(envelope.request.changes() == (envelope.sequence != 0))?;
                 check_request(&envelope.request)?;
@@ -83,7 +83,7 @@ fn check_request(request: &Request) -> Result<(), Malformed> {
         }
         Request::Rename { name, new_name, .. } => check(name.len().max(new_name.len()) <= name_len_max),
         Request::SetXattr { name, value, .. } => check(name.len() <= name_len_max && value.len() <= XATTR_VALUE_MAX),
-        Request::Places { segments } => check(segments.len() <= SEGMENTS_MAX),
+        Request::Placements { segments } => check(segments.len() <= SEGMENTS_MAX),
         Request::GiveBack { pages } => {
             check(pages.len() <= EXTENTS_MAX)?;
             pages.iter().try_for_each(check_pages)

@@ -14,13 +14,13 @@ pub struct Config {
     /// Time of silence after which a client is declared dead.
     pub lease_ns: u64,
     /// Time after which a client whose `rpc` session ended is declared dead, unless it sends something.
-    pub left_ns: u64,
+    pub left_lease_ns: u64,
     /// Time without an answer after which a donor loses those of its copies of which there are others.
-    pub patience_ns: u64,
+    pub donor_timeout_ns: u64,
     /// Interval between two status requests to a donor.
-    pub look_ns: u64,
+    pub stat_interval_ns: u64,
     /// Time that a reservation waits for memory, at most.
-    pub reserve_ns: u64,
+    pub reserve_wait_max_ns: u64,
     /// Most clients at once.
     pub clients_max: usize,
     /// Pages that a client can have reserved.
@@ -46,10 +46,10 @@ impl Default for Config {
             copies: 2,
             slab_len: 64 << 20,
             lease_ns: 10 * S,
-            left_ns: 2 * S,
-            patience_ns: 10 * S,
-            look_ns: S,
-            reserve_ns: 5 * S,
+            left_lease_ns: 2 * S,
+            donor_timeout_ns: 10 * S,
+            stat_interval_ns: S,
+            reserve_wait_max_ns: 5 * S,
             clients_max: 4096,
             reserved_max: 1 << 17,
             failed_max: 1 << 16,
@@ -109,15 +109,15 @@ pub struct Stats {
     /// Requests refused. They count as answered, too.
     pub refused: u64,
     /// Messages that were not valid.
-    pub nonsense: u64,
+    pub malformed: u64,
     /// Messages of callers without the key.
-    pub strangers: u64,
+    pub unadmitted: u64,
     /// Changes made.
     pub changes: u64,
     /// Syncs of the disk.
     pub syncs: u64,
     /// Clients declared dead.
-    pub dead: u64,
+    pub clients_expired: u64,
     /// Copies removed.
     pub lost_copies: u64,
     /// Copies restored.

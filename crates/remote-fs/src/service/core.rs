@@ -9,35 +9,35 @@ use sinew_remote_memory::volume::Donors;
 
 use super::config::{Config, Failure, Now, OpenError, Stats};
 use super::memory::Memory;
+use super::quota;
 use super::reads;
-use super::room;
 use super::sessions::Sessions;
 use super::store::Store;
 use crate::disk::Disk;
-use crate::kept::{Kept, Op};
+use crate::durable_state::{DurableState, Op};
 use crate::locks::Locks;
 use crate::protocol::{
-    Access, Answer, Attr, Caller, Envelope, Error, Extent, Fresh, Held, Ino, Join, Joined, Lock, Message, PAGE, Pages,
-    RESERVE_PAGES_MAX, Reply, Request, SECRET_LEN, Space,
+    Access, Answer, Attr, Caller, Envelope, Error, Extent, Ino, Join, Joined, Lock, Message, OpenFile, PAGE, Pages,
+    RESERVE_PAGES_MAX, Reply, Request, Reservation, SECRET_LEN, Space,
 };
 
 /// Outcome of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum Accepted {
     /// The answer, to be sent now.
     Answer(Vec<u8>),
     /// The answer will come from [`Service::poll`], under this number.
-    Held(u64),
+    Deferred(u64),
 }
 
 /// Reason why there is no answer yet.
-enum Later {
+enum Pending {
     /// There is no memory, but there may be some soon.
     Memory { client: u64, pages: u32 },
 }
 
 /// A reservation that waits for memory.
-struct Waiting {
+struct WaitingReservation {
     id: u64,
     client: u64,
     pages: u32,
@@ -63,25 +63,25 @@ pub struct Service<D, K, P> {
     config: Config,
     grace: Option<Grace>,
     /// Answers that wait until all changes are durable.
-    held: Vec<(u64, Vec<u8>)>,
+    unsynced: Vec<(u64, Vec<u8>)>,
     done: Vec<(u64, Vec<u8>)>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingReservation>,
     /// Clients that are gone but still recorded, because the disk was full.
-    leaving: BTreeSet<u64>,
+    leaving_clients: BTreeSet<u64>,
     /// Unnamed and closed inodes that are still recorded, because the disk was full.
-    closing: BTreeSet<Ino>,
+    closed_inodes: BTreeSet<Ino>,
     last_id: u64,
-    look_ns: u64,
+    next_periodic_ns: u64,
 }
 
 impl<D, K, P> std::fmt::Debug for Service<D, K, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Service").field("held", &self.held.len()).finish_non_exhaustive()
+        f.debug_struct("Service").field("held", &self.unsynced.len()).finish_non_exhaustive()
     }
 }
 
 /// Interval between checks for dead clients, in ns.
-const LOOK_NS: u64 = 50_000_000;
+const PERIODIC_NS: u64 = 50_000_000;
 
 impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     /// Opens a service with donors, whose addresses are `names` in the order of [`Donors::ids`]. It finds and stores
@@ -102,8 +102,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     ) -> Result<Self, OpenError> {
         let mut store = Store::open(disk, config.copies, now.time, || random.next_u64())?;
         let memory = Memory::new(donors, names, config, &mut store);
-        let missing: BTreeSet<u64> = store.kept.clients.keys().copied().collect();
-        let (until_ns, last_ino) = (now.ns + config.lease_ns, store.kept.tree.last_ino());
+        let missing: BTreeSet<u64> = store.state.clients.keys().copied().collect();
+        let (until_ns, last_ino) = (now.ns + config.lease_ns, store.state.tree.last_ino());
         let mut service = Self {
             store,
             memory,
@@ -113,21 +113,21 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             random,
             config,
             grace: Some(Grace { until_ns, missing, last_ino }),
-            held: Vec::new(),
+            unsynced: Vec::new(),
             done: Vec::new(),
             waiting: Vec::new(),
-            leaving: BTreeSet::new(),
-            closing: BTreeSet::new(),
+            leaving_clients: BTreeSet::new(),
+            closed_inodes: BTreeSet::new(),
             last_id: 0,
-            look_ns: 0,
+            next_periodic_ns: 0,
         };
-        service.end_grace_if_over(now);
+        service.end_grace_if_due(now);
         Ok(service)
     }
 
     /// The durable state.
-    pub fn kept(&self) -> &Kept {
-        &self.store.kept
+    pub fn state(&self) -> &DurableState {
+        &self.store.state
     }
 
     /// Statistics of the service.
@@ -142,16 +142,17 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
 
     /// Number of segments with fewer copies than there should be, and of segments without any.
     pub fn degraded(&self) -> (usize, usize) {
-        let segments = || self.store.kept.segments.values();
-        let whole = |segment: &crate::kept::Segment| segment.members.iter().filter(|member| member.is_whole).count();
+        let segments = || self.store.state.segments.values();
+        let whole =
+            |segment: &crate::durable_state::Segment| segment.members.iter().filter(|member| member.is_whole).count();
         let lacking = segments().filter(|segment| (1..self.config.copies).contains(&whole(segment))).count();
         (lacking, segments().filter(|segment| whole(segment) == 0).count())
     }
 
     /// Bytes that a donor must have free in one piece before the next missing copy can be made; `None` while there is
     /// room for all of them.
-    pub fn room_wanted(&self) -> Option<u64> {
-        self.memory.wanted_len
+    pub fn wanted_len(&self) -> Option<u64> {
+        self.memory.wanted_slab_len
     }
 
     /// Number of donors that answer, and of all donors.
@@ -172,38 +173,38 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     }
 
     /// Handles a peer's message.
-    pub fn take(&mut self, peer: P, message: &[u8], now: Now) -> Taken {
+    pub fn take(&mut self, peer: P, message: &[u8], now: Now) -> Accepted {
         let reply = match Message::read(message) {
             Err(_) => {
-                self.store.stats.nonsense += 1;
-                Reply::Nonsense
+                self.store.stats.malformed += 1;
+                Reply::Malformed
             }
-            Ok(Message::Greet) => self.gate.greet(peer).map_or(Reply::Welcome, Reply::Nonce),
-            Ok(Message::Prove(proof)) if self.gate.prove(peer, &proof) => Reply::Welcome,
-            Ok(message) if matches!(message, Message::Prove(_)) || !self.gate.knows(peer) => {
-                self.store.stats.strangers += 1;
-                Reply::Stranger
+            Ok(Message::Greet) => self.gate.issue_nonce(peer).map_or(Reply::Welcome, Reply::Nonce),
+            Ok(Message::Prove(proof)) if self.gate.check_proof(peer, &proof) => Reply::Welcome,
+            Ok(message) if matches!(message, Message::Prove(_)) || !self.gate.is_proven(peer) => {
+                self.store.stats.unadmitted += 1;
+                Reply::NotAdmitted
             }
             Ok(Message::Join(join)) => self.join(peer, join, now).map_or_else(Reply::Refused, Reply::Joined),
-            Ok(Message::Ask(envelope)) => match self.ask(peer, envelope, now) {
+            Ok(Message::Request(envelope)) => match self.ask(peer, envelope, now) {
                 Ok(reply) => reply,
-                Err(Later::Memory { client, pages }) => {
+                Err(Pending::Memory { client, pages }) => {
                     self.last_id += 1;
-                    let until_ns = now.ns + self.config.reserve_ns;
-                    self.waiting.push(Waiting { id: self.last_id, client, pages, until_ns });
-                    return Taken::Held(self.last_id);
+                    let until_ns = now.ns + self.config.reserve_wait_max_ns;
+                    self.waiting.push(WaitingReservation { id: self.last_id, client, pages, until_ns });
+                    return Accepted::Deferred(self.last_id);
                 }
             },
-            Ok(Message::Prove(_)) => Reply::Stranger,
+            Ok(Message::Prove(_)) => Reply::NotAdmitted,
         };
         self.count(&reply);
         let bytes = reply.to_bytes();
         if !self.store.is_dirty() {
-            return Taken::Answer(bytes);
+            return Accepted::Answer(bytes);
         }
         self.last_id += 1;
-        self.held.push((self.last_id, bytes));
-        Taken::Held(self.last_id)
+        self.unsynced.push((self.last_id, bytes));
+        Accepted::Deferred(self.last_id)
     }
 
     fn count(&mut self, reply: &Reply) {
@@ -212,9 +213,9 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     }
 
     /// Records that a peer's session has ended.
-    pub fn left(&mut self, peer: P, now: Now) {
+    pub fn peer_left(&mut self, peer: P, now: Now) {
         self.gate.forget(peer);
-        self.sessions.left(peer, now.ns + self.config.left_ns);
+        self.sessions.peer_left(peer, now.ns + self.config.left_lease_ns);
     }
 
     /// Does the work that is due, and makes all changes durable. Returns whether there was anything.
@@ -225,22 +226,22 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     pub fn turn(&mut self, now: Now) -> Result<bool, Failure> {
         let mut busy = self.memory.turn(&mut self.store, now.ns, !self.waiting.is_empty())?;
         self.serve_waiting(now);
-        if self.look_ns <= now.ns {
-            self.look_ns = now.ns + LOOK_NS;
+        if self.next_periodic_ns <= now.ns {
+            self.next_periodic_ns = now.ns + PERIODIC_NS;
             for client in self.sessions.expired(now.ns) {
-                self.store.stats.dead += 1;
+                self.store.stats.clients_expired += 1;
                 self.end_client(client);
             }
-            self.end_grace_if_over(now);
-            for client in std::mem::take(&mut self.leaving) {
+            self.end_grace_if_due(now);
+            for client in std::mem::take(&mut self.leaving_clients) {
                 self.forget_client(client);
             }
-            let closing = std::mem::take(&mut self.closing);
+            let closing = std::mem::take(&mut self.closed_inodes);
             self.drop_closed(closing);
         }
         busy |= self.store.is_dirty();
         self.store.sync()?;
-        self.done.append(&mut self.held);
+        self.done.append(&mut self.unsynced);
         Ok(busy)
     }
 
@@ -270,7 +271,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
 
     fn serve_waiting(&mut self, now: Now) {
         for waiting in std::mem::take(&mut self.waiting) {
-            let Waiting { id, client, pages, until_ns } = waiting;
+            let WaitingReservation { id, client, pages, until_ns } = waiting;
             let result = if !self.sessions.has(client) {
                 Err(Error::Rejoin)
             } else if self.store.space.free_pages() > 0 {
@@ -283,7 +284,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             };
             let reply = result.map_or_else(Reply::Refused, Reply::Answer);
             self.count(&reply);
-            self.held.push((id, reply.to_bytes()));
+            self.unsynced.push((id, reply.to_bytes()));
         }
     }
 
@@ -294,30 +295,30 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
 
     fn join(&mut self, peer: P, join: Join, now: Now) -> Result<Joined, Error> {
         let known = join.before.filter(|(client, secret)| {
-            let kept = self.store.kept.clients.get(client).filter(|_| !self.leaving.contains(client));
+            let kept = self.store.state.clients.get(client).filter(|_| !self.leaving_clients.contains(client));
             kept.is_some_and(|kept| same_secret(&kept.secret, secret))
         });
         let (client, secret) = match known {
             Some(known) => known,
             None => {
-                if self.store.kept.clients.len() >= self.config.clients_max {
+                if self.store.state.clients.len() >= self.config.clients_max {
                     return Err(Error::TooMany);
                 }
-                let (client, secret) = (self.store.kept.last_client + 1, self.random_secret());
+                let (client, secret) = (self.store.state.last_client + 1, self.random_secret());
                 self.store.perform(&Op::Join { client, secret })?;
                 (client, secret)
             }
         };
         self.sessions.begin(client, peer, now.ns + self.config.lease_ns);
-        self.hear_from(client, peer, now);
+        self.renew_lease(client, peer, now);
         // The handles and locks of an earlier join, whose answer may have been lost, are void.
         let mut closed = self.sessions.close_all(client);
         self.locks.release_client(client);
         let (mut opens, mut locks) = (Vec::new(), Vec::new());
         if known.is_some() {
             let Self { sessions, locks: table, store, .. } = self;
-            let is_there = |ino| store.kept.tree.inode(ino).is_ok();
-            let may_have = |held: &Held| is_there(held.ino) && sessions.open(client, *held).is_ok();
+            let is_there = |ino| store.state.tree.inode(ino).is_ok();
+            let may_have = |held: &OpenFile| is_there(held.ino) && sessions.open(client, *held).is_ok();
             opens = join.opens.into_iter().filter(may_have).map(|held| held.handle).collect();
             let may_have = |lock: &Lock| is_there(lock.ino) && table.lock(client, *lock).is_ok();
             locks = join.locks.into_iter().filter(may_have).collect();
@@ -327,13 +328,13 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         if let Some(grace) = &mut self.grace {
             grace.missing.remove(&client);
         }
-        self.end_grace_if_over(now);
+        self.end_grace_if_due(now);
         Ok(Joined {
             client,
             secret,
             is_known: known.is_some(),
-            epoch: self.store.kept.epoch,
-            volume: self.store.kept.volume,
+            epoch: self.store.state.epoch,
+            volume: self.store.state.volume,
             page_len: PAGE as u32,
             lease_ns: self.config.lease_ns,
             opens,
@@ -342,21 +343,21 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         })
     }
 
-    fn hear_from(&mut self, client: u64, peer: P, now: Now) {
+    fn renew_lease(&mut self, client: u64, peer: P, now: Now) {
         if let Some(session) = self.sessions.get_mut(client) {
             session.peer = peer;
             session.until_ns = now.ns + self.config.lease_ns;
         }
     }
 
-    fn ask(&mut self, peer: P, envelope: Envelope, now: Now) -> Result<Reply, Later> {
+    fn ask(&mut self, peer: P, envelope: Envelope, now: Now) -> Result<Reply, Pending> {
         let Envelope { client, secret, sequence, settled, epoch, caller, request } = envelope;
-        let known = self.store.kept.clients.get(&client);
-        let is_it = known.is_some_and(|known| same_secret(&known.secret, &secret));
-        if !is_it || !self.sessions.has(client) {
+        let known = self.store.state.clients.get(&client);
+        let is_authentic = known.is_some_and(|known| same_secret(&known.secret, &secret));
+        if !is_authentic || !self.sessions.has(client) {
             return Ok(Reply::Refused(Error::Rejoin));
         }
-        self.hear_from(client, peer, now);
+        self.renew_lease(client, peer, now);
         if let Some(session) = self.sessions.get_mut(client) {
             session.settled = session.settled.max(settled);
         }
@@ -365,7 +366,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         } else if let Request::Reserve { pages } = request {
             match self.try_reserve(client, pages) {
                 Some(result) => result,
-                None => return Err(Later::Memory { client, pages: pages.min(RESERVE_PAGES_MAX) }),
+                None => return Err(Pending::Memory { client, pages: pages.min(RESERVE_PAGES_MAX) }),
             }
         } else {
             self.answer(client, epoch, &caller, request)
@@ -382,7 +383,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         request: Request,
         now: Now,
     ) -> Result<Answer, Error> {
-        if let Some(answer) = self.store.kept.clients.get(&client).and_then(|known| known.answers.get(&sequence)) {
+        if let Some(answer) = self.store.state.clients.get(&client).and_then(|known| known.answers.get(&sequence)) {
             let answer = answer.clone();
             self.reopen_created(client, &request, &answer);
             return Ok(answer);
@@ -394,10 +395,10 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             }
             // The client has given the request up, and may have reused the pages that it names.
             if sequence < session.settled {
-                return Err(Error::Settled);
+                return Err(Error::AlreadyAnswered);
             }
         }
-        let result = self.change_anew(client, (sequence, settled, epoch), caller, request, now);
+        let result = self.change_first(client, (sequence, settled, epoch), caller, request, now);
         if let (Err(error), Some(session)) = (&result, self.sessions.get_mut(client))
             && session.errors.len() < crate::protocol::IN_FLIGHT_MAX
         {
@@ -406,7 +407,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         result
     }
 
-    fn change_anew(
+    fn change_first(
         &mut self,
         client: u64,
         (sequence, settled, epoch): (u64, u64, u32),
@@ -418,23 +419,23 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         let mut pages = Vec::new();
         match &request {
             Request::SetAttr { ino, handle: Some(handle), .. } => {
-                let held = self.sessions.held(client, *handle)?;
+                let held = self.sessions.open_file(client, *handle)?;
                 opened = (held.0 == *ino && held.1.write).then_some(*ino);
                 opened.ok_or(Error::BadHandle)?;
             }
             Request::Commit { handle, extents, .. } => {
-                let (ino, access) = self.sessions.held(client, *handle)?;
+                let (ino, access) = self.sessions.open_file(client, *handle)?;
                 opened = access.write.then_some(ino);
                 opened.ok_or(Error::BadHandle)?;
                 pages = self.check_extents(client, epoch, extents)?;
             }
             Request::Create { handle, access, .. } => {
-                let held = Held { handle: *handle, ino: Ino::default(), access: *access };
+                let held = OpenFile { handle: *handle, ino: Ino::default(), access: *access };
                 self.sessions.may_open(client, held)?;
             }
             _ => {}
         }
-        room::check(&self.store.kept.tree, &self.config, &request)?;
+        quota::check(&self.store.state.tree, &self.config, &request)?;
         let time = now.time;
         let op = Op::Change { client, sequence, settled, caller, now: time, opened, request };
         let answer = self.store.perform(&op)?;
@@ -445,7 +446,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         if let Op::Change { request, .. } = &op {
             self.reopen_created(client, request, &answer);
         }
-        if let Answer::Gone(Attr { ino, links: 0, .. }) = answer {
+        if let Answer::Unlinked(Attr { ino, links: 0, .. }) = answer {
             self.drop_closed([ino]);
         }
         Ok(answer)
@@ -454,32 +455,32 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     /// Records that a client is gone. If the disk is full, this is retried later.
     fn forget_client(&mut self, client: u64) {
         if self.store.perform(&Op::Leave { client }).is_err() {
-            self.leaving.insert(client);
+            self.leaving_clients.insert(client);
         }
     }
 
     /// Opens a newly created file by the handle that came with the request.
     fn reopen_created(&mut self, client: u64, request: &Request, answer: &Answer) {
         if let (Request::Create { handle, access, .. }, Answer::Attr(attr)) = (request, answer)
-            && self.store.kept.tree.inode(attr.ino).is_ok()
+            && self.store.state.tree.inode(attr.ino).is_ok()
         {
             // If the handle belongs to another file by now, the client has already received the answer.
-            let _ = self.sessions.open(client, Held { handle: *handle, ino: attr.ino, access: *access });
+            let _ = self.sessions.open(client, OpenFile { handle: *handle, ino: attr.ino, access: *access });
         }
     }
 
     /// Checks that the pages are reserved by the client, and were so from when it wrote them on.
     fn check_extents(&self, client: u64, epoch: u32, extents: &[Extent]) -> Result<Vec<Pages>, Error> {
         // Punching holes needs no pages.
-        if epoch != self.store.kept.epoch && !extents.is_empty() {
+        if epoch != self.store.state.epoch && !extents.is_empty() {
             return Err(Error::NotReserved);
         }
         for Extent { pages, generation, .. } in extents {
-            let segment = self.store.kept.segments.get(&pages.segment).ok_or(Error::NotReserved)?;
+            let segment = self.store.state.segments.get(&pages.segment).ok_or(Error::NotReserved)?;
             if segment.generation != *generation {
-                return Err(Error::Copies);
+                return Err(Error::CopiesChanged);
             }
-            if !segment.has_whole() {
+            if !segment.has_complete() {
                 return Err(Error::Lost);
             }
         }
@@ -510,8 +511,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         let pages = u64::from(pages.min(RESERVE_PAGES_MAX)).min(share).min(left) as u32;
         let runs = space.reserve(client, pages);
         let segments: BTreeSet<u32> = runs.iter().map(|run| run.segment).collect();
-        Answer::Fresh(Fresh {
-            epoch: self.store.kept.epoch,
+        Answer::Reserved(Reservation {
+            epoch: self.store.state.epoch,
             client,
             runs,
             places: reads::places(&self.store, segments),
@@ -519,7 +520,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     }
 
     fn answer(&mut self, client: u64, epoch: u32, caller: &Caller, request: Request) -> Result<Answer, Error> {
-        let tree = &self.store.kept.tree;
+        let tree = &self.store.state.tree;
         match request {
             Request::Heartbeat => Ok(Answer::Done),
             Request::Leave => {
@@ -532,8 +533,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             Request::ReadLink { ino } => tree.read_link(ino).map(|target| Answer::Bytes(target.to_vec())),
             Request::Open { handle, ino, access } => {
                 // A handle that is open already may allow more than the mode does by now.
-                let held = Held { handle, ino, access };
-                let attr = match self.sessions.held(client, handle) {
+                let held = OpenFile { handle, ino, access };
+                let attr = match self.sessions.open_file(client, handle) {
                     Ok(_) => tree.attr(ino)?,
                     Err(_) => tree.may_open(caller, ino, access)?,
                 };
@@ -546,22 +547,22 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 Ok(Answer::Done)
             }
             Request::ReadDirectory { handle, after, count } => {
-                let (ino, access) = self.sessions.held(client, handle)?;
-                if !reads_or_writes(access) {
+                let (ino, access) = self.sessions.open_file(client, handle)?;
+                if !has_data_access(access) {
                     return Err(Error::BadHandle);
                 }
                 reads::entries(&self.store, ino, after, count)
             }
             Request::Layout { handle, at, count } => {
-                let (ino, access) = self.sessions.held(client, handle)?;
-                if !reads_or_writes(access) {
+                let (ino, access) = self.sessions.open_file(client, handle)?;
+                if !has_data_access(access) {
                     return Err(Error::BadHandle);
                 }
                 reads::layout(&self.store, ino, at, count)
             }
-            Request::Places { segments } => Ok(Answer::Places(reads::places(&self.store, segments))),
+            Request::Placements { segments } => Ok(Answer::Placements(reads::places(&self.store, segments))),
             Request::GiveBack { pages } => {
-                let is_current = epoch == self.store.kept.epoch;
+                let is_current = epoch == self.store.state.epoch;
                 if !is_current || !self.store.space.has_reserved(client, pages.iter().copied()) {
                     return Err(Error::NotReserved);
                 }
@@ -572,20 +573,22 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                     .map_err(|_| Error::NotReserved)?;
                 Ok(Answer::Done)
             }
-            Request::Failed { segment, donor, incarnation } => {
+            Request::ReportFailed { segment, donor, incarnation } => {
                 let session = self.sessions.get_mut(client).ok_or(Error::Rejoin)?;
                 if session.failed >= self.config.failed_max {
                     return Err(Error::TooMany);
                 }
-                if !self.memory.may_be_blamed(donor) {
+                if !self.memory.may_report_failed(donor) {
                     return Err(Error::Grace);
                 }
-                let is_it = |member: &crate::kept::Member| (member.donor, member.incarnation) == (donor.0, incarnation);
+                let is_reported = |member: &crate::durable_state::Member| {
+                    (member.donor, member.incarnation) == (donor.0, incarnation)
+                };
                 // A copy already removed, and the last copy, do not count: clients report those repeatedly.
-                if self.memory.blame(&mut self.store, segment, is_it)? {
+                if self.memory.report_failed(&mut self.store, segment, is_reported)? {
                     session.failed += 1;
                 }
-                Ok(Answer::Places(reads::places(&self.store, [segment])))
+                Ok(Answer::Placements(reads::places(&self.store, [segment])))
             }
             Request::Statfs => {
                 let (more, space) = (self.memory.lendable_pages(), &self.store.space);
@@ -606,7 +609,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             }
             Request::TestLock(lock) => {
                 tree.inode(lock.ino)?;
-                Ok(Answer::Excluded(self.locks.excluding(client, &lock)))
+                Ok(Answer::LockConflict(self.locks.find_conflict(client, &lock)))
             }
             Request::Unlock { ino, owner, first, last } => {
                 self.locks.unlock(client, ino, owner, first, last);
@@ -620,19 +623,19 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     /// Drops those of the inodes that have no name and are not open.
     fn drop_closed(&mut self, inos: impl IntoIterator<Item = Ino>) {
         // A client that has it open may still come back.
-        let is_missed = |grace: &Grace, ino| ino <= grace.last_ino;
+        let may_be_reopened = |grace: &Grace, ino| ino <= grace.last_ino;
         for ino in inos {
-            if self.grace.as_ref().is_some_and(|grace| is_missed(grace, ino)) {
+            if self.grace.as_ref().is_some_and(|grace| may_be_reopened(grace, ino)) {
                 continue;
             }
-            let has_no_name = self.store.kept.tree.inode(ino).is_ok_and(|inode| inode.links() == 0);
+            let has_no_name = self.store.state.tree.inode(ino).is_ok_and(|inode| inode.links() == 0);
             if !has_no_name || self.sessions.is_open(ino) {
                 continue;
             }
             match self.store.perform(&Op::Drop { ino }) {
-                Ok(_) => self.locks.forget(ino),
+                Ok(_) => self.locks.remove_inode(ino),
                 // If the disk is full, the inode stays until there is room.
-                Err(_) => drop(self.closing.insert(ino)),
+                Err(_) => drop(self.closed_inodes.insert(ino)),
             }
         }
     }
@@ -641,29 +644,29 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     fn end_client(&mut self, client: u64) {
         let closed = self.sessions.end(client);
         self.locks.release_client(client);
-        self.memory.bury(client, &mut self.store);
+        self.memory.retire_client(client, &mut self.store);
         self.forget_client(client);
         self.drop_closed(closed);
     }
 
     /// Ends the grace period if its time has passed. Clients that have not come back are declared dead.
-    fn end_grace_if_over(&mut self, now: Now) {
+    fn end_grace_if_due(&mut self, now: Now) {
         let is_over = self.grace.as_ref().is_some_and(|grace| grace.missing.is_empty() || grace.until_ns <= now.ns);
         if !is_over {
             return;
         }
         for client in self.grace.take().map(|grace| grace.missing).unwrap_or_default() {
-            self.store.stats.dead += 1;
+            self.store.stats.clients_expired += 1;
             // It had no access in this epoch, but donors might still admit it.
-            self.memory.bury(client, &mut self.store);
+            self.memory.retire_client(client, &mut self.store);
             self.forget_client(client);
         }
-        let orphans: Vec<Ino> = self.store.kept.tree.orphans().collect();
+        let orphans: Vec<Ino> = self.store.state.tree.orphans().collect();
         self.drop_closed(orphans);
     }
 }
 
-fn reads_or_writes(access: Access) -> bool {
+fn has_data_access(access: Access) -> bool {
     access.read || access.write || access.execute
 }
 

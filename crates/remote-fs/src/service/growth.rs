@@ -1,7 +1,7 @@
 //! Adding a segment.
 
 use super::lanes::Lanes;
-use crate::kept::Member;
+use crate::durable_state::Member;
 use crate::protocol::PAGE;
 
 /// Shortest slab worth having, in bytes.
@@ -12,7 +12,7 @@ const SLAB_MIN: u64 = 1 << 20;
 pub(super) struct Growth {
     pub slab_len: u64,
     /// Donors that have not answered.
-    pub waiting: usize,
+    pub answers_missing: usize,
     /// The slabs that were granted.
     pub members: Vec<Member>,
     pub has_failed: bool,
@@ -28,7 +28,7 @@ impl Growth {
 /// copies.
 pub(super) fn plan(lanes: &Lanes, copies: usize, slab_len: u64) -> Option<(Vec<usize>, u64)> {
     // If there are fewer donors than wanted copies, there are fewer copies, as for data written earlier.
-    let copies = copies.min(lanes.counting()).max(1);
+    let copies = copies.min(lanes.usable_count()).max(1);
     let mut chosen = lanes.with_room(SLAB_MIN, &[]);
     if chosen.len() < copies {
         return None;

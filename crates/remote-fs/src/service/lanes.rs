@@ -3,12 +3,12 @@
 use sinew_remote_memory::donor::Refusal;
 use sinew_remote_memory::volume::DonorId;
 
-use crate::kept::{Member, Segment};
-use crate::protocol::DonorPlace;
+use crate::durable_state::{Member, Segment};
+use crate::protocol::DonorInfo;
 
 /// State of a donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum LaneState {
     /// It does not answer. It will be fenced again at this time.
     Away { again_ns: u64 },
     /// A fence is in flight.
@@ -19,20 +19,20 @@ pub(super) enum State {
 
 /// A donor.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct DonorLane {
     pub donor: DonorId,
     pub name: String,
-    pub state: State,
+    pub state: LaneState,
     /// The run of the donor that is fenced under our epoch.
     pub incarnation: Option<u64>,
     /// Free bytes, as far as known.
     pub free: u64,
     /// Length of a slab that it refused, and the free bytes that it then had: not in one piece.
-    pub refused: Option<(u64, u64)>,
+    pub note_refusal: Option<(u64, u64)>,
     /// Whether the donor has reported its free bytes since it was fenced.
     pub knows_free: bool,
-    pub look_ns: u64,
-    pub is_looked_at: bool,
+    pub next_stat_ns: u64,
+    pub stat_in_flight: bool,
     /// When to ask it again to cut off the clients that it could not cut off.
     pub expel_again_ns: Option<u64>,
     /// Reason why it could not cut a client off, if it refused the last request.
@@ -43,49 +43,49 @@ pub(super) struct Lane {
     pub is_given_up: bool,
 }
 
-impl Lane {
+impl DonorLane {
     pub fn is_ready(&self) -> bool {
-        self.state == State::Ready
+        self.state == LaneState::Ready
     }
 
     /// Records that the donor refused a slab of `len` bytes, although it has `free` bytes.
     pub fn refuse(&mut self, len: u64, free: u64) {
-        (self.free, self.refused) = (free, Some((len, free)));
+        (self.free, self.note_refusal) = (free, Some((len, free)));
     }
 
     /// Takes over the free bytes that the donor reports.
     pub fn set_free(&mut self, free: u64) {
-        self.refused = self.refused.filter(|(_, then)| *then == free);
+        self.note_refusal = self.note_refusal.filter(|(_, then)| *then == free);
         self.free = free;
     }
 
     /// Longest slab that it may have, as far as known.
     pub fn room(&self) -> u64 {
-        self.refused.map_or(self.free, |(len, _)| self.free.min(len.saturating_sub(1)))
+        self.note_refusal.map_or(self.free, |(len, _)| self.free.min(len.saturating_sub(1)))
     }
 
     /// Whether it may have more to lend than is known.
-    pub fn is_coming(&self) -> bool {
+    pub fn may_gain_memory(&self) -> bool {
         !(self.is_given_up || self.is_ready() && self.knows_free)
     }
 }
 
 /// All donors, in the order in which they were given.
 #[derive(Debug)]
-pub(super) struct Lanes(pub Vec<Lane>);
+pub(super) struct Lanes(pub Vec<DonorLane>);
 
 impl Lanes {
     pub fn new(donors: impl IntoIterator<Item = (DonorId, String)>) -> Self {
-        let lane = |(donor, name)| Lane {
+        let lane = |(donor, name)| DonorLane {
             donor,
             name,
-            state: State::Away { again_ns: 0 },
+            state: LaneState::Away { again_ns: 0 },
             incarnation: None,
             free: 0,
-            refused: None,
+            note_refusal: None,
             knows_free: false,
-            look_ns: 0,
-            is_looked_at: false,
+            next_stat_ns: 0,
+            stat_in_flight: false,
             expel_again_ns: None,
             refusal: None,
             away_since_ns: None,
@@ -95,19 +95,19 @@ impl Lanes {
     }
 
     /// The lane of a copy, if its donor is among ours.
-    pub fn of(&self, member: &Member) -> Option<usize> {
+    pub fn index_of(&self, member: &Member) -> Option<usize> {
         self.0.iter().position(|lane| lane.donor.0 == member.donor)
     }
 
     /// Whether a copy can be read and written now.
     pub fn reaches(&self, member: &Member) -> bool {
-        let lane = self.of(member).map(|lane| &self.0[lane]);
+        let lane = self.index_of(member).map(|lane| &self.0[lane]);
         lane.is_some_and(|lane| lane.is_ready() && lane.incarnation == Some(member.incarnation))
     }
 
     /// Whether a copy's donor is fenced under our epoch, so that no client of an earlier one writes there.
     pub fn is_fenced(&self, member: &Member) -> bool {
-        self.of(member).is_some_and(|lane| self.0[lane].incarnation == Some(member.incarnation))
+        self.index_of(member).is_some_and(|lane| self.0[lane].incarnation == Some(member.incarnation))
     }
 
     /// Whether pages of a segment may be reserved.
@@ -118,8 +118,8 @@ impl Lanes {
     }
 
     /// The donors, as clients are told.
-    pub fn places(&self) -> Vec<DonorPlace> {
-        let place = |lane: &Lane| DonorPlace {
+    pub fn places(&self) -> Vec<DonorInfo> {
+        let place = |lane: &DonorLane| DonorInfo {
             donor: lane.donor,
             address: lane.name.clone(),
             incarnation: lane.incarnation.filter(|_| lane.is_ready()),
@@ -128,13 +128,14 @@ impl Lanes {
     }
 
     /// Number of donors that count: those that are there, and those that may come back.
-    pub fn counting(&self) -> usize {
+    pub fn usable_count(&self) -> usize {
         self.0.iter().filter(|lane| lane.is_ready() || !lane.is_given_up).count()
     }
 
-    /// The donors with at least `bytes` free and not in `not`, those with the most first.
-    pub fn with_room(&self, bytes: u64, not: &[usize]) -> Vec<usize> {
-        let has_room = |lane: &usize| self.0[*lane].is_ready() && self.0[*lane].room() >= bytes && !not.contains(lane);
+    /// The donors with at least `bytes` free and not in `except`, those with the most first.
+    pub fn with_room(&self, bytes: u64, except: &[usize]) -> Vec<usize> {
+        let has_room =
+            |lane: &usize| self.0[*lane].is_ready() && self.0[*lane].room() >= bytes && !except.contains(lane);
         let mut lanes: Vec<usize> = (0..self.0.len()).filter(has_room).collect();
         lanes.sort_by_key(|lane| std::cmp::Reverse(self.0[*lane].free));
         lanes

@@ -4,22 +4,22 @@
 //! writes are over, it can become a copy of the same segment again, so that a segment has at most one slab at each
 //! donor.
 
-use super::graves::Graves;
 use super::lanes::Lanes;
-use crate::kept::Member;
+use super::retired_clients::RetiredClients;
+use crate::durable_state::Member;
 
 /// A slab that was taken out of a segment. It may be a copy again.
 #[derive(Clone, Copy, Debug)]
-struct Orphan {
+struct FormerCopy {
     segment: u32,
     member: Member,
     /// How often it was taken out.
-    times: u32,
+    attempts: u32,
     /// When it was last taken out.
     since_ns: u64,
 }
 
-impl Orphan {
+impl FormerCopy {
     fn is(&self, member: &Member) -> bool {
         (self.member.donor, self.member.slab) == (member.donor, member.slab)
     }
@@ -27,16 +27,16 @@ impl Orphan {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Orphans(Vec<Orphan>);
+pub(super) struct FormerCopies(Vec<FormerCopy>);
 
-impl Orphans {
+impl FormerCopies {
     /// Adds a slab that was taken out of a segment, unless its donor has forgotten it.
     pub fn add(&mut self, segment: u32, member: Member, lanes: &Lanes, now_ns: u64) {
         match self.0.iter_mut().find(|orphan| orphan.is(&member)) {
-            Some(known) => (known.times, known.since_ns) = (known.times + 1, now_ns),
+            Some(known) => (known.attempts, known.since_ns) = (known.attempts + 1, now_ns),
             None if lanes.is_fenced(&member) => {
                 let member = Member { is_whole: false, ..member };
-                self.0.push(Orphan { segment, member, times: 1, since_ns: now_ns });
+                self.0.push(FormerCopy { segment, member, attempts: 1, since_ns: now_ns });
             }
             None => {}
         }
@@ -49,22 +49,22 @@ impl Orphans {
         (segment, used): (u32, &[usize]),
         (times_max, until_ns): (u32, u64),
         lanes: &Lanes,
-        graves: &Graves,
+        graves: &RetiredClients,
     ) -> Option<Member> {
-        let is_free = |orphan: &&Orphan| {
-            let lane = lanes.of(&orphan.member).filter(|lane| !used.contains(lane));
+        let is_free = |orphan: &&FormerCopy| {
+            let lane = lanes.index_of(&orphan.member).filter(|lane| !used.contains(lane));
             orphan.segment == segment
-                && orphan.times <= times_max
+                && orphan.attempts <= times_max
                 && orphan.since_ns <= until_ns
                 && lanes.reaches(&orphan.member)
                 && lane.is_some_and(|lane| graves.of_lane(lane).is_empty())
         };
-        self.0.iter().filter(is_free).min_by_key(|orphan| orphan.times).map(|orphan| orphan.member)
+        self.0.iter().filter(is_free).min_by_key(|orphan| orphan.attempts).map(|orphan| orphan.member)
     }
 
     /// The donors with a slab that was taken out of a segment. Each of them gets no second one.
     pub fn lanes_of(&self, segment: u32, lanes: &Lanes) -> Vec<usize> {
-        let of = |orphan: &Orphan| (orphan.segment == segment).then(|| lanes.of(&orphan.member)).flatten();
+        let of = |orphan: &FormerCopy| (orphan.segment == segment).then(|| lanes.index_of(&orphan.member)).flatten();
         self.0.iter().filter_map(of).collect()
     }
 
@@ -75,7 +75,7 @@ impl Orphans {
 
     /// Takes over what a donor says of its slabs when it is fenced again: `place` gives the address of each that it
     /// still has.
-    pub fn fenced(&mut self, donor: u64, place: impl Fn(u64) -> Option<u64>) {
+    pub fn update_places(&mut self, donor: u64, place: impl Fn(u64) -> Option<u64>) {
         self.0.retain_mut(|orphan| {
             if orphan.member.donor != donor {
                 return true;
@@ -87,7 +87,7 @@ impl Orphans {
     }
 
     /// Forgets the slabs of a donor, which were given back, or are gone.
-    pub fn forget(&mut self, donor: u64) {
+    pub fn remove_donor(&mut self, donor: u64) {
         self.0.retain(|orphan| orphan.member.donor != donor);
     }
 }

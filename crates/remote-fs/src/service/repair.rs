@@ -1,11 +1,11 @@
 //! Restoring a missing copy.
 
-use super::graves::Graves;
-use super::lanes::{Lane, Lanes};
-use super::orphans::Orphans;
+use super::lanes::{DonorLane, Lanes};
+use super::orphans::FormerCopies;
+use super::retired_clients::RetiredClients;
 use super::store::Store;
 use crate::disk::Disk;
-use crate::kept::{Member, Op, Segment};
+use crate::durable_state::{Member, Op, Segment};
 use crate::protocol::PAGE;
 
 /// Pages copied by one step, at most.
@@ -27,7 +27,7 @@ pub(super) struct Repair {
 
 /// Where a missing copy goes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Plan {
+pub(super) enum RepairPlan {
     /// To a slab of this many bytes that the donor is to be asked for.
     Take { segment: u32, lane: usize, len: u64 },
     /// To a slab that was one of the segment's copies before.
@@ -35,7 +35,7 @@ pub(super) enum Plan {
 }
 
 /// A segment that lacks a copy.
-pub(super) struct Lacking {
+pub(super) struct LackingSegment {
     pub segment: u32,
     /// Bytes of a copy.
     pub len: u64,
@@ -44,42 +44,43 @@ pub(super) struct Lacking {
 }
 
 /// The segments that lack a copy and have one to copy from.
-fn lacking<'a, K: Disk>(
+fn lacking_segments<'a, K: Disk>(
     store: &'a Store<K>,
     lanes: &'a Lanes,
     copies: usize,
-) -> impl Iterator<Item = Lacking> + use<'a, K> {
+) -> impl Iterator<Item = LackingSegment> + use<'a, K> {
     let copies = copies.min(lanes.0.len());
     let lacks = move |segment: &Segment| {
         segment.members.len() < copies
             && segment.members.iter().all(|member| member.is_whole)
             && segment.members.iter().any(|member| lanes.reaches(member))
     };
-    store.kept.segments.iter().filter(move |(_, segment)| lacks(segment)).map(|(number, segment)| {
-        let used = segment.members.iter().filter_map(|member| lanes.of(member)).collect();
-        Lacking { segment: *number, len: u64::from(segment.pages) * PAGE as u64, used }
+    store.state.segments.iter().filter(move |(_, segment)| lacks(segment)).map(|(number, segment)| {
+        let used = segment.members.iter().filter_map(|member| lanes.index_of(member)).collect();
+        LackingSegment { segment: *number, len: u64::from(segment.pages) * PAGE as u64, used }
     })
 }
 
 /// What else bears on where a missing copy goes.
 pub(super) struct Beside<'a> {
-    pub orphans: &'a Orphans,
-    pub graves: &'a Graves,
+    pub orphans: &'a FormerCopies,
+    pub graves: &'a RetiredClients,
     /// Slabs that were taken out after this are not used yet.
     pub until_ns: u64,
 }
 
 /// Chooses a segment that lacks a copy, and a place for it.
-pub(super) fn plan<K: Disk>(store: &Store<K>, lanes: &Lanes, beside: &Beside<'_>, copies: usize) -> Option<Plan> {
-    lacking(store, lanes, copies).find_map(|Lacking { segment, len, used }| {
+pub(super) fn plan<K: Disk>(store: &Store<K>, lanes: &Lanes, beside: &Beside<'_>, copies: usize) -> Option<RepairPlan> {
+    lacking_segments(store, lanes, copies).find_map(|LackingSegment { segment, len, used }| {
         let adopt = |times_max| {
             let Beside { orphans, graves, until_ns } = *beside;
             let to = orphans.for_segment((segment, &used), (times_max, until_ns), lanes, graves)?;
-            Some(Plan::Adopt { segment, lane: lanes.of(&to)?, to })
+            Some(RepairPlan::Adopt { segment, lane: lanes.index_of(&to)?, to })
         };
         let take = || {
-            let not: Vec<usize> = used.iter().copied().chain(beside.orphans.lanes_of(segment, lanes)).collect();
-            Some(Plan::Take { segment, lane: *lanes.with_room(len, &not).first()?, len })
+            let excluded_lanes: Vec<usize> =
+                used.iter().copied().chain(beside.orphans.lanes_of(segment, lanes)).collect();
+            Some(RepairPlan::Take { segment, lane: *lanes.with_room(len, &excluded_lanes).first()?, len })
         };
         // A slab that was taken out again after it had been adopted is at a donor that is likely in trouble.
         adopt(1).or_else(take).or_else(|| adopt(u32::MAX))
@@ -87,33 +88,43 @@ pub(super) fn plan<K: Disk>(store: &Store<K>, lanes: &Lanes, beside: &Beside<'_>
 }
 
 /// Missing copies that another donor could have, if there were one with room.
-pub(super) fn without_room<K: Disk>(store: &Store<K>, lanes: &Lanes, orphans: &Orphans, copies: usize) -> Vec<Lacking> {
-    if lanes.0.iter().any(Lane::is_coming) {
+pub(super) fn without_room<K: Disk>(
+    store: &Store<K>,
+    lanes: &Lanes,
+    orphans: &FormerCopies,
+    copies: usize,
+) -> Vec<LackingSegment> {
+    if lanes.0.iter().any(DonorLane::may_gain_memory) {
         return Vec::new();
     }
-    let has_none = |Lacking { segment, len, used }: &Lacking| {
+    let has_none = |LackingSegment { segment, len, used }: &LackingSegment| {
         let others = lanes.with_room(0, used);
         let has_orphan = orphans.lanes_of(*segment, lanes).iter().any(|lane| others.contains(lane));
         !others.is_empty() && !has_orphan && lanes.with_room(*len, used).is_empty()
     };
-    lacking(store, lanes, copies).filter(has_none).collect()
+    lacking_segments(store, lanes, copies).filter(has_none).collect()
 }
 
 /// Chooses a segment without contents to be given back, so that there is room for this copy. Clients may still write to
 /// a slab that was ever taken out, so its segment stays.
-pub(super) fn to_give_back<K: Disk>(store: &Store<K>, lanes: &Lanes, orphans: &Orphans, copy: &Lacking) -> Option<u32> {
-    let Lacking { segment, len, ref used } = *copy;
+pub(super) fn segment_to_give_back<K: Disk>(
+    store: &Store<K>,
+    lanes: &Lanes,
+    orphans: &FormerCopies,
+    copy: &LackingSegment,
+) -> Option<u32> {
+    let LackingSegment { segment, len, ref used } = *copy;
     let may_go = |number: u32, segment: &Segment| {
         store.space.is_free(number)
             && segment.members.iter().all(|member| lanes.reaches(member) && !orphans.has(member))
     };
-    if may_go(segment, &store.kept.segments[&segment]) {
+    if may_go(segment, &store.state.segments[&segment]) {
         return Some(segment);
     }
-    let mut at_lane = vec![(None, 0); lanes.0.len()];
-    for (number, segment) in store.kept.segments.iter().filter(|(number, segment)| may_go(**number, segment)) {
-        for lane in segment.members.iter().filter_map(|member| lanes.of(member)) {
-            let (first, bytes) = &mut at_lane[lane];
+    let mut free_by_lane = vec![(None, 0); lanes.0.len()];
+    for (number, segment) in store.state.segments.iter().filter(|(number, segment)| may_go(**number, segment)) {
+        for lane in segment.members.iter().filter_map(|member| lanes.index_of(member)) {
+            let (first, bytes) = &mut free_by_lane[lane];
             first.get_or_insert(*number);
             *bytes += u64::from(segment.pages) * PAGE as u64;
         }
@@ -121,14 +132,14 @@ pub(super) fn to_give_back<K: Disk>(store: &Store<K>, lanes: &Lanes, orphans: &O
     let suffices = |(lane, (first, bytes)): (usize, (Option<u32>, u64))| {
         first.filter(|_| !used.contains(&lane) && lanes.0[lane].is_ready() && lanes.0[lane].free + bytes >= len)
     };
-    at_lane.into_iter().enumerate().find_map(suffices)
+    free_by_lane.into_iter().enumerate().find_map(suffices)
 }
 
 /// Segments with copies that an earlier service began and did not finish, each with its whole copies.
 pub(super) fn abandoned<K>(store: &Store<K>, current: Option<&Repair>) -> Vec<(u32, Vec<Member>)> {
     let is_ours = |number: u32| current.is_some_and(|repair| repair.segment == number);
     let half = store
-        .kept
+        .state
         .segments
         .iter()
         .filter(|(number, segment)| !is_ours(**number) && segment.members.iter().any(|member| !member.is_whole));
@@ -139,7 +150,7 @@ pub(super) fn abandoned<K>(store: &Store<K>, current: Option<&Repair>) -> Vec<(u
 impl Repair {
     /// Records the new copy. From now on clients that write to the segment write to it, too.
     pub fn begin<K: Disk>(&mut self, store: &mut Store<K>, to: Member) -> bool {
-        let Some(segment) = store.kept.segments.get(&self.segment) else { return false };
+        let Some(segment) = store.state.segments.get(&self.segment) else { return false };
         let members = segment.members.iter().copied().chain([to]).collect();
         self.to = Some(to);
         store.perform(&Op::Members { segment: self.segment, members }).is_ok()
@@ -147,14 +158,14 @@ impl Repair {
 
     /// Records that the copy has all pages, or that it is given up. Returns whether it was recorded.
     pub fn end<K: Disk>(&self, store: &mut Store<K>, is_whole: bool) -> bool {
-        let (Some(segment), Some(to)) = (store.kept.segments.get(&self.segment), self.to) else { return false };
-        let is_it = |member: &Member| (member.donor, member.slab) == (to.donor, to.slab);
-        if !segment.members.iter().any(is_it) {
+        let (Some(segment), Some(to)) = (store.state.segments.get(&self.segment), self.to) else { return false };
+        let is_target = |member: &Member| (member.donor, member.slab) == (to.donor, to.slab);
+        if !segment.members.iter().any(is_target) {
             return false;
         }
         let mut members = segment.members.clone();
-        members.retain(|member| is_whole || !is_it(member));
-        members.iter_mut().filter(|member| is_it(member)).for_each(|member| member.is_whole = true);
+        members.retain(|member| is_whole || !is_target(member));
+        members.iter_mut().filter(|member| is_target(member)).for_each(|member| member.is_whole = true);
         store.perform(&Op::Members { segment: self.segment, members }).is_ok()
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::protocol::{Access, Error, Held, Ino, OPENS_MAX};
+use crate::protocol::{Access, Error, Ino, OPENS_MAX, OpenFile};
 
 /// A client that has joined.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl<P: Copy + Eq> Sessions<P> {
     }
 
     /// Records that a peer's `rpc` session ended: its clients expire soon.
-    pub fn left(&mut self, peer: P, until_ns: u64) {
+    pub fn peer_left(&mut self, peer: P, until_ns: u64) {
         for session in self.by_client.values_mut().filter(|session| session.peer == peer) {
             session.until_ns = session.until_ns.min(until_ns);
         }
@@ -72,13 +72,13 @@ impl<P: Copy + Eq> Sessions<P> {
     }
 
     /// The inode and access of a client's handle.
-    pub fn held(&self, client: u64, handle: u64) -> Result<(Ino, Access), Error> {
+    pub fn open_file(&self, client: u64, handle: u64) -> Result<(Ino, Access), Error> {
         let session = self.by_client.get(&client).ok_or(Error::Rejoin)?;
         session.opens.get(&handle).copied().ok_or(Error::BadHandle)
     }
 
     /// Opens a handle. Opening it again for the same has no effect.
-    pub fn open(&mut self, client: u64, Held { handle, ino, access }: Held) -> Result<(), Error> {
+    pub fn open(&mut self, client: u64, OpenFile { handle, ino, access }: OpenFile) -> Result<(), Error> {
         let session = self.by_client.get_mut(&client).ok_or(Error::Rejoin)?;
         match session.opens.get(&handle) {
             Some(held) if *held == (ino, access) => return Ok(()),
@@ -92,7 +92,7 @@ impl<P: Copy + Eq> Sessions<P> {
     }
 
     /// Checks that a handle can be opened.
-    pub fn may_open(&self, client: u64, held: Held) -> Result<(), Error> {
+    pub fn may_open(&self, client: u64, held: OpenFile) -> Result<(), Error> {
         let session = self.by_client.get(&client).ok_or(Error::Rejoin)?;
         match session.opens.contains_key(&held.handle) {
             true => Err(Error::Invalid),
@@ -104,10 +104,10 @@ impl<P: Copy + Eq> Sessions<P> {
     /// Closes a handle. Returns the inode if that was its last open handle.
     pub fn close(&mut self, client: u64, handle: u64) -> Option<Ino> {
         let (ino, _) = self.by_client.get_mut(&client)?.opens.remove(&handle)?;
-        self.uncount(ino).then_some(ino)
+        self.count_closed(ino).then_some(ino)
     }
 
-    fn uncount(&mut self, ino: Ino) -> bool {
+    fn count_closed(&mut self, ino: Ino) -> bool {
         let Some(count) = self.counts.get_mut(&ino) else { return false };
         *count -= 1;
         let is_last = *count == 0;
@@ -121,7 +121,7 @@ impl<P: Copy + Eq> Sessions<P> {
     pub fn close_all(&mut self, client: u64) -> Vec<Ino> {
         let opens = self.by_client.get_mut(&client).map(|session| std::mem::take(&mut session.opens));
         let inos = opens.unwrap_or_default().into_values().map(|(ino, _)| ino);
-        inos.collect::<Vec<_>>().into_iter().filter(|ino| self.uncount(*ino)).collect()
+        inos.collect::<Vec<_>>().into_iter().filter(|ino| self.count_closed(*ino)).collect()
     }
 
     /// Removes a client. Returns the same as [`Self::close_all`].
@@ -136,8 +136,8 @@ impl<P: Copy + Eq> Sessions<P> {
 mod tests {
     use super::*;
 
-    fn held(handle: u64, ino: u64) -> Held {
-        Held { handle, ino: Ino(ino), access: Access::default() }
+    fn held(handle: u64, ino: u64) -> OpenFile {
+        OpenFile { handle, ino: Ino(ino), access: Access::default() }
     }
 
     #[test]
@@ -153,8 +153,8 @@ mod tests {
         assert_eq!(sessions.end(2), [Ino(6)]);
         assert!(sessions.is_open(Ino(5)) && !sessions.is_open(Ino(6)));
         assert_eq!(sessions.close(1, 2), Some(Ino(5)));
-        assert_eq!(sessions.held(2, 1), Err(Error::Rejoin));
-        assert_eq!(sessions.held(1, 2), Err(Error::BadHandle));
+        assert_eq!(sessions.open_file(2, 1), Err(Error::Rejoin));
+        assert_eq!(sessions.open_file(1, 2), Err(Error::BadHandle));
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         let mut sessions = Sessions::default();
         sessions.begin(1, 'p', 100);
         sessions.begin(2, 'q', 100);
-        sessions.left('q', 20);
+        sessions.peer_left('q', 20);
         assert_eq!((sessions.expired(19), sessions.expired(20), sessions.expired(100)), (vec![], vec![2], vec![1, 2]));
     }
 }

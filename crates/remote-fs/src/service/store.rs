@@ -2,17 +2,17 @@
 
 use super::config::{Failure, OpenError, Stats};
 use crate::disk::{Disk, DiskError};
+use crate::durable_state::{DurableState, Op};
 use crate::journal::Journal;
-use crate::kept::{Kept, Op};
 use crate::protocol::{Answer, Error, Pages, Time};
 use crate::space::Space;
 
 /// Room for the record that may follow a change (dropping an inode), in bytes.
-const SEQUEL_LEN: usize = 64;
+const FOLLOW_UP_LEN: usize = 64;
 
 /// The durable state, and what is derived from it.
 pub(super) struct Store<K> {
-    pub kept: Kept,
+    pub state: DurableState,
     pub space: Space,
     pub stats: Stats,
     journal: Option<Journal<K>>,
@@ -25,14 +25,16 @@ impl<K: Disk> Store<K> {
     /// Opens the store with the contents of a disk, under the next epoch, for `copies` copies of each page. `random`
     /// yields random numbers.
     pub fn open(disk: Option<K>, copies: usize, now: Time, mut random: impl FnMut() -> u64) -> Result<Self, OpenError> {
-        let fresh = Kept::new(random(), now);
-        let (mut kept, mut journal) = match disk {
+        let fresh = DurableState::new(random(), now);
+        let (mut state, mut journal) = match disk {
             None => (fresh, None),
             Some(disk) => {
                 let opened = Journal::open(disk, random())?;
                 let mut journal = opened.journal;
-                let mut kept = match &opened.snapshot {
-                    Some(bytes) => Kept::read(bytes).ok_or_else(|| OpenError::Unknown("the snapshot".into()))?,
+                let mut state = match &opened.snapshot {
+                    Some(bytes) => {
+                        DurableState::read(bytes).ok_or_else(|| OpenError::Unknown("the snapshot".into()))?
+                    }
                     None => {
                         journal.replace(&fresh.to_bytes()).map_err(|error| OpenError::Journal(error.into()))?;
                         fresh
@@ -40,22 +42,22 @@ impl<K: Disk> Store<K> {
                 };
                 for (index, record) in opened.records.iter().enumerate() {
                     let why = |error| OpenError::Unknown(format!("record {} behind the snapshot: {error}", index + 1));
-                    kept.replay(record).map_err(why)?;
+                    state.replay(record).map_err(why)?;
                 }
-                (kept, Some(journal))
+                (state, Some(journal))
             }
         };
-        let space = space_of(&kept).map_err(|error| OpenError::Unknown(error.to_string()))?;
+        let space = space_of(&state).map_err(|error| OpenError::Unknown(error.to_string()))?;
         let copies = u8::try_from(copies).unwrap_or(u8::MAX);
-        let starts = [Op::Start { epoch: kept.epoch + 1 }, Op::Copies { copies }];
+        let starts = [Op::Start { epoch: state.epoch + 1 }, Op::Copies { copies }];
         if let Some(journal) = &mut journal {
             starts.iter().for_each(|start| journal.append(&start.to_bytes()));
             // The epoch must be durable before donors hear of it, or a restart would use it again.
             journal.sync().map_err(|error| OpenError::Journal(error.into()))?;
         }
-        let mut begin = |op| kept.apply(op, &mut Vec::new());
+        let mut begin = |op| state.apply(op, &mut Vec::new());
         starts.iter().try_for_each(|op| begin(op).map(drop)).map_err(|error| OpenError::Unknown(error.to_string()))?;
-        Ok(Self { kept, space, stats: Stats::default(), journal, pinned: None, deferred: Vec::new() })
+        Ok(Self { state, space, stats: Stats::default(), journal, pinned: None, deferred: Vec::new() })
     }
 
     /// Whether changes wait for the disk.
@@ -69,7 +71,7 @@ impl<K: Disk> Store<K> {
             None => Vec::new(),
             Some(journal) => {
                 let bytes = op.to_bytes();
-                journal.reserve(2, bytes.len() + SEQUEL_LEN).map_err(|error| match error {
+                journal.reserve(2, bytes.len() + FOLLOW_UP_LEN).map_err(|error| match error {
                     DiskError::Full => Error::NoSpace,
                     _ => Error::ReadOnly,
                 })?;
@@ -77,7 +79,7 @@ impl<K: Disk> Store<K> {
             }
         };
         let mut freed = Vec::new();
-        let answer = self.kept.apply(op, &mut freed)?;
+        let answer = self.state.apply(op, &mut freed)?;
         if let Some(journal) = &mut self.journal {
             journal.append(&bytes);
         }
@@ -109,7 +111,7 @@ impl<K: Disk> Store<K> {
         journal.sync()?;
         self.stats.syncs += 1;
         if journal.wants_snapshot() {
-            match journal.replace(&self.kept.to_bytes()) {
+            match journal.replace(&self.state.to_bytes()) {
                 // If there is no room for a snapshot, the log continues.
                 Ok(()) | Err(DiskError::Full) => {}
                 Err(error) => return Err(error.into()),
@@ -122,18 +124,18 @@ impl<K: Disk> Store<K> {
     pub fn close(&mut self) -> Result<(), Failure> {
         self.sync()?;
         if let Some(journal) = &mut self.journal {
-            journal.replace(&self.kept.to_bytes())?;
+            journal.replace(&self.state.to_bytes())?;
         }
         Ok(())
     }
 }
 
 /// Derives the space: all pages of all segments, of which those that no file has are free.
-pub(super) fn space_of(kept: &Kept) -> Result<Space, crate::space::NotSo> {
+pub(super) fn space_of(kept: &DurableState) -> Result<Space, crate::space::WrongState> {
     let mut space = Space::default();
     for (number, segment) in &kept.segments {
         space.add(*number, segment.pages);
-        space.open(*number, false);
+        space.set_open(*number, false);
     }
     for (_, inode) in kept.tree.inodes() {
         if let crate::tree::Body::File(map) = inode.body() {

@@ -90,8 +90,8 @@ impl Intervals {
         self.iter().next()
     }
 
-    /// The first interval of at least `count` numbers, among the first `looks`.
-    pub fn find(&self, count: u32, looks: usize) -> Option<(u32, u32)> {
-        self.iter().take(looks).find(|(_, len)| *len >= count)
+    /// The first interval of at least `count` numbers, among the first `tries`.
+    pub fn find(&self, count: u32, tries: usize) -> Option<(u32, u32)> {
+        self.iter().take(tries).find(|(_, len)| *len >= count)
     }
 }

@@ -25,7 +25,7 @@ enum Step {
     Take(Pages),
     Free(Pages),
     KeepBack(u64),
-    LetGo(u64),
+    Release(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -41,14 +41,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => pages().prop_map(Step::Take),
         4 => pages().prop_map(Step::Free),
         1 => client().prop_map(Step::KeepBack),
-        1 => client().prop_map(Step::LetGo),
+        1 => client().prop_map(Step::Release),
     ]
 }
 
 type Model = BTreeMap<(u32, u32), State>;
 
 /// Changes pages from one state to another, if all are in the first. Returns whether they were.
-fn turn(model: &mut Model, pages: Pages, from: State, to: State) -> bool {
+fn change_state(model: &mut Model, pages: Pages, from: State, to: State) -> bool {
     let keys: Vec<_> = (pages.first..pages.first + pages.count).map(|page| (pages.segment, page)).collect();
     let all = pages.count > 0 && keys.iter().all(|key| model.get(key) == Some(&from));
     if all {
@@ -83,7 +83,7 @@ proptest! {
                     model.retain(|(other, _), _| *other != segment);
                 }
                 Step::Open(segment, is_open) => {
-                    space.open(segment, is_open);
+                    space.set_open(segment, is_open);
                     closed.retain(|other| *other != segment);
                     if !is_open {
                         closed.push(segment);
@@ -96,36 +96,36 @@ proptest! {
                     prop_assert_eq!(runs.iter().map(|run| run.count as usize).sum::<usize>(), free.min(pages as usize));
                     for run in runs {
                         prop_assert!(!closed.contains(&run.segment));
-                        prop_assert!(turn(&mut model, run, State::Free, State::Reserved(client)));
+                        prop_assert!(change_state(&mut model, run, State::Free, State::Reserved(client)));
                         prop_assert!(space.has_reserved(client, [run]) && !space.has_reserved(client, [run, run]));
                     }
                 }
                 Step::Commit(client, pages) => {
-                    let done = turn(&mut model, pages, State::Reserved(client), State::Used);
+                    let done = change_state(&mut model, pages, State::Reserved(client), State::Used);
                     prop_assert_eq!(space.commit(client, pages).is_ok(), done);
                 }
                 Step::GiveBack(client, pages) => {
-                    let done = turn(&mut model, pages, State::Reserved(client), State::Free);
+                    let done = change_state(&mut model, pages, State::Reserved(client), State::Free);
                     prop_assert_eq!(space.give_back(client, pages).is_ok(), done);
                 }
                 Step::Take(pages) => {
-                    let done = turn(&mut model, pages, State::Free, State::Used);
+                    let done = change_state(&mut model, pages, State::Free, State::Used);
                     prop_assert_eq!(space.take(pages).is_ok(), done);
                 }
                 Step::Free(pages) => {
-                    let done = turn(&mut model, pages, State::Used, State::Free);
+                    let done = change_state(&mut model, pages, State::Used, State::Free);
                     prop_assert_eq!(space.free(pages).is_ok(), done);
                 }
                 Step::KeepBack(client) => {
                     let pages = space.keep_back(client);
                     for run in &pages {
-                        prop_assert!(turn(&mut model, *run, State::Reserved(client), State::KeptBack(client)));
+                        prop_assert!(change_state(&mut model, *run, State::Reserved(client), State::KeptBack(client)));
                     }
                     prop_assert_eq!(count(&model, State::Reserved(client)), 0);
                     kept.entry(client).or_default().extend(pages);
                 }
-                Step::LetGo(client) => {
-                    space.let_go(&kept.remove(&client).unwrap_or_default());
+                Step::Release(client) => {
+                    space.release(&kept.remove(&client).unwrap_or_default());
                     model.values_mut().filter(|state| **state == State::KeptBack(client)).for_each(|state| *state = State::Free);
                 }
             }

@@ -27,13 +27,13 @@ impl Tree {
                 self.make_symlink(context, *parent, name, target).map(Answer::Attr)
             }
             Request::Link { ino, parent, name } => self.link(context, *ino, *parent, name).map(Answer::Attr),
-            Request::Unlink { parent, name } => self.unlink(context, *parent, name).map(Answer::Gone),
+            Request::Unlink { parent, name } => self.unlink(context, *parent, name).map(Answer::Unlinked),
             Request::RemoveDirectory { parent, name } => {
-                self.remove_directory(context, *parent, name).map(Answer::Gone)
+                self.remove_directory(context, *parent, name).map(Answer::Unlinked)
             }
             Request::Rename { parent, name, new_parent, new_name, flags } => {
                 let gone = self.rename(context, (*parent, name), (*new_parent, new_name), *flags)?;
-                Ok(gone.map_or(Answer::Done, Answer::Gone))
+                Ok(gone.map_or(Answer::Done, Answer::Unlinked))
             }
             Request::Commit { size_min, mtime, holes, extents, .. } => {
                 let commit = Commit { size_min: *size_min, mtime: *mtime, holes, extents };

@@ -9,7 +9,7 @@ use crate::protocol::Ino;
 /// An inconsistency of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Wrong {
+pub enum Inconsistency {
     /// An inode cannot be reached from the root.
     #[error("inode {} has no name that can be reached from the root", ino.0)]
     Unreachable {
@@ -38,7 +38,7 @@ pub enum Wrong {
     },
     /// A directory has several names, or records a parent other than the directory that has its name.
     #[error("directory {} has a name in directory {}, but another parent or another name", ino.0, above.0)]
-    Above {
+    Parent {
         /// The directory.
         ino: Ino,
         /// The directory that has its name.
@@ -60,8 +60,8 @@ pub enum Wrong {
 
 impl Tree {
     /// Finds all inconsistencies.
-    pub fn check(&self) -> Vec<Wrong> {
-        let mut wrong = Vec::new();
+    pub fn check(&self) -> Vec<Inconsistency> {
+        let mut inconsistencies = Vec::new();
         let mut links: BTreeMap<Ino, u32> = [(Ino::ROOT, 2)].into();
         let (mut reached, mut next) = (BTreeSet::from([Ino::ROOT]), vec![Ino::ROOT]);
         while let Some(directory) = next.pop() {
@@ -71,14 +71,14 @@ impl Tree {
             for (name, ino) in entries.entries() {
                 let Some(inode) = self.inodes.get(&ino) else {
                     let name = String::from_utf8_lossy(name).into_owned();
-                    wrong.push(Wrong::NoInode { directory, name, ino });
+                    inconsistencies.push(Inconsistency::NoInode { directory, name, ino });
                     continue;
                 };
                 let is_first = reached.insert(ino);
                 match &inode.body {
                     Body::Directory(_, above) => {
                         if *above != directory || !is_first {
-                            wrong.push(Wrong::Above { ino, above: directory });
+                            inconsistencies.push(Inconsistency::Parent { ino, above: directory });
                         }
                         *links.entry(directory).or_default() += 1;
                         *links.entry(ino).or_default() += 2;
@@ -94,21 +94,21 @@ impl Tree {
             let (said, found) = (inode.links, links.get(&ino).copied().unwrap_or_default());
             let is_orphan = self.orphans.contains(&ino);
             if said != found {
-                wrong.push(Wrong::Links { ino, said, found });
+                inconsistencies.push(Inconsistency::Links { ino, said, found });
             }
             if is_orphan != (said == 0) {
-                wrong.push(Wrong::Orphan { ino });
+                inconsistencies.push(Inconsistency::Orphan { ino });
             }
             if !is_orphan && !reached.contains(&ino) {
-                wrong.push(Wrong::Unreachable { ino });
+                inconsistencies.push(Inconsistency::Unreachable { ino });
             }
             if ino > self.last_ino {
-                wrong.push(Wrong::Number { ino });
+                inconsistencies.push(Inconsistency::Number { ino });
             }
         }
         let lost = self.orphans.iter().filter(|ino| !self.inodes.contains_key(ino));
-        wrong.extend(lost.map(|ino| Wrong::Orphan { ino: *ino }));
-        wrong
+        inconsistencies.extend(lost.map(|ino| Inconsistency::Orphan { ino: *ino }));
+        inconsistencies
     }
 }
 
@@ -132,26 +132,32 @@ mod tests {
     fn whatever_is_wrong_is_found() {
         let (tree, directory, link) = tree();
         assert_eq!(tree.check(), []);
-        let found = |break_it: fn(&mut Tree, Ino, Ino), expected: &[Wrong]| {
+        let found = |break_it: fn(&mut Tree, Ino, Ino), expected: &[Inconsistency]| {
             let mut broken = tree.clone();
             break_it(&mut broken, directory, link);
             assert_eq!(broken.check(), expected);
         };
         let ino = link;
-        found(|tree, _, link| tree.inode_mut(link).unwrap().links = 2, &[Wrong::Links { ino, said: 2, found: 1 }]);
-        found(|tree, _, link| assert!(tree.orphans.insert(link)), &[Wrong::Orphan { ino }]);
-        found(|tree, _, _| tree.last_ino = Ino(2), &[Wrong::Number { ino }]);
+        found(
+            |tree, _, link| tree.inode_mut(link).unwrap().links = 2,
+            &[Inconsistency::Links { ino, said: 2, found: 1 }],
+        );
+        found(|tree, _, link| assert!(tree.orphans.insert(link)), &[Inconsistency::Orphan { ino }]);
+        found(|tree, _, _| tree.last_ino = Ino(2), &[Inconsistency::Number { ino }]);
         found(
             |tree, _, link| assert!(tree.inodes.remove(&link).is_some()),
-            &[Wrong::NoInode { directory, name: "s".into(), ino }],
+            &[Inconsistency::NoInode { directory, name: "s".into(), ino }],
         );
         found(
             |tree, directory, _| tree.directory_mut(directory).unwrap().remove(b"s"),
-            &[Wrong::Links { ino, said: 1, found: 0 }, Wrong::Unreachable { ino }],
+            &[Inconsistency::Links { ino, said: 1, found: 0 }, Inconsistency::Unreachable { ino }],
         );
         found(
             |tree, directory, _| tree.directory_mut(directory).unwrap().insert(b"x", directory),
-            &[Wrong::Above { ino: directory, above: directory }, Wrong::Links { ino: directory, said: 2, found: 5 }],
+            &[
+                Inconsistency::Parent { ino: directory, above: directory },
+                Inconsistency::Links { ino: directory, said: 2, found: 5 },
+            ],
         );
     }
 }

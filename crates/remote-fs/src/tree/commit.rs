@@ -38,7 +38,7 @@ impl Tree {
                 return Err(Error::Invalid);
             }
             if replaces.as_ref().is_some_and(|old| !map.has(*at, old)) {
-                return Err(Error::Changed);
+                return Err(Error::PagesChanged);
             }
         }
         for (at, count) in commit.holes {

@@ -31,19 +31,19 @@ impl Tree {
         self.may_insert(context, parent, name)?;
         let Context { caller, now, .. } = context;
         let is_directory = matches!(body, Body::Directory(..));
-        let above = self.inode_mut(parent)?;
-        if is_directory && above.links >= LINKS_MAX {
+        let parent_inode = self.inode_mut(parent)?;
+        if is_directory && parent_inode.links >= LINKS_MAX {
             return Err(Error::TooManyLinks);
         }
-        above.touch(now);
-        above.links += u32::from(is_directory);
+        parent_inode.touch(now);
+        parent_inode.links += u32::from(is_directory);
         let mut inode = Inode::new(body, mode, caller, now);
-        if above.mode & SETGID != 0 {
-            inode.gid = above.gid;
+        if parent_inode.mode & SETGID != 0 {
+            inode.gid = parent_inode.gid;
             inode.mode |= if is_directory { SETGID } else { 0 };
         }
         if !is_directory {
-            inode.mode = permission::lent_mode(inode.mode, inode.gid, caller);
+            inode.mode = permission::mode_without_foreign_setgid(inode.mode, inode.gid, caller);
         }
         self.last_ino.0 += 1;
         let ino = self.last_ino;
@@ -109,7 +109,7 @@ impl Tree {
         let inode = self.inode_mut(ino)?;
         inode.links += 1;
         inode.ctime = context.now;
-        self.further_names += 1;
+        self.extra_links += 1;
         self.directory_mut(parent)?.insert(name, ino);
         self.inode_mut(parent)?.touch(context.now);
         self.attr(ino)
@@ -117,12 +117,12 @@ impl Tree {
 
     /// Checks that the caller may remove this entry. Returns its inode.
     pub(super) fn may_remove(&self, context: Context<'_>, parent: Ino, name: &[u8]) -> Result<(Ino, &Inode), Error> {
-        let (above, directory) = self.directory(parent)?;
-        permission::allows(above, context.caller, EXECUTE)?;
+        let (parent_inode, directory) = self.directory(parent)?;
+        permission::allows(parent_inode, context.caller, EXECUTE)?;
         check_name(name)?;
         let ino = directory.get(name).ok_or(Error::NotFound)?;
         let inode = self.inode(ino)?;
-        permission::may_remove(above, inode, context.caller)?;
+        permission::may_remove(parent_inode, inode, context.caller)?;
         Ok((ino, inode))
     }
 
@@ -133,7 +133,7 @@ impl Tree {
         }
         self.directory_mut(parent)?.remove(name);
         self.inode_mut(parent)?.touch(context.now);
-        self.lose_name(context, ino)
+        self.remove_link(context, ino)
     }
 
     pub(super) fn remove_directory(&mut self, context: Context<'_>, parent: Ino, name: &[u8]) -> Result<Attr, Error> {
@@ -142,20 +142,20 @@ impl Tree {
             return Err(Error::NotEmpty);
         }
         self.directory_mut(parent)?.remove(name);
-        let above = self.inode_mut(parent)?;
-        above.touch(context.now);
-        above.links -= 1;
-        self.lose_name(context, ino)
+        let parent_inode = self.inode_mut(parent)?;
+        parent_inode.touch(context.now);
+        parent_inode.links -= 1;
+        self.remove_link(context, ino)
     }
 
     /// Records that an inode lost a name, possibly its last.
-    pub(super) fn lose_name(&mut self, context: Context<'_>, ino: Ino) -> Result<Attr, Error> {
+    pub(super) fn remove_link(&mut self, context: Context<'_>, ino: Ino) -> Result<Attr, Error> {
         let inode = self.inode_mut(ino)?;
         inode.ctime = context.now;
         let is_file = inode.kind() != Kind::Directory;
         inode.links = if is_file { inode.links.saturating_sub(1) } else { 0 };
         if inode.links > 0 {
-            self.further_names = self.further_names.saturating_sub(1);
+            self.extra_links = self.extra_links.saturating_sub(1);
         } else {
             self.orphans.insert(ino);
         }

@@ -63,7 +63,7 @@ pub(super) fn drop_privileges(inode: &mut Inode, caller: &Caller, always: bool) 
 }
 
 /// The mode that this caller can give an inode of this group: only a member may set its set-group-id bit.
-pub(super) fn lent_mode(mode: u32, gid: u32, caller: &Caller) -> u32 {
+pub(super) fn mode_without_foreign_setgid(mode: u32, gid: u32, caller: &Caller) -> u32 {
     let mode = mode & 0o7777;
     if is_root(caller) || is_in_group(caller, gid) { mode } else { mode & !SETGID }
 }

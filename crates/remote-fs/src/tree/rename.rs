@@ -9,11 +9,11 @@ const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
 
 /// A name in a directory.
-pub(super) type Place<'a> = (Ino, &'a [u8]);
+pub(super) type EntryKey<'a> = (Ino, &'a [u8]);
 
 impl Tree {
     /// Whether a directory is `other`, or lies in it.
-    fn lies_in(&self, mut ino: Ino, other: Ino) -> bool {
+    fn is_descendant(&self, mut ino: Ino, other: Ino) -> bool {
         loop {
             if ino == other {
                 return true;
@@ -32,7 +32,7 @@ impl Tree {
         if inode.kind() != Kind::Directory || from == to {
             return Ok(());
         }
-        if self.lies_in(to, ino) {
+        if self.is_descendant(to, ino) {
             return Err(Error::Invalid);
         }
         let leaves_link = old.map(|old| self.inode(old)).transpose()?.is_some_and(|old| old.kind() == Kind::Directory);
@@ -46,16 +46,16 @@ impl Tree {
     pub(super) fn rename(
         &mut self,
         context: Context<'_>,
-        from: Place<'_>,
-        to: Place<'_>,
+        from: EntryKey<'_>,
+        to: EntryKey<'_>,
         flags: u32,
     ) -> Result<Option<Attr>, Error> {
         if ![0, NO_REPLACE, EXCHANGE].contains(&flags) {
             return Err(Error::Invalid);
         }
         let (ino, _) = self.may_remove(context, from.0, from.1)?;
-        let (above, directory) = self.directory(to.0)?;
-        permission::allows(above, context.caller, permission::EXECUTE)?;
+        let (parent_inode, directory) = self.directory(to.0)?;
+        permission::allows(parent_inode, context.caller, permission::EXECUTE)?;
         check_name(to.1)?;
         let Some(old) = directory.get(to.1) else {
             if flags == EXCHANGE {
@@ -89,16 +89,16 @@ impl Tree {
             (false, _) => {}
         }
         self.directory_mut(to.0)?.remove(to.1);
-        let gone = self.lose_name(context, old)?;
+        let gone = self.remove_link(context, old)?;
         self.move_name(context, ino, from, to)?;
         Ok(Some(gone))
     }
 
     /// Moves a name to one that does not exist.
-    fn move_name(&mut self, context: Context<'_>, ino: Ino, from: Place<'_>, to: Place<'_>) -> Result<(), Error> {
+    fn move_name(&mut self, context: Context<'_>, ino: Ino, from: EntryKey<'_>, to: EntryKey<'_>) -> Result<(), Error> {
         self.directory_mut(from.0)?.remove(from.1);
         self.directory_mut(to.0)?.insert(to.1, ino);
-        self.set_above(context, ino, from.0, to.0)?;
+        self.set_parent(context, ino, from.0, to.0)?;
         self.inode_mut(from.0)?.touch(context.now);
         if from.0 != to.0 {
             self.inode_mut(to.0)?.touch(context.now);
@@ -106,12 +106,17 @@ impl Tree {
         Ok(())
     }
 
-    fn exchange(&mut self, context: Context<'_>, one: (Ino, Place<'_>), other: (Ino, Place<'_>)) -> Result<(), Error> {
+    fn exchange(
+        &mut self,
+        context: Context<'_>,
+        one: (Ino, EntryKey<'_>),
+        other: (Ino, EntryKey<'_>),
+    ) -> Result<(), Error> {
         let ((one, from), (other, to)) = (one, other);
         self.directory_mut(from.0)?.replace(from.1, other);
         self.directory_mut(to.0)?.replace(to.1, one);
-        self.set_above(context, one, from.0, to.0)?;
-        self.set_above(context, other, to.0, from.0)?;
+        self.set_parent(context, one, from.0, to.0)?;
+        self.set_parent(context, other, to.0, from.0)?;
         self.inode_mut(from.0)?.touch(context.now);
         if from.0 != to.0 {
             self.inode_mut(to.0)?.touch(context.now);
@@ -120,11 +125,11 @@ impl Tree {
     }
 
     /// Updates an inode that has moved. A directory counts as a link of its parent.
-    fn set_above(&mut self, context: Context<'_>, ino: Ino, from: Ino, to: Ino) -> Result<(), Error> {
+    fn set_parent(&mut self, context: Context<'_>, ino: Ino, from: Ino, to: Ino) -> Result<(), Error> {
         let inode = self.inode_mut(ino)?;
         inode.ctime = context.now;
-        if let Body::Directory(_, above) = &mut inode.body {
-            *above = to;
+        if let Body::Directory(_, parent) = &mut inode.body {
+            *parent = to;
             self.inode_mut(from)?.links -= 1;
             self.inode_mut(to)?.links += 1;
         }

@@ -26,7 +26,7 @@ impl Tree {
             inode.gid = set.gid.unwrap_or(inode.gid);
         }
         if let Some(mode) = set.mode {
-            inode.mode = permission::lent_mode(mode, inode.gid, caller);
+            inode.mode = permission::mode_without_foreign_setgid(mode, inode.gid, caller);
         }
         if let (Some(size), Body::File(map)) = (set.size, &mut inode.body) {
             if size < inode.size {
@@ -54,9 +54,10 @@ impl Tree {
     fn may_set(&self, Context { caller, opened, .. }: Context<'_>, ino: Ino, set: &SetAttr) -> Result<(), Error> {
         let inode = self.inode(ino)?;
         let (owns, is_root) = (permission::owns(inode, caller), permission::is_root(caller));
-        let gives_away = set.uid.is_some_and(|uid| uid != inode.uid || !owns);
-        let joins = set.gid.is_some_and(|gid| !owns || !(gid == inode.gid || permission::is_in_group(caller, gid)));
-        if !is_root && (gives_away || joins || (set.mode.is_some() && !owns)) {
+        let changes_owner = set.uid.is_some_and(|uid| uid != inode.uid || !owns);
+        let enters_group =
+            set.gid.is_some_and(|gid| !owns || !(gid == inode.gid || permission::is_in_group(caller, gid)));
+        if !is_root && (changes_owner || enters_group || (set.mode.is_some() && !owns)) {
             return Err(Error::Permission);
         }
         for time in [set.atime, set.mtime].into_iter().flatten() {

@@ -33,7 +33,7 @@ pub struct Tree {
     pub(super) xattrs_len: u64,
     /// Names of files beyond the first of each.
     #[serde(skip)]
-    pub(super) further_names: u64,
+    pub(super) extra_links: u64,
 }
 
 /// Checks that a name is valid for an entry.
@@ -62,15 +62,15 @@ impl Tree {
             orphans: BTreeSet::new(),
             last_ino: Ino::ROOT,
             xattrs_len: 0,
-            further_names: 0,
+            extra_links: 0,
         }
     }
 
     /// Recomputes the counts that are not stored, after a tree was read.
-    pub(crate) fn count_again(&mut self) {
+    pub(crate) fn recount(&mut self) {
         self.xattrs_len = self.inodes.values().map(|inode| inode.xattrs_len() as u64).sum();
         let files = self.inodes.values().filter(|inode| inode.kind() != Kind::Directory);
-        self.further_names = files.map(|inode| u64::from(inode.links.saturating_sub(1))).sum();
+        self.extra_links = files.map(|inode| u64::from(inode.links.saturating_sub(1))).sum();
     }
 
     /// Number of inodes.
@@ -79,8 +79,8 @@ impl Tree {
     }
 
     /// Number of names of files beyond the first of each: hard links.
-    pub fn further_names(&self) -> u64 {
-        self.further_names
+    pub fn extra_links(&self) -> u64 {
+        self.extra_links
     }
 
     /// Whether there are no inodes, which is never so.

@@ -5,12 +5,12 @@ use sinew_fabric::{Descriptor, Readiness, SeededGenerator};
 use sinew_mem::Arena;
 use sinew_remote_fs::check::{self, Finding};
 use sinew_remote_fs::disk::{Disk, SimDisk};
+use sinew_remote_fs::durable_state::{DurableState, Op};
 use sinew_remote_fs::journal::Journal;
-use sinew_remote_fs::kept::{Kept, Op};
 use sinew_remote_fs::protocol::{
-    Answer, Caller, Envelope, Extent, Fresh, Joined, Message, Pages, Reply, Request, Sums, Time,
+    Answer, Caller, Envelope, Extent, Joined, Message, Pages, Reply, Request, Reservation, Sums, Time,
 };
-use sinew_remote_fs::service::{Config, Now, OpenError, Service, Taken};
+use sinew_remote_fs::service::{Accepted, Config, Now, OpenError, Service};
 use sinew_remote_memory::donor::{Call, Donor, DonorLimits};
 use sinew_remote_memory::engine;
 use sinew_remote_memory::volume::{DonorId, Donors, Event};
@@ -62,7 +62,7 @@ impl Donors for Near {
 
     fn call(&mut self, lane: usize, tag: u64, call: Call) {
         let result = self.donors[lane].handle(&call, &mut |_| {}).map_err(Into::into);
-        self.events.push(Event::Answered { tag, result });
+        self.events.push(Event::CallAnswered { tag, result });
     }
 
     fn submit(&mut self, _: usize, tag: u64, op: engine::Op) -> Result<(), engine::Op> {
@@ -70,7 +70,7 @@ impl Donors for Near {
             engine::Op::Read { target, .. } => Some(target),
             engine::Op::Write { .. } => None,
         };
-        self.events.push(Event::Over { tag, error: None, target });
+        self.events.push(Event::OpFinished { tag, error: None, target });
         Ok(())
     }
 
@@ -114,8 +114,8 @@ impl World {
     /// Sends bytes to the service, and returns its answer.
     fn say(&mut self, peer: u64, bytes: &[u8]) -> Reply {
         let answer = match self.service.take(peer, bytes, self.now) {
-            Taken::Answer(answer) => answer,
-            Taken::Held(id) => self.wait(id),
+            Accepted::Answer(answer) => answer,
+            Accepted::Deferred(id) => self.wait(id),
         };
         Reply::read(&answer).expect("a service says what makes sense")
     }
@@ -169,22 +169,22 @@ pub fn service(bytes: &[u8]) {
         let settled = if step % 32 == 2 { 0 } else { sequence };
         let caller = Caller { uid: u32::from(step / 128), ..Default::default() };
         let epoch = if step % 16 == 3 { 0 } else { of.epoch };
-        let message = Message::Ask(Envelope { client, secret, sequence: number, settled, epoch, caller, request });
+        let message = Message::Request(Envelope { client, secret, sequence: number, settled, epoch, caller, request });
         match world.say(1, &message.to_bytes()) {
-            Reply::Answer(Answer::Fresh(more)) => fresh.extend(reserved(&more)),
-            Reply::Answer(_) | Reply::Refused(_) | Reply::Nonsense => {}
+            Reply::Answer(Answer::Reserved(more)) => fresh.extend(reserved(&more)),
+            Reply::Answer(_) | Reply::Refused(_) | Reply::Malformed => {}
             other => panic!("{other:?}"),
         }
     }
-    let kept = world.service.kept();
+    let kept = world.service.state();
     let findings = check::names(kept, 0);
     assert!(findings.is_empty(), "{findings:?}");
-    assert_eq!(Kept::read(&kept.to_bytes()).as_ref(), Some(kept));
+    assert_eq!(DurableState::read(&kept.to_bytes()).as_ref(), Some(kept));
     assert_eq!(check::read(world.disk.clone()).unwrap().as_ref(), Some(kept));
 }
 
 /// Reserved pages, with the generations of their segments.
-fn reserved(fresh: &Fresh) -> impl Iterator<Item = (Pages, u32)> {
+fn reserved(fresh: &Reservation) -> impl Iterator<Item = (Pages, u32)> {
     fresh.runs.iter().filter_map(|pages| {
         let place = fresh.places.iter().find(|place| place.segment == pages.segment)?;
         Some((*pages, place.generation))
@@ -196,7 +196,7 @@ pub fn kept(bytes: &[u8]) {
     let mut steps = Steps(bytes);
     let (is_whole, disk) = (steps.byte().is_some_and(|byte| byte % 2 == 0), SimDisk::new());
     let mut journal = Journal::open(disk.clone(), 7).unwrap().journal;
-    let snapshot = if is_whole { steps.bytes().to_vec() } else { Kept::new(7, Time::default()).to_bytes() };
+    let snapshot = if is_whole { steps.bytes().to_vec() } else { DurableState::new(7, Time::default()).to_bytes() };
     journal.replace(&snapshot).unwrap();
     while !steps.0.is_empty() {
         journal.append(steps.bytes());
@@ -204,7 +204,7 @@ pub fn kept(bytes: &[u8]) {
     journal.sync().unwrap();
     let Ok(Some(kept)) = check::read(disk.clone()) else { return };
     let _: Vec<Finding> = check::names(&kept, 2);
-    assert_eq!(Kept::read(&kept.to_bytes()).map(|again| again.to_bytes()), Some(kept.to_bytes()));
+    assert_eq!(DurableState::read(&kept.to_bytes()).map(|again| again.to_bytes()), Some(kept.to_bytes()));
     if let Ok(mut world) = World::on(disk) {
         world.join(1);
     }
@@ -264,7 +264,7 @@ pub fn journal(bytes: &[u8]) {
 /// Applies the operations in `bytes` to a consistent tree. Each must be performed or refused, and the tree stay
 /// consistent.
 pub fn records(bytes: &[u8]) {
-    let mut kept = Kept::new(7, Time::default());
+    let mut kept = DurableState::new(7, Time::default());
     let mut freed = Vec::new();
     kept.apply(&Op::Join { client: 1, secret: [1; 16] }, &mut freed).unwrap();
     let mut rest = bytes;

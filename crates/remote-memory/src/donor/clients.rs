@@ -21,7 +21,7 @@ pub(super) struct Clients {
 
 impl Clients {
     /// Admitted lanes of all clients.
-    pub fn ways(&self) -> usize {
+    pub fn admitted_lanes(&self) -> usize {
         self.admitted.len()
     }
 
@@ -29,7 +29,7 @@ impl Clients {
         self.admitted.range((client, 0)..=(client, u8::MAX)).next().is_some()
     }
 
-    pub fn has_way(&self, client: u64, lane: u8) -> bool {
+    pub fn has_lane(&self, client: u64, lane: u8) -> bool {
         self.admitted.contains_key(&(client, lane))
     }
 
@@ -40,8 +40,8 @@ impl Clients {
 
     /// Checks that a client may be admitted.
     pub fn check(&self, client: u64) -> Result<(), Refusal> {
-        let is_out = client < self.floor || self.expelled.contains(&client);
-        if is_out && !self.is_admitted(client) { Err(Refusal::Expelled { client }) } else { Ok(()) }
+        let is_expelled = client < self.floor || self.expelled.contains(&client);
+        if is_expelled && !self.is_admitted(client) { Err(Refusal::Expelled { client }) } else { Ok(()) }
     }
 
     pub fn admit(&mut self, client: u64, lane: u8, session: u64) {
@@ -52,9 +52,9 @@ impl Clients {
     pub fn expel(&mut self, client: u64) -> usize {
         let before = self.admitted.len();
         self.admitted.retain(|(of, _), _| *of != client);
-        let gone = before - self.admitted.len();
+        let removed = before - self.admitted.len();
         if client < self.floor {
-            return gone;
+            return removed;
         }
         self.expelled.insert(client);
         if self.expelled.len() > EXPELLED_MAX
@@ -63,7 +63,7 @@ impl Clients {
             // A slow client below the floor must join again under a new number; an expelled one never comes back.
             self.floor = lowest + 1;
         }
-        gone
+        removed
     }
 }
 

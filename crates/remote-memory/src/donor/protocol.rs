@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Asks what the donor knows of a volume. Changes nothing.
-    Look {
+    Inspect {
         /// The volume.
         volume: u64,
     },
@@ -34,7 +34,7 @@ pub enum Call {
     ///
     /// If someone was stopped in the middle of a write to a slab, the slab is moved, but only by the first fence of an
     /// epoch, since the writer and its clients rely on the places that they learned as the epoch began. Later fences
-    /// are refused as [stopped](Refusal::Stopped).
+    /// are refused as [stopped](Refusal::WriterStopped).
     Fence {
         /// The volume.
         volume: u64,
@@ -66,7 +66,7 @@ pub enum Call {
         client: u64,
     },
     /// Heartbeat of the writer. Answered as [`Self::Stat`] is.
-    Beat {
+    Heartbeat {
         /// The volume.
         volume: u64,
         /// Epoch of the writer.
@@ -103,14 +103,14 @@ pub enum Call {
 
 impl Call {
     /// Whether the answer carries access to the memory, for which the caller sends its queue pairs.
-    pub fn asks_for_way(&self) -> bool {
+    pub fn requests_access(&self) -> bool {
         matches!(self, Self::Fence { .. } | Self::Admit { .. })
     }
 }
 
 /// A slab lent to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lent {
+pub struct LentSlab {
     /// Number of the slab, unique within this run of the donor and never used again.
     pub slab: u64,
     /// First byte of it in the donor's memory.
@@ -133,8 +133,8 @@ pub struct Stored {
 /// A donor's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Answer to [`Call::Look`] and [`Call::Claim`].
-    Known {
+    /// Answer to [`Call::Inspect`] and [`Call::Claim`].
+    Inspected {
         /// Number of this run of the donor; what an earlier run knew is lost.
         incarnation: u64,
         /// Highest epoch that the donor has voted for; 0 if there is none.
@@ -147,51 +147,51 @@ pub enum Answer {
     },
     /// The record is stored.
     Recorded {
-        /// As in [`Answer::Known`].
+        /// As in [`Answer::Inspected`].
         incarnation: u64,
     },
     /// Nobody who had access before has it any more, except for the clients of the same epoch.
     Fenced {
-        /// As in [`Answer::Known`].
+        /// As in [`Answer::Inspected`].
         incarnation: u64,
         /// Session of this fence. Those of earlier fences, of the same writer too, no longer give access.
         session: u64,
         /// The slabs that the volume has here.
-        slabs: Vec<Lent>,
+        slabs: Vec<LentSlab>,
     },
     /// The client has access.
     Admitted {
-        /// As in [`Answer::Known`].
+        /// As in [`Answer::Inspected`].
         incarnation: u64,
         /// Session of the client's lane.
         session: u64,
     },
     /// The client has no access, and gets none again.
     Expelled {
-        /// As in [`Answer::Known`].
+        /// As in [`Answer::Inspected`].
         incarnation: u64,
     },
     /// The slab was lent.
     Taken {
-        /// As in [`Answer::Known`].
+        /// As in [`Answer::Inspected`].
         incarnation: u64,
         /// The slab.
-        lent: Lent,
+        lent: LentSlab,
     },
     /// The slab is free again.
     Freed,
     /// The writer has left.
     Left,
-    /// Memory of the donor, in bytes. Also the answer to [`Call::Beat`].
+    /// Memory of the donor, in bytes. Also the answer to [`Call::Heartbeat`].
     Stat {
-        /// As in [`Answer::Known`].
+        /// As in [`Answer::Inspected`].
         incarnation: u64,
         /// Bytes that can be lent.
         free: u64,
         /// All bytes of the donor.
         len: u64,
         /// The donor wants its memory back: volumes move their data elsewhere.
-        wants_back: bool,
+        is_withdrawing: bool,
     },
 }
 
@@ -201,13 +201,13 @@ pub enum Answer {
 pub enum Refusal {
     /// A later writer has taken the volume over.
     #[error("a writer of epoch {held} has taken the volume over")]
-    Older {
+    OlderEpoch {
         /// Epoch of that writer.
         held: u32,
     },
     /// The donor holds a later record of the same writer.
     #[error("it already holds generation {held} of the record, which is later")]
-    OldRecord {
+    OlderRecord {
         /// Generation of the record that it holds.
         held: u64,
     },
@@ -239,8 +239,8 @@ pub enum Refusal {
         "a program that lost its access was stopped in the midst of a write to this memory, and there is no other place for what lies there: \
          end that program, or let it go on"
     )]
-    Stopped,
+    WriterStopped,
     /// The call makes no sense, or asks for more than any caller may have.
     #[error("{0}")]
-    Never(&'static str),
+    Invalid(&'static str),
 }

@@ -8,12 +8,12 @@ use sinew_mem::SharedMemory;
 use sinew_rpc::gate::{Gate, Key};
 use sinew_rpc::{Call as Incoming, ClientEvent, ClientId};
 
-use super::lendings::{Lendings, Whose};
-use super::lends::Lends;
+use super::access_grants::{AccessGrants, Holder};
+use super::memory_provider::MemoryProvider;
 use super::protocol::{Answer, Call, Refusal};
 use super::state::{Donor, DonorLimits};
-use super::stragglers::Asides;
-use super::wire::{CONTROL, Request, Response, Way};
+use super::stragglers::SetAside;
+use super::wire::{AccessPath, CONTROL, Request, Response};
 use crate::engine::{ACCESS, Parsed, Refusal as AccessRefusal, answer};
 
 /// Configuration of a donor.
@@ -46,9 +46,9 @@ pub struct ServiceStats {
     /// Calls refused.
     pub refused: u64,
     /// Calls of strangers, and proofs that failed.
-    pub strangers: u64,
+    pub unadmitted: u64,
     /// Requests that could not be parsed.
-    pub nonsense: u64,
+    pub malformed: u64,
     /// Calls that read or wrote memory.
     pub accesses: u64,
     /// Calls among these that were refused, for example because their writer has been fenced off.
@@ -57,31 +57,31 @@ pub struct ServiceStats {
 
 /// A donor as a service. It belongs to one thread, which turns its endpoint. Reads and writes by verbs bypass it;
 /// callers that have no queue pairs read and write by calls, which it answers.
-pub struct Service<L: Lends> {
-    lends: L,
-    ground: L::Ground,
+pub struct Service<L: MemoryProvider> {
+    provider: L,
+    memory: L::Memory,
     donor: Donor,
     /// Ended when a volume is fenced or a client is expelled.
-    lendings: Lendings<L::Lending>,
-    asides: Asides,
+    grants: AccessGrants<L::Grant>,
+    set_aside: SetAside,
     gate: Gate<ClientId>,
     queue_pairs_max: usize,
     stats: ServiceStats,
 }
 
-impl<L: Lends + Clone> Service<L> {
-    /// Makes a donor with fresh memory, of a device or [of this process](super::CallsAlone).
+impl<L: MemoryProvider + Clone> Service<L> {
+    /// Makes a donor with fresh memory, of a device or [of this process](super::CallsOnly).
     ///
     /// # Errors
     ///
     /// The error of the device or the system.
     pub fn new(lends: &L, config: ServiceConfig, mut random: Box<dyn Generator>) -> Result<Self, VerbsError> {
         Ok(Self {
-            lends: lends.clone(),
-            ground: lends.ground(config.len)?,
+            provider: lends.clone(),
+            memory: lends.allocate(config.len)?,
             donor: Donor::new(random.next_u64(), config.len as u64, config.limits),
-            lendings: Lendings::new(),
-            asides: Asides::default(),
+            grants: AccessGrants::new(),
+            set_aside: SetAside::default(),
             gate: Gate::new(config.key, config.strangers_max, random),
             queue_pairs_max: config.queue_pairs_max,
             stats: ServiceStats::default(),
@@ -89,20 +89,20 @@ impl<L: Lends + Clone> Service<L> {
     }
 }
 
-impl<L: Lends> Service<L> {
+impl<L: MemoryProvider> Service<L> {
     /// State of the donor.
     pub fn donor(&self) -> &Donor {
         &self.donor
     }
 
-    /// Makes the donor [want its memory back](Donor::want_back) from now on.
-    pub fn want_back(&mut self) {
-        self.donor.want_back();
+    /// Makes the donor [want its memory back](Donor::begin_withdrawal) from now on.
+    pub fn begin_withdrawal(&mut self) {
+        self.donor.begin_withdrawal();
     }
 
     /// Memory of the donor.
     pub fn memory(&self) -> &SharedMemory {
-        &self.ground
+        &self.memory
     }
 
     /// Counters of the donor.
@@ -111,7 +111,7 @@ impl<L: Lends> Service<L> {
     }
 
     /// Answers a request that an endpoint received, for [`sinew_rpc::Rpc::turn_with`].
-    pub fn take(&mut self, call: Incoming<'_>) {
+    pub fn handle_call(&mut self, call: Incoming<'_>) {
         match call.request_type() {
             CONTROL => {
                 let answer = self.answer(call.client(), call.request());
@@ -129,13 +129,13 @@ impl<L: Lends> Service<L> {
     /// Parses a call that reads or writes, and checks that its token is valid now and gives access to these slabs.
     fn check_access<'a>(&self, request: &'a [u8]) -> Result<(SharedMemory, Parsed<'a>), AccessRefusal> {
         let (token, parsed) = Parsed::read(request).ok_or(AccessRefusal::Malformed)?;
-        let volume = self.lendings.volume_of(token).ok_or(AccessRefusal::NoRange)?;
+        let volume = self.grants.volume_of(token).ok_or(AccessRefusal::NoRange)?;
         parsed.check(|range| self.donor.is_in_slab(volume, range))?;
         Ok((self.memory().clone(), parsed))
     }
 
     /// Handles the arrival or departure of a client.
-    pub fn hear(&mut self, event: ClientEvent) {
+    pub fn handle_event(&mut self, event: ClientEvent) {
         if let ClientEvent::Left { client, .. } = event {
             self.gate.forget(client);
         }
@@ -145,21 +145,21 @@ impl<L: Lends> Service<L> {
     pub fn answer(&mut self, client: ClientId, request: &[u8]) -> Vec<u8> {
         let response = match Request::read(request) {
             None => {
-                self.stats.nonsense += 1;
-                Response::Refused(Refusal::Never("the request makes no sense"))
+                self.stats.malformed += 1;
+                Response::Refused(Refusal::Invalid("the request makes no sense"))
             }
-            Some(Request::Greet) => self.gate.greet(client).map_or(Response::Welcome, Response::Nonce),
+            Some(Request::Greet) => self.gate.issue_nonce(client).map_or(Response::Welcome, Response::Nonce),
             Some(Request::Prove(proof)) => {
-                if self.gate.prove(client, &proof) {
+                if self.gate.check_proof(client, &proof) {
                     Response::Welcome
                 } else {
-                    self.stats.strangers += 1;
-                    Response::Stranger
+                    self.stats.unadmitted += 1;
+                    Response::NotAdmitted
                 }
             }
-            Some(Request::Call(..)) if !self.gate.knows(client) => {
-                self.stats.strangers += 1;
-                Response::Stranger
+            Some(Request::Call(..)) if !self.gate.is_proven(client) => {
+                self.stats.unadmitted += 1;
+                Response::NotAdmitted
             }
             Some(Request::Call(call, addresses)) => match self.call(&call, &addresses) {
                 Ok((answer, way)) => Response::Answer(answer, way),
@@ -176,7 +176,7 @@ impl<L: Lends> Service<L> {
 
     fn handle(&mut self, call: &Call) -> Result<Answer, Refusal> {
         const ZEROS: [u8; 4096] = [0; 4096];
-        let memory = &*self.ground;
+        let memory = &*self.memory;
         let mut zero = |range: Range<u64>| {
             let mut at = range.start;
             while at < range.end {
@@ -191,23 +191,27 @@ impl<L: Lends> Service<L> {
 
     /// Handles a call. When this returns, those who have lost access cannot reach the memory any more, and nothing sent
     /// over one changes a slab of the volume any more.
-    pub(super) fn call(&mut self, call: &Call, addresses: &[QpAddress]) -> Result<(Answer, Option<Way>), Refusal> {
+    pub(super) fn call(
+        &mut self,
+        call: &Call,
+        addresses: &[QpAddress],
+    ) -> Result<(Answer, Option<AccessPath>), Refusal> {
         if addresses.len() > self.queue_pairs_max {
-            return Err(Refusal::Never("the caller sends too many queue pairs"));
+            return Err(Refusal::Invalid("the caller sends too many queue pairs"));
         }
         if matches!(call, Call::Take { .. } | Call::Stat) {
-            self.asides.release(&self.lends, &self.ground, &mut self.donor);
+            self.set_aside.release(&self.provider, &self.memory, &mut self.donor);
         }
         // Within an epoch, the writer and its clients rely on the places that they were told before.
         let begins_epoch = matches!(*call, Call::Fence { volume, epoch } if epoch > self.donor.fence_of(volume));
         let mut answer = self.handle(call)?;
-        let way = match *call {
+        let access_path = match *call {
             Call::Fence { volume, .. } => {
                 let donor = &self.donor;
-                self.lendings.retain(|(of, client)| {
+                self.grants.retain(|(of, client)| {
                     of != volume || client.is_some_and(|(client, _)| donor.is_admitted(volume, client))
                 });
-                self.asides.settle(&self.lends, &self.ground, &mut self.donor, volume, begins_epoch)?;
+                self.set_aside.evade(&self.provider, &self.memory, &mut self.donor, volume, begins_epoch)?;
                 if let Answer::Fenced { slabs, .. } = &mut answer {
                     // Some slabs may have moved.
                     *slabs = self.donor.slabs_of(volume).collect();
@@ -216,24 +220,24 @@ impl<L: Lends> Service<L> {
             }
             Call::Admit { volume, client, lane, .. } => Some(self.lend((volume, Some((client, lane))), addresses)?),
             Call::Expel { volume, client, .. } => {
-                self.lendings.retain(|(of, way)| of != volume || way.is_none_or(|(of, _)| of != client));
-                self.asides.settle(&self.lends, &self.ground, &mut self.donor, volume, false)?;
+                self.grants.retain(|(of, way)| of != volume || way.is_none_or(|(of, _)| of != client));
+                self.set_aside.evade(&self.provider, &self.memory, &mut self.donor, volume, false)?;
                 None
             }
             _ => None,
         };
-        Ok((answer, way))
+        Ok((answer, access_path))
     }
 
     /// Gives access to these queue pairs, or by calls if there are none, in place of what the holder had before.
-    fn lend(&mut self, to: Whose, addresses: &[QpAddress]) -> Result<Way, Refusal> {
-        self.lendings.end(to);
+    fn lend(&mut self, to: Holder, addresses: &[QpAddress]) -> Result<AccessPath, Refusal> {
+        self.grants.revoke(to);
         if addresses.is_empty() {
-            let token = self.lendings.give_token(to, self.gate.random());
-            return Ok(Way::Calls { token, len: self.memory().len() as u64 });
+            let token = self.grants.grant_token(to, self.gate.random());
+            return Ok(AccessPath::Calls { token, len: self.memory().len() as u64 });
         }
-        let (lending, way) = self.lends.lend(&self.ground, addresses)?;
-        self.lendings.give(to, lending);
-        Ok(way)
+        let (grant, access_path) = self.provider.lend(&self.memory, addresses)?;
+        self.grants.grant(to, grant);
+        Ok(access_path)
     }
 }

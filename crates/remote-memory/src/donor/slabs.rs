@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::protocol::Lent;
+use super::protocol::LentSlab;
 
 /// Slabs begin at multiples of this.
 const ALIGN: u64 = 4096;
 
-struct Owned {
-    lent: Lent,
+struct SlabEntry {
+    lent: LentSlab,
     /// `None` once the slab is set aside, because someone who has lost access may still write there.
     volume: Option<u64>,
 }
@@ -17,15 +17,15 @@ struct Owned {
 pub(super) struct Slabs {
     len: u64,
     free: u64,
-    owned: Vec<Owned>,
+    owned: Vec<SlabEntry>,
     next: u64,
     /// No byte from here on has ever belonged to a slab.
-    fresh: u64,
+    never_used_from: u64,
 }
 
 impl Slabs {
     pub fn new(len: u64) -> Self {
-        Self { len, free: len, owned: Vec::new(), next: 1, fresh: 0 }
+        Self { len, free: len, owned: Vec::new(), next: 1, never_used_from: 0 }
     }
 
     pub fn len(&self) -> u64 {
@@ -37,25 +37,25 @@ impl Slabs {
         self.free
     }
 
-    pub fn of(&self, volume: u64) -> impl Iterator<Item = Lent> {
+    pub fn slabs_of(&self, volume: u64) -> impl Iterator<Item = LentSlab> {
         self.owned.iter().filter(move |owned| owned.volume == Some(volume)).map(|owned| owned.lent)
     }
 
     /// Slabs that overlap these bytes, with their volumes.
-    pub fn under(&self, range: Range<u64>) -> impl Iterator<Item = (Option<u64>, Lent)> {
-        let touches = move |lent: &Lent| lent.base < range.end && range.start < lent.base + lent.len;
+    pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (Option<u64>, LentSlab)> {
+        let touches = move |lent: &LentSlab| lent.base < range.end && range.start < lent.base + lent.len;
         self.owned.iter().filter(move |owned| touches(&owned.lent)).map(|owned| (owned.volume, owned.lent))
     }
 
     /// Bytes set aside.
-    pub fn aside_bytes(&self) -> u64 {
+    pub fn set_aside_bytes(&self) -> u64 {
         self.owned.iter().filter(|owned| owned.volume.is_none()).map(|owned| owned.lent.len).sum()
     }
 
     /// Moves a slab to another place, under the same number. Returns the old place, which is set aside under a number
     /// of its own, and then the new one.
-    pub fn relocate(&mut self, volume: u64, slab: u64) -> Option<(Lent, Lent)> {
-        let old = self.of(volume).find(|lent| lent.slab == slab)?;
+    pub fn relocate(&mut self, volume: u64, slab: u64) -> Option<(LentSlab, LentSlab)> {
+        let old = self.slabs_of(volume).find(|lent| lent.slab == slab)?;
         let (taken, _) = self.take(volume, old.len)?;
         let [mut aside, mut moved] = [old, taken];
         for owned in &mut self.owned {
@@ -81,28 +81,28 @@ impl Slabs {
     pub fn has(&self, volume: u64, range: &Range<u64>) -> bool {
         let behind = self.owned.partition_point(|owned| owned.lent.base <= range.start);
         let owned = behind.checked_sub(1).and_then(|index| self.owned.get(index));
-        owned.is_some_and(|Owned { lent, volume: of }| *of == Some(volume) && range.end <= lent.base + lent.len)
+        owned.is_some_and(|SlabEntry { lent, volume: of }| *of == Some(volume) && range.end <= lent.base + lent.len)
     }
 
     /// Takes the first gap with room. Returns the slab, and the length of the prefix that may hold bytes other than
     /// zero.
-    pub fn take(&mut self, volume: u64, len: u64) -> Option<(Lent, u64)> {
+    pub fn take(&mut self, volume: u64, len: u64) -> Option<(LentSlab, u64)> {
         let mut base = 0u64;
-        let mut place = self.owned.len();
+        let mut position = self.owned.len();
         for (index, owned) in self.owned.iter().enumerate() {
             if owned.lent.base - base >= len {
-                place = index;
+                position = index;
                 break;
             }
             base = (owned.lent.base + owned.lent.len).next_multiple_of(ALIGN);
         }
         let end = base.checked_add(len).filter(|end| *end <= self.len)?;
-        let lent = Lent { slab: self.next, base, len };
+        let lent = LentSlab { slab: self.next, base, len };
         self.next += 1;
         self.free -= len;
-        self.owned.insert(place, Owned { lent, volume: Some(volume) });
-        let dirty = self.fresh.saturating_sub(base).min(len);
-        self.fresh = self.fresh.max(end);
+        self.owned.insert(position, SlabEntry { lent, volume: Some(volume) });
+        let dirty = self.never_used_from.saturating_sub(base).min(len);
+        self.never_used_from = self.never_used_from.max(end);
         Some((lent, dirty))
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let (third, dirty) = slabs.take(2, ALIGN).unwrap();
         assert_eq!((third.base, dirty), (0, ALIGN));
         assert!(third.slab > second.slab, "numbers are not used again");
-        assert_eq!(slabs.of(2).count(), 2);
+        assert_eq!(slabs.slabs_of(2).count(), 2);
         let has = |volume, from, to| slabs.has(volume, &(from * ALIGN..to * ALIGN));
         assert!(has(2, 0, 1) && has(2, 2, 4) && has(2, 3, 4) && has(2, 1, 1));
         assert!(!has(1, 0, 1) && !has(2, 0, 2) && !has(2, 1, 2) && !has(2, 3, 5) && !has(2, 4, 5));
@@ -148,19 +148,19 @@ mod tests {
         assert_eq!((aside.base, moved.slab, moved.base, moved.len), (0, lent.slab, 3 * ALIGN, 2 * ALIGN));
         assert!(![lent.slab, other.slab].contains(&aside.slab));
         assert_eq!(
-            (slabs.of(1).collect::<Vec<_>>(), slabs.free_bytes(), slabs.aside_bytes()),
+            (slabs.slabs_of(1).collect::<Vec<_>>(), slabs.free_bytes(), slabs.set_aside_bytes()),
             (vec![moved], 0, 2 * ALIGN)
         );
-        let under = |slabs: &Slabs, range| slabs.under(range).map(|(volume, _)| volume).collect::<Vec<_>>();
+        let under = |slabs: &Slabs, range| slabs.overlapping(range).map(|(volume, _)| volume).collect::<Vec<_>>();
         assert_eq!(under(&slabs, ALIGN..2 * ALIGN + 1), [None, Some(2)]);
         assert_eq!(under(&slabs, 3 * ALIGN..3 * ALIGN + 1), [Some(1)]);
         assert!(!slabs.has(1, &(0..1)) && slabs.has(1, &(3 * ALIGN..5 * ALIGN)));
         assert!(slabs.relocate(1, lent.slab).is_none(), "there is no room");
-        assert_eq!(slabs.of(1).count(), 1);
+        assert_eq!(slabs.slabs_of(1).count(), 1);
         assert!(!slabs.give_back(1, aside.slab));
         slabs.release(moved.slab);
         slabs.release(aside.slab);
-        assert_eq!((slabs.free_bytes(), slabs.aside_bytes()), (2 * ALIGN, 0));
+        assert_eq!((slabs.free_bytes(), slabs.set_aside_bytes()), (2 * ALIGN, 0));
         assert_eq!(slabs.take(3, ALIGN).unwrap().1, ALIGN, "it was somebody's");
     }
 }

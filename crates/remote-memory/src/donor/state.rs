@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::clients::Clients;
-use super::protocol::{Answer, Call, Lent, Refusal, Stored};
+use super::protocol::{Answer, Call, LentSlab, Refusal, Stored};
 use super::slabs::Slabs;
 
 /// Lanes that one client can have at once.
@@ -28,7 +28,7 @@ impl Default for DonorLimits {
 }
 
 #[derive(Default)]
-struct Held {
+struct VolumeState {
     /// Highest epoch that got this donor's vote.
     promised: u32,
     /// Epoch that has access.
@@ -45,11 +45,11 @@ struct Held {
 pub struct Donor {
     incarnation: u64,
     slabs: Slabs,
-    volumes: HashMap<u64, Held>,
+    volumes: HashMap<u64, VolumeState>,
     sessions: u64,
     /// Lanes of clients admitted now, over all volumes.
     admitted: usize,
-    wants_back: bool,
+    is_withdrawing: bool,
     limits: DonorLimits,
 }
 
@@ -69,7 +69,7 @@ impl Donor {
             volumes: HashMap::new(),
             sessions: 0,
             admitted: 0,
-            wants_back: false,
+            is_withdrawing: false,
             limits,
         }
     }
@@ -80,23 +80,23 @@ impl Donor {
     }
 
     /// Asks for the memory back: from now on the donor lends no more, and tells the volumes that hold some of it.
-    pub fn want_back(&mut self) {
-        self.wants_back = true;
+    pub fn begin_withdrawal(&mut self) {
+        self.is_withdrawing = true;
     }
 
     /// Bytes lent to volumes.
     pub fn lent_bytes(&self) -> u64 {
-        self.slabs.len() - self.slabs.free_bytes() - self.slabs.aside_bytes()
+        self.slabs.len() - self.slabs.free_bytes() - self.slabs.set_aside_bytes()
     }
 
     /// Slabs that overlap these bytes, each with its volume, or `None` where it is [set aside](Self::relocate).
-    pub fn slabs_under(&self, range: Range<u64>) -> impl Iterator<Item = (Option<u64>, Lent)> {
-        self.slabs.under(range)
+    pub fn slabs_overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (Option<u64>, LentSlab)> {
+        self.slabs.overlapping(range)
     }
 
     /// Slabs of a volume.
-    pub fn slabs_of(&self, volume: u64) -> impl Iterator<Item = Lent> {
-        self.slabs.of(volume)
+    pub fn slabs_of(&self, volume: u64) -> impl Iterator<Item = LentSlab> {
+        self.slabs.slabs_of(volume)
     }
 
     /// Moves a slab to another place in the memory. Returns the old place and the new one; the caller copies the bytes
@@ -105,11 +105,11 @@ impl Donor {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Stopped`] if there is no room, or if the volume has clients, which know the old place.
-    pub fn relocate(&mut self, volume: u64, slab: u64) -> Result<(Lent, Lent), Refusal> {
-        let has_clients = self.volumes.get(&volume).is_some_and(|held| held.clients.ways() > 0);
+    /// [`Refusal::WriterStopped`] if there is no room, or if the volume has clients, which know the old place.
+    pub fn relocate(&mut self, volume: u64, slab: u64) -> Result<(LentSlab, LentSlab), Refusal> {
+        let has_clients = self.volumes.get(&volume).is_some_and(|held| held.clients.admitted_lanes() > 0);
         let moved = if has_clients { None } else { self.slabs.relocate(volume, slab) };
-        moved.ok_or(Refusal::Stopped)
+        moved.ok_or(Refusal::WriterStopped)
     }
 
     /// Frees the place that was set aside under this number, once nobody can write to it any more.
@@ -154,9 +154,9 @@ impl Donor {
     pub fn handle(&mut self, call: &Call, zero: &mut dyn FnMut(Range<u64>)) -> Result<Answer, Refusal> {
         let incarnation = self.incarnation;
         match call {
-            Call::Look { volume } => {
+            Call::Inspect { volume } => {
                 let held = self.volumes.get(volume);
-                Ok(Answer::Known {
+                Ok(Answer::Inspected {
                     incarnation,
                     promised: held.map_or(0, |held| held.promised),
                     stored: held.and_then(|held| held.stored.clone()),
@@ -164,26 +164,26 @@ impl Donor {
                 })
             }
             Call::Claim { volume, epoch } => {
-                let held = self.held(*volume)?;
+                let held = self.volume_state(*volume)?;
                 if *epoch <= held.promised {
-                    return Err(Refusal::Older { held: held.promised });
+                    return Err(Refusal::OlderEpoch { held: held.promised });
                 }
                 held.promised = *epoch;
-                Ok(Answer::Known { incarnation, promised: *epoch, stored: held.stored.clone(), beats: held.beats })
+                Ok(Answer::Inspected { incarnation, promised: *epoch, stored: held.stored.clone(), beats: held.beats })
             }
             Call::Record { volume, epoch, generation, record } => {
                 if record.len() > self.limits.record_len_max {
-                    return Err(Refusal::Never("the record is longer than this donor keeps"));
+                    return Err(Refusal::Invalid("the record is longer than this donor keeps"));
                 }
-                let held = self.held(*volume)?;
+                let held = self.volume_state(*volume)?;
                 if *epoch < held.promised {
-                    return Err(Refusal::Older { held: held.promised });
+                    return Err(Refusal::OlderEpoch { held: held.promised });
                 }
                 if let Some(stored) = &held.stored
                     && stored.epoch == *epoch
                     && stored.generation > *generation
                 {
-                    return Err(Refusal::OldRecord { held: stored.generation });
+                    return Err(Refusal::OlderRecord { held: stored.generation });
                 }
                 held.promised = *epoch;
                 held.stored = Some(Stored { epoch: *epoch, generation: *generation, record: record.clone() });
@@ -191,43 +191,43 @@ impl Donor {
             }
             Call::Fence { volume, epoch } => {
                 let session = self.sessions + 1;
-                let held = self.held(*volume)?;
+                let held = self.volume_state(*volume)?;
                 if *epoch < held.fence {
-                    return Err(Refusal::Older { held: held.fence });
+                    return Err(Refusal::OlderEpoch { held: held.fence });
                 }
-                let gone = if *epoch > held.fence { std::mem::take(&mut held.clients).ways() } else { 0 };
+                let removed = if *epoch > held.fence { std::mem::take(&mut held.clients).admitted_lanes() } else { 0 };
                 (held.fence, held.session, held.beats) = (*epoch, session, held.beats + 1);
                 self.sessions = session;
-                self.admitted -= gone;
-                Ok(Answer::Fenced { incarnation, session, slabs: self.slabs.of(*volume).collect() })
+                self.admitted -= removed;
+                Ok(Answer::Fenced { incarnation, session, slabs: self.slabs.slabs_of(*volume).collect() })
             }
             Call::Admit { volume, epoch, client, lane } => {
                 self.check(*volume, *epoch)?;
                 if *lane >= LANES_MAX {
-                    return Err(Refusal::Never("the lane's number is too high"));
+                    return Err(Refusal::Invalid("the lane's number is too high"));
                 }
                 let session = self.sessions + 1;
-                let clients = &mut self.held(*volume)?.clients;
+                let clients = &mut self.volume_state(*volume)?.clients;
                 clients.check(*client)?;
-                let is_new = !clients.has_way(*client, *lane);
+                let is_new = !clients.has_lane(*client, *lane);
                 if is_new && self.admitted >= self.limits.clients_max {
-                    return Err(Refusal::Never("the donor has as many clients as it can take"));
+                    return Err(Refusal::Invalid("the donor has as many clients as it can take"));
                 }
-                self.held(*volume)?.clients.admit(*client, *lane, session);
+                self.volume_state(*volume)?.clients.admit(*client, *lane, session);
                 self.sessions = session;
                 self.admitted += usize::from(is_new);
                 Ok(Answer::Admitted { incarnation, session })
             }
             Call::Expel { volume, epoch, client } => {
                 self.check(*volume, *epoch)?;
-                self.admitted -= self.held(*volume)?.clients.expel(*client);
+                self.admitted -= self.volume_state(*volume)?.clients.expel(*client);
                 Ok(Answer::Expelled { incarnation })
             }
-            Call::Beat { volume, epoch } => {
+            Call::Heartbeat { volume, epoch } => {
                 // A donor that has restarted does not know the volume; its answer shows the new incarnation.
                 if let Some(held) = self.volumes.get_mut(volume) {
                     if held.fence > *epoch {
-                        return Err(Refusal::Older { held: held.fence });
+                        return Err(Refusal::OlderEpoch { held: held.fence });
                     }
                     held.beats += u64::from(held.fence == *epoch);
                 }
@@ -235,16 +235,16 @@ impl Donor {
             }
             Call::Leave { volume, epoch } => {
                 self.check(*volume, *epoch)?;
-                self.held(*volume)?.beats = 0;
+                self.volume_state(*volume)?.beats = 0;
                 Ok(Answer::Left)
             }
             Call::Take { volume, epoch, len } => {
                 self.check(*volume, *epoch)?;
                 if *len == 0 {
-                    return Err(Refusal::Never("a slab has at least one byte"));
+                    return Err(Refusal::Invalid("a slab has at least one byte"));
                 }
                 let free = self.free_to_lend();
-                if self.wants_back {
+                if self.is_withdrawing {
                     return Err(Refusal::Full { asked: *len, free });
                 }
                 let (lent, dirty) = self.slabs.take(*volume, *len).ok_or(Refusal::Full { asked: *len, free })?;
@@ -255,8 +255,8 @@ impl Donor {
             }
             Call::Free { volume, epoch, slab } => {
                 self.check(*volume, *epoch)?;
-                let was = self.slabs.give_back(*volume, *slab);
-                if was { Ok(Answer::Freed) } else { Err(Refusal::NoSlab { slab: *slab }) }
+                let was_removed = self.slabs.give_back(*volume, *slab);
+                if was_removed { Ok(Answer::Freed) } else { Err(Refusal::NoSlab { slab: *slab }) }
             }
             Call::Stat => Ok(self.stat()),
         }
@@ -267,17 +267,17 @@ impl Donor {
             incarnation: self.incarnation,
             free: self.free_to_lend(),
             len: self.slabs.len(),
-            wants_back: self.wants_back,
+            is_withdrawing: self.is_withdrawing,
         }
     }
 
     fn free_to_lend(&self) -> u64 {
-        if self.wants_back { 0 } else { self.slabs.free_bytes() }
+        if self.is_withdrawing { 0 } else { self.slabs.free_bytes() }
     }
 
-    fn held(&mut self, volume: u64) -> Result<&mut Held, Refusal> {
+    fn volume_state(&mut self, volume: u64) -> Result<&mut VolumeState, Refusal> {
         if !self.volumes.contains_key(&volume) && self.volumes.len() >= self.limits.volumes_max {
-            return Err(Refusal::Never("the donor has as many volumes as it can take"));
+            return Err(Refusal::Invalid("the donor has as many volumes as it can take"));
         }
         Ok(self.volumes.entry(volume).or_default())
     }
@@ -289,7 +289,7 @@ impl Donor {
         if held == epoch && held > 0 {
             return Ok(());
         }
-        Err(if held > epoch { Refusal::Older { held } } else { Refusal::Never("fence the volume first") })
+        Err(if held > epoch { Refusal::OlderEpoch { held } } else { Refusal::Invalid("fence the volume first") })
     }
 }
 
@@ -313,15 +313,15 @@ mod tests {
         let claim = |donor: &mut Donor, epoch| ask(donor, Call::Claim { volume: VOLUME, epoch }).is_ok();
         assert!(claim(&mut donor, 5) && !claim(&mut donor, 5) && !claim(&mut donor, 4) && claim(&mut donor, 6));
         let record = |epoch, generation| Call::Record { volume: VOLUME, epoch, generation, record: vec![1].into() };
-        assert_eq!(ask(&mut donor, record(5, 9)), Err(Refusal::Older { held: 6 }));
+        assert_eq!(ask(&mut donor, record(5, 9)), Err(Refusal::OlderEpoch { held: 6 }));
         assert_eq!(ask(&mut donor, record(6, 2)), Ok(Answer::Recorded { incarnation: 3 }));
         assert_eq!(
             ask(&mut donor, record(6, 2)),
             Ok(Answer::Recorded { incarnation: 3 }),
             "a call that comes twice does no harm"
         );
-        assert_eq!(ask(&mut donor, record(6, 1)), Err(Refusal::OldRecord { held: 2 }));
-        let Ok(Answer::Known { promised: 7, stored: Some(stored), .. }) =
+        assert_eq!(ask(&mut donor, record(6, 1)), Err(Refusal::OlderRecord { held: 2 }));
+        let Ok(Answer::Inspected { promised: 7, stored: Some(stored), .. }) =
             ask(&mut donor, Call::Claim { volume: VOLUME, epoch: 7 })
         else {
             panic!("it votes")
@@ -343,7 +343,7 @@ mod tests {
         };
         assert_eq!(slabs, [lent]);
         assert!(!donor.allows(VOLUME, 1) && donor.allows(VOLUME, 2));
-        assert_eq!(ask(&mut donor, take(1)), Err(Refusal::Older { held: 2 }));
+        assert_eq!(ask(&mut donor, take(1)), Err(Refusal::OlderEpoch { held: 2 }));
         assert!(ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 1 }).is_err());
         let free = |epoch| Call::Free { volume: VOLUME, epoch, slab: lent.slab };
         assert!(
@@ -354,15 +354,15 @@ mod tests {
     #[test]
     fn a_writer_that_lives_is_seen_to_and_one_that_left_is_not_waited_for() {
         let mut donor = donor();
-        let beats = |donor: &mut Donor| match ask(donor, Call::Look { volume: VOLUME }) {
-            Ok(Answer::Known { beats, .. }) => beats,
+        let beats = |donor: &mut Donor| match ask(donor, Call::Inspect { volume: VOLUME }) {
+            Ok(Answer::Inspected { beats, .. }) => beats,
             other => panic!("{other:?}"),
         };
-        let beat = |epoch| Call::Beat { volume: VOLUME, epoch };
+        let beat = |epoch| Call::Heartbeat { volume: VOLUME, epoch };
         assert!(ask(&mut donor, beat(1)).is_ok() && beats(&mut donor) == 0, "nobody has fenced it");
         ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 2 }).unwrap();
         let first = beats(&mut donor);
-        assert!(first > 0 && ask(&mut donor, beat(1)) == Err(Refusal::Older { held: 2 }));
+        assert!(first > 0 && ask(&mut donor, beat(1)) == Err(Refusal::OlderEpoch { held: 2 }));
         assert!(ask(&mut donor, beat(3)).is_ok() && beats(&mut donor) == first, "it has no access yet");
         assert!(matches!(ask(&mut donor, beat(2)), Ok(Answer::Stat { incarnation: 3, .. })));
         assert!(beats(&mut donor) > first);
@@ -436,7 +436,7 @@ mod tests {
         for (volume, client) in [(1, 1), (1, 2), (2, 1)] {
             admit(&mut donor, volume, 1, client).unwrap();
         }
-        assert!(matches!(admit(&mut donor, 2, 1, 2), Err(Refusal::Never(_))));
+        assert!(matches!(admit(&mut donor, 2, 1, 2), Err(Refusal::Invalid(_))));
         assert!(admit(&mut donor, 2, 1, 1).is_ok(), "who is there may come again");
         ask(&mut donor, Call::Expel { volume: 1, epoch: 1, client: 1 }).unwrap();
         assert!(admit(&mut donor, 2, 1, 2).is_ok() && admit(&mut donor, 2, 1, 3).is_err());
@@ -466,9 +466,9 @@ mod tests {
         ask(&mut donor, Call::Fence { volume: 1, epoch: 1 }).unwrap();
         let take = Call::Take { volume: 1, epoch: 1, len: 4096 };
         let Ok(Answer::Taken { lent, .. }) = ask(&mut donor, take.clone()) else { panic!("it has room") };
-        donor.want_back();
+        donor.begin_withdrawal();
         assert_eq!(ask(&mut donor, take), Err(Refusal::Full { asked: 4096, free: 0 }));
-        let stat = Answer::Stat { incarnation: 3, free: 0, len: 1 << 20, wants_back: true };
+        let stat = Answer::Stat { incarnation: 3, free: 0, len: 1 << 20, is_withdrawing: true };
         assert_eq!((ask(&mut donor, Call::Stat), donor.lent_bytes()), (Ok(stat), 4096));
         ask(&mut donor, Call::Free { volume: 1, epoch: 1, slab: lent.slab }).unwrap();
         assert_eq!(donor.lent_bytes(), 0);
@@ -481,8 +481,8 @@ mod tests {
         assert!(ask(&mut donor, record(11)).is_err() && ask(&mut donor, record(10)).is_ok());
         let claim = |volume| Call::Claim { volume, epoch: 2 };
         assert!(ask(&mut donor, claim(1)).is_ok() && ask(&mut donor, claim(2)).is_ok());
-        assert!(matches!(ask(&mut donor, claim(3)), Err(Refusal::Never(_))));
-        assert!(ask(&mut donor, Call::Look { volume: 3 }).is_ok());
+        assert!(matches!(ask(&mut donor, claim(3)), Err(Refusal::Invalid(_))));
+        assert!(ask(&mut donor, Call::Inspect { volume: 3 }).is_ok());
         let take = |len| Call::Take { volume: 2, epoch: 1, len };
         ask(&mut donor, Call::Fence { volume: 2, epoch: 1 }).unwrap();
         assert!(ask(&mut donor, take(0)).is_err() && ask(&mut donor, take(u64::MAX)).is_err());

@@ -4,37 +4,37 @@
 use sinew_fabric::verbs::Straggler;
 use sinew_mem::SharedMemory;
 
-use super::lends::Lends;
-use super::protocol::{Lent, Refusal};
+use super::memory_provider::MemoryProvider;
+use super::protocol::{LentSlab, Refusal};
 use super::state::Donor;
 
 /// Stragglers, each with the number of the place set aside to which it may write.
 #[derive(Debug, Default)]
-pub(super) struct Asides(Vec<(Straggler, u64)>);
+pub(super) struct SetAside(Vec<(Straggler, u64)>);
 
-impl Asides {
+impl SetAside {
     /// Moves a volume's slabs out of reach of stragglers, after some access to the volume was ended. They move only if
-    /// `may` is set: at the beginning of an epoch, when no client has been told yet where they are.
+    /// `may_move` is set: at the beginning of an epoch, when no client has been told yet where they are.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Stopped`] if a straggler may write to a slab that cannot be moved.
-    pub fn settle<L: Lends>(
+    /// [`Refusal::WriterStopped`] if a straggler may write to a slab that cannot be moved.
+    pub fn evade<L: MemoryProvider>(
         &mut self,
-        lends: &L,
-        ground: &L::Ground,
+        provider: &L,
+        memory: &L::Memory,
         donor: &mut Donor,
         volume: u64,
-        may: bool,
+        may_move: bool,
     ) -> Result<(), Refusal> {
-        self.release(lends, ground, donor);
-        for straggler in lends.stragglers(ground).ok_or(Refusal::Stopped)? {
-            for (of, lent) in donor.slabs_under(straggler.range.clone()).collect::<Vec<_>>() {
+        self.release(provider, memory, donor);
+        for straggler in provider.stragglers(memory).ok_or(Refusal::WriterStopped)? {
+            for (of, lent) in donor.slabs_overlapping(straggler.range.clone()).collect::<Vec<_>>() {
                 let aside = match of {
-                    Some(of) if of == volume && !may => return Err(Refusal::Stopped),
+                    Some(of) if of == volume && !may_move => return Err(Refusal::WriterStopped),
                     Some(of) if of == volume => {
                         let (from, to) = donor.relocate(volume, lent.slab)?;
-                        copy(ground, from, to);
+                        copy_slab(memory, from, to);
                         from.slab
                     }
                     None => lent.slab,
@@ -49,20 +49,22 @@ impl Asides {
     }
 
     /// Frees the places that no straggler can write to any more.
-    pub fn release<L: Lends>(&mut self, lends: &L, ground: &L::Ground, donor: &mut Donor) {
-        let over: Vec<u64> = {
-            let is_over = |(straggler, aside): &(Straggler, u64)| lends.is_over(ground, straggler).then_some(*aside);
+    pub fn release<L: MemoryProvider>(&mut self, provider: &L, memory: &L::Memory, donor: &mut Donor) {
+        let ended: Vec<u64> = {
+            let is_over =
+                |(straggler, aside): &(Straggler, u64)| provider.has_ended(memory, straggler).then_some(*aside);
             self.0.iter().filter_map(is_over).collect()
         };
-        self.0.retain(|(straggler, aside)| !over.contains(aside) || !lends.is_over(ground, straggler));
-        over.into_iter()
+        self.0.retain(|(straggler, aside)| !ended.contains(aside) || !provider.has_ended(memory, straggler));
+        ended
+            .into_iter()
             .filter(|aside| !self.0.iter().any(|(_, of)| of == aside))
             .for_each(|aside| donor.release(aside));
     }
 }
 
 /// Copies a slab, half-finished writes included.
-fn copy(memory: &SharedMemory, from: Lent, to: Lent) {
+fn copy_slab(memory: &SharedMemory, from: LentSlab, to: LentSlab) {
     let mut bytes = vec![0; 256 << 10];
     let mut at = 0;
     while at < from.len {
@@ -83,11 +85,11 @@ mod tests {
     use sinew_fabric::SeededGenerator;
     use sinew_fabric::verbs::{QpAddress, VerbsError};
 
-    use super::super::lends::{CallsAlone, NoLending, OwnMemory};
+    use super::super::memory_provider::{CallsOnly, NoGrant, PrivateMemory};
     use super::super::protocol::{Answer, Call};
     use super::super::service::{Service, ServiceConfig};
     use super::super::state::DonorLimits;
-    use super::super::wire::Way;
+    use super::super::wire::AccessPath;
     use super::*;
 
     const SLAB: u64 = 300 << 10;
@@ -96,32 +98,32 @@ mod tests {
     #[derive(Clone, Default)]
     struct Stopping(Rc<RefCell<Vec<Straggler>>>);
 
-    impl Lends for Stopping {
-        type Ground = OwnMemory;
-        type Lending = NoLending;
+    impl MemoryProvider for Stopping {
+        type Memory = PrivateMemory;
+        type Grant = NoGrant;
 
-        fn ground(&self, len: usize) -> Result<OwnMemory, VerbsError> {
-            CallsAlone.ground(len)
+        fn allocate(&self, len: usize) -> Result<PrivateMemory, VerbsError> {
+            CallsOnly.allocate(len)
         }
 
-        fn lend(&self, _: &OwnMemory, _: &[QpAddress]) -> Result<(NoLending, Way), Refusal> {
+        fn lend(&self, _: &PrivateMemory, _: &[QpAddress]) -> Result<(NoGrant, AccessPath), Refusal> {
             Err(Refusal::OtherFabric)
         }
 
-        fn stragglers(&self, _: &OwnMemory) -> Option<Vec<Straggler>> {
+        fn stragglers(&self, _: &PrivateMemory) -> Option<Vec<Straggler>> {
             Some(self.0.borrow().clone())
         }
 
-        fn is_over(&self, _: &OwnMemory, straggler: &Straggler) -> bool {
+        fn has_ended(&self, _: &PrivateMemory, straggler: &Straggler) -> bool {
             !self.0.borrow().contains(straggler)
         }
     }
 
     struct World {
         lends: Stopping,
-        ground: OwnMemory,
+        ground: PrivateMemory,
         donor: Donor,
-        asides: Asides,
+        asides: SetAside,
     }
 
     impl World {
@@ -129,7 +131,7 @@ mod tests {
         fn new(more: u64) -> Self {
             let lends = Stopping::default();
             let len = (2 + more) * SLAB;
-            let ground = lends.ground(len as usize).unwrap();
+            let ground = lends.allocate(len as usize).unwrap();
             let mut donor = Donor::new(1, len, DonorLimits::default());
             for volume in 1..3 {
                 donor.handle(&Call::Fence { volume, epoch: 1 }, &mut |_| {}).unwrap();
@@ -137,7 +139,7 @@ mod tests {
                 let Answer::Taken { lent, .. } = taken else { panic!("{taken:?}") };
                 ground.write(lent.base as usize, &[volume as u8; SLAB as usize]).unwrap();
             }
-            Self { lends, ground, donor, asides: Asides::default() }
+            Self { lends, ground, donor, asides: SetAside::default() }
         }
 
         fn stop(&self, at: u64, word: u64) {
@@ -145,10 +147,10 @@ mod tests {
         }
 
         fn settle(&mut self, volume: u64, may: bool) -> Result<(), Refusal> {
-            self.asides.settle(&self.lends, &self.ground, &mut self.donor, volume, may)
+            self.asides.evade(&self.lends, &self.ground, &mut self.donor, volume, may)
         }
 
-        fn slab(&self, volume: u64) -> Lent {
+        fn slab(&self, volume: u64) -> LentSlab {
             self.donor.slabs_of(volume).next().unwrap()
         }
 
@@ -194,7 +196,7 @@ mod tests {
             let old = world.slab(1);
             world.stop(old.base, 1);
             for _ in 0..2 {
-                assert_eq!(world.settle(1, may), Err(Refusal::Stopped), "{more} {may} {has_client}");
+                assert_eq!(world.settle(1, may), Err(Refusal::WriterStopped), "{more} {may} {has_client}");
             }
             assert_eq!((world.slab(1), world.donor.free_bytes()), (old, more * SLAB));
             world.lends.0.borrow_mut().clear();
@@ -216,7 +218,7 @@ mod tests {
         // still relies on the place that it was told.
         lends.0.borrow_mut().push(Straggler { range: lent.base..lent.base + 4096, words: [1; 5] });
         for call in [Call::Expel { volume: 1, epoch: 1, client: 1 }, Call::Fence { volume: 1, epoch: 1 }] {
-            assert_eq!(ask(call), Err(Refusal::Stopped));
+            assert_eq!(ask(call), Err(Refusal::WriterStopped));
         }
         ask(Call::Admit { volume: 1, epoch: 1, client: 2, lane: 0 }).unwrap();
         let mut slabs = |epoch| match ask(Call::Fence { volume: 1, epoch }) {

@@ -7,7 +7,7 @@ use sinew_fabric::verbs::{QpAddress, RemoteMemory};
 use sinew_rpc::RequestType;
 use sinew_rpc::gate::PROOF_LEN;
 
-use super::protocol::{Answer, Call, Lent, Refusal, Stored};
+use super::protocol::{Answer, Call, LentSlab, Refusal, Stored};
 
 /// Request type of the calls that control a donor.
 pub const CONTROL: RequestType = RequestType::new(48);
@@ -19,13 +19,13 @@ pub enum Request {
     Greet,
     /// Proves possession of the key, by the nonce.
     Prove([u8; PROOF_LEN]),
-    /// A call. The sender's queue pairs follow those that [ask for a way](Call::asks_for_way).
+    /// A call. The sender's queue pairs follow those that [ask for a way](Call::requests_access).
     Call(Call, Vec<QpAddress>),
 }
 
 /// How a volume's memory is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AccessPath {
     /// By verbs, for a caller that sent queue pairs.
     Verbs {
         /// The donor's queue pairs.
@@ -50,9 +50,9 @@ pub enum Response {
     /// The caller is admitted: its calls are answered.
     Welcome,
     /// The caller is not admitted: it must greet, and prove that it has the key, first.
-    Stranger,
-    /// The call succeeded. If it [asks for a way](Call::asks_for_way), the way to the memory is included.
-    Answer(Answer, Option<Way>),
+    NotAdmitted,
+    /// The call succeeded. If it [asks for a way](Call::requests_access), the way to the memory is included.
+    Answer(Answer, Option<AccessPath>),
     /// The call was refused.
     Refused(Refusal),
 }
@@ -61,7 +61,7 @@ pub enum Response {
 struct Writer(Vec<u8>);
 
 impl Writer {
-    fn of(kind: u8) -> Self {
+    fn new(kind: u8) -> Self {
         Self(vec![kind])
     }
 
@@ -81,11 +81,13 @@ impl Writer {
         addresses.iter().fold(count, |writer, address| writer.bytes(&address.to_bytes()))
     }
 
-    fn way(self, way: Option<&Way>) -> Self {
+    fn access_path(self, way: Option<&AccessPath>) -> Self {
         match way {
             None => self.word(0),
-            Some(Way::Verbs { queue_pairs, memory }) => self.word(1).addresses(queue_pairs).bytes(&memory.to_bytes()),
-            Some(Way::Calls { token, len }) => self.word(2).word(*token).word(*len),
+            Some(AccessPath::Verbs { queue_pairs, memory }) => {
+                self.word(1).addresses(queue_pairs).bytes(&memory.to_bytes())
+            }
+            Some(AccessPath::Calls { token, len }) => self.word(2).word(*token).word(*len),
         }
     }
 }
@@ -122,30 +124,30 @@ impl<'a> Reader<'a> {
 
     /// Reads a list of items. Each takes at least one byte, so a hostile count cannot make us reserve more items than
     /// bytes were sent.
-    fn many<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+    fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = usize::try_from(self.word()?).ok().filter(|count| *count <= self.0.len())?;
         (0..count).map(|_| read(self)).collect()
     }
 
     fn addresses(&mut self) -> Option<Vec<QpAddress>> {
-        self.many(|reader| QpAddress::from_bytes(reader.bytes()?))
+        self.list(|reader| QpAddress::from_bytes(reader.bytes()?))
     }
 
     /// Reads an optional way to the memory.
-    fn way(&mut self) -> Option<Option<Way>> {
+    fn access_path(&mut self) -> Option<Option<AccessPath>> {
         match self.word()? {
             0 => Some(None),
             1 => {
                 let queue_pairs = self.addresses()?;
                 let memory = RemoteMemory::from_bytes(self.bytes()?.try_into().ok()?);
-                Some(Some(Way::Verbs { queue_pairs, memory }))
+                Some(Some(AccessPath::Verbs { queue_pairs, memory }))
             }
-            2 => Some(Some(Way::Calls { token: self.word()?, len: self.word()? })),
+            2 => Some(Some(AccessPath::Calls { token: self.word()?, len: self.word()? })),
             _ => None,
         }
     }
 
-    fn end<T>(&self, value: T) -> Option<T> {
+    fn finish<T>(&self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)
     }
 }
@@ -155,26 +157,26 @@ impl Request {
     pub fn to_bytes(&self) -> Vec<u8> {
         let (call, addresses) = match self {
             Self::Greet => return vec![0],
-            Self::Prove(proof) => return Writer::of(1).bytes(proof).0,
+            Self::Prove(proof) => return Writer::new(1).bytes(proof).0,
             Self::Call(call, addresses) => (call, addresses),
         };
-        let of = |kind: u8, volume: u64, epoch: u32| Writer::of(kind).word(volume).word(epoch.into());
+        let writer_for = |kind: u8, volume: u64, epoch: u32| Writer::new(kind).word(volume).word(epoch.into());
         match call {
-            Call::Look { volume } => Writer::of(2).word(*volume).0,
-            Call::Claim { volume, epoch } => of(3, *volume, *epoch).0,
+            Call::Inspect { volume } => Writer::new(2).word(*volume).0,
+            Call::Claim { volume, epoch } => writer_for(3, *volume, *epoch).0,
             Call::Record { volume, epoch, generation, record } => {
-                of(4, *volume, *epoch).word(*generation).bytes(record).0
+                writer_for(4, *volume, *epoch).word(*generation).bytes(record).0
             }
-            Call::Fence { volume, epoch } => of(5, *volume, *epoch).addresses(addresses).0,
-            Call::Take { volume, epoch, len } => of(6, *volume, *epoch).word(*len).0,
-            Call::Free { volume, epoch, slab } => of(7, *volume, *epoch).word(*slab).0,
+            Call::Fence { volume, epoch } => writer_for(5, *volume, *epoch).addresses(addresses).0,
+            Call::Take { volume, epoch, len } => writer_for(6, *volume, *epoch).word(*len).0,
+            Call::Free { volume, epoch, slab } => writer_for(7, *volume, *epoch).word(*slab).0,
             Call::Stat => vec![8],
-            Call::Beat { volume, epoch } => of(11, *volume, *epoch).0,
-            Call::Leave { volume, epoch } => of(12, *volume, *epoch).0,
+            Call::Heartbeat { volume, epoch } => writer_for(11, *volume, *epoch).0,
+            Call::Leave { volume, epoch } => writer_for(12, *volume, *epoch).0,
             Call::Admit { volume, epoch, client, lane } => {
-                of(9, *volume, *epoch).word(*client).word((*lane).into()).addresses(addresses).0
+                writer_for(9, *volume, *epoch).word(*client).word((*lane).into()).addresses(addresses).0
             }
-            Call::Expel { volume, epoch, client } => of(10, *volume, *epoch).word(*client).0,
+            Call::Expel { volume, epoch, client } => writer_for(10, *volume, *epoch).word(*client).0,
         }
     }
 
@@ -186,7 +188,7 @@ impl Request {
             0 => Self::Greet,
             1 => Self::Prove(reader.proof()?),
             8 => Self::Call(Call::Stat, Vec::new()),
-            2 => Self::Call(Call::Look { volume: reader.word()? }, Vec::new()),
+            2 => Self::Call(Call::Inspect { volume: reader.word()? }, Vec::new()),
             3..=7 | 9..=12 => {
                 let (volume, epoch) = (reader.word()?, reader.half()?);
                 let mut addresses = Vec::new();
@@ -204,7 +206,7 @@ impl Request {
                         addresses = reader.addresses()?;
                         Call::Admit { volume, epoch, client, lane }
                     }
-                    11 => Call::Beat { volume, epoch },
+                    11 => Call::Heartbeat { volume, epoch },
                     12 => Call::Leave { volume, epoch },
                     _ => Call::Expel { volume, epoch, client: reader.word()? },
                 };
@@ -212,7 +214,7 @@ impl Request {
             }
             _ => return None,
         };
-        reader.end(request)
+        reader.finish(request)
     }
 }
 
@@ -220,25 +222,25 @@ impl Response {
     /// The response as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Nonce(nonce) => Writer::of(0).bytes(nonce).0,
+            Self::Nonce(nonce) => Writer::new(0).bytes(nonce).0,
             Self::Welcome => vec![1],
-            Self::Stranger => vec![2],
+            Self::NotAdmitted => vec![2],
             Self::Refused(refusal) => {
                 let (kind, words, text) = match refusal {
-                    Refusal::Older { held } => (3, [u64::from(*held), 0], ""),
-                    Refusal::OldRecord { held } => (4, [*held, 0], ""),
+                    Refusal::OlderEpoch { held } => (3, [u64::from(*held), 0], ""),
+                    Refusal::OlderRecord { held } => (4, [*held, 0], ""),
                     Refusal::Full { asked, free } => (5, [*asked, *free], ""),
                     Refusal::NoSlab { slab } => (6, [*slab, 0], ""),
-                    Refusal::Never(why) => (7, [0, 0], *why),
+                    Refusal::Invalid(why) => (7, [0, 0], *why),
                     Refusal::Expelled { client } => (16, [*client, 0], ""),
                     Refusal::OtherFabric => (17, [0, 0], ""),
-                    Refusal::Stopped => (18, [0, 0], ""),
+                    Refusal::WriterStopped => (18, [0, 0], ""),
                 };
-                Writer::of(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
+                Writer::new(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
             }
             Self::Answer(answer, way) => match answer {
-                Answer::Known { incarnation, promised, stored, beats } => {
-                    let writer = Writer::of(8).word(*incarnation).word((*promised).into()).word(*beats);
+                Answer::Inspected { incarnation, promised, stored, beats } => {
+                    let writer = Writer::new(8).word(*incarnation).word((*promised).into()).word(*beats);
                     match stored {
                         None => writer.word(0).0,
                         Some(Stored { epoch, generation, record }) => {
@@ -246,25 +248,25 @@ impl Response {
                         }
                     }
                 }
-                Answer::Recorded { incarnation } => Writer::of(9).word(*incarnation).0,
+                Answer::Recorded { incarnation } => Writer::new(9).word(*incarnation).0,
                 Answer::Fenced { incarnation, session, slabs } => {
-                    let mut writer = Writer::of(10).word(*incarnation).word(*session).word(slabs.len() as u64);
-                    for Lent { slab, base, len } in slabs {
+                    let mut writer = Writer::new(10).word(*incarnation).word(*session).word(slabs.len() as u64);
+                    for LentSlab { slab, base, len } in slabs {
                         writer = writer.word(*slab).word(*base).word(*len);
                     }
-                    writer.way(way.as_ref()).0
+                    writer.access_path(way.as_ref()).0
                 }
                 Answer::Admitted { incarnation, session } => {
-                    Writer::of(14).word(*incarnation).word(*session).way(way.as_ref()).0
+                    Writer::new(14).word(*incarnation).word(*session).access_path(way.as_ref()).0
                 }
-                Answer::Expelled { incarnation } => Writer::of(15).word(*incarnation).0,
-                Answer::Taken { incarnation, lent: Lent { slab, base, len } } => {
-                    Writer::of(11).word(*incarnation).word(*slab).word(*base).word(*len).0
+                Answer::Expelled { incarnation } => Writer::new(15).word(*incarnation).0,
+                Answer::Taken { incarnation, lent: LentSlab { slab, base, len } } => {
+                    Writer::new(11).word(*incarnation).word(*slab).word(*base).word(*len).0
                 }
                 Answer::Freed => vec![12],
                 Answer::Left => vec![19],
-                Answer::Stat { incarnation, free, len, wants_back } => {
-                    Writer::of(13).word(*incarnation).word(*free).word(*len).word((*wants_back).into()).0
+                Answer::Stat { incarnation, free, len, is_withdrawing: wants_back } => {
+                    Writer::new(13).word(*incarnation).word(*free).word(*len).word((*wants_back).into()).0
                 }
             },
         }
@@ -273,25 +275,26 @@ impl Response {
     /// Parses a response; `None` if it is malformed.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
-        let lent =
-            |reader: &mut Reader<'_>| Some(Lent { slab: reader.word()?, base: reader.word()?, len: reader.word()? });
+        let lent = |reader: &mut Reader<'_>| {
+            Some(LentSlab { slab: reader.word()?, base: reader.word()?, len: reader.word()? })
+        };
         let kind = reader.byte()?;
         let response = match kind {
             0 => Self::Nonce(reader.proof()?),
             1 => Self::Welcome,
-            2 => Self::Stranger,
+            2 => Self::NotAdmitted,
             3..=7 | 16..=18 => {
                 let (first, second, _) = (reader.word()?, reader.word()?, reader.bytes()?);
                 Self::Refused(match kind {
-                    3 => Refusal::Older { held: u32::try_from(first).ok()? },
-                    4 => Refusal::OldRecord { held: first },
+                    3 => Refusal::OlderEpoch { held: u32::try_from(first).ok()? },
+                    4 => Refusal::OlderRecord { held: first },
                     5 => Refusal::Full { asked: first, free: second },
                     6 => Refusal::NoSlab { slab: first },
                     16 => Refusal::Expelled { client: first },
                     17 => Refusal::OtherFabric,
-                    18 => Refusal::Stopped,
+                    18 => Refusal::WriterStopped,
                     // The donor's own text is not taken over from the wire.
-                    _ => Refusal::Never(
+                    _ => Refusal::Invalid(
                         "the donor says that the call makes no sense, or asks for more than any caller may have",
                     ),
                 })
@@ -307,12 +310,12 @@ impl Response {
                     }),
                     _ => return None,
                 };
-                Self::Answer(Answer::Known { incarnation, promised, stored, beats }, None)
+                Self::Answer(Answer::Inspected { incarnation, promised, stored, beats }, None)
             }
             9 => Self::Answer(Answer::Recorded { incarnation: reader.word()? }, None),
             10 => {
-                let (incarnation, session, slabs) = (reader.word()?, reader.word()?, reader.many(lent)?);
-                let way = reader.way()?;
+                let (incarnation, session, slabs) = (reader.word()?, reader.word()?, reader.list(lent)?);
+                let way = reader.access_path()?;
                 Self::Answer(Answer::Fenced { incarnation, session, slabs }, way)
             }
             11 => Self::Answer(Answer::Taken { incarnation: reader.word()?, lent: lent(&mut reader)? }, None),
@@ -325,16 +328,16 @@ impl Response {
                     1 => true,
                     _ => return None,
                 };
-                Self::Answer(Answer::Stat { incarnation, free, len, wants_back }, None)
+                Self::Answer(Answer::Stat { incarnation, free, len, is_withdrawing: wants_back }, None)
             }
             14 => {
                 let (incarnation, session) = (reader.word()?, reader.word()?);
-                Self::Answer(Answer::Admitted { incarnation, session }, reader.way()?)
+                Self::Answer(Answer::Admitted { incarnation, session }, reader.access_path()?)
             }
             15 => Self::Answer(Answer::Expelled { incarnation: reader.word()? }, None),
             _ => return None,
         };
-        reader.end(response)
+        reader.finish(response)
     }
 }
 
@@ -352,7 +355,7 @@ mod tests {
     #[test]
     fn requests_come_back_as_they_were_and_parts_of_them_do_not() {
         let calls = [
-            Call::Look { volume: 1 },
+            Call::Inspect { volume: 1 },
             Call::Claim { volume: 1, epoch: 2 },
             Call::Record { volume: 1, epoch: 2, generation: 3, record: vec![4, 5].into() },
             Call::Fence { volume: 1, epoch: 2 },
@@ -360,12 +363,12 @@ mod tests {
             Call::Free { volume: 1, epoch: 2, slab: 3 },
             Call::Admit { volume: 1, epoch: 2, client: 3, lane: 4 },
             Call::Expel { volume: 1, epoch: 2, client: 3 },
-            Call::Beat { volume: 1, epoch: 2 },
+            Call::Heartbeat { volume: 1, epoch: 2 },
             Call::Leave { volume: 1, epoch: 2 },
             Call::Stat,
         ];
         let call = |call: Call| {
-            let addresses = if call.asks_for_way() { vec![address(), address()] } else { Vec::new() };
+            let addresses = if call.requests_access() { vec![address(), address()] } else { Vec::new() };
             Request::Call(call, addresses)
         };
         let requests = calls.into_iter().map(call).chain([Request::Greet, Request::Prove([9; PROOF_LEN])]);
@@ -381,39 +384,40 @@ mod tests {
 
     #[test]
     fn responses_come_back_as_they_were_and_parts_of_them_do_not() {
-        let lent = Lent { slab: 1, base: 2, len: 3 };
+        let lent = LentSlab { slab: 1, base: 2, len: 3 };
         let stored = Stored { epoch: 1, generation: 2, record: vec![3].into() };
-        let way = Way::Verbs { queue_pairs: vec![address()], memory: RemoteMemory { address: 1, rkey: 2, len: 3 } };
+        let way =
+            AccessPath::Verbs { queue_pairs: vec![address()], memory: RemoteMemory { address: 1, rkey: 2, len: 3 } };
         let answers = [
-            (Answer::Known { incarnation: 1, promised: 2, stored: None, beats: 3 }, None),
-            (Answer::Known { incarnation: 1, promised: 2, stored: Some(stored), beats: 0 }, None),
+            (Answer::Inspected { incarnation: 1, promised: 2, stored: None, beats: 3 }, None),
+            (Answer::Inspected { incarnation: 1, promised: 2, stored: Some(stored), beats: 0 }, None),
             (Answer::Recorded { incarnation: 1 }, None),
             (Answer::Fenced { incarnation: 1, session: 2, slabs: vec![lent, lent] }, Some(way.clone())),
             (Answer::Admitted { incarnation: 1, session: 2 }, Some(way)),
-            (Answer::Admitted { incarnation: 1, session: 2 }, Some(Way::Calls { token: 3, len: 4 })),
+            (Answer::Admitted { incarnation: 1, session: 2 }, Some(AccessPath::Calls { token: 3, len: 4 })),
             (Answer::Admitted { incarnation: 1, session: 2 }, None),
             (Answer::Expelled { incarnation: 1 }, None),
             (Answer::Fenced { incarnation: 1, session: 2, slabs: Vec::new() }, None),
             (Answer::Taken { incarnation: 1, lent }, None),
             (Answer::Freed, None),
             (Answer::Left, None),
-            (Answer::Stat { incarnation: 1, free: 2, len: 3, wants_back: false }, None),
-            (Answer::Stat { incarnation: 1, free: 0, len: 3, wants_back: true }, None),
+            (Answer::Stat { incarnation: 1, free: 2, len: 3, is_withdrawing: false }, None),
+            (Answer::Stat { incarnation: 1, free: 0, len: 3, is_withdrawing: true }, None),
         ];
         let refusals = [
-            Refusal::Older { held: 1 },
-            Refusal::OldRecord { held: 2 },
+            Refusal::OlderEpoch { held: 1 },
+            Refusal::OlderRecord { held: 2 },
             Refusal::Full { asked: 1, free: 2 },
             Refusal::NoSlab { slab: 1 },
             Refusal::Expelled { client: 1 },
             Refusal::OtherFabric,
-            Refusal::Stopped,
+            Refusal::WriterStopped,
         ];
         let responses = answers
             .into_iter()
             .map(|(answer, way)| Response::Answer(answer, way))
             .chain(refusals.map(Response::Refused))
-            .chain([Response::Welcome, Response::Stranger, Response::Nonce([1; PROOF_LEN])]);
+            .chain([Response::Welcome, Response::NotAdmitted, Response::Nonce([1; PROOF_LEN])]);
         for response in responses {
             let bytes = response.to_bytes();
             assert_eq!(Response::read(&bytes).as_ref(), Some(&response));
@@ -425,7 +429,7 @@ mod tests {
 
     #[test]
     fn counts_that_nobody_sent_the_items_of_are_no_reason_to_make_room() {
-        let bytes = Writer::of(5).word(1).word(1).word(u64::MAX).0;
+        let bytes = Writer::new(5).word(1).word(1).word(u64::MAX).0;
         assert_eq!(Request::read(&bytes), None);
     }
 }

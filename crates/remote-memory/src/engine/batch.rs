@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::path::{Limits, Path};
-use super::state::{Buffer, Carried};
+use super::state::{Buffer, TakenRequest};
 
 /// How requests that are taken together are turned into operations (rdmabox IV-A, Figure 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Mode {
 
 /// How an operation gets at the requests' buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum MergeMethod {
     /// Each request's buffer is one piece of the operation.
     Gather,
     /// The bytes are copied into one registered buffer, or out of it (preMR).
@@ -47,10 +47,10 @@ pub(super) enum How {
 
 /// The first `requests` of those taken, which become one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct MergedRun {
     pub requests: usize,
     pub len: usize,
-    pub how: How,
+    pub method: MergeMethod,
 }
 
 /// Limits of merging.
@@ -61,14 +61,14 @@ pub(super) struct Merging {
 }
 
 /// Sorts requests so that adjacent ones come together: reads before writes, each by address.
-pub(super) fn sort(taken: &mut VecDeque<Carried>) {
+pub(super) fn sort(taken: &mut VecDeque<TakenRequest>) {
     if taken.len() > 1 {
         taken.make_contiguous().sort_unstable_by_key(|request| (request.is_write(), request.start));
     }
 }
 
 #[inline]
-pub(super) fn is_direct(path: &impl Path, request: &Carried) -> bool {
+pub(super) fn is_direct(path: &impl Path, request: &TakenRequest) -> bool {
     match &request.buffer {
         Buffer::Target(target) => path.takes_target(target),
         Buffer::Source(source) => path.takes_source(source),
@@ -77,7 +77,12 @@ pub(super) fn is_direct(path: &impl Path, request: &Carried) -> bool {
 }
 
 /// Returns the requests that the first operation is made of, where adjacent requests may become one.
-pub(super) fn merge(path: &impl Path, limits: &Limits, merging: Merging, taken: &VecDeque<Carried>) -> Option<Run> {
+pub(super) fn merge(
+    path: &impl Path,
+    limits: &Limits,
+    merging: Merging,
+    taken: &VecDeque<TakenRequest>,
+) -> Option<MergedRun> {
     let first = taken.front()?;
     let is_write = first.is_write();
     let len_max = merging.merged_len_max.min(limits.op_len_max);
@@ -103,13 +108,13 @@ pub(super) fn merge(path: &impl Path, limits: &Limits, merging: Merging, taken: 
         }
     }
     let run = if gathered.0 == requests && first_is_direct {
-        Run { requests, len, how: How::Gather }
+        MergedRun { requests, len, method: MergeMethod::Gather }
     } else if can_copy || !first_is_direct {
         // Either the first must be copied anyway, or there are more small requests than an operation has pieces.
         let (requests, len) = if can_copy { (requests, len) } else { (1, first.len) };
-        Run { requests, len, how: How::Copy }
+        MergedRun { requests, len, method: MergeMethod::Copy }
     } else {
-        Run { requests: gathered.0, len: gathered.1, how: How::Gather }
+        MergedRun { requests: gathered.0, len: gathered.1, method: MergeMethod::Gather }
     };
     Some(run)
 }

@@ -61,7 +61,7 @@ impl Ranges {
     }
 
     /// Lends a range, and returns its key, which no other range has or had.
-    pub fn give(&self, memory: SharedMemory) -> u64 {
+    pub fn offer(&self, memory: SharedMemory) -> u64 {
         let mut ranges = self.0.write().unwrap_or_else(PoisonError::into_inner);
         ranges.0 += 1;
         let key = ranges.0;
@@ -70,7 +70,7 @@ impl Ranges {
     }
 
     /// Takes a range back: calls from now on are refused. `None` if there is no such range.
-    pub fn take_back(&self, key: u64) -> Option<SharedMemory> {
+    pub fn withdraw(&self, key: u64) -> Option<SharedMemory> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).1.remove(&key)
     }
 
@@ -134,14 +134,14 @@ impl<'a> Parsed<'a> {
             *sum = sum.checked_add(len)?;
         }
         // A longer answer could not be sent.
-        let good = kinds_are_known && write_len == written.len() && read_len <= u32::MAX as usize / 2;
+        let is_valid = kinds_are_known && write_len == written.len() && read_len <= u32::MAX as usize / 2;
         parsed.read_len = read_len;
-        good.then_some((key, parsed))
+        is_valid.then_some((key, parsed))
     }
 
-    /// Checks that `may` holds for the range of every operation.
-    pub fn check(&self, may: impl Fn(Range<u64>) -> bool) -> Result<(), Refusal> {
-        let lies_in = |(at, len, _): (u64, usize, bool)| at.checked_add(len as u64).is_some_and(|end| may(at..end));
+    /// Checks that `allows` holds for the range of every operation.
+    pub fn check(&self, allows: impl Fn(Range<u64>) -> bool) -> Result<(), Refusal> {
+        let lies_in = |(at, len, _): (u64, usize, bool)| at.checked_add(len as u64).is_some_and(|end| allows(at..end));
         if self.operations().all(lies_in) { Ok(()) } else { Err(Refusal::OutOfRange) }
     }
 
@@ -193,7 +193,7 @@ mod tests {
     fn what_makes_no_sense_is_refused_and_changes_nothing() {
         let ranges = Ranges::new();
         let memory = SharedMemory::private(64).unwrap();
-        let key = ranges.give(memory.clone());
+        let key = ranges.offer(memory.clone());
         let refused = |bytes: &[u8]| ranges.check(bytes).err();
         let good = request(key, &[(0, 4, 1), (60, 4, 0), (64, 0, 0)], &[1, 2, 3, 4]);
         assert_eq!(refused(&good), None);
@@ -211,16 +211,16 @@ mod tests {
                 "{at} {len}"
             );
         }
-        assert!(ranges.take_back(key).is_some() && ranges.take_back(key).is_none());
+        assert!(ranges.withdraw(key).is_some() && ranges.withdraw(key).is_none());
         assert_eq!(refused(&good), Some(Refusal::NoRange));
-        assert_ne!(ranges.give(memory), key, "keys are not given again");
+        assert_ne!(ranges.offer(memory), key, "keys are not given again");
     }
 
     #[test]
     fn reads_and_writes_of_a_call_are_done() {
         let ranges = Ranges::new();
         let memory = SharedMemory::private(64).unwrap();
-        let key = ranges.give(memory.clone());
+        let key = ranges.offer(memory.clone());
         memory.write(8, &[7; 8]).unwrap();
         let bytes = request(key, &[(1, 2, 1), (8, 3, 0), (20, 1, 1), (15, 1, 0)], &[1, 2, 3]);
         let (memory, parsed) = ranges.check(&bytes).unwrap();

@@ -6,14 +6,14 @@ use std::io;
 use sinew_fabric::{Armed, Descriptor, Readiness};
 use sinew_mem::atomic::{Arc, MutexGuard};
 
-use super::batch::{How, Merging, Mode, Run, is_direct, merge, sort};
-use super::error::{EngineError, Why};
-use super::flight::{Flight, One, Over};
+use super::batch::{MergeMethod, MergedRun, Merging, Mode, is_direct, merge, sort};
+use super::error::{EngineError, FailureCause};
+use super::flight::{Completed, Flight, LoneDone};
 use super::inbox::Inbox;
 use super::path::{Limits, Path};
 use super::request::{Finished, Op, Refused, Request};
 use super::shared::Shared;
-use super::state::{Buffer, Carried, State};
+use super::state::{Buffer, State, TakenRequest};
 
 const NONE: u32 = u32::MAX;
 
@@ -49,23 +49,23 @@ impl Default for EngineConfig {
 pub struct Engine<P: Path> {
     path: P,
     shared: Arc<Shared>,
-    me: u32,
+    engine_index: u32,
     inbox: Arc<Inbox>,
     mode: Mode,
     chain_max: usize,
     merging: Merging,
     limits: Limits,
     /// A request of this engine that found no other, and is not posted yet.
-    alone: Option<Carried>,
+    lone_unposted: Option<TakenRequest>,
     /// The operation in flight for such a request, or [`NONE`].
-    lone: u32,
+    lone_op: u32,
     /// Whether the last turn left nothing to do: no request taken but not posted, none partly cut, none finished but
     /// not reported, and no broken path. Then there is at most a lone request.
-    is_quiet: bool,
+    has_only_lone: bool,
     /// Requests taken from the queue and not posted yet.
-    taken: VecDeque<Carried>,
+    taken: VecDeque<TakenRequest>,
     flight: Flight,
-    over: Vec<Over>,
+    completed: Vec<Completed>,
     finished: Vec<Finished>,
     /// Finished requests of other engines.
     outgoing: Vec<(Arc<Inbox>, Finished)>,
@@ -93,18 +93,18 @@ impl<P: Path> Engine<P> {
         let inbox = Inbox::new(path.waker());
         let me = shared.lock().join(Arc::clone(&inbox));
         Self {
-            me,
+            engine_index: me,
             inbox,
             mode,
             chain_max,
             merging: Merging { merged_len_max, copied_piece_max },
             limits,
-            alone: None,
-            lone: NONE,
-            is_quiet: true,
+            lone_unposted: None,
+            lone_op: NONE,
+            has_only_lone: true,
             taken: VecDeque::with_capacity(chain_max),
             flight: Flight::new(limits.depth),
-            over: Vec::with_capacity(chain_max),
+            completed: Vec::with_capacity(chain_max),
             finished: Vec::with_capacity(chain_max),
             outgoing: Vec::new(),
             error: None,
@@ -138,10 +138,10 @@ impl<P: Path> Engine<P> {
     /// Whether nothing is taken, in flight or waiting to be polled, so that the engine need not be turned. Its own
     /// requests may still be in the queue or with other engines.
     pub fn is_idle(&self) -> bool {
-        self.alone.is_none()
+        self.lone_unposted.is_none()
             && self.taken.is_empty()
             && self.flight.len() == 0
-            && self.over.is_empty()
+            && self.completed.is_empty()
             && self.finished.is_empty()
     }
 
@@ -169,14 +169,14 @@ impl<P: Path> Engine<P> {
             return Ok(());
         }
         let mut state = self.shared.lock();
-        if state.live() == 0 && self.shared.depth > 0 && self.error.is_none() {
-            self.alone = Some(state.take_lone(self.me, request));
+        if state.unfinished() == 0 && self.shared.depth > 0 && self.error.is_none() {
+            self.lone_unposted = Some(state.take_lone(self.engine_index, request));
             return Ok(());
         }
-        if state.live() >= self.shared.depth {
+        if state.unfinished() >= self.shared.depth {
             return Err(Refused::Busy { depth: self.shared.depth, request });
         }
-        state.submit(self.me, request);
+        state.submit(self.engine_index, request);
         self.shared.publish(&state);
         Ok(())
     }
@@ -195,15 +195,15 @@ impl<P: Path> Engine<P> {
     #[inline]
     pub fn turn(&mut self, now_ns: u64) -> bool {
         // Without load, most requests are lone, and then each instruction adds to the latency.
-        if self.is_quiet && !self.shared.has_queued() && !self.inbox.has_any() {
-            if self.lone != NONE {
-                return self.land_lone(now_ns);
+        if self.has_only_lone && !self.shared.has_queued() && !self.inbox.has_any() {
+            if self.lone_op != NONE {
+                return self.complete_lone(now_ns);
             }
-            if self.alone.is_some() && self.post_lone(now_ns) {
+            if self.lone_unposted.is_some() && self.post_lone(now_ns) {
                 return true;
             }
         }
-        self.turn_whatever(now_ns)
+        self.turn_full(now_ns)
     }
 
     /// Posts the lone request. Returns false if that takes the full turn.
@@ -213,34 +213,34 @@ impl<P: Path> Engine<P> {
         if !can_post {
             return false;
         }
-        let Some(request) = self.alone.take() else { return false };
+        let Some(request) = self.lone_unposted.take() else { return false };
         if request.len > self.limits.op_len_max || !is_direct(&self.path, &request) {
-            self.alone = Some(request);
+            self.lone_unposted = Some(request);
             return false;
         }
         self.inbox.counts.op(request.is_write());
         self.inbox.counts.doorbells.add(1);
-        self.lone = self.flight.post_one(&mut self.path, now_ns, request);
+        self.lone_op = self.flight.post_one(&mut self.path, now_ns, request);
         self.path.ring();
         true
     }
 
     /// Completes the lone request in flight, if its operation has finished.
     #[inline]
-    fn land_lone(&mut self, now_ns: u64) -> bool {
-        let mut landed = None;
+    fn complete_lone(&mut self, now_ns: u64) -> bool {
+        let mut completed = None;
         let busy = self.path.poll(&mut |mut done| {
-            landed = Some((done.id, done.error, done.targets.pop()));
+            completed = Some((done.id, done.error, done.targets.pop()));
             if done.targets.is_empty() {
                 // It is empty, and forgetting it saves the drop code.
                 std::mem::forget(done.targets);
             }
         });
-        let Some((id, error, target)) = landed else {
-            return if self.path.error().is_none() { busy } else { self.turn_whatever(now_ns) };
+        let Some((id, error, target)) = completed else {
+            return if self.path.error().is_none() { busy } else { self.turn_full(now_ns) };
         };
-        self.lone = NONE;
-        let Some(One { key, posted_ns }) = self.flight.land_one(id) else { return busy };
+        self.lone_op = NONE;
+        let Some(LoneDone { key, posted_ns }) = self.flight.complete_one(id) else { return busy };
         if error.is_none()
             && let Some(tag) = self.shared.lock().end_lone(posted_ns, now_ns)
         {
@@ -248,46 +248,47 @@ impl<P: Path> Engine<P> {
             return true;
         }
         let buffer = target.map_or(Buffer::None, Buffer::Target);
-        self.over.push(Over { request: Carried { key, start: 0, len: 0, buffer }, posted_ns, error });
-        self.turn_whatever(now_ns)
+        self.completed.push(Completed { request: TakenRequest { key, start: 0, len: 0, buffer }, posted_ns, error });
+        self.turn_full(now_ns)
     }
 
     #[inline(never)]
-    fn turn_whatever(&mut self, now_ns: u64) -> bool {
-        self.lone = NONE;
-        let busy = self.turn_any(now_ns);
-        self.is_quiet = self.taken.is_empty()
-            && self.over.is_empty()
-            && !self.flight.is_cutting()
+    fn turn_full(&mut self, now_ns: u64) -> bool {
+        self.lone_op = NONE;
+        let busy = self.turn_once(now_ns);
+        self.has_only_lone = self.taken.is_empty()
+            && self.completed.is_empty()
+            && !self.flight.is_fragmenting()
             && self.error.is_none()
             && self.path.error().is_none();
         busy
     }
 
     #[inline]
-    fn turn_any(&mut self, now_ns: u64) -> bool {
-        let Self { path, shared, me, inbox, taken, flight, over, finished, outgoing, .. } = self;
+    fn turn_once(&mut self, now_ns: u64) -> bool {
+        let Self { path, shared, engine_index: me, inbox, taken, flight, completed: over, finished, outgoing, .. } =
+            self;
         let mut state: Option<MutexGuard<'_, State>> = None;
         let mut busy = path.poll(&mut |mut done| {
-            let Some(One { key, posted_ns }) = flight.land_one(done.id) else {
+            let Some(LoneDone { key, posted_ns }) = flight.complete_one(done.id) else {
                 // There may be much to copy, which must not be done under the lock.
                 if let Some(state) = state.take() {
                     shared.publish(&state);
                 }
-                return flight.land_others(done, over);
+                return flight.complete_others(done, over);
             };
             let state = state.get_or_insert_with(|| shared.lock());
             let times = if done.error.is_none() { Some((posted_ns, now_ns)) } else { None };
-            let (owner, tag) = state.over(key, times);
+            let (owner, tag) = state.complete(key, times);
             let result = match done.error {
                 None => Ok(()),
-                Some(why) => failed(state, shared, *why),
+                Some(why) => note_failure(state, shared, *why),
             };
             let one = Finished { tag, result, target: done.targets.pop() };
             if owner == *me {
                 finished.push(one);
             } else {
-                put_out(state, owner, one, outgoing);
+                route(state, owner, one, outgoing);
             }
         });
         if inbox.has_any() {
@@ -296,24 +297,24 @@ impl<P: Path> Engine<P> {
         }
         if path.error().is_some() {
             drop(state);
-            return self.turn_lost(now_ns) || busy;
+            return self.turn_broken(now_ns) || busy;
         }
         let has_room = path.room() > 0 && taken.len() < self.chain_max;
-        let mut alone = self.alone.take();
+        let mut alone = self.lone_unposted.take();
         if state.is_some() || !over.is_empty() || (has_room && shared.has_queued()) {
             let mut state = state.unwrap_or_else(|| shared.lock());
             if !over.is_empty() {
-                settle(&mut state, *me, shared, over, now_ns, finished, outgoing);
+                complete_all(&mut state, *me, shared, over, now_ns, finished, outgoing);
             }
             if has_room && state.has_queued() {
                 if alone.is_none() {
                     alone = state.take_first();
                 }
                 if alone.is_some() {
-                    if state.has_queued() || !taken.is_empty() || flight.is_cutting() {
+                    if state.has_queued() || !taken.is_empty() || flight.is_fragmenting() {
                         take_more(&mut state, &mut alone, taken, self.chain_max);
                     } else {
-                        state.taken(1);
+                        state.count_taken(1);
                     }
                 }
             }
@@ -335,7 +336,7 @@ impl<P: Path> Engine<P> {
             }
             self.taken.push_back(request);
         }
-        if !self.taken.is_empty() || self.flight.is_cutting() {
+        if !self.taken.is_empty() || self.flight.is_fragmenting() {
             busy |= self.post(now_ns);
         }
         busy
@@ -380,37 +381,41 @@ impl<P: Path> Engine<P> {
             counts.doorbells.add(pushed);
         }
         // Requests that could not be posted at all have failed.
-        pushed > 0 || !self.over.is_empty()
+        pushed > 0 || !self.completed.is_empty()
     }
 
     /// Posts one more operation. Returns false if there is none, or no memory now to copy it to.
     fn post_next(&mut self, now_ns: u64) -> bool {
         let counts = &self.inbox.counts;
-        if self.flight.is_cutting() {
+        if self.flight.is_fragmenting() {
             return self.post_fragment(now_ns);
         }
         let Some(first) = self.taken.front() else { return false };
         let is_write = first.is_write();
         if first.len > self.limits.op_len_max {
             if let Some(request) = self.taken.pop_front() {
-                self.flight.cut(request, now_ns);
+                self.flight.start_fragmenting(request, now_ns);
             }
             return self.post_fragment(now_ns);
         }
         let first_is_direct = is_direct(&self.path, first);
-        let alone = Run { requests: 1, len: first.len, how: if first_is_direct { How::Gather } else { How::Copy } };
+        let alone = MergedRun {
+            requests: 1,
+            len: first.len,
+            method: if first_is_direct { MergeMethod::Gather } else { MergeMethod::Copy },
+        };
         let merged = if self.mode.merges() { merge(&self.path, &self.limits, self.merging, &self.taken) } else { None };
         let mut run = merged.unwrap_or(alone);
         let mut staged = None;
-        if run.how == How::Copy {
+        if run.method == MergeMethod::Copy {
             match self.path.stage(run.len) {
                 Ok(buffer) => staged = Some(buffer),
                 Err(_) if first_is_direct => run = alone,
                 Err(_) if self.flight.len() > 0 => return false,
                 Err(error) => {
                     let request = self.taken.pop_front();
-                    let error = Some(Box::new(Why::from(error)));
-                    self.over.extend(request.map(|request| Over { request, posted_ns: now_ns, error }));
+                    let error = Some(Box::new(FailureCause::from(error)));
+                    self.completed.extend(request.map(|request| Completed { request, posted_ns: now_ns, error }));
                     return false;
                 }
             }
@@ -418,7 +423,7 @@ impl<P: Path> Engine<P> {
         if run.requests > 1 {
             counts.merged.add(run.requests as u64);
         }
-        if run.how == How::Copy {
+        if run.method == MergeMethod::Copy {
             counts.copied.add(run.requests as u64);
         }
         counts.op(is_write);
@@ -437,31 +442,39 @@ impl<P: Path> Engine<P> {
                 return true;
             }
             Err(_) if self.flight.len() > 0 => {}
-            Err(error) => self.over.extend(self.flight.stop_cutting(error.into())),
+            Err(error) => self.completed.extend(self.flight.stop_fragmenting(error.into())),
         }
         false
     }
 
     /// Deals with a broken path: other engines take over the requests, or they fail.
     #[inline(never)]
-    fn turn_lost(&mut self, now_ns: u64) -> bool {
+    fn turn_broken(&mut self, now_ns: u64) -> bool {
         let Some(why) = self.path.error().cloned() else { return false };
-        let mut busy = !self.over.is_empty();
-        if self.flight.is_cutting() {
-            self.over.extend(self.flight.stop_cutting(why.clone()));
+        let mut busy = !self.completed.is_empty();
+        if self.flight.is_fragmenting() {
+            self.completed.extend(self.flight.stop_fragmenting(why.clone()));
         }
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         if self.error.is_none() {
             self.error = Some(EngineError::new(&shared.donor, why.clone()));
-            state.able -= 1;
+            state.working_engines -= 1;
             busy = true;
         }
-        while let Some(request) = self.taken.pop_back().or_else(|| self.alone.take()) {
+        while let Some(request) = self.taken.pop_back().or_else(|| self.lone_unposted.take()) {
             state.give_back(request);
         }
-        settle(&mut state, self.me, &shared, &mut self.over, now_ns, &mut self.finished, &mut self.outgoing);
-        busy |= self.hand_over(&mut state, &why);
+        complete_all(
+            &mut state,
+            self.engine_index,
+            &shared,
+            &mut self.completed,
+            now_ns,
+            &mut self.finished,
+            &mut self.outgoing,
+        );
+        busy |= self.hand_over_requests(&mut state, &why);
         shared.publish(&state);
         drop(state);
         self.deliver();
@@ -470,30 +483,30 @@ impl<P: Path> Engine<P> {
 
     /// Wakes other engines for what is in the queue. If none can reach the donor, ends all requests in it. Returns
     /// whether any ended.
-    fn hand_over(&mut self, state: &mut State, why: &Why) -> bool {
-        if !state.is_deserted() {
-            if state.able > 0 && state.queued() > 0 {
+    fn hand_over_requests(&mut self, state: &mut State, why: &FailureCause) -> bool {
+        if !state.has_no_engine() {
+            if state.working_engines > 0 && state.queued() > 0 {
                 state.inboxes().filter(|inbox| !Arc::ptr_eq(inbox, &self.inbox)).for_each(|inbox| inbox.wake());
             }
             return false;
         }
         let error = EngineError::new(&self.shared.donor, why.clone());
         let ended = state.end_all(|tag, target| Finished { tag, result: Err(error.clone()), target });
-        let any = !ended.is_empty();
+        let has_ended = !ended.is_empty();
         for (owner, finished) in ended {
-            if owner == self.me {
+            if owner == self.engine_index {
                 self.finished.push(finished);
             } else if let Some(inbox) = state.inbox(owner) {
                 self.outgoing.push((Arc::clone(inbox), finished));
             }
         }
-        any
+        has_ended
     }
 }
 
 /// Takes further requests from the queue, until `max` are taken.
 #[inline(never)]
-fn take_more(state: &mut State, first: &mut Option<Carried>, taken: &mut VecDeque<Carried>, max: usize) {
+fn take_more(state: &mut State, first: &mut Option<TakenRequest>, taken: &mut VecDeque<TakenRequest>, max: usize) {
     let before = taken.len();
     taken.extend(first.take());
     while taken.len() < max
@@ -501,17 +514,17 @@ fn take_more(state: &mut State, first: &mut Option<Carried>, taken: &mut VecDequ
     {
         taken.push_back(request);
     }
-    state.taken((taken.len() - before) as u64);
+    state.count_taken((taken.len() - before) as u64);
 }
 
 #[inline(never)]
-fn failed(state: &mut State, shared: &Shared, why: Why) -> Result<(), EngineError> {
+fn note_failure(state: &mut State, shared: &Shared, why: FailureCause) -> Result<(), EngineError> {
     state.stats.failed += 1;
     Err(EngineError::new(&shared.donor, why))
 }
 
 #[inline(never)]
-fn put_out(state: &State, owner: u32, one: Finished, outgoing: &mut Vec<(Arc<Inbox>, Finished)>) {
+fn route(state: &State, owner: u32, one: Finished, outgoing: &mut Vec<(Arc<Inbox>, Finished)>) {
     if let Some(inbox) = state.inbox(owner) {
         outgoing.push((Arc::clone(inbox), one));
     }
@@ -519,24 +532,24 @@ fn put_out(state: &State, owner: u32, one: Finished, outgoing: &mut Vec<(Arc<Inb
 
 /// Completes requests that have finished, and sorts them by owner: into `finished` or `outgoing`.
 #[inline(never)]
-fn settle(
+fn complete_all(
     state: &mut State,
-    me: u32,
+    engine_index: u32,
     shared: &Shared,
-    over: &mut Vec<Over>,
+    completed: &mut Vec<Completed>,
     now_ns: u64,
     finished: &mut Vec<Finished>,
     outgoing: &mut Vec<(Arc<Inbox>, Finished)>,
 ) {
-    for Over { request, posted_ns, error } in over.drain(..) {
+    for Completed { request, posted_ns, error } in completed.drain(..) {
         let times = error.is_none().then_some((posted_ns, now_ns));
-        let (owner, tag) = state.over(request.key, times);
-        let result = error.map_or(Ok(()), |why| failed(state, shared, *why));
+        let (owner, tag) = state.complete(request.key, times);
+        let result = error.map_or(Ok(()), |why| note_failure(state, shared, *why));
         let one = Finished { tag, result, target: request.into_target() };
-        if owner == me {
+        if owner == engine_index {
             finished.push(one);
         } else {
-            put_out(state, owner, one, outgoing);
+            route(state, owner, one, outgoing);
         }
     }
 }
@@ -550,11 +563,12 @@ impl<P: Path> Readiness for Engine<P> {
         let armed = self.path.arm(now_ns)?;
         let can_post = self.error.is_none() && self.path.room() > 0;
         let has_work = !self.finished.is_empty()
-            || !self.over.is_empty()
+            || !self.completed.is_empty()
             || self.inbox.has_any()
-            || self.alone.is_some()
-            || can_post && (!self.taken.is_empty() || self.flight.is_cutting() || self.shared.lock().has_something())
-            || self.error.is_some() && self.shared.lock().is_deserted();
+            || self.lone_unposted.is_some()
+            || can_post
+                && (!self.taken.is_empty() || self.flight.is_fragmenting() || self.shared.lock().has_something())
+            || self.error.is_some() && self.shared.lock().has_no_engine();
         if has_work && armed != Armed::Ready {
             self.path.disarm();
             return Ok(Armed::Ready);
@@ -570,29 +584,37 @@ impl<P: Path> Readiness for Engine<P> {
 impl<P: Path> Drop for Engine<P> {
     fn drop(&mut self) {
         self.path.close();
-        let Self { path, flight, over, .. } = self;
+        let Self { path, flight, completed: over, .. } = self;
         path.poll(&mut |mut done| {
             // Whatever the device reports, the reason is the drop.
-            done.error = done.error.take().map(|_| Box::new(Why::Dropped));
-            let Some(One { key, posted_ns }) = flight.land_one(done.id) else {
-                return flight.land_others(done, over);
+            done.error = done.error.take().map(|_| Box::new(FailureCause::Dropped));
+            let Some(LoneDone { key, posted_ns }) = flight.complete_one(done.id) else {
+                return flight.complete_others(done, over);
             };
             let buffer = done.targets.pop().map_or(Buffer::None, Buffer::Target);
-            let request = Carried { key, start: 0, len: 0, buffer };
-            over.push(Over { request, posted_ns, error: done.error });
+            let request = TakenRequest { key, start: 0, len: 0, buffer };
+            over.push(Completed { request, posted_ns, error: done.error });
         });
-        over.extend(flight.abandon(&Why::Dropped));
+        over.extend(flight.abandon(&FailureCause::Dropped));
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
-        while let Some(request) = self.taken.pop_back().or_else(|| self.alone.take()) {
+        while let Some(request) = self.taken.pop_back().or_else(|| self.lone_unposted.take()) {
             state.give_back(request);
         }
-        settle(&mut state, self.me, &shared, &mut self.over, 0, &mut self.finished, &mut self.outgoing);
+        complete_all(
+            &mut state,
+            self.engine_index,
+            &shared,
+            &mut self.completed,
+            0,
+            &mut self.finished,
+            &mut self.outgoing,
+        );
         if self.error.is_none() {
-            state.able -= 1;
+            state.working_engines -= 1;
         }
-        state.leave(self.me);
-        self.hand_over(&mut state, &Why::NoWay);
+        state.leave(self.engine_index);
+        self.hand_over_requests(&mut state, &FailureCause::NotConnected);
         shared.publish(&state);
         drop(state);
         self.deliver();

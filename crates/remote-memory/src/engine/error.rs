@@ -8,7 +8,7 @@ use sinew_mem::AllocError;
 /// Cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Why {
+pub enum FailureCause {
     /// The operation completed with this status.
     #[error(transparent)]
     Status(#[from] Status),
@@ -23,7 +23,7 @@ pub enum Why {
     Dropped,
     /// No engine is left that can reach the donor.
     #[error("no engine can reach the donor any more")]
-    NoWay,
+    NotConnected,
     /// There was no registered memory to copy the bytes to.
     #[error("no registered memory to copy the bytes to: {0}")]
     Staging(#[from] AllocError),
@@ -32,7 +32,7 @@ pub enum Why {
 #[derive(Debug, PartialEq, Eq)]
 struct Failure {
     donor: Arc<str>,
-    why: Why,
+    why: FailureCause,
 }
 
 /// Failure of a request: the donor and the reason. Cheap to clone.
@@ -41,7 +41,7 @@ struct Failure {
 pub struct EngineError(Arc<Failure>);
 
 impl EngineError {
-    pub(super) fn new(donor: &Arc<str>, why: Why) -> Self {
+    pub(super) fn new(donor: &Arc<str>, why: FailureCause) -> Self {
         Self(Arc::new(Failure { donor: Arc::clone(donor), why }))
     }
 
@@ -51,7 +51,7 @@ impl EngineError {
     }
 
     /// The reason.
-    pub fn why(&self) -> &Why {
+    pub fn cause(&self) -> &FailureCause {
         &self.0.why
     }
 }

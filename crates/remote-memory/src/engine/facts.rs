@@ -1,5 +1,5 @@
 //! Facts about engines that hold over every path, as one suite that each path's tests instantiate: `engine_tests!(...)`
-//! with a [`Ground`].
+//! with a [`TestSetup`].
 
 mod ends;
 mod limits;
@@ -21,7 +21,7 @@ pub use random::*;
 pub use sharing::*;
 
 /// A donor, and paths to it, all of the calling thread.
-pub trait Ground {
+pub trait TestSetup {
     /// The path under test.
     type Path: Path;
 
@@ -43,40 +43,40 @@ pub trait Ground {
     fn now_ns(&self) -> u64;
 
     /// Lets the donor do its work, and some time pass.
-    fn pass(&mut self);
+    fn advance(&mut self);
 
     /// Copies the donor's memory from `at` on into `bytes`.
-    fn look(&self, at: u64, bytes: &mut [u8]);
+    fn read_donor(&self, at: u64, bytes: &mut [u8]);
 
     /// Kills the donor.
-    fn kill(&mut self);
+    fn kill_donor(&mut self);
 }
 
-/// Time within which everything must be over, in [passes](Ground::pass).
-const PATIENCE: usize = 1_000_000;
+/// Time within which everything must be over, in [passes](TestSetup::advance).
+const TURNS_MAX: usize = 1_000_000;
 
-/// Engines of one donor, on one ground.
-pub(super) struct Crew<'a, G: Ground> {
-    pub ground: &'a mut G,
+/// Engines of one donor, on one setup.
+pub(super) struct EngineGroup<'a, G: TestSetup> {
+    pub setup: &'a mut G,
     pub shared: Arc<Shared>,
     pub engines: Vec<Engine<G::Path>>,
     pub finished: HashMap<u64, Finished>,
     tags: u64,
 }
 
-impl<'a, G: Ground> Crew<'a, G> {
-    pub fn new(ground: &'a mut G, engines: usize, config: EngineConfig) -> Self {
-        Self::with(ground, engines, config, Unlimited)
+impl<'a, G: TestSetup> EngineGroup<'a, G> {
+    pub fn new(setup: &'a mut G, engines: usize, config: EngineConfig) -> Self {
+        Self::with(setup, engines, config, Unlimited)
     }
 
-    pub fn with(ground: &'a mut G, engines: usize, config: EngineConfig, admission: impl Admission + 'static) -> Self {
-        let shared = Shared::new("the donor", ground.len(), admission, SharedConfig::default());
-        let engines = (0..engines).map(|_| Engine::new(&shared, ground.path(), config)).collect();
-        Self { ground, shared, engines, finished: HashMap::new(), tags: 0 }
+    pub fn with(setup: &'a mut G, engines: usize, config: EngineConfig, admission: impl Admission + 'static) -> Self {
+        let shared = Shared::new("the donor", setup.len(), admission, SharedConfig::default());
+        let engines = (0..engines).map(|_| Engine::new(&shared, setup.path(), config)).collect();
+        Self { setup, shared, engines, finished: HashMap::new(), tags: 0 }
     }
 
     pub fn buffer(&self, len: usize) -> MessageBuffer {
-        self.ground.arena().alloc(len, len.max(1)).expect("the ground's arena has room")
+        self.setup.arena().alloc(len, len.max(1)).expect("the setup's arena has room")
     }
 
     pub fn submit(&mut self, engine: usize, op: Op) -> u64 {
@@ -104,7 +104,7 @@ impl<'a, G: Ground> Crew<'a, G> {
 
     /// Turns one engine, and collects its finished requests.
     pub fn turn(&mut self, engine: usize) -> bool {
-        let busy = self.engines[engine].turn(self.ground.now_ns());
+        let busy = self.engines[engine].turn(self.setup.now_ns());
         self.collect(engine);
         busy
     }
@@ -120,20 +120,20 @@ impl<'a, G: Ground> Crew<'a, G> {
 
     /// Turns these engines until all requests are finished.
     pub fn finish_with(&mut self, engines: &[usize]) {
-        for _ in 0..PATIENCE {
+        for _ in 0..TURNS_MAX {
             engines.iter().for_each(|engine| {
                 self.turn(*engine);
             });
-            if self.shared.live() == 0 {
+            if self.shared.unfinished() == 0 {
                 // Other engines may have finished their requests last.
                 (0..self.engines.len()).for_each(|engine| {
                     self.turn(engine);
                 });
                 return;
             }
-            self.ground.pass();
+            self.setup.advance();
         }
-        panic!("{} requests did not finish", self.shared.live());
+        panic!("{} requests did not finish", self.shared.unfinished());
     }
 
     pub fn finish(&mut self) {
@@ -157,7 +157,7 @@ impl<'a, G: Ground> Crew<'a, G> {
 
     pub fn donor_has(&self, at: u64, expected: &[u8]) {
         let mut bytes = vec![0; expected.len()];
-        self.ground.look(at, &mut bytes);
+        self.setup.read_donor(at, &mut bytes);
         assert!(bytes == expected, "the donor's memory at {at}");
     }
 }
@@ -169,11 +169,11 @@ pub(super) fn pattern(number: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Instantiates the suite: a test for each fact, on a ground of its own.
+/// Instantiates the suite: a test for each fact, on a setup of its own.
 #[macro_export]
 macro_rules! engine_tests {
-    ($ground:expr) => {
-        $crate::engine_tests!($ground;
+    ($setup:expr) => {
+        $crate::engine_tests!($setup;
             bytes_come_as_they_were_written
             a_read_sees_every_write_that_was_submitted_before_it
             of_overlapping_writes_the_last_stays
@@ -194,11 +194,11 @@ macro_rules! engine_tests {
             what_is_read_is_what_an_array_would_have
         );
     };
-    ($ground:expr; $($fact:ident)*) => {
+    ($setup:expr; $($fact:ident)*) => {
         $(
             #[test]
             fn $fact() {
-                $crate::engine::facts::$fact(&mut $ground);
+                $crate::engine::facts::$fact(&mut $setup);
             }
         )*
     };

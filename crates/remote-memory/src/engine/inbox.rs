@@ -10,7 +10,7 @@ use super::stats::Counts;
 
 /// An engine as others see it: the place for requests that they finish for it.
 pub(super) struct Inbox {
-    has: AtomicBool,
+    is_filled: AtomicBool,
     finished: Mutex<Vec<Finished>>,
     waker: Waker,
     /// Counters of the engine.
@@ -20,7 +20,7 @@ pub(super) struct Inbox {
 impl Inbox {
     pub fn new(waker: Waker) -> Arc<Self> {
         Arc::new(Self {
-            has: AtomicBool::new(false),
+            is_filled: AtomicBool::new(false),
             finished: Mutex::new(Vec::new()),
             waker,
             counts: Counts::default(),
@@ -42,14 +42,14 @@ impl Inbox {
     fn add(&self, finished: Finished) {
         self.finished.lock().unwrap_or_else(PoisonError::into_inner).push(finished);
         // Release: a thread that sees it finds the request. Partner: the load in `has_any`.
-        self.has.store(true, Ordering::Release);
+        self.is_filled.store(true, Ordering::Release);
     }
 
     /// Whether the inbox holds anything.
     #[inline]
     pub fn has_any(&self) -> bool {
         // Acquire. Partner: the store in `add`.
-        self.has.load(Ordering::Acquire)
+        self.is_filled.load(Ordering::Acquire)
     }
 
     /// Takes everything out.
@@ -57,7 +57,7 @@ impl Inbox {
     pub fn take(&self, finished: &mut Vec<Finished>) {
         let mut inside = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
         // Relaxed: it changes only under the lock; `has_any` alone reads it without.
-        self.has.store(false, Ordering::Relaxed);
+        self.is_filled.store(false, Ordering::Relaxed);
         finished.append(&mut inside);
     }
 

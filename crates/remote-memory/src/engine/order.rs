@@ -49,15 +49,15 @@ impl Stripes {
         }
     }
 
-    /// Lists a range, which must not be empty. First calls `near` with each range that may overlap it, for some more
+    /// Lists a range, which must not be empty. First calls `on_near` with each range that may overlap it, for some more
     /// than once.
     #[inline]
-    pub fn insert(&mut self, key: u32, range: &Range<u64>, mut near: impl FnMut(u32)) {
+    pub fn insert(&mut self, key: u32, range: &Range<u64>, mut on_near: impl FnMut(u32)) {
         let stripes = stripes(range);
         if stripes.end - stripes.start > 1 || !self.wide.is_empty() {
-            return self.insert_long(key, stripes, &mut near);
+            return self.insert_long(key, stripes, &mut on_near);
         }
-        self.add(key, key as usize, stripes.start, &mut near);
+        self.add(key, key as usize, stripes.start, &mut on_near);
     }
 
     /// Lists a key in a stripe, using this node.
@@ -86,12 +86,12 @@ impl Stripes {
         let first = stripes.start;
         for stripe in stripes {
             // The first stripe uses the node that belongs to the key.
-            let node = if stripe == first { key as usize } else { self.spare() };
+            let node = if stripe == first { key as usize } else { self.spare_node() };
             self.add(key, node, stripe, near);
         }
     }
 
-    fn spare(&mut self) -> usize {
+    fn spare_node(&mut self) -> usize {
         let place = self.free;
         if place == NONE {
             self.nodes.push(Node { key: NONE, next: NONE });

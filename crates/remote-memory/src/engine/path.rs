@@ -5,7 +5,7 @@ use sinew_fabric::verbs::{GATHER_MAX, Scatter, Slice};
 use sinew_fabric::{Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
 
-use super::error::Why;
+use super::error::FailureCause;
 
 /// Limits of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Done {
     /// The id with which it was pushed.
     pub id: u32,
     /// The failure, if any.
-    pub error: Option<Box<Why>>,
+    pub error: Option<Box<FailureCause>>,
     /// The buffers of a read, in order.
     pub targets: Scatter,
 }
@@ -110,12 +110,12 @@ pub trait Path: Readiness {
     /// Starts the operations pushed.
     fn ring(&mut self);
 
-    /// Passes each finished operation to `over`. Never blocks. Returns whether there was anything to do.
-    fn poll(&mut self, over: &mut impl FnMut(Done)) -> bool;
+    /// Passes each finished operation to `completed`. Never blocks. Returns whether there was anything to do.
+    fn poll(&mut self, completed: &mut impl FnMut(Done)) -> bool;
 
     /// The error that broke the path, if any. [`Self::poll`] soon reports everything in flight as over, and what is
     /// pushed from then on fails.
-    fn error(&self) -> Option<&Why>;
+    fn error(&self) -> Option<&FailureCause>;
 
     /// Breaks the path from this side. What is in flight does nothing more to the donor's memory, as far as the device
     /// can ensure it, and is reported by the next [`Self::poll`] where that is possible.

@@ -8,7 +8,7 @@ use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{CallError, CallOptions, Cause, Completion, Endpoint, SessionEvent, SessionId};
 
 use super::donating::{ACCESS, ANSWER_HEAD_LEN, HEAD_LEN, OP_LEN, Refusal};
-use super::error::Why;
+use super::error::FailureCause;
 use super::path::{Done, Limits, Path, PathJob};
 
 /// Limits of a path by calls.
@@ -37,7 +37,7 @@ struct Part {
 
 /// A call in flight, or a free place for one.
 #[derive(Default)]
-struct Calling {
+struct CallInFlight {
     parts: Vec<Part>,
     tries: u32,
 }
@@ -58,22 +58,22 @@ pub struct RpcPath<E: Endpoint> {
     request_len: usize,
     answer_len: usize,
     /// Whether the chain was rung, but found no memory for its call: it goes out when some is free.
-    is_held: bool,
+    awaits_memory: bool,
     /// An operation that was pushed, but did not fit into the chain that is held.
-    behind: Option<(u32, PathJob)>,
-    calls: Vec<Calling>,
+    next_job: Option<(u32, PathJob)>,
+    calls: Vec<CallInFlight>,
     free: Vec<u32>,
     /// Buffers of finished calls.
     idle: Vec<(MessageBuffer, MessageBuffer)>,
     /// Calls to be repeated.
-    again: Vec<(u64, MessageBuffer, MessageBuffer)>,
+    to_repeat: Vec<(u64, MessageBuffer, MessageBuffer)>,
     /// Operations that have finished, but are not reported yet.
-    over: Vec<Done>,
-    error: Option<Why>,
+    completed: Vec<Done>,
+    error: Option<FailureCause>,
 }
 
 impl<E: Endpoint> RpcPath<E> {
-    /// Makes a path over this session, to the donor's range with this [key](super::Ranges::give).
+    /// Makes a path over this session, to the donor's range with this [key](super::Ranges::offer).
     pub fn new(rpc: E, session: SessionId, key: u64, config: &RpcPathConfig) -> Self {
         Self { is_open: true, ..Self::connecting(rpc, session, key, config) }
     }
@@ -95,13 +95,13 @@ impl<E: Endpoint> RpcPath<E> {
             chain: Vec::with_capacity(depth),
             request_len: HEAD_LEN,
             answer_len: ANSWER_HEAD_LEN,
-            is_held: false,
-            behind: None,
+            awaits_memory: false,
+            next_job: None,
             calls: Vec::new(),
             free: Vec::new(),
             idle: Vec::new(),
-            again: Vec::new(),
-            over: Vec::with_capacity(depth),
+            to_repeat: Vec::new(),
+            completed: Vec::with_capacity(depth),
             error: None,
         }
     }
@@ -135,12 +135,12 @@ impl<E: Endpoint> RpcPath<E> {
             buffers = self.buffers();
         }
         let in_flight = self.calls.len() - self.free.len();
-        self.is_held = buffers.is_err() && in_flight > 0 && self.error.is_none();
-        if self.is_held {
+        self.awaits_memory = buffers.is_err() && in_flight > 0 && self.error.is_none();
+        if self.awaits_memory {
             return;
         }
         let place = self.free.pop().unwrap_or_else(|| {
-            self.calls.push(Calling::default());
+            self.calls.push(CallInFlight::default());
             self.calls.len() as u32 - 1
         });
         let calling = &mut self.calls[place as usize];
@@ -152,7 +152,7 @@ impl<E: Endpoint> RpcPath<E> {
             }
             Err(error) => {
                 calling.parts.extend(self.chain.drain(..).map(|(id, job)| part_of(id, job)));
-                Err(Why::from(error))
+                Err(FailureCause::from(error))
             }
         };
         (self.request_len, self.answer_len) = (HEAD_LEN, ANSWER_HEAD_LEN);
@@ -165,22 +165,22 @@ impl<E: Endpoint> RpcPath<E> {
     fn enqueue(&mut self, place: u64, request: MessageBuffer, answer: MessageBuffer) {
         let options = CallOptions::tag(place);
         if let Err(rejected) = self.rpc.enqueue_request(self.session, ACCESS, request, answer, options) {
-            let why = Why::Call(rejected.error.to_string());
+            let why = FailureCause::Call(rejected.error.to_string());
             self.idle.push((rejected.request, rejected.response));
             self.refuse(place as u32, &why);
         }
     }
 
     /// Reports the operations of a call that could not be made as failed.
-    fn refuse(&mut self, place: u32, why: &Why) {
+    fn refuse(&mut self, place: u32, why: &FailureCause) {
         for Part { id, targets, .. } in self.calls[place as usize].parts.drain(..) {
-            self.over.push(Done { id, error: Some(Box::new(why.clone())), targets });
+            self.completed.push(Done { id, error: Some(Box::new(why.clone())), targets });
         }
         self.free.push(place);
         self.fail(why.clone());
     }
 
-    fn land(&mut self, completion: Completion) {
+    fn complete(&mut self, completion: Completion) {
         let Completion { tag, result, request, response, .. } = completion;
         let Some(calling) = self.calls.get_mut(tag as usize).filter(|calling| !calling.parts.is_empty()) else {
             return;
@@ -188,10 +188,10 @@ impl<E: Endpoint> RpcPath<E> {
         let is_busy = matches!(&result, Err(CallError { cause: Cause::ServerBusy, .. }));
         if is_busy && calling.tries < self.busy_tries && self.error.is_none() {
             calling.tries += 1;
-            return self.again.push((tag, request, response));
+            return self.to_repeat.push((tag, request, response));
         }
         let why = match result {
-            Err(error) => Some(Why::Call(error.to_string())),
+            Err(error) => Some(FailureCause::Call(error.to_string())),
             Ok(()) => check_answer(&response, &calling.parts),
         };
         let mut bytes = response.get(ANSWER_HEAD_LEN..).unwrap_or(&[]);
@@ -201,7 +201,7 @@ impl<E: Endpoint> RpcPath<E> {
                 bytes = rest;
                 scatter(mine, &mut targets);
             }
-            self.over.push(Done { id, error: why.clone().map(Box::new), targets });
+            self.completed.push(Done { id, error: why.clone().map(Box::new), targets });
         }
         self.free.push(tag as u32);
         self.idle.push((request, response));
@@ -212,12 +212,12 @@ impl<E: Endpoint> RpcPath<E> {
 
     /// Makes the call that found no memory before. Returns false if there is still none.
     #[inline(never)]
-    fn go_on(&mut self) -> bool {
+    fn continue_calls(&mut self) -> bool {
         self.make_call();
-        if self.is_held {
+        if self.awaits_memory {
             return false;
         }
-        if let Some((id, job)) = self.behind.take() {
+        if let Some((id, job)) = self.next_job.take() {
             self.room += 1;
             self.push(id, job);
             self.make_call();
@@ -226,21 +226,21 @@ impl<E: Endpoint> RpcPath<E> {
     }
 
     /// Handles an event of the session. Once it is connected, its failure also shows in its calls.
-    fn hear(&mut self, event: &SessionEvent) {
+    fn handle_event(&mut self, event: &SessionEvent) {
         if event.session() != self.session {
             return;
         }
         match event {
             SessionEvent::Connected(_) => self.is_open = true,
-            SessionEvent::ConnectFailed { error, .. } => self.fail(Why::Call(error.to_string())),
-            SessionEvent::Lost { cause, .. } => self.fail(Why::Call(cause.to_string())),
-            SessionEvent::Disconnected(_) => self.fail(Why::Call("its session has ended".into())),
+            SessionEvent::ConnectFailed { error, .. } => self.fail(FailureCause::Call(error.to_string())),
+            SessionEvent::Lost { cause, .. } => self.fail(FailureCause::Call(cause.to_string())),
+            SessionEvent::Disconnected(_) => self.fail(FailureCause::Call("its session has ended".into())),
         }
     }
 
     /// Breaks the path. Giving up the session completes what is in flight.
     #[inline(never)]
-    fn fail(&mut self, why: Why) {
+    fn fail(&mut self, why: FailureCause) {
         if self.error.is_none() {
             self.error = Some(why);
             self.rpc.disconnect(self.session);
@@ -283,17 +283,17 @@ fn write_request(request: &mut [u8], key: u64, chain: &mut Vec<(u32, PathJob)>, 
 }
 
 /// Returns what is wrong with an answer, if anything.
-fn check_answer(answer: &[u8], parts: &[Part]) -> Option<Why> {
+fn check_answer(answer: &[u8], parts: &[Part]) -> Option<FailureCause> {
     let Some((code, bytes)) = answer.split_first_chunk::<ANSWER_HEAD_LEN>() else {
-        return Some(Why::Call(format!("it answered {} bytes, which mean nothing", answer.len())));
+        return Some(FailureCause::Call(format!("it answered {} bytes, which mean nothing", answer.len())));
     };
     let code = u32::from_le_bytes(*code);
     if let Some(refusal) = Refusal::from_code(code) {
-        return Some(Why::Call(refusal.to_string()));
+        return Some(FailureCause::Call(refusal.to_string()));
     }
     let asked: usize = parts.iter().filter(|part| !part.targets.is_empty()).map(|part| part.len).sum();
     let is_good = code == 0 && bytes.len() == asked;
-    (!is_good).then(|| Why::Call(format!("it answered {code} and {} bytes for {asked}", bytes.len())))
+    (!is_good).then(|| FailureCause::Call(format!("it answered {code} and {} bytes for {asked}", bytes.len())))
 }
 
 fn scatter(mut bytes: &[u8], targets: &mut Scatter) {
@@ -310,7 +310,7 @@ impl<E: Endpoint> Readiness for RpcPath<E> {
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
-        if !self.over.is_empty() || !self.again.is_empty() {
+        if !self.completed.is_empty() || !self.to_repeat.is_empty() {
             return Ok(Armed::Ready);
         }
         let armed = self.rpc.arm()?;
@@ -340,7 +340,7 @@ impl<E: Endpoint> Path for RpcPath<E> {
     }
 
     fn room(&self) -> usize {
-        if self.is_open && !self.is_held { self.room } else { 0 }
+        if self.is_open && !self.awaits_memory { self.room } else { 0 }
     }
 
     fn push(&mut self, id: u32, job: PathJob) {
@@ -353,8 +353,8 @@ impl<E: Endpoint> Path for RpcPath<E> {
             self.make_call();
         }
         self.room -= 1;
-        if self.is_held {
-            self.behind = Some((id, job));
+        if self.awaits_memory {
+            self.next_job = Some((id, job));
             return;
         }
         self.request_len += OP_LEN + request;
@@ -369,30 +369,30 @@ impl<E: Endpoint> Path for RpcPath<E> {
     fn poll(&mut self, over: &mut impl FnMut(Done)) -> bool {
         let mut busy = self.rpc.turn();
         while let Some(completion) = self.rpc.poll_completion() {
-            self.land(completion);
+            self.complete(completion);
         }
         while let Some(event) = self.rpc.poll_event() {
             busy = true;
-            self.hear(&event);
+            self.handle_event(&event);
         }
-        if self.is_held {
-            busy |= self.go_on();
+        if self.awaits_memory {
+            busy |= self.continue_calls();
         }
-        busy |= !self.again.is_empty() || !self.over.is_empty();
-        for (place, request, answer) in std::mem::take(&mut self.again) {
+        busy |= !self.to_repeat.is_empty() || !self.completed.is_empty();
+        for (place, request, answer) in std::mem::take(&mut self.to_repeat) {
             self.enqueue(place, request, answer);
         }
-        self.room += self.over.len();
-        self.over.drain(..).for_each(over);
+        self.room += self.completed.len();
+        self.completed.drain(..).for_each(over);
         busy
     }
 
-    fn error(&self) -> Option<&Why> {
+    fn error(&self) -> Option<&FailureCause> {
         self.error.as_ref()
     }
 
     fn close(&mut self) {
-        self.fail(Why::Dropped);
+        self.fail(FailureCause::Dropped);
     }
 
     fn waker(&self) -> Waker {

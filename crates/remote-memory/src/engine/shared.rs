@@ -82,8 +82,8 @@ impl Shared {
     }
 
     /// Unfinished requests.
-    pub fn live(&self) -> usize {
-        self.lock().live()
+    pub fn unfinished(&self) -> usize {
+        self.lock().unfinished()
     }
 
     #[inline]

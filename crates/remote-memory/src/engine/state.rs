@@ -27,14 +27,14 @@ pub(super) enum Buffer {
 
 /// A request that an engine has taken.
 #[derive(Debug)]
-pub(super) struct Carried {
+pub(super) struct TakenRequest {
     pub key: u32,
     pub start: u64,
     pub len: usize,
     pub buffer: Buffer,
 }
 
-impl Carried {
+impl TakenRequest {
     pub fn end(&self) -> u64 {
         self.start + self.len as u64
     }
@@ -71,7 +71,7 @@ struct Entry {
 pub(super) struct State {
     entries: Vec<Entry>,
     free: u32,
-    live: usize,
+    unfinished: usize,
     stripes: Stripes,
     /// Whether the lone request is not listed in the stripes. It is left out as long as there is no other to compare it
     /// with.
@@ -85,7 +85,7 @@ pub(super) struct State {
     learns: bool,
     engines: Vec<Option<Arc<Inbox>>>,
     /// Engines whose path to the donor works.
-    pub able: usize,
+    pub working_engines: usize,
     pub stats: EngineStats,
 }
 
@@ -107,7 +107,7 @@ impl State {
                 entries
             },
             free: NONE,
-            live: 0,
+            unfinished: 0,
             stripes: Stripes::new(depth + 1),
             is_hidden: false,
             first: NONE,
@@ -118,14 +118,14 @@ impl State {
             learns: admission.learns(),
             admission,
             engines: Vec::new(),
-            able: 0,
+            working_engines: 0,
             stats: EngineStats::default(),
         }
     }
 
     /// Unfinished requests.
-    pub fn live(&self) -> usize {
-        self.live
+    pub fn unfinished(&self) -> usize {
+        self.unfinished
     }
 
     /// Requests in the queue, which only the window can hold back.
@@ -142,8 +142,8 @@ impl State {
     }
 
     /// Whether there are requests, but no engine whose path works.
-    pub fn is_deserted(&self) -> bool {
-        self.able == 0 && self.live > 0
+    pub fn has_no_engine(&self) -> bool {
+        self.working_engines == 0 && self.unfinished > 0
     }
 
     /// Whether an engine could take a request now.
@@ -157,7 +157,7 @@ impl State {
     }
 
     pub fn join(&mut self, inbox: Arc<Inbox>) -> u32 {
-        self.able += 1;
+        self.working_engines += 1;
         // Places are never reused, so a result for an engine that has left goes to no other.
         self.engines.push(Some(inbox));
         self.engines.len() as u32 - 1
@@ -181,7 +181,7 @@ impl State {
     /// Takes a request that found no other, which its engine posts at once. It must not be empty, and must lie in the
     /// donor's memory.
     #[inline]
-    pub fn take_lone(&mut self, owner: u32, Request { tag, op }: Request) -> Carried {
+    pub fn take_lone(&mut self, owner: u32, Request { tag, op }: Request) -> TakenRequest {
         let (start, len) = (op.at(), op.len());
         let (is_write, buffer) = match op {
             Op::Read { target, .. } => (false, Buffer::Target(target)),
@@ -189,14 +189,14 @@ impl State {
         };
         *(if is_write { &mut self.stats.writes } else { &mut self.stats.reads }) += 1;
         self.stats.bytes += len as u64;
-        self.taken(1);
-        self.live = 1;
+        self.count_taken(1);
+        self.unfinished = 1;
         self.is_hidden = true;
         self.in_flight_bytes = len as u64;
         let entry = &mut self.entries[LONE as usize];
         entry.range = start..start + len as u64;
         (entry.is_write, entry.owner, entry.tag) = (is_write, owner, tag);
-        Carried { key: LONE, start, len, buffer }
+        TakenRequest { key: LONE, start, len, buffer }
     }
 
     /// Ends the lone request, which was posted and succeeded, and returns its tag. `None` if others were submitted
@@ -209,7 +209,7 @@ impl State {
         if self.learns {
             self.learn(self.in_flight_bytes, posted_ns, now_ns);
         }
-        (self.is_hidden, self.live, self.in_flight_bytes) = (false, 0, 0);
+        (self.is_hidden, self.unfinished, self.in_flight_bytes) = (false, 0, 0);
         Some(self.entries[LONE as usize].tag)
     }
 
@@ -221,15 +221,15 @@ impl State {
 
     /// Lists the lone request in the stripes, because there are others to compare it with now.
     #[inline(never)]
-    fn show_lone(&mut self) {
+    fn list_lone(&mut self) {
         self.is_hidden = false;
         self.stripes.insert(LONE, &self.entries[LONE as usize].range, |_| {});
     }
 
     /// Frees the place of a finished request.
     #[inline]
-    fn forget(&mut self, key: u32) {
-        self.live -= 1;
+    fn free_entry(&mut self, key: u32) {
+        self.unfinished -= 1;
         let entry = &mut self.entries[key as usize];
         if key == LONE {
             // The place is kept for the next lone request.
@@ -254,12 +254,12 @@ impl State {
             Op::Write { source, .. } => (true, Buffer::Source(source)),
         };
         if self.is_hidden {
-            self.show_lone();
+            self.list_lone();
         }
         let range = start..start + len;
         *(if is_write { &mut self.stats.writes } else { &mut self.stats.reads }) += 1;
         self.stats.bytes += len;
-        self.live += 1;
+        self.unfinished += 1;
         let key = self.free;
         let key = match self.entries.get_mut(key as usize) {
             Some(entry) => {
@@ -321,7 +321,7 @@ impl State {
 
     /// Takes the first request in the queue, if there is one and the window admits it.
     #[inline]
-    pub fn take_first(&mut self) -> Option<Carried> {
+    pub fn take_first(&mut self) -> Option<TakenRequest> {
         let key = self.first;
         let (in_flight, window) = (self.in_flight_bytes, self.window_bytes);
         let entry = self.entries.get_mut(key as usize)?;
@@ -334,7 +334,7 @@ impl State {
         self.first = entry.next;
         self.queued -= 1;
         let buffer = std::mem::replace(&mut entry.buffer, Buffer::None);
-        Some(Carried { key, start, len: len as usize, buffer })
+        Some(TakenRequest { key, start, len: len as usize, buffer })
     }
 
     #[inline(never)]
@@ -348,15 +348,15 @@ impl State {
 
     /// Records how many requests were taken together.
     #[inline]
-    pub fn taken(&mut self, count: u64) {
+    pub fn count_taken(&mut self, count: u64) {
         if count > self.stats.largest_batch {
             self.stats.largest_batch = count;
         }
     }
 
     /// Puts a request that was taken, but not posted, back at the head of the queue.
-    pub fn give_back(&mut self, carried: Carried) {
-        let Carried { key, len, buffer, .. } = carried;
+    pub fn give_back(&mut self, carried: TakenRequest) {
+        let TakenRequest { key, len, buffer, .. } = carried;
         self.in_flight_bytes -= len as u64;
         self.entries[key as usize].buffer = buffer;
         self.entries[key as usize].next = self.first;
@@ -370,22 +370,22 @@ impl State {
     /// Ends a request that was taken, and queues those that waited for it alone. `times` holds when it was posted and
     /// the time now, in ns, if it succeeded. Returns its owner and its tag.
     #[inline]
-    pub fn over(&mut self, key: u32, times: Option<(u64, u64)>) -> (u32, u64) {
+    pub fn complete(&mut self, key: u32, times: Option<(u64, u64)>) -> (u32, u64) {
         let entry = &self.entries[key as usize];
         let len = entry.range.end - entry.range.start;
         self.in_flight_bytes -= len;
-        let whose = (entry.owner, entry.tag);
-        let is_awaited = !entry.dependents.is_empty();
+        let owner_and_tag = (entry.owner, entry.tag);
+        let has_dependents = !entry.dependents.is_empty();
         if self.learns
             && let Some((posted_ns, now_ns)) = times
         {
             self.learn(len, posted_ns, now_ns);
         }
-        self.forget(key);
-        if is_awaited {
+        self.free_entry(key);
+        if has_dependents {
             self.release(key);
         }
-        whose
+        owner_and_tag
     }
 
     #[inline(never)]
@@ -416,7 +416,7 @@ impl State {
             };
             ended.push((entry.owner, finish(entry.tag, target)));
             entry.blockers = 0;
-            self.forget(key);
+            self.free_entry(key);
         }
         (self.first, self.last, self.queued) = (NONE, NONE, 0);
         self.stats.failed += ended.len() as u64;

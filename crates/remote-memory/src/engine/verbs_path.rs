@@ -10,9 +10,9 @@ use sinew_fabric::verbs::{
 use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 use sinew_mem::{AllocError, Arena, BufferPlace, MessageBuffer};
 
-use super::error::Why;
+use super::error::FailureCause;
 use super::path::{Done, Limits, Path, PathJob};
-use super::registering::{Cache, Registering, RegistrationStats, Room};
+use super::registration::{CacheLimits, RegistrationCache, RegistrationPolicy, RegistrationStats};
 
 type ThreadOf<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
 type CqOf<D> = <ThreadOf<D> as ThreadDomain>::Cq;
@@ -32,7 +32,7 @@ pub struct VerbsPathConfig {
     /// Pieces of an operation, at most, unless the device's limit is lower.
     pub pieces_max: usize,
     /// Treatment of requests whose memory is not in the path's arenas.
-    pub registering: Registering,
+    pub registration: RegistrationPolicy,
     /// Buffers outside the arenas that are registered at a time, at most. To make room, the least recently used one
     /// that is not in flight is evicted.
     pub registrations_max: usize,
@@ -46,7 +46,7 @@ impl Default for VerbsPathConfig {
             queue_pairs: 4,
             depth: 128,
             pieces_max: usize::MAX,
-            registering: Registering::default(),
+            registration: RegistrationPolicy::default(),
             registrations_max: 256,
             registered_bytes_max: 1 << 30,
         }
@@ -65,7 +65,7 @@ impl VerbsPathConfig {
     }
 }
 
-struct Lane<Q> {
+struct QpLane<Q> {
     qp: Q,
     in_flight: usize,
 }
@@ -75,7 +75,7 @@ struct Lane<Q> {
 /// Each chain goes to one queue pair, the one with the fewest operations in flight, as far as that has room. An
 /// operation that fails breaks the whole path.
 pub struct VerbsPath<D: Device> {
-    lanes: Vec<Lane<QpOf<D>>>,
+    lanes: Vec<QpLane<QpOf<D>>>,
     cq: CqOf<D>,
     /// Keeps the thread domain alive for the queues.
     _thread: ThreadOf<D>,
@@ -92,16 +92,16 @@ pub struct VerbsPath<D: Device> {
     /// Operations that no queue pair accepted.
     refused: Vec<Done>,
     /// Failure of an operation that was just polled.
-    found: Option<Why>,
-    error: Option<Why>,
+    first_error: Option<FailureCause>,
+    error: Option<FailureCause>,
     /// Length from which on a request's memory is registered, in bytes.
     registers_from: usize,
     /// Whether a registration was asked for since the last doorbell.
-    has_asked: Cell<bool>,
+    uses_registrations: Cell<bool>,
     /// Operations in flight that hold registrations.
     with_registrations: usize,
     // Dropped after the queue pairs, which by then no longer use the memory.
-    registrations: RefCell<Cache<D::Domain>>,
+    registrations: RefCell<RegistrationCache<D::Domain>>,
 }
 
 impl<D: Device> VerbsPath<D> {
@@ -124,7 +124,7 @@ impl<D: Device> VerbsPath<D> {
         let cq = thread.completion_queue(lanes * (qp_config.send_depth + qp_config.receive_depth))?;
         let lane = |_| {
             let qp = thread.queue_pair(&qp_config, &cq, &cq)?;
-            Ok(Lane { qp, in_flight: 0 })
+            Ok(QpLane { qp, in_flight: 0 })
         };
         let lanes = (0..lanes).map(lane).collect::<Result<Vec<_>, VerbsError>>()?;
         let depth = lanes.len() * qp_config.send_depth;
@@ -141,14 +141,14 @@ impl<D: Device> VerbsPath<D> {
             room: depth,
             completions: Vec::with_capacity(POLL_MAX),
             refused: Vec::new(),
-            found: None,
+            first_error: None,
             error: None,
-            registers_from: config.registering.least().unwrap_or(usize::MAX),
-            has_asked: Cell::new(false),
+            registers_from: config.registration.threshold().unwrap_or(usize::MAX),
+            uses_registrations: Cell::new(false),
             with_registrations: 0,
-            registrations: RefCell::new(Cache::new(
+            registrations: RefCell::new(RegistrationCache::new(
                 domain.clone(),
-                Room { count: config.registrations_max, bytes: config.registered_bytes_max },
+                CacheLimits { count: config.registrations_max, bytes: config.registered_bytes_max },
             )),
         })
     }
@@ -188,7 +188,7 @@ impl<D: Device> VerbsPath<D> {
     }
 
     #[inline]
-    fn is_ours(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
+    fn is_own_memory(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
         self.arenas.iter().any(is_from)
     }
 
@@ -199,46 +199,46 @@ impl<D: Device> VerbsPath<D> {
         if len < self.registers_from || self.registers_from == usize::MAX {
             return false;
         }
-        self.has_asked.set(true);
-        self.registrations.borrow_mut().has(contents.as_ptr().addr(), contents.len(), place)
+        self.uses_registrations.set(true);
+        self.registrations.borrow_mut().ensure_registered(contents.as_ptr().addr(), contents.len(), place)
     }
 
     /// Keeps the registrations of an operation's buffers until the operation has finished.
     #[inline(never)]
-    fn keep(&mut self, id: u32, operation: &Operation<'_>) {
+    fn hold_registrations(&mut self, id: u32, operation: &Operation<'_>) {
         let registrations = self.registrations.get_mut();
         match operation {
             Operation::Read { target, .. } => {
-                registrations.fly(id, target.iter().map(|buffer| buffer.as_ptr().addr()));
+                registrations.hold(id, target.iter().map(|buffer| buffer.as_ptr().addr()));
             }
             Operation::Write { source: Source::Gather(pieces), .. } => {
-                registrations.fly(id, pieces.iter().map(|piece| piece.buffer.as_ptr().addr()));
+                registrations.hold(id, pieces.iter().map(|piece| piece.buffer.as_ptr().addr()));
             }
             _ => {}
         }
-        self.with_registrations = registrations.flying();
+        self.with_registrations = registrations.ops_in_flight();
     }
 
     #[inline(never)]
-    fn let_go(&mut self, id: u32) {
+    fn release_registrations(&mut self, id: u32) {
         let registrations = self.registrations.get_mut();
-        registrations.land(id);
-        self.with_registrations = registrations.flying();
+        registrations.release(id);
+        self.with_registrations = registrations.ops_in_flight();
     }
 
-    /// Pushes the operation that `of` makes for the donor's memory from `at` on.
+    /// Pushes the operation that `make_operation` makes for the donor's memory from `at` on.
     #[inline(always)]
-    fn push_operation<'a>(&mut self, id: u32, at: u64, of: impl FnOnce(RemoteMemory) -> Operation<'a>) {
+    fn push_operation<'a>(&mut self, id: u32, at: u64, make_operation: impl FnOnce(RemoteMemory) -> Operation<'a>) {
         if self.lanes[self.current].in_flight >= self.lane_depth {
-            self.choose();
+            self.choose_lane();
         }
         let Some(remote) = self.remote.at(at) else {
-            let targets = of(self.remote).into_targets();
-            return self.refuse(id, Why::Status(Status::RemoteAccess), targets);
+            let targets = make_operation(self.remote).into_targets();
+            return self.refuse(id, FailureCause::Status(Status::RemoteAccess), targets);
         };
-        let operation = of(remote);
-        if self.has_asked.get() {
-            self.keep(id, &operation);
+        let operation = make_operation(remote);
+        if self.uses_registrations.get() {
+            self.hold_registrations(id, &operation);
         }
         let lane = &mut self.lanes[self.current];
         let number = (self.current as u64) << 32 | u64::from(id);
@@ -253,14 +253,14 @@ impl<D: Device> VerbsPath<D> {
     }
 
     #[inline(never)]
-    fn refuse(&mut self, id: u32, why: Why, targets: Scatter) {
-        self.let_go(id);
+    fn refuse(&mut self, id: u32, why: FailureCause, targets: Scatter) {
+        self.release_registrations(id);
         self.refused.push(Done { id, error: Some(Box::new(why)), targets });
     }
 
     /// Switches to the queue pair with the fewest operations in flight.
     #[inline(never)]
-    fn choose(&mut self) {
+    fn choose_lane(&mut self) {
         if std::mem::take(&mut self.has_pushed) {
             self.lanes[self.current].qp.doorbell();
         }
@@ -270,25 +270,25 @@ impl<D: Device> VerbsPath<D> {
 
     /// Records how an operation failed.
     #[inline(never)]
-    fn found(&mut self, status: Status) -> Option<Box<Why>> {
+    fn record_error(&mut self, status: Status) -> Option<Box<FailureCause>> {
         // Operations after the one that failed are flushed.
-        if self.found.is_none() || status != Status::Flushed {
-            self.found = Some(status.into());
+        if self.first_error.is_none() || status != Status::Flushed {
+            self.first_error = Some(status.into());
         }
         Some(Box::new(status.into()))
     }
 
     #[inline(never)]
-    fn tell_refused(&mut self, over: &mut impl FnMut(Done)) {
+    fn deliver_refused(&mut self, completed: &mut impl FnMut(Done)) {
         for done in self.refused.drain(..) {
-            self.found = self.found.take().or_else(|| done.error.as_deref().cloned());
-            over(done);
+            self.first_error = self.first_error.take().or_else(|| done.error.as_deref().cloned());
+            completed(done);
         }
     }
 
     /// Breaks the path after a failure. The other queue pairs go to error too, so that everything in flight ends soon.
     #[inline(never)]
-    fn fail(&mut self, why: Why) {
+    fn fail(&mut self, why: FailureCause) {
         if self.error.is_none() {
             self.error = Some(why);
             for lane in &mut self.lanes {
@@ -323,12 +323,12 @@ impl<D: Device> Path for VerbsPath<D> {
 
     #[inline]
     fn takes_target(&self, target: &MessageBuffer) -> bool {
-        self.is_ours(|arena| target.is_from(arena)) || self.registers(target.len(), target, || target.place())
+        self.is_own_memory(|arena| target.is_from(arena)) || self.registers(target.len(), target, || target.place())
     }
 
     #[inline]
     fn takes_source(&self, source: &Slice) -> bool {
-        self.is_ours(|arena| source.buffer.is_from(arena))
+        self.is_own_memory(|arena| source.buffer.is_from(arena))
             || self.registers(source.len, &source.buffer, || source.buffer.place())
     }
 
@@ -369,7 +369,7 @@ impl<D: Device> Path for VerbsPath<D> {
         if std::mem::take(&mut self.has_pushed) {
             self.lanes[self.current].qp.doorbell();
         }
-        if self.has_asked.take() {
+        if self.uses_registrations.take() {
             self.registrations.get_mut().next_round();
         }
         self.current = if self.current + 1 < self.lanes.len() { self.current + 1 } else { 0 };
@@ -390,27 +390,27 @@ impl<D: Device> Path for VerbsPath<D> {
             self.room += 1;
             self.lanes[(id >> 32) as usize].in_flight -= 1;
             if self.with_registrations > 0 {
-                self.let_go(id as u32);
+                self.release_registrations(id as u32);
             }
-            let error = if status.is_success() { None } else { self.found(status) };
+            let error = if status.is_success() { None } else { self.record_error(status) };
             over(Done { id: id as u32, error, targets: buffers });
         }
         if !self.refused.is_empty() {
-            self.tell_refused(over);
+            self.deliver_refused(over);
         }
-        if let Some(why) = self.found.take() {
+        if let Some(why) = self.first_error.take() {
             self.fail(why);
         }
         busy
     }
 
     #[inline]
-    fn error(&self) -> Option<&Why> {
+    fn error(&self) -> Option<&FailureCause> {
         self.error.as_ref()
     }
 
     fn close(&mut self) {
-        self.fail(Why::Dropped);
+        self.fail(FailureCause::Dropped);
     }
 
     fn waker(&self) -> Waker {
@@ -419,13 +419,13 @@ impl<D: Device> Path for VerbsPath<D> {
 }
 
 /// A donor's side of a [`VerbsPath`]: queue pairs that need no attention.
-pub struct Lending<D: Device> {
+pub struct DonorQueuePairs<D: Device> {
     qps: Vec<QpOf<D>>,
     _cq: CqOf<D>,
     _thread: ThreadOf<D>,
 }
 
-impl<D: Device> Lending<D> {
+impl<D: Device> DonorQueuePairs<D> {
     /// Makes queue pairs of the calling thread, connected to these of a path.
     ///
     /// # Errors

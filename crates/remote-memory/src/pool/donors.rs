@@ -9,9 +9,9 @@ use sinew_mem::Arena;
 use sinew_mem::atomic::Arc;
 use sinew_rpc::{Endpoint, SharedEndpoint};
 
-use super::approach::{Approach, Calls, Verbs};
+use super::access_method::{AccessMethod, Calls, Verbs};
 use super::config::PoolConfig;
-use super::reach::Reach;
+use super::donor_handle::DonorHandle;
 use super::watch::Watch;
 use crate::donor::Call;
 use crate::engine::{EngineStats, Op, RpcPathConfig};
@@ -23,15 +23,15 @@ pub type VerbsDonors<E, D> = Pool<E, Verbs<D>>;
 /// Donors whose memory is read and written by calls, over any fabric.
 pub type CallDonors<E> = Pool<SharedEndpoint<E>, Calls<E>>;
 
-/// Donors within [reach](Reach), one per lane.
-pub struct Pool<E: Endpoint, A: Approach> {
+/// Donors within [reach](DonorHandle), one per lane.
+pub struct Pool<E: Endpoint, A: AccessMethod> {
     ids: Vec<DonorId>,
-    lanes: Vec<Reach<E, A>>,
-    approach: Arc<A>,
+    lanes: Vec<DonorHandle<E, A>>,
+    access_method: Arc<A>,
     /// Whether each lane is the first of those that share its endpoint, which is armed once.
     arms_endpoint: Vec<bool>,
     watch: Watch,
-    watched_ways: Option<u32>,
+    watched_connections: Option<u32>,
 }
 
 impl<E: Endpoint, D: Device> Pool<E, Verbs<D>> {
@@ -49,7 +49,7 @@ impl<E: Endpoint, D: Device> Pool<E, Verbs<D>> {
         config: PoolConfig,
     ) -> Result<Self, VerbsError> {
         let approach = Arc::new(Verbs::new(device, arena_len, config.path)?);
-        Ok(Self::by(approach, donors, &config))
+        Ok(Self::with_access(approach, donors, &config))
     }
 }
 
@@ -68,32 +68,32 @@ impl<E: Endpoint> Pool<SharedEndpoint<E>, Calls<E>> {
         config: &PoolConfig,
     ) -> io::Result<Self> {
         let approach = Arc::new(Calls::new(rpc, arena_len, path)?);
-        Ok(Self::by(approach, donors.into_iter().map(|donor| (donor, rpc.share())), config))
+        Ok(Self::with_access(approach, donors.into_iter().map(|donor| (donor, rpc.share())), config))
     }
 }
 
-impl<E: Endpoint, A: Approach> Pool<E, A> {
+impl<E: Endpoint, A: AccessMethod> Pool<E, A> {
     /// Makes a pool of the donors at these addresses, each reached by an endpoint, or a
     /// [share](sinew_rpc::SharedEndpoint) of one.
-    pub fn by(approach: Arc<A>, donors: impl IntoIterator<Item = (Address, E)>, config: &PoolConfig) -> Self {
-        let lane = |(address, rpc)| Reach::new(address, rpc, &approach, config);
+    pub fn with_access(approach: Arc<A>, donors: impl IntoIterator<Item = (Address, E)>, config: &PoolConfig) -> Self {
+        let lane = |(address, rpc)| DonorHandle::new(address, rpc, &approach, config);
         let lanes: Vec<_> = donors.into_iter().map(lane).collect();
         let descriptors: Vec<_> =
             lanes.iter().map(|lane| lane.session_descriptor().map(|descriptor| descriptor.as_raw_fd())).collect();
         let arms_endpoint = (0..lanes.len()).map(|lane| !descriptors[..lane].contains(&descriptors[lane])).collect();
         Self {
-            ids: lanes.iter().map(Reach::id).collect(),
+            ids: lanes.iter().map(DonorHandle::id).collect(),
             lanes,
-            approach,
+            access_method: approach,
             arms_endpoint,
             watch: Watch::default(),
-            watched_ways: None,
+            watched_connections: None,
         }
     }
 
     /// Addresses of the donors, as they were given.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.lanes.iter().map(Reach::name)
+        self.lanes.iter().map(DonorHandle::name)
     }
 
     /// Counters of the engine of one donor; `None` if it has no engine yet.
@@ -103,24 +103,24 @@ impl<E: Endpoint, A: Approach> Pool<E, A> {
 }
 
 /// A thread can sleep on all donors at once, if their endpoints and the device allow it.
-impl<E: Endpoint, A: Approach> Readiness for Pool<E, A> {
+impl<E: Endpoint, A: AccessMethod> Readiness for Pool<E, A> {
     fn descriptor(&self) -> Option<Descriptor> {
         self.lanes.first()?.session_descriptor().and_then(|_| self.watch.descriptor())
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
-        let ways = self.lanes.iter().map(Reach::ways).fold(0, u32::wrapping_add);
-        if self.watched_ways != Some(ways) {
+        let connections_made = self.lanes.iter().map(DonorHandle::connections_made).fold(0, u32::wrapping_add);
+        if self.watched_connections != Some(connections_made) {
             for lane in &self.lanes {
                 self.watch.add(lane.session_descriptor())?;
                 lane.watch_engines(&self.watch)?;
             }
-            self.watched_ways = Some(ways);
+            self.watched_connections = Some(connections_made);
         }
         let mut all = Armed::Sleep { until_ns: None };
         for (lane, arms_endpoint) in self.lanes.iter_mut().zip(&self.arms_endpoint) {
             match (all, lane.arm_with(now_ns, *arms_endpoint)?) {
-                (Armed::Sleep { until_ns }, armed @ Armed::Sleep { .. }) => all = armed.by(until_ns),
+                (Armed::Sleep { until_ns }, armed @ Armed::Sleep { .. }) => all = armed.min_deadline(until_ns),
                 _ => {
                     self.disarm();
                     return Ok(Armed::Ready);
@@ -135,13 +135,13 @@ impl<E: Endpoint, A: Approach> Readiness for Pool<E, A> {
     }
 }
 
-impl<E: Endpoint, A: Approach> Donors for Pool<E, A> {
+impl<E: Endpoint, A: AccessMethod> Donors for Pool<E, A> {
     fn ids(&self) -> &[DonorId] {
         &self.ids
     }
 
     fn arena(&self) -> &Arena {
-        self.approach.arena()
+        self.access_method.arena()
     }
 
     fn call(&mut self, lane: usize, tag: u64, call: Call) {
@@ -157,7 +157,7 @@ impl<E: Endpoint, A: Approach> Donors for Pool<E, A> {
     }
 
     fn now_ns(&self) -> u64 {
-        self.lanes.first().map_or(0, Reach::now_ns)
+        self.lanes.first().map_or(0, DonorHandle::now_ns)
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) {

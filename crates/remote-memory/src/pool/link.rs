@@ -11,33 +11,33 @@ use crate::donor::{CONTROL, Key, Request, Response, Side};
 /// Tag of the link's own requests.
 const GREETING: u64 = u64::MAX;
 
-enum State {
+enum LinkState {
     Closed,
     Connecting,
     Greeting,
     Ready,
 }
 
-struct Waiting {
+struct WaitingCall {
     tag: u64,
     request: Request,
     until_ns: u64,
 }
 
 /// Result of a call: its tag, and the donor's response or the reason why there is none.
-pub(super) type Heard = (u64, Result<Response, String>);
+pub(super) type CallResult = (u64, Result<Response, String>);
 
 pub(super) struct Link<E: Endpoint> {
     rpc: E,
     address: Address,
     key: Option<Key>,
     timeout_ns: u64,
-    state: State,
+    state: LinkState,
     session: Option<SessionId>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingCall>,
     /// Calls without an answer yet.
-    open: usize,
-    heard: VecDeque<Heard>,
+    in_flight: usize,
+    results: VecDeque<CallResult>,
 }
 
 impl<E: Endpoint> Link<E> {
@@ -47,11 +47,11 @@ impl<E: Endpoint> Link<E> {
             address,
             key,
             timeout_ns,
-            state: State::Closed,
+            state: LinkState::Closed,
             session: None,
             waiting: VecDeque::new(),
-            open: 0,
-            heard: VecDeque::new(),
+            in_flight: 0,
+            results: VecDeque::new(),
         }
     }
 
@@ -69,28 +69,28 @@ impl<E: Endpoint> Link<E> {
     }
 
     pub fn call(&mut self, tag: u64, request: Request) {
-        self.open += 1;
+        self.in_flight += 1;
         let until_ns = self.rpc.now_ns() + self.timeout_ns;
-        self.waiting.push_back(Waiting { tag, request, until_ns });
+        self.waiting.push_back(WaitingCall { tag, request, until_ns });
     }
 
     /// Whether the link waits for something.
     pub fn is_waiting(&self) -> bool {
-        self.open > 0 || matches!(self.state, State::Connecting | State::Greeting)
+        self.in_flight > 0 || matches!(self.state, LinkState::Connecting | LinkState::Greeting)
     }
 
     /// Takes the result of a call.
-    pub fn next_heard(&mut self) -> Option<Heard> {
-        let heard = self.heard.pop_front()?;
-        self.open -= 1;
-        Some(heard)
+    pub fn next_result(&mut self) -> Option<CallResult> {
+        let result = self.results.pop_front()?;
+        self.in_flight -= 1;
+        Some(result)
     }
 
     pub fn turn(&mut self) -> bool {
         let mut busy = self.rpc.turn();
         while let Some(event) = self.rpc.poll_event() {
             busy = true;
-            self.hear_event(event);
+            self.handle_event(event);
         }
         while let Some(completion) = self.rpc.poll_completion() {
             busy = true;
@@ -99,31 +99,31 @@ impl<E: Endpoint> Link<E> {
                 Err(error) => Err(error.to_string()),
             };
             if completion.tag == GREETING {
-                self.greeted(response);
+                self.on_greeting_answer(response);
             } else {
-                self.answered(completion.tag, response);
+                self.on_answer(completion.tag, response);
             }
         }
-        busy | self.go_on()
+        busy | self.send_waiting()
     }
 
     /// Time at which the link next gives up a call, on the endpoint's clock; `Ready` if there is something to do now.
     pub fn next_step(&self) -> Armed {
-        let is_still = self.heard.is_empty() && matches!(self.state, State::Connecting | State::Greeting);
-        if is_still || self.heard.is_empty() && self.waiting.is_empty() {
+        let is_still = self.results.is_empty() && matches!(self.state, LinkState::Connecting | LinkState::Greeting);
+        if is_still || self.results.is_empty() && self.waiting.is_empty() {
             Armed::Sleep { until_ns: self.waiting.front().map(|waiting| waiting.until_ns) }
         } else {
             Armed::Ready
         }
     }
 
-    fn hear_event(&mut self, event: SessionEvent) {
+    fn handle_event(&mut self, event: SessionEvent) {
         if Some(event.session()) != self.session {
             return;
         }
         match event {
             SessionEvent::Connected(_) => {
-                self.state = State::Greeting;
+                self.state = LinkState::Greeting;
                 self.send(GREETING, &Request::Greet);
             }
             SessionEvent::ConnectFailed { error, .. } => self.close(&error.to_string()),
@@ -132,32 +132,32 @@ impl<E: Endpoint> Link<E> {
         }
     }
 
-    fn greeted(&mut self, response: Result<Response, String>) {
+    fn on_greeting_answer(&mut self, response: Result<Response, String>) {
         match (response, &self.key) {
-            (Ok(Response::Welcome), _) => self.state = State::Ready,
+            (Ok(Response::Welcome), _) => self.state = LinkState::Ready,
             (Ok(Response::Nonce(nonce)), Some(key)) => {
                 let proof = Request::Prove(key.proof(Side::Caller, None, &nonce));
                 self.send(GREETING, &proof);
             }
-            (Ok(Response::Nonce(_)), None) => self.hang_up("it wants a key, and none was given"),
-            (Ok(Response::Stranger), _) => self.hang_up("it has another key"),
-            (Ok(_), _) => self.hang_up("its answer makes no sense"),
-            (Err(why), _) => self.hang_up(&why),
+            (Ok(Response::Nonce(_)), None) => self.disconnect("it wants a key, and none was given"),
+            (Ok(Response::NotAdmitted), _) => self.disconnect("it has another key"),
+            (Ok(_), _) => self.disconnect("its answer makes no sense"),
+            (Err(why), _) => self.disconnect(&why),
         }
     }
 
-    fn answered(&mut self, tag: u64, response: Result<Response, String>) {
+    fn on_answer(&mut self, tag: u64, response: Result<Response, String>) {
         let response = match response {
-            Ok(Response::Stranger) => {
-                self.hang_up("it does not know us any more");
+            Ok(Response::NotAdmitted) => {
+                self.disconnect("it does not know us any more");
                 Err("it does not know us any more".to_owned())
             }
             other => other,
         };
-        self.heard.push_back((tag, response));
+        self.results.push_back((tag, response));
     }
 
-    fn hang_up(&mut self, why: &str) {
+    fn disconnect(&mut self, why: &str) {
         if let Some(session) = self.session {
             self.rpc.disconnect(session);
         }
@@ -165,9 +165,9 @@ impl<E: Endpoint> Link<E> {
     }
 
     fn close(&mut self, why: &str) {
-        (self.state, self.session) = (State::Closed, None);
-        for Waiting { tag, .. } in self.waiting.drain(..) {
-            self.heard.push_back((tag, Err(why.to_owned())));
+        (self.state, self.session) = (LinkState::Closed, None);
+        for WaitingCall { tag, .. } in self.waiting.drain(..) {
+            self.results.push_back((tag, Err(why.to_owned())));
         }
     }
 
@@ -186,28 +186,28 @@ impl<E: Endpoint> Link<E> {
                 }
             }
         };
-        if tag == GREETING { self.close(&error) } else { self.heard.push_back((tag, Err(error))) }
+        if tag == GREETING { self.close(&error) } else { self.results.push_back((tag, Err(error))) }
     }
 
     /// Gives up calls that are overdue, and sends the waiting ones, or connects first.
-    fn go_on(&mut self) -> bool {
+    fn send_waiting(&mut self) -> bool {
         let now_ns = self.rpc.now_ns();
         while self.waiting.front().is_some_and(|waiting| waiting.until_ns <= now_ns) {
-            if let Some(Waiting { tag, .. }) = self.waiting.pop_front() {
-                self.heard.push_back((tag, Err("it has not answered in time".to_owned())));
+            if let Some(WaitingCall { tag, .. }) = self.waiting.pop_front() {
+                self.results.push_back((tag, Err("it has not answered in time".to_owned())));
             }
         }
         if self.waiting.is_empty() {
             return false;
         }
         match self.state {
-            State::Closed => match self.rpc.begin_connect(&self.address.clone()) {
-                Ok(session) => (self.state, self.session) = (State::Connecting, Some(session)),
+            LinkState::Closed => match self.rpc.begin_connect(&self.address.clone()) {
+                Ok(session) => (self.state, self.session) = (LinkState::Connecting, Some(session)),
                 Err(error) => self.close(&error.to_string()),
             },
-            State::Connecting | State::Greeting => return false,
-            State::Ready => {
-                while let Some(Waiting { tag, request, .. }) = self.waiting.pop_front() {
+            LinkState::Connecting | LinkState::Greeting => return false,
+            LinkState::Ready => {
+                while let Some(WaitingCall { tag, request, .. }) = self.waiting.pop_front() {
                     self.send(tag, &request);
                 }
             }
@@ -225,7 +225,7 @@ impl<E: Endpoint> Readiness for Link<E> {
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         let Armed::Sleep { until_ns } = self.next_step() else { return Ok(Armed::Ready) };
         let armed = self.rpc.arm()?;
-        Ok(armed.by(until_ns).on_clock(self.rpc.now_ns(), now_ns))
+        Ok(armed.min_deadline(until_ns).on_clock(self.rpc.now_ns(), now_ns))
     }
 
     fn disarm(&mut self) -> bool {

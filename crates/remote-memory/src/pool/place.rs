@@ -4,7 +4,7 @@ use crate::volume::{DonorId, NewVolume};
 
 /// Free memory of a donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct DonorSpace {
     /// The donor.
     pub donor: DonorId,
     /// Bytes that it has free.
@@ -13,7 +13,7 @@ pub struct Room {
 
 /// Reason why a volume cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoRoom {
+pub enum NoSpace {
     /// There are fewer donors than copies.
     #[error("{copies} copies need as many donors, but there are {donors}")]
     Donors {
@@ -47,14 +47,20 @@ const VOTERS_MAX: usize = 5;
 ///
 /// # Errors
 ///
-/// [`NoRoom`] if there are too few donors or too little memory.
-pub fn place(len: u64, copies: u32, slab_len: u64, number: u64, rooms: &[Room]) -> Result<NewVolume, NoRoom> {
+/// [`NoSpace`] if there are too few donors or too little memory.
+pub fn place_volume(
+    len: u64,
+    copies: u32,
+    slab_len: u64,
+    number: u64,
+    rooms: &[DonorSpace],
+) -> Result<NewVolume, NoSpace> {
     let mut rooms = rooms.to_vec();
     if copies == 0 || rooms.len() < copies as usize {
-        return Err(NoRoom::Donors { copies, donors: rooms.len() });
+        return Err(NoSpace::Donors { copies, donors: rooms.len() });
     }
     // Equals are ordered by their ids, so that the same rooms always give the same placement.
-    let most_free = |rooms: &mut Vec<Room>| rooms.sort_by_key(|room| (std::cmp::Reverse(room.free), room.donor));
+    let most_free = |rooms: &mut Vec<DonorSpace>| rooms.sort_by_key(|room| (std::cmp::Reverse(room.free), room.donor));
     most_free(&mut rooms);
     let free = rooms.iter().map(|room| room.free).sum();
     let voters = rooms.len().min(VOTERS_MAX);
@@ -65,7 +71,7 @@ pub fn place(len: u64, copies: u32, slab_len: u64, number: u64, rooms: &[Room]) 
         most_free(&mut rooms);
         let chosen = &mut rooms[..copies as usize];
         if chosen.iter().any(|room| room.free < slab_len) {
-            return Err(NoRoom::Memory { segments: count, slab_len, copies, free });
+            return Err(NoSpace::Memory { segments: count, slab_len, copies, free });
         }
         chosen.iter_mut().for_each(|room| room.free -= slab_len);
         segments.push(chosen.iter().map(|room| room.donor).collect());
@@ -77,13 +83,16 @@ pub fn place(len: u64, copies: u32, slab_len: u64, number: u64, rooms: &[Room]) 
 mod tests {
     use super::*;
 
-    fn rooms(free: &[u64]) -> Vec<Room> {
-        free.iter().enumerate().map(|(index, free)| Room { donor: DonorId(index as u64), free: free << 20 }).collect()
+    fn rooms(free: &[u64]) -> Vec<DonorSpace> {
+        free.iter()
+            .enumerate()
+            .map(|(index, free)| DonorSpace { donor: DonorId(index as u64), free: free << 20 })
+            .collect()
     }
 
     #[test]
     fn copies_lie_at_different_donors_and_donors_fill_alike() {
-        let new = place(64 << 20, 2, 8 << 20, 1, &rooms(&[64, 64, 64])).unwrap();
+        let new = place_volume(64 << 20, 2, 8 << 20, 1, &rooms(&[64, 64, 64])).unwrap();
         let mut slabs = [0; 3];
         for donors in &new.segments {
             assert!(donors.len() == 2 && donors[0] != donors[1]);
@@ -96,15 +105,15 @@ mod tests {
     #[test]
     fn an_odd_number_votes() {
         for (donors, voters) in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (9, 5)] {
-            let new = place(1 << 20, 1, 8 << 20, 1, &rooms(&vec![64; donors])).unwrap();
+            let new = place_volume(1 << 20, 1, 8 << 20, 1, &rooms(&vec![64; donors])).unwrap();
             assert_eq!(new.voters.len(), voters, "{donors} donors");
         }
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_figures() {
-        assert_eq!(place(1, 2, 8 << 20, 1, &rooms(&[64])), Err(NoRoom::Donors { copies: 2, donors: 1 }));
-        assert!(place(60 << 20, 2, 8 << 20, 1, &rooms(&[128, 16])).is_err());
-        assert!(place(6 << 20, 2, 8 << 20, 1, &rooms(&[128, 16])).is_ok());
+        assert_eq!(place_volume(1, 2, 8 << 20, 1, &rooms(&[64])), Err(NoSpace::Donors { copies: 2, donors: 1 }));
+        assert!(place_volume(60 << 20, 2, 8 << 20, 1, &rooms(&[128, 16])).is_err());
+        assert!(place_volume(6 << 20, 2, 8 << 20, 1, &rooms(&[128, 16])).is_ok());
     }
 }

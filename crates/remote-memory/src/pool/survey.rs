@@ -4,23 +4,23 @@ use std::io;
 
 use sinew_fabric::{Armed, Descriptor, Readiness};
 
-use super::place::Room;
+use super::place::DonorSpace;
 use crate::donor::{Answer, Call};
 use crate::volume::{CallFailed, Donors, Event};
 
 /// Tag of a survey's first call; the lane is added.
-const OF_SURVEY: u64 = 0x5355_0000;
+const SURVEY_TAG: u64 = 0x5355_0000;
 
 /// A survey of all donors, taken before a volume is made.
 pub struct Survey<D: Donors> {
     donors: D,
-    said: Vec<Option<Result<Room, CallFailed>>>,
+    results: Vec<Option<Result<DonorSpace, CallFailed>>>,
     events: Vec<Event>,
 }
 
 impl<D: Donors> std::fmt::Debug for Survey<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Survey").field("said", &self.said).finish_non_exhaustive()
+        f.debug_struct("Survey").field("said", &self.results).finish_non_exhaustive()
     }
 }
 
@@ -28,8 +28,8 @@ impl<D: Donors> Survey<D> {
     /// Asks all donors.
     pub fn new(mut donors: D) -> Self {
         let lanes = donors.ids().len();
-        (0..lanes).for_each(|lane| donors.call(lane, OF_SURVEY + lane as u64, Call::Stat));
-        Self { donors, said: vec![None; lanes], events: Vec::new() }
+        (0..lanes).for_each(|lane| donors.call(lane, SURVEY_TAG + lane as u64, Call::Stat));
+        Self { donors, results: vec![None; lanes], events: Vec::new() }
     }
 
     /// Makes progress. Returns true once every donor has answered, or been given up.
@@ -37,21 +37,21 @@ impl<D: Donors> Survey<D> {
         self.donors.turn();
         self.donors.poll(&mut self.events);
         for event in self.events.drain(..) {
-            let Event::Answered { tag, result } = event else { continue };
-            let lane = tag.wrapping_sub(OF_SURVEY) as usize;
-            let Some(said) = self.said.get_mut(lane) else { continue };
+            let Event::CallAnswered { tag, result } = event else { continue };
+            let lane = tag.wrapping_sub(SURVEY_TAG) as usize;
+            let Some(said) = self.results.get_mut(lane) else { continue };
             *said = Some(match result {
-                Ok(Answer::Stat { free, .. }) => Ok(Room { donor: self.donors.ids()[lane], free }),
+                Ok(Answer::Stat { free, .. }) => Ok(DonorSpace { donor: self.donors.ids()[lane], free }),
                 Ok(_) => Err(CallFailed::Unreachable("its answer makes no sense".into())),
                 Err(error) => Err(error),
             });
         }
-        self.said.iter().all(Option::is_some)
+        self.results.iter().all(Option::is_some)
     }
 
     /// Results of the donors that have answered or been given up so far, in the donors' order.
-    pub fn said(&self) -> impl Iterator<Item = &Result<Room, CallFailed>> {
-        self.said.iter().flatten()
+    pub fn results(&self) -> impl Iterator<Item = &Result<DonorSpace, CallFailed>> {
+        self.results.iter().flatten()
     }
 
     /// Ends the survey, and returns the donors.

@@ -9,15 +9,15 @@ use sinew_mem::MessageBuffer;
 use super::core::{Segment, Volume};
 use super::donors::{Donors, Event};
 use super::map::{Map, Place};
-use super::slot::{CHUNK, Found, HEADER, Header, Shape, checksum};
+use super::slot::{CHUNK, HEADER, Header, Shape, SlotState, checksum};
 use crate::donor::Call;
 use crate::engine::Op;
 use crate::store::BLOCK;
 
 /// Tag of a check's operations and calls.
-const OF_CHECK: u64 = 1 << 62;
+const CHECK_TAG: u64 = 1 << 62;
 /// Tag of heartbeats, whose answers are ignored.
-const BEAT: u64 = 1 << 61;
+const HEARTBEAT_TAG: u64 = 1 << 61;
 
 /// Result of a check. Slots are counted in each copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl CheckReport {
     }
 }
 
-struct Copied {
+struct CopyBytes {
     headers: Option<MessageBuffer>,
     pages: Option<MessageBuffer>,
 }
@@ -67,7 +67,7 @@ pub struct Check<D: Donors> {
     segments: Vec<Segment>,
     at: Place,
     /// Copies of the chunk that is being read.
-    copies: Vec<Copied>,
+    copies: Vec<CopyBytes>,
     waiting: u32,
     report: CheckReport,
     /// Epoch of the writer that opened the volume.
@@ -76,7 +76,7 @@ pub struct Check<D: Donors> {
     lanes: Vec<usize>,
     revive_ns: u64,
     /// When the next heartbeat is due.
-    beat_ns: u64,
+    next_heartbeat_ns: u64,
     events: Vec<Event>,
 }
 
@@ -91,10 +91,10 @@ impl<D: Donors> Check<D> {
     pub fn new(volume: Volume<D>) -> Self {
         let Volume { donors, id, shape, map, segments, copies, pages, epoch, config, ref lanes, .. } = volume;
         let lanes = (0..lanes.len()).filter(|lane| lanes[*lane].down.is_none()).collect();
-        let is_few = |segment: &&Segment| segment.reached().count() < copies as usize;
+        let lacks_copies = |segment: &&Segment| segment.reached().count() < copies as usize;
         let report = CheckReport {
             pages: (0..pages).filter(|page| map.place(*page).is_some()).count() as u64,
-            degraded: segments.iter().filter(is_few).count() as u64,
+            degraded: segments.iter().filter(lacks_copies).count() as u64,
             lost: segments.iter().filter(|segment| segment.is_dead()).count() as u64,
             ..CheckReport::default()
         };
@@ -111,8 +111,8 @@ impl<D: Donors> Check<D> {
             report,
             epoch,
             lanes,
-            revive_ns: config.revive_ns,
-            beat_ns: 0,
+            revive_ns: config.heartbeat_ns,
+            next_heartbeat_ns: 0,
             events: Vec::new(),
         }
     }
@@ -121,15 +121,15 @@ impl<D: Donors> Check<D> {
     /// [lease](super::VolumeConfig::lease_ns), another writer may take the volume over, and the rest counts as unread.
     pub fn turn(&mut self) -> Option<CheckReport> {
         self.donors.turn();
-        self.beat();
+        self.send_heartbeats();
         let mut events = std::mem::take(&mut self.events);
         self.donors.poll(&mut events);
         for event in events.drain(..) {
-            if let Event::Answered { tag: OF_CHECK, .. } = event {
+            if let Event::CallAnswered { tag: CHECK_TAG, .. } = event {
                 self.waiting -= 1;
             }
-            if let Event::Over { tag, error, target } = event
-                && tag & OF_CHECK != 0
+            if let Event::OpFinished { tag, error, target } = event
+                && tag & CHECK_TAG != 0
                 && let Some(copy) = self.copies.get_mut((tag & 0xFF) as usize)
             {
                 self.waiting -= 1;
@@ -157,7 +157,7 @@ impl<D: Donors> Check<D> {
         if self.at.segment as usize >= self.segments.len() {
             for lane in std::mem::take(&mut self.lanes) {
                 self.waiting += 1;
-                self.donors.call(lane, OF_CHECK, Call::Leave { volume: self.volume, epoch: self.epoch });
+                self.donors.call(lane, CHECK_TAG, Call::Leave { volume: self.volume, epoch: self.epoch });
             }
             return (self.waiting == 0).then_some(self.report);
         }
@@ -166,14 +166,14 @@ impl<D: Donors> Check<D> {
     }
 
     /// Sends the donors a heartbeat when it is due.
-    fn beat(&mut self) {
+    fn send_heartbeats(&mut self) {
         let now_ns = self.donors.now_ns();
-        if now_ns < self.beat_ns {
+        if now_ns < self.next_heartbeat_ns {
             return;
         }
-        self.beat_ns = now_ns + self.revive_ns;
+        self.next_heartbeat_ns = now_ns + self.revive_ns;
         for lane in &self.lanes {
-            self.donors.call(*lane, BEAT, Call::Beat { volume: self.volume, epoch: self.epoch });
+            self.donors.call(*lane, HEARTBEAT_TAG, Call::Heartbeat { volume: self.volume, epoch: self.epoch });
         }
     }
 
@@ -193,7 +193,7 @@ impl<D: Donors> Check<D> {
         let reached: Vec<(u8, u64)> = self.segments[self.at.segment as usize].reached().collect();
         let count = self.count() as usize;
         for (index, (lane, base)) in reached.into_iter().enumerate() {
-            self.copies.push(Copied { headers: None, pages: None });
+            self.copies.push(CopyBytes { headers: None, pages: None });
             let parts = [
                 (0, count * HEADER, self.shape.header_at(self.at.slot)),
                 (0x100, count * BLOCK, self.shape.page_at(self.at.slot)),
@@ -201,7 +201,7 @@ impl<D: Donors> Check<D> {
             for (kind, len, at) in parts {
                 // What cannot be read now counts as unread.
                 let Ok(target) = self.donors.arena().alloc(len, len) else { continue };
-                let tag = OF_CHECK | kind | index as u64;
+                let tag = CHECK_TAG | kind | index as u64;
                 if self.donors.submit(usize::from(lane), tag, Op::Read { at: base + at, target }).is_ok() {
                     self.waiting += 1;
                 }
@@ -222,13 +222,13 @@ impl<D: Donors> Check<D> {
             {
                 let place = self.at.plus(index as u32);
                 let from = index * BLOCK;
-                self.judge(place, Header::read(header), page, first.map(|first| &first[from..from + BLOCK]));
+                self.check_slot(place, Header::read(header), page, first.map(|first| &first[from..from + BLOCK]));
             }
         }
         self.copies = copies;
     }
 
-    fn judge(&mut self, place: Place, found: Found, page: &[u8], first: Option<&[u8]>) {
+    fn check_slot(&mut self, place: Place, found: SlotState, page: &[u8], first: Option<&[u8]>) {
         let is_live = |header: &Header| {
             header.volume == self.volume
                 && self.map.place(header.page) == Some(place)
@@ -237,13 +237,13 @@ impl<D: Donors> Check<D> {
         let is_expected = self.segments[place.segment as usize].slots.is_taken(place.slot);
         let report = &mut self.report;
         match found {
-            Found::Free if is_expected => report.missing += 1,
-            Found::Free => {}
-            Found::Garbage => report.garbage += 1,
-            Found::Header(header) if !is_live(&header) => report.stale += 1,
-            Found::Header(header) if header.sum != 0 && checksum(page) != header.sum => report.torn += 1,
-            Found::Header(_) if first.is_some_and(|first| first != page) => report.differing += 1,
-            Found::Header(_) => report.good += 1,
+            SlotState::Free if is_expected => report.missing += 1,
+            SlotState::Free => {}
+            SlotState::Garbage => report.garbage += 1,
+            SlotState::Header(header) if !is_live(&header) => report.stale += 1,
+            SlotState::Header(header) if header.sum != 0 && checksum(page) != header.sum => report.torn += 1,
+            SlotState::Header(_) if first.is_some_and(|first| first != page) => report.differing += 1,
+            SlotState::Header(_) => report.good += 1,
         }
     }
 
@@ -264,8 +264,8 @@ impl<D: Donors> Readiness for Check<D> {
             return Ok(Armed::Ready);
         }
         let armed = self.donors.arm(now_ns)?;
-        let beats = Armed::Sleep { until_ns: Some(self.beat_ns) }.on_clock(self.donors.now_ns(), now_ns);
-        Ok(if let Armed::Sleep { until_ns } = beats { armed.by(until_ns) } else { armed })
+        let beats = Armed::Sleep { until_ns: Some(self.next_heartbeat_ns) }.on_clock(self.donors.now_ns(), now_ns);
+        Ok(if let Armed::Sleep { until_ns } = beats { armed.min_deadline(until_ns) } else { armed })
     }
 
     fn disarm(&mut self) -> bool {

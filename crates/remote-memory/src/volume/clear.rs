@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::core::{Owed, Owner, Run, RunKind, Volume, bit};
+use super::core::{Owner, PendingClear, Run, RunKind, Volume, lane_bit};
 use super::donors::Donors;
 use super::map::Place;
 use super::slot::CHUNK;
@@ -18,18 +18,18 @@ impl<D: Donors> Volume<D> {
         if let Some(owner) = owner {
             self.requests.get_mut(owner).parts += 1;
         }
-        self.clear_now(Owed { place, count, page, owner });
+        self.clear_now(PendingClear { place, count, page, owner });
     }
 
-    pub(super) fn clear_now(&mut self, owed: Owed) {
-        let Owed { place, count, page, owner } = owed;
+    pub(super) fn clear_now(&mut self, pending: PendingClear) {
+        let PendingClear { place, count, page, owner } = pending;
         let chunk = place.slot / CHUNK;
         let segment = &mut self.segments[place.segment as usize];
-        if segment.slots.held == Some(chunk) {
-            return self.held_clears.push_back(owed);
+        if segment.slots.held_chunk == Some(chunk) {
+            return self.held_clears.push_back(pending);
         }
         if segment.is_dead() || self.ended.is_some() {
-            return self.not_cleared(owed);
+            return self.defer_clear(pending);
         }
         segment.busy[chunk as usize] += 1;
         let mut lanes = arrayvec::ArrayVec::<(u8, u64), { super::donors::DONORS_MAX }>::new();
@@ -39,8 +39,8 @@ impl<D: Donors> Volume<D> {
             place,
             count,
             page,
-            out: lanes.len() as u32,
-            lanes: lanes.iter().fold(0, |all, (lane, _)| all | bit(*lane)),
+            outstanding: lanes.len() as u32,
+            lanes: lanes.iter().fold(0, |all, (lane, _)| all | lane_bit(*lane)),
             failed: 0,
             needs: self.voting.generation,
         });
@@ -51,7 +51,7 @@ impl<D: Donors> Volume<D> {
     }
 
     /// Frees slots that have been cleared.
-    pub(super) fn cleared(&mut self, place: Place, count: u32, page: Option<u64>, owner: Option<u32>) {
+    pub(super) fn on_cleared(&mut self, place: Place, count: u32, page: Option<u64>, owner: Option<u32>) {
         self.stats.cleared += u64::from(count);
         let slots = &mut self.segments[place.segment as usize].slots;
         (0..count).for_each(|slot| slots.give_back(place.slot + slot));
@@ -61,14 +61,14 @@ impl<D: Donors> Volume<D> {
                     self.map.set(page, None, 0);
                     self.trusted.remove(&page);
                 }
-                self.part_over(owner, None);
+                self.complete_part(owner, None);
             }
-            (Some(page), None) => self.is_cleared(page, count),
+            (Some(page), None) => self.count_cleared(page, count),
             _ => {}
         }
     }
 
-    fn is_cleared(&mut self, page: u64, count: u32) {
+    fn count_cleared(&mut self, page: u64, count: u32) {
         for page in page..page + u64::from(count) {
             if let Some(slots) = self.clearing.get_mut(&page) {
                 *slots -= 1;
@@ -81,15 +81,15 @@ impl<D: Donors> Volume<D> {
     }
 
     /// Handles slots of which no copy can be reached: they stay as they are until one can.
-    pub(super) fn not_cleared(&mut self, owed: Owed) {
-        let Owed { count, page, owner, .. } = owed;
+    pub(super) fn defer_clear(&mut self, owed: PendingClear) {
+        let PendingClear { count, page, owner, .. } = owed;
         if let Some(owner) = owner {
             let error = self.no_copy();
-            return self.part_over(owner, Some(error));
+            return self.complete_part(owner, Some(error));
         }
         self.unclean.push(owed);
         if let Some(page) = page {
-            self.is_cleared(page, count);
+            self.count_cleared(page, count);
         }
     }
 

@@ -9,13 +9,13 @@ pub struct VolumeConfig {
     /// Unfinished requests, at most.
     pub depth: usize,
     /// Time for which votes are sought before the volume gives up, in ns.
-    pub patience_ns: u64,
+    pub vote_timeout_ns: u64,
     /// Pause between two attempts to get the votes, in ns.
     pub retry_ns: u64,
     /// Interval between calls to the donors, in ns: a heartbeat, which also tells whether a donor is still there, or an
     /// attempt to revive one that failed.
-    pub revive_ns: u64,
-    /// Lease, in ns; it should be several times [`Self::revive_ns`]. A volume can be opened once its last writer has
+    pub heartbeat_ns: u64,
+    /// Lease, in ns; it should be several times [`Self::heartbeat_ns`]. A volume can be opened once its last writer has
     /// left it, or has given no heartbeat for so long. With 0 it is taken even from a live writer. The heartbeats come
     /// only from turning the volume ([`Store::turn`](crate::store::Store::turn)): a writer must turn it several times
     /// in each lease, even if it asks nothing of it.
@@ -31,9 +31,9 @@ impl Default for VolumeConfig {
         Self {
             checksums: true,
             depth: 1024,
-            patience_ns: 10_000_000_000,
+            vote_timeout_ns: 10_000_000_000,
             retry_ns: 50_000_000,
-            revive_ns: 1_000_000_000,
+            heartbeat_ns: 1_000_000_000,
             lease_ns: 3_000_000_000,
             repairs: true,
             repair_pause_ns: 2_000_000,

@@ -19,12 +19,12 @@ use crate::store::{Finished, StoreError};
 /// A set of lanes, one bit each.
 pub(super) type Lanes = u64;
 
-pub(super) fn bit(lane: u8) -> Lanes {
+pub(super) fn lane_bit(lane: u8) -> Lanes {
     1 << lane
 }
 
 /// A copy of a segment.
-pub(super) struct Held {
+pub(super) struct SegmentCopy {
     pub member: Member,
     /// Lane to its donor; `None` if it cannot be reached.
     pub lane: Option<u8>,
@@ -42,19 +42,25 @@ pub(super) struct Joining {
 
 /// A segment: the same slots on several donors.
 pub(super) struct Segment {
-    pub copies: Vec<Held>,
+    pub copies: Vec<SegmentCopy>,
     pub slots: Slots,
     /// Runs in flight, per chunk.
     pub busy: Vec<u32>,
     pub joining: Option<Joining>,
     /// Whether the contents of its slots are unknown, because no copy could be reached when the volume was opened.
-    pub unknown: bool,
+    pub is_unknown: bool,
 }
 
 impl Segment {
-    pub fn new(copies: Vec<Held>, slots: u32) -> Self {
+    pub fn new(copies: Vec<SegmentCopy>, slots: u32) -> Self {
         let unknown = copies.iter().all(|copy| copy.lane.is_none());
-        Self { unknown, copies, slots: Slots::new(slots), busy: vec![0; slots.div_ceil(CHUNK) as usize], joining: None }
+        Self {
+            is_unknown: unknown,
+            copies,
+            slots: Slots::new(slots),
+            busy: vec![0; slots.div_ceil(CHUNK) as usize],
+            joining: None,
+        }
     }
 
     /// The copies that can be reached, each with its lane and its base.
@@ -96,7 +102,7 @@ pub(super) struct Run {
     /// First logical page; the others follow. `None` if the pages of the slots are not known.
     pub page: Option<u64>,
     /// Unfinished operations.
-    pub out: u32,
+    pub outstanding: u32,
     pub lanes: Lanes,
     pub failed: Lanes,
     /// Generation that the durable record must reach before the run finishes: that record says which copies have it.
@@ -105,7 +111,7 @@ pub(super) struct Run {
 
 /// Destination of a piece's pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Into {
+pub(super) enum Destination {
     /// The request's own buffer, which has the same length.
     Target,
     /// A separate buffer, copied from afterwards.
@@ -117,7 +123,7 @@ pub(super) enum Into {
 /// A read of pages in consecutive slots.
 pub(super) struct Piece {
     pub key: u32,
-    pub into: Into,
+    pub destination: Destination,
     pub page: u64,
     pub place: Place,
     pub count: u32,
@@ -133,7 +139,7 @@ pub(super) enum Owner {
     Repair { of_headers: bool },
 }
 
-pub(super) struct Flight {
+pub(super) struct LaneOp {
     pub owner: Owner,
     pub lane: u8,
     /// Sequence number among all operations ever sent.
@@ -141,7 +147,7 @@ pub(super) struct Flight {
 }
 
 /// A call without an answer yet.
-pub(super) enum Called {
+pub(super) enum PendingCall {
     Record { round: u64, lane: u8 },
     Take { segment: u32, lane: u8 },
     Free,
@@ -151,19 +157,19 @@ pub(super) enum Called {
     Look { lane: u8 },
 }
 
-pub(super) struct Lane {
+pub(super) struct LaneState {
     /// Reason why the lane is not used, if so.
     pub down: Option<String>,
     /// Run of the donor at the other end.
     pub incarnation: Option<u64>,
     /// Unfinished operations.
-    pub out: u32,
+    pub in_flight: u32,
     /// Whether a call that tests the donor is unanswered.
-    pub is_asked: bool,
+    pub call_in_flight: bool,
 }
 
 /// Slots still to be cleared, once their chunk is not held.
-pub(super) struct Owed {
+pub(super) struct PendingClear {
     pub place: Place,
     pub count: u32,
     pub page: Option<u64>,
@@ -194,7 +200,7 @@ pub(super) struct Round {
     pub acks: Lanes,
     pub waiting: u32,
     pub older: Option<u32>,
-    pub said: String,
+    pub errors: String,
 }
 
 /// State of repair, which makes one copy at a time, step by step.
@@ -206,14 +212,14 @@ pub(super) struct Repairing {
     /// Donors that want their memory back.
     pub leaving: Lanes,
     /// Slabs to be given back.
-    pub left: Vec<Left>,
+    pub slabs_to_free: Vec<SlabToFree>,
     /// No step begins before this time.
     pub not_before_ns: u64,
 }
 
 /// A slab to be given back, once the record that no longer names it is durable and no operation sent to it is
 /// unfinished, because its donor may lend it to others at once.
-pub(super) struct Left {
+pub(super) struct SlabToFree {
     pub lane: u8,
     pub slab: u64,
     pub generation: u64,
@@ -234,12 +240,12 @@ pub(super) enum RepairStep {
         segment: u32,
         headers: Option<MessageBuffer>,
         pages: Option<MessageBuffer>,
-        out: u32,
+        outstanding: u32,
         failed: bool,
     },
     Writing {
         segment: u32,
-        out: u32,
+        outstanding: u32,
         failed: bool,
     },
     Joining {
@@ -258,14 +264,14 @@ pub struct Volume<D: Donors> {
     pub(super) pages: u64,
     pub(super) copies: u32,
     pub(super) shape: Shape,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Vec<LaneState>,
     pub(super) segments: Vec<Segment>,
     pub(super) map: Map,
     pub(super) requests: Requests,
     pub(super) runs: Table<Run>,
     pub(super) pieces: Table<Piece>,
-    pub(super) flights: Table<Flight>,
-    pub(super) calls: Table<Called>,
+    pub(super) lane_ops: Table<LaneOp>,
+    pub(super) calls: Table<PendingCall>,
     pub(super) voting: Voting,
     pub(super) repairing: Repairing,
     /// Sequence numbers of the versions.
@@ -286,7 +292,7 @@ pub struct Volume<D: Donors> {
     /// Discards that wait for slots to be cleared.
     pub(super) waiting: Vec<u32>,
     /// Slots to be cleared once a copy of their segment can be reached again.
-    pub(super) unclean: Vec<Owed>,
+    pub(super) unclean: Vec<PendingClear>,
     /// When the donors are called next, for a heartbeat or to revive them.
     pub(super) revive_at_ns: u64,
     /// After too few voters answered: the lanes of those that answer again.
@@ -294,7 +300,7 @@ pub struct Volume<D: Donors> {
     /// Donors that were told that this writer leaves, and have not answered.
     pub(super) leaving: u32,
     /// Clearing that waits for a repair.
-    pub(super) held_clears: VecDeque<Owed>,
+    pub(super) held_clears: VecDeque<PendingClear>,
     /// Pages with old slots being cleared, and the number of those slots.
     pub(super) clearing: HashMap<u64, u32>,
     /// Pages of which only these copies are known to be good.
@@ -325,7 +331,7 @@ pub(super) struct Parts<D> {
     pub pages: u64,
     pub copies: u32,
     pub shape: Shape,
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<LaneState>,
     pub segments: Vec<Segment>,
     pub map: Map,
     pub voters: Vec<Voter>,
@@ -352,7 +358,7 @@ impl<D: Donors> Volume<D> {
             generation,
             ..
         } = parts;
-        let has_unknown = segments.iter().any(|segment| segment.unknown);
+        let has_unknown = segments.iter().any(|segment| segment.is_unknown);
         Self {
             donors,
             config,
@@ -368,7 +374,7 @@ impl<D: Donors> Volume<D> {
             requests: Requests::new(config.depth),
             runs: Table::default(),
             pieces: Table::default(),
-            flights: Table::default(),
+            lane_ops: Table::default(),
             calls: Table::default(),
             voting: Voting {
                 durable_voters: voters.clone(),
@@ -417,7 +423,7 @@ impl<D: Donors> Volume<D> {
         self.number
     }
 
-    /// The error that ended the volume, if any. [`StoreError::Silent`] may change once, when donors answer again and
+    /// The error that ended the volume, if any. [`StoreError::NoAnswer`] may change once, when donors answer again and
     /// tell what became of the volume.
     pub fn ended(&self) -> Option<&StoreError> {
         self.ended.as_ref()
@@ -450,7 +456,7 @@ impl<D: Donors> Volume<D> {
 
     /// Segment in which a page lives, and the number of pages from this one on that live there too.
     #[inline]
-    pub(super) fn home(&self, page: u64) -> (u32, u64) {
+    pub(super) fn home_segment(&self, page: u64) -> (u32, u64) {
         let pages = u64::from(self.shape.pages());
         ((page / pages) as u32, pages - page % pages)
     }
@@ -468,8 +474,8 @@ impl<D: Donors> Volume<D> {
     pub(super) fn send(&mut self, lane: u8, owner: Owner, op: Op) {
         self.stats.operations += 1;
         let number = self.stats.operations;
-        let tag = u64::from(self.flights.insert(Flight { owner, lane, number }));
-        self.lanes[usize::from(lane)].out += 1;
+        let tag = u64::from(self.lane_ops.insert(LaneOp { owner, lane, number }));
+        self.lanes[usize::from(lane)].in_flight += 1;
         if !self.backlog.is_empty() {
             self.backlog.push_back((lane, tag, op));
         } else if let Err(op) = self.donors.submit(usize::from(lane), tag, op) {

@@ -25,7 +25,7 @@ pub enum CallFailed {
 #[derive(Debug)]
 pub enum Event {
     /// An operation on its memory has finished.
-    Over {
+    OpFinished {
         /// The tag with which it was submitted.
         tag: u64,
         /// The failure, if any. It is then not known what the operation has done, or will still do.
@@ -34,7 +34,7 @@ pub enum Event {
         target: Option<MessageBuffer>,
     },
     /// A call has finished.
-    Answered {
+    CallAnswered {
         /// The tag with which it was made.
         tag: u64,
         /// The donor's answer.

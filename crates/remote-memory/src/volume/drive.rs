@@ -5,17 +5,17 @@ use std::io;
 use sinew_fabric::{Armed, Descriptor, Readiness};
 use sinew_mem::Arena;
 
-use super::core::{Called, Owner, Volume};
+use super::core::{Owner, PendingCall, Volume};
 use super::donors::{Donors, Event};
-use super::requests::{Asked, What};
+use super::requests::{Kind, NewRequest};
 use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, StoreError, check};
 
 /// Tags from here on belong to the opening of the volume, which has ended.
-pub(super) const OF_OPENING: u64 = 1 << 63;
+pub(super) const OPENING_TAG: u64 = 1 << 63;
 
 impl<D: Donors> Volume<D> {
     /// Ends one of the parts that a request waits for.
-    pub(super) fn part_over(&mut self, key: u32, error: Option<StoreError>) {
+    pub(super) fn complete_part(&mut self, key: u32, error: Option<StoreError>) {
         let live = self.requests.get_mut(key);
         if live.error.is_none() {
             live.error = error;
@@ -24,71 +24,71 @@ impl<D: Donors> Volume<D> {
         if live.parts > 0 {
             return;
         }
-        if live.error.is_none() && live.what != What::Read && !live.writes {
+        if live.error.is_none() && live.kind != Kind::Read && !live.writes {
             return self.change(key);
         }
-        let (tag, what, error, target) = self.requests.over(key);
-        if what != What::Refresh {
+        let (tag, what, error, target) = self.requests.complete(key);
+        if what != Kind::Refresh {
             self.finished.push_back(Finished { tag, result: error.map_or(Ok(()), Err), target });
         }
     }
 
     pub(super) fn start_ready(&mut self) -> bool {
-        let mut any = false;
+        let mut has_started = false;
         while let Some(key) = self.requests.ready.pop_front() {
             if let Some(error) = self.ended.clone() {
                 self.fail_request(key, error);
-            } else if self.requests.get(key).what == What::Read {
+            } else if self.requests.get(key).kind == Kind::Read {
                 self.start_read(key);
             } else if !self.start_change(key) {
-                if self.flights.len() > 0 {
+                if self.lane_ops.len() > 0 {
                     self.requests.ready.push_front(key);
-                    return any;
+                    return has_started;
                 }
                 self.fail_request(key, no_memory());
             }
-            any = true;
+            has_started = true;
         }
-        any
+        has_started
     }
 
     fn fail_request(&mut self, key: u32, error: StoreError) {
         let live = self.requests.get_mut(key);
         live.parts = 1;
         live.error = Some(error);
-        self.part_over(key, None);
+        self.complete_part(key, None);
     }
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Over { tag, error, target } => {
-                if tag >= OF_OPENING {
+            Event::OpFinished { tag, error, target } => {
+                if tag >= OPENING_TAG {
                     return;
                 }
-                let Some(flight) = self.flights.remove(tag as u32) else { return };
+                let Some(flight) = self.lane_ops.remove(tag as u32) else { return };
                 let failed = error.is_some();
-                self.lanes[usize::from(flight.lane)].out -= 1;
+                self.lanes[usize::from(flight.lane)].in_flight -= 1;
                 if let Some(why) = error {
-                    self.lose(flight.lane, why);
+                    self.drop_lane(flight.lane, why);
                 }
                 match flight.owner {
-                    Owner::Run(run) => self.run_landed(run, flight.lane, failed),
-                    Owner::Piece(piece) => self.piece_landed(piece, flight.lane, failed, target),
-                    Owner::Repair { of_headers } => self.repair_landed(of_headers, failed, target),
+                    Owner::Run(run) => self.complete_op(run, flight.lane, failed),
+                    Owner::Piece(piece) => self.complete_piece(piece, flight.lane, failed, target),
+                    Owner::Repair { of_headers } => self.complete_repair_op(of_headers, failed, target),
                 }
             }
-            Event::Answered { tag, result } => {
-                if tag >= OF_OPENING {
+            Event::CallAnswered { tag, result } => {
+                if tag >= OPENING_TAG {
                     return;
                 }
                 match self.calls.remove(tag as u32) {
-                    Some(Called::Record { round, lane }) => self.count_vote(round, lane, result),
-                    Some(Called::Take { segment, lane }) => self.taken(segment, lane, result),
-                    Some(Called::Fence { lane }) => self.revived(lane, result),
-                    Some(Called::Beat { lane }) => self.looked_after(lane, result),
-                    Some(Called::Leave) => self.leaving -= 1,
-                    Some(Called::Look { lane }) => self.heard_of(lane, result),
-                    Some(Called::Free) | None => {}
+                    Some(PendingCall::Record { round, lane }) => self.count_vote(round, lane, result),
+                    Some(PendingCall::Take { segment, lane }) => self.on_slab_taken(segment, lane, result),
+                    Some(PendingCall::Fence { lane }) => self.on_revival_answer(lane, result),
+                    Some(PendingCall::Beat { lane }) => self.on_heartbeat_answer(lane, result),
+                    Some(PendingCall::Leave) => self.leaving -= 1,
+                    Some(PendingCall::Look { lane }) => self.on_inspect_answer(lane, result),
+                    Some(PendingCall::Free) | None => {}
                 }
             }
         }
@@ -100,7 +100,7 @@ impl<D: Donors> Volume<D> {
             let Some(key) = self.starved.pop_front() else { break };
             let before = self.starved.len();
             match self.ended.clone() {
-                Some(error) => self.part_over(key, Some(error)),
+                Some(error) => self.complete_part(key, Some(error)),
                 None => self.advance(key),
             }
             if self.starved.len() > before {
@@ -113,13 +113,14 @@ impl<D: Donors> Volume<D> {
             let Some(key) = self.deferred.pop_front() else { break };
             self.read_copy(key);
         }
-        let is_held = self.segments.iter().any(|segment| segment.slots.held.is_some());
+        let is_held = self.segments.iter().any(|segment| segment.slots.held_chunk.is_some());
         let is_settled = self.voting.durable == self.voting.generation && !is_held || self.ended.is_some();
-        if self.flights.len() == 0 && self.held_clears.is_empty() && self.gated.is_empty() && is_settled {
+        if self.lane_ops.len() == 0 && self.held_clears.is_empty() && self.gated.is_empty() && is_settled {
             if let Some(key) = self.starved.pop_front() {
                 let at = self.requests.get(key).next * BLOCK as u64;
-                let why = format!("all slots of its segments are taken, and none is being freed {}", self.gone());
-                self.part_over(key, Some(StoreError::Full { at, why }));
+                let why =
+                    format!("all slots of its segments are taken, and none is being freed {}", self.describe_down());
+                self.complete_part(key, Some(StoreError::Full { at, why }));
             }
             if let Some(key) = self.deferred.pop_front() {
                 self.fail_piece(key, no_memory());
@@ -131,27 +132,27 @@ impl<D: Donors> Volume<D> {
     pub(super) fn end(&mut self, error: StoreError) {
         if let Some(ended) = &mut self.ended {
             // The reason for the silence is known now.
-            if matches!((&*ended, &error), (StoreError::Silent(_), StoreError::Fenced(_))) {
+            if matches!((&*ended, &error), (StoreError::NoAnswer(_), StoreError::Fenced(_))) {
                 *ended = error;
             }
             return;
         }
         self.ended = Some(error);
         let gated = std::mem::take(&mut self.gated);
-        gated.into_iter().for_each(|run| self.settle_run(run));
+        gated.into_iter().for_each(|run| self.finish_run(run));
         let held = std::mem::take(&mut self.held_clears);
-        held.into_iter().for_each(|owed| self.not_cleared(owed));
+        held.into_iter().for_each(|owed| self.defer_clear(owed));
         self.requests.ready.extend(self.waiting.drain(..));
     }
 
     /// Ends the runs whose record is durable now.
-    pub(super) fn settle_gated(&mut self) {
+    pub(super) fn finish_gated(&mut self) {
         let gated = std::mem::take(&mut self.gated);
-        gated.into_iter().for_each(|run| self.settle_run(run));
+        gated.into_iter().for_each(|run| self.finish_run(run));
     }
 
     /// Whether nothing is in progress.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.requests.len() == 0 && self.runs.len() == 0 && self.held_clears.is_empty()
     }
 }
@@ -173,7 +174,7 @@ impl<D: Donors> Readiness for Volume<D> {
         }
         let armed = self.donors.arm(now_ns)?;
         let next_step = Armed::Sleep { until_ns: self.next_step_ns() }.on_clock(self.donors.now_ns(), now_ns);
-        Ok(if let Armed::Sleep { until_ns } = next_step { armed.by(until_ns) } else { armed })
+        Ok(if let Armed::Sleep { until_ns } = next_step { armed.min_deadline(until_ns) } else { armed })
     }
 
     fn disarm(&mut self) -> bool {
@@ -199,25 +200,25 @@ impl<D: Donors> Store for Volume<D> {
         }
         self.was_busy = true;
         let Request { tag, job } = request;
-        let asked = match job {
+        let new_request = match job {
             Job::Flush => {
                 self.requests.flush(tag);
                 return Ok(());
             }
             Job::Read { at, target } => {
                 let len = target.len() as u64;
-                Asked { tag, what: What::Read, at, len, source: None, target: Some(target) }
+                NewRequest { tag, kind: Kind::Read, at, len, source: None, target: Some(target) }
             }
             Job::Write { at, source } => {
                 let len = source.len as u64;
-                Asked { tag, what: What::Write, at, len, source: Some(source), target: None }
+                NewRequest { tag, kind: Kind::Write, at, len, source: Some(source), target: None }
             }
-            Job::Discard { at, len } => Asked { tag, what: What::Discard, at, len, source: None, target: None },
+            Job::Discard { at, len } => NewRequest { tag, kind: Kind::Discard, at, len, source: None, target: None },
         };
-        if asked.len == 0 {
-            self.finished.push_back(Finished { tag, result: Ok(()), target: asked.target });
+        if new_request.len == 0 {
+            self.finished.push_back(Finished { tag, result: Ok(()), target: new_request.target });
         } else {
-            self.requests.submit(asked);
+            self.requests.submit(new_request);
         }
         Ok(())
     }
@@ -236,7 +237,7 @@ impl<D: Donors> Store for Volume<D> {
         }
         busy |= self.start_ready();
         self.turn_revival();
-        self.turn_silence();
+        self.inspect_after_silence();
         self.turn_voting();
         busy |= self.turn_repair();
         while let Some(tag) = self.requests.next_flushed() {

@@ -17,11 +17,11 @@ impl Place {
         Self { slot: self.slot + slots, ..self }
     }
 
-    fn word(self) -> u64 {
+    fn to_word(self) -> u64 {
         (u64::from(self.segment) << 32 | u64::from(self.slot)) + 1
     }
 
-    fn of(word: u64) -> Option<Self> {
+    fn from_word(word: u64) -> Option<Self> {
         let word = word.checked_sub(1)?;
         Some(Self { segment: (word >> 32) as u32, slot: word as u32 })
     }
@@ -40,7 +40,7 @@ impl Map {
 
     #[inline]
     pub fn place(&self, page: u64) -> Option<Place> {
-        Place::of(self.entries.get(page as usize)?[0])
+        Place::from_word(self.entries.get(page as usize)?[0])
     }
 
     /// Checksum of a page; 0 if it has none.
@@ -53,7 +53,7 @@ impl Map {
     #[inline]
     pub fn set(&mut self, page: u64, place: Option<Place>, sum: u64) -> Option<Place> {
         let entry = self.entries.get_mut(page as usize)?;
-        Place::of(std::mem::replace(entry, [place.map_or(0, Place::word), sum])[0])
+        Place::from_word(std::mem::replace(entry, [place.map_or(0, Place::to_word), sum])[0])
     }
 
     /// Returns the place of the first page, and the number of pages from it on that lie in consecutive slots of one
@@ -62,7 +62,7 @@ impl Map {
     pub fn extent(&self, pages: Range<u64>) -> (Option<Place>, u32) {
         let first = self.place(pages.start);
         let mut count = 1;
-        let goes_on = |count: u32| {
+        let continues = |count: u32| {
             let next = self.place(pages.start + u64::from(count));
             match first {
                 None => next.is_none(),
@@ -72,7 +72,7 @@ impl Map {
                 }
             }
         };
-        while u64::from(count) < pages.end - pages.start && goes_on(count) {
+        while u64::from(count) < pages.end - pages.start && continues(count) {
             count += 1;
         }
         (first, count)

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use sinew_fabric::{Armed, Descriptor, Readiness};
 
 use super::config::VolumeConfig;
-use super::core::{Held, Lane, Lanes, Segment, Volume};
+use super::core::{LaneState, Lanes, Segment, SegmentCopy, Volume};
 use super::donors::{CallFailed, DONORS_MAX, Donors, Event};
-use super::drive::OF_OPENING;
+use super::drive::OPENING_TAG;
 use super::open_error::OpenError;
 use super::record::{DonorId, Member, Record, Voter};
 use super::scan::Scan;
 use super::slot::Shape;
 use super::voting::is_majority;
-use crate::donor::{Answer, Call, Lent, Refusal, Stored};
+use crate::donor::{Answer, Call, LentSlab, Refusal, Stored};
 use crate::store::Store;
 
 /// Description of a volume that is to be made.
@@ -44,9 +44,9 @@ impl NewVolume {
 }
 
 /// Times within a lease that the last writer's heartbeats are checked.
-const LOOKS_IN_A_LEASE: u64 = 8;
+const INSPECTIONS_PER_LEASE: u64 = 8;
 /// Tag of calls whose answers are ignored.
-const NOBODY_WAITS: usize = 0xFFFF_FFFF;
+const UNAWAITED: usize = 0xFFFF_FFFF;
 
 enum Step {
     Looking,
@@ -59,23 +59,23 @@ enum Step {
 
 /// What is known of a donor.
 #[derive(Clone, Default)]
-struct Known {
+struct DonorReport {
     incarnation: Option<u64>,
     promised: u32,
     stored: Option<Stored>,
     beats: u64,
-    slabs: Vec<Lent>,
+    slabs: Vec<LentSlab>,
     fenced: bool,
     why: String,
 }
 
 /// A watch for heartbeats of the last writer.
-struct Watching {
+struct LeaseWatch {
     /// Heartbeats that each donor had counted at the last look, by lane.
     beats: Vec<u64>,
     until_ns: u64,
     /// When the donors are asked again; `None` while they are being asked.
-    look_ns: Option<u64>,
+    next_inspection_ns: Option<u64>,
 }
 
 /// A volume that is being opened.
@@ -85,7 +85,7 @@ pub struct Opening<D: Donors> {
     id: u64,
     new: Option<NewVolume>,
     step: Step,
-    known: Vec<Known>,
+    reports: Vec<DonorReport>,
     epoch: u32,
     attempts: u32,
     claims: Lanes,
@@ -96,11 +96,11 @@ pub struct Opening<D: Donors> {
     /// For each slab asked for, its lane and segment.
     takes: Vec<(usize, usize)>,
     taken: Vec<Option<(Member, u64)>>,
-    watching: Option<Watching>,
+    watching: Option<LeaseWatch>,
     /// When the donors next get a heartbeat of this writer.
-    beat_ns: u64,
+    next_heartbeat_ns: u64,
     /// A volume whose slots have been scanned, and that is being mended.
-    mending: Option<Volume<D>>,
+    mending_volume: Option<Volume<D>>,
     events: Vec<Event>,
 }
 
@@ -114,7 +114,7 @@ impl<D: Donors> Opening<D> {
             id,
             new: None,
             step: Step::Looking,
-            known: vec![Known::default(); lanes],
+            reports: vec![DonorReport::default(); lanes],
             epoch: 0,
             attempts: 0,
             claims: 0,
@@ -125,11 +125,11 @@ impl<D: Donors> Opening<D> {
             takes: Vec::new(),
             taken: Vec::new(),
             watching: None,
-            beat_ns: 0,
-            mending: None,
+            next_heartbeat_ns: 0,
+            mending_volume: None,
             events: Vec::new(),
         };
-        opening.ask_all(Step::Looking, |_| true, Call::Look { volume: id });
+        opening.call_all(Step::Looking, |_| true, Call::Inspect { volume: id });
         opening
     }
 
@@ -146,18 +146,18 @@ impl<D: Donors> Opening<D> {
     ///
     /// [`OpenError`] if the volume cannot be opened or made.
     pub fn turn(&mut self) -> Result<Option<Volume<D>>, OpenError> {
-        if let Some(volume) = &mut self.mending {
+        if let Some(volume) = &mut self.mending_volume {
             volume.turn();
             if let Some(error) = &volume.ended {
                 return Err(OpenError::Failed(error.to_string()));
             }
-            if !volume.is_quiet() {
+            if !volume.is_idle() {
                 return Ok(None);
             }
             if volume.segments.iter().all(|segment| !segment.is_dead()) {
                 volume.settled_floor = None;
             }
-            return Ok(self.mending.take());
+            return Ok(self.mending_volume.take());
         }
         let Some(donors) = &mut self.donors else { return Ok(None) };
         donors.turn();
@@ -165,41 +165,41 @@ impl<D: Donors> Opening<D> {
         donors.poll(&mut events);
         for event in events.drain(..) {
             match event {
-                Event::Answered { tag, result } => self.answered((tag & 0xFFFF_FFFF) as usize, result)?,
-                Event::Over { tag, error, target } => {
+                Event::CallAnswered { tag, result } => self.answered((tag & 0xFFFF_FFFF) as usize, result)?,
+                Event::OpFinished { tag, error, target } => {
                     if let Step::Scanning(scan) = &mut self.step {
-                        scan.landed(tag, error, target);
+                        scan.complete(tag, error, target);
                     }
                 }
             }
         }
         self.events = events;
-        self.look_or_beat();
+        self.inspect_or_heartbeat();
         if let (Step::Scanning(scan), Some(donors)) = (&mut self.step, &mut self.donors)
             && scan.turn(donors)
         {
-            self.scanned()?;
+            self.on_scanned()?;
         }
         Ok(None)
     }
 
     /// Gives up, and returns the donors.
     pub fn into_donors(self) -> Option<D> {
-        self.donors.or_else(|| self.mending.map(Volume::into_donors))
+        self.donors.or_else(|| self.mending_volume.map(Volume::into_donors))
     }
 
-    fn ask(&mut self, lane: usize, number: usize, call: Call) {
+    fn call(&mut self, lane: usize, number: usize, call: Call) {
         self.waiting += 1;
         if let Some(donors) = &mut self.donors {
-            donors.call(lane, OF_OPENING | u64::from(self.attempts) << 32 | number as u64, call);
+            donors.call(lane, OPENING_TAG | u64::from(self.attempts) << 32 | number as u64, call);
         }
     }
 
-    fn ask_all(&mut self, step: Step, whom: impl Fn(usize) -> bool, call: Call) {
+    fn call_all(&mut self, step: Step, includes: impl Fn(usize) -> bool, call: Call) {
         (self.step, self.waiting, self.acks) = (step, 0, 0);
         self.attempts += 1;
-        for lane in (0..self.known.len()).filter(|lane| whom(*lane)) {
-            self.ask(lane, lane, call.clone());
+        for lane in (0..self.reports.len()).filter(|lane| includes(*lane)) {
+            self.call(lane, lane, call.clone());
         }
     }
 
@@ -219,19 +219,19 @@ impl<D: Donors> Opening<D> {
         let lane =
             if matches!(self.step, Step::Taking) { self.takes.get(number).map_or(0, |take| take.0) } else { number };
         match (&self.step, result) {
-            (_, Err(CallFailed::Refused(Refusal::Older { held }))) => self.older = self.older.max(Some(held)),
-            (Step::Looking | Step::Claiming, Ok(Answer::Known { incarnation, promised, stored, beats })) => {
-                let known = &mut self.known[lane];
+            (_, Err(CallFailed::Refused(Refusal::OlderEpoch { held }))) => self.older = self.older.max(Some(held)),
+            (Step::Looking | Step::Claiming, Ok(Answer::Inspected { incarnation, promised, stored, beats })) => {
+                let report = &mut self.reports[lane];
                 if matches!(self.step, Step::Claiming) {
                     self.claims |= 1 << lane;
                 }
-                (known.incarnation, known.promised, known.stored) = (Some(incarnation), promised, stored);
-                known.beats = beats;
+                (report.incarnation, report.promised, report.stored) = (Some(incarnation), promised, stored);
+                report.beats = beats;
             }
             (Step::Fencing, Ok(Answer::Fenced { incarnation, slabs, .. }))
-                if self.known[lane].incarnation == Some(incarnation) =>
+                if self.reports[lane].incarnation == Some(incarnation) =>
             {
-                (self.known[lane].slabs, self.known[lane].fenced) = (slabs, true);
+                (self.reports[lane].slabs, self.reports[lane].fenced) = (slabs, true);
             }
             (Step::Taking, Ok(Answer::Taken { incarnation, lent })) => {
                 let member = Member { donor: self.ids()[lane], incarnation, slab: lent.slab };
@@ -240,35 +240,35 @@ impl<D: Donors> Opening<D> {
                 }
             }
             (Step::Recording, Ok(Answer::Recorded { incarnation }))
-                if self.known[lane].incarnation == Some(incarnation) =>
+                if self.reports[lane].incarnation == Some(incarnation) =>
             {
                 self.acks |= 1 << lane;
             }
-            (_, Err(error)) => self.known[lane].why = error.to_string(),
-            (_, Ok(_)) => self.known[lane].why = "it gave an answer that makes no sense".into(),
+            (_, Err(error)) => self.reports[lane].why = error.to_string(),
+            (_, Ok(_)) => self.reports[lane].why = "it gave an answer that makes no sense".into(),
         }
         if self.waiting > 0 {
             return Ok(());
         }
         match self.step {
-            Step::Looking => self.looked(),
-            Step::Claiming => self.claimed(),
-            Step::Fencing => self.fenced(),
-            Step::Taking => self.all_taken(),
-            Step::Recording => self.recorded(),
+            Step::Looking => self.on_inspected(),
+            Step::Claiming => self.on_claimed(),
+            Step::Fencing => self.on_fenced(),
+            Step::Taking => self.on_all_taken(),
+            Step::Recording => self.on_recorded(),
             Step::Scanning(_) => Ok(()),
         }
     }
 
     /// Latest record that a donor has reported.
     fn latest(&self) -> Result<Option<Record>, OpenError> {
-        let stored = self.known.iter().filter_map(|known| known.stored.as_ref());
+        let stored = self.reports.iter().filter_map(|known| known.stored.as_ref());
         let Some(latest) = stored.max_by_key(|stored| (stored.epoch, stored.generation)) else { return Ok(None) };
         Ok(Some(Record::read(&latest.record)?))
     }
 
-    fn whys(&self) -> String {
-        let whys = self.ids().iter().zip(&self.known).filter(|(_, known)| !known.why.is_empty());
+    fn failures(&self) -> String {
+        let whys = self.ids().iter().zip(&self.reports).filter(|(_, known)| !known.why.is_empty());
         whys.map(|(id, known)| format!("donor {:016x}: {}", id.0, known.why)).collect::<Vec<_>>().join("; ")
     }
 
@@ -276,56 +276,60 @@ impl<D: Donors> Opening<D> {
     fn voting_lanes(&self, voters: &[Voter]) -> Lanes {
         let lane = |voter: &Voter| {
             let lane = self.lane_of(voter.donor)?;
-            (self.known[lane].incarnation == Some(voter.incarnation)).then_some(1 << lane)
+            (self.reports[lane].incarnation == Some(voter.incarnation)).then_some(1 << lane)
         };
         voters.iter().filter_map(lane).fold(0, |all: Lanes, lane: Lanes| all | lane)
     }
 
     /// Asks the donors again for heartbeats of the last writer, and sends them this writer's, once it has access.
-    fn look_or_beat(&mut self) {
+    fn inspect_or_heartbeat(&mut self) {
         let now_ns = self.donors.as_ref().map_or(0, |donors| donors.now_ns());
         if let (Step::Looking, Some(watching)) = (&self.step, &mut self.watching)
-            && watching.look_ns.is_some_and(|look_ns| now_ns >= look_ns)
+            && watching.next_inspection_ns.is_some_and(|look_ns| now_ns >= look_ns)
         {
-            watching.look_ns = None;
-            self.ask_all(Step::Looking, |_| true, Call::Look { volume: self.id });
+            watching.next_inspection_ns = None;
+            self.call_all(Step::Looking, |_| true, Call::Inspect { volume: self.id });
         }
-        if matches!(self.step, Step::Scanning(_)) && now_ns >= self.beat_ns {
-            self.beat_ns = now_ns + self.config.revive_ns;
-            for lane in (0..self.known.len()).filter(|lane| self.known[*lane].fenced).collect::<Vec<_>>() {
-                self.ask(lane, NOBODY_WAITS, Call::Beat { volume: self.id, epoch: self.epoch });
+        if matches!(self.step, Step::Scanning(_)) && now_ns >= self.next_heartbeat_ns {
+            self.next_heartbeat_ns = now_ns + self.config.heartbeat_ns;
+            for lane in (0..self.reports.len()).filter(|lane| self.reports[*lane].fenced).collect::<Vec<_>>() {
+                self.call(lane, UNAWAITED, Call::Heartbeat { volume: self.id, epoch: self.epoch });
             }
             self.waiting = 0;
         }
     }
 
     /// Whether the last writer must still be waited for.
-    fn watch(&mut self) -> Result<bool, OpenError> {
+    fn watch_lease(&mut self) -> Result<bool, OpenError> {
         let lease_ns = self.config.lease_ns;
-        let beats = || self.known.iter().map(|known| known.beats);
+        let beats = || self.reports.iter().map(|known| known.beats);
         let now_ns = self.donors.as_ref().map_or(0, |donors| donors.now_ns());
         let Some(watching) = &mut self.watching else {
             if lease_ns > 0 && beats().any(|beats| beats > 0) {
-                let look_ns = Some(now_ns + lease_ns / LOOKS_IN_A_LEASE);
-                self.watching = Some(Watching { beats: beats().collect(), until_ns: now_ns + lease_ns, look_ns });
+                let look_ns = Some(now_ns + lease_ns / INSPECTIONS_PER_LEASE);
+                self.watching = Some(LeaseWatch {
+                    beats: beats().collect(),
+                    until_ns: now_ns + lease_ns,
+                    next_inspection_ns: look_ns,
+                });
             }
             return Ok(self.watching.is_some());
         };
-        let mut all = watching.beats.iter_mut().zip(&self.known);
+        let mut all = watching.beats.iter_mut().zip(&self.reports);
         // Only a donor that answered before can show progress.
         let lives = all.any(|(before, known)| *before > 0 && known.beats > *before);
-        watching.beats.iter_mut().zip(&self.known).for_each(|(before, known)| *before = known.beats);
+        watching.beats.iter_mut().zip(&self.reports).for_each(|(before, known)| *before = known.beats);
         if lives {
             return Err(OpenError::InUse);
         }
         let is_over = now_ns >= watching.until_ns || beats().all(|beats| beats == 0);
-        watching.look_ns = (!is_over).then_some(now_ns + lease_ns / LOOKS_IN_A_LEASE);
+        watching.next_inspection_ns = (!is_over).then_some(now_ns + lease_ns / INSPECTIONS_PER_LEASE);
         Ok(!is_over)
     }
 
-    fn looked(&mut self) -> Result<(), OpenError> {
+    fn on_inspected(&mut self) -> Result<(), OpenError> {
         let record = self.latest()?;
-        if record.is_some() && self.new.is_none() && self.watch()? {
+        if record.is_some() && self.new.is_none() && self.watch_lease()? {
             return Ok(());
         }
         let voters = match (&record, &self.new) {
@@ -335,31 +339,31 @@ impl<D: Donors> Opening<D> {
             (None, Some(new)) => {
                 let voter = |donor: &DonorId| {
                     let lane = self.lane_of(*donor)?;
-                    Some(Voter { donor: *donor, incarnation: self.known[lane].incarnation? })
+                    Some(Voter { donor: *donor, incarnation: self.reports[lane].incarnation? })
                 };
                 new.voters.iter().filter_map(voter).collect()
             }
         };
         let lanes = self.voting_lanes(&voters);
         if !is_majority(&voters, self.ids(), lanes) {
-            return Err(OpenError::NoMajority(self.whys()));
+            return Err(OpenError::NoMajority(self.failures()));
         }
-        let promised = self.known.iter().map(|known| known.promised).max().unwrap_or(0);
+        let promised = self.reports.iter().map(|known| known.promised).max().unwrap_or(0);
         let earlier = record.as_ref().map_or(0, |record| record.epoch);
         self.epoch = promised
             .max(earlier)
             .checked_add(1)
-            .ok_or(OpenError::Never("the volume has used up its epochs, one for each writer"))?;
+            .ok_or(OpenError::Invalid("the volume has used up its epochs, one for each writer"))?;
         if self.new.is_some() {
-            self.record = Some(self.blank(voters)?);
+            self.record = Some(self.new_record(voters)?);
         }
         (self.claims, self.older) = (0, None);
         let call = Call::Claim { volume: self.id, epoch: self.epoch };
-        self.ask_all(Step::Claiming, |lane| lanes >> lane & 1 == 1, call);
+        self.call_all(Step::Claiming, |lane| lanes >> lane & 1 == 1, call);
         Ok(())
     }
 
-    fn blank(&self, voters: Vec<Voter>) -> Result<Record, OpenError> {
+    fn new_record(&self, voters: Vec<Voter>) -> Result<Record, OpenError> {
         let new = self.new.as_ref().ok_or(OpenError::NotFound(self.id))?;
         let shape = Shape::within(new.slab_len);
         let is_good = new.len > 0
@@ -368,12 +372,12 @@ impl<D: Donors> Opening<D> {
             && new.segments.len() as u64 == NewVolume::segments_for(new.len, new.slab_len)
             && new.segments.iter().all(|donors| donors.len() == new.copies as usize);
         if shape.pages() == 0 || !is_good {
-            return Err(OpenError::Never(
+            return Err(OpenError::Invalid(
                 "a volume has whole blocks, at least one copy, and a donor for each copy of each segment",
             ));
         }
         if voters.len() < new.voters.len() {
-            return Err(OpenError::NoMajority(self.whys()));
+            return Err(OpenError::NoMajority(self.failures()));
         }
         Ok(Record {
             volume: self.id,
@@ -388,7 +392,7 @@ impl<D: Donors> Opening<D> {
         })
     }
 
-    fn claimed(&mut self) -> Result<(), OpenError> {
+    fn on_claimed(&mut self) -> Result<(), OpenError> {
         if self.new.is_none() {
             // An answer may have brought a later record, with other voters.
             self.record = self.latest()?;
@@ -397,57 +401,58 @@ impl<D: Donors> Opening<D> {
         }
         let Some(record) = &self.record else { return Err(OpenError::NotFound(self.id)) };
         if !is_majority(&record.voters, self.ids(), self.claims) {
-            let error = self.older.map_or_else(|| OpenError::NoMajority(self.whys()), |held| OpenError::Taken { held });
+            let error =
+                self.older.map_or_else(|| OpenError::NoMajority(self.failures()), |held| OpenError::TakenOver { held });
             return Err(error);
         }
         self.older = None;
-        let answers: Vec<bool> = self.known.iter().map(|known| known.incarnation.is_some()).collect();
+        let answers: Vec<bool> = self.reports.iter().map(|known| known.incarnation.is_some()).collect();
         let call = Call::Fence { volume: self.id, epoch: self.epoch };
-        self.ask_all(Step::Fencing, |lane| answers[lane], call);
+        self.call_all(Step::Fencing, |lane| answers[lane], call);
         Ok(())
     }
 
-    fn fenced(&mut self) -> Result<(), OpenError> {
+    fn on_fenced(&mut self) -> Result<(), OpenError> {
         if let Some(held) = self.older {
-            return Err(OpenError::Taken { held });
+            return Err(OpenError::TakenOver { held });
         }
-        let Some(new) = self.new.clone() else { return self.keep_record() };
+        let Some(new) = self.new.clone() else { return self.write_record() };
         (self.step, self.waiting) = (Step::Taking, 0);
         self.attempts += 1;
         self.takes.clear();
         let len = Shape::within(new.slab_len).slab_len();
         for (segment, donors) in new.segments.iter().enumerate() {
             for donor in donors {
-                let lane = self.lane_of(*donor).filter(|lane| self.known[*lane].fenced);
+                let lane = self.lane_of(*donor).filter(|lane| self.reports[*lane].fenced);
                 let lane = lane.ok_or_else(|| OpenError::Full(format!("donor {:016x} does not answer", donor.0)))?;
                 self.takes.push((lane, segment));
             }
         }
         self.taken = vec![None; self.takes.len()];
         for (number, (lane, _)) in self.takes.clone().into_iter().enumerate() {
-            self.ask(lane, number, Call::Take { volume: self.id, epoch: self.epoch, len });
+            self.call(lane, number, Call::Take { volume: self.id, epoch: self.epoch, len });
         }
         Ok(())
     }
 
-    fn all_taken(&mut self) -> Result<(), OpenError> {
+    fn on_all_taken(&mut self) -> Result<(), OpenError> {
         let segments = self.new.as_ref().map_or(0, |new| new.segments.len());
         let mut members = vec![Vec::new(); segments];
         for ((lane, segment), taken) in self.takes.clone().into_iter().zip(self.taken.clone()) {
-            let Some((member, base)) = taken else { return Err(OpenError::Full(self.whys())) };
-            self.known[lane].slabs.push(Lent { slab: member.slab, base, len: u64::MAX });
+            let Some((member, base)) = taken else { return Err(OpenError::Full(self.failures())) };
+            self.reports[lane].slabs.push(LentSlab { slab: member.slab, base, len: u64::MAX });
             members[segment].push(member);
         }
         if let Some(record) = &mut self.record {
             record.segments = members;
         }
-        self.keep_record()
+        self.write_record()
     }
 
     /// Lane and base of a copy, if it is as the record says.
-    fn reach(&self, member: &Member, shape: Shape) -> Option<(u8, u64)> {
+    fn reachable_at(&self, member: &Member, shape: Shape) -> Option<(u8, u64)> {
         let lane = self.lane_of(member.donor)?;
-        let known = &self.known[lane];
+        let known = &self.reports[lane];
         let is_there = known.fenced && known.incarnation == Some(member.incarnation);
         let lent =
             known.slabs.iter().find(|lent| is_there && lent.slab == member.slab && lent.len >= shape.slab_len())?;
@@ -455,27 +460,28 @@ impl<D: Donors> Opening<D> {
     }
 
     /// Sends this writer's record to the voters, without the copies that cannot be reached.
-    fn keep_record(&mut self) -> Result<(), OpenError> {
+    fn write_record(&mut self) -> Result<(), OpenError> {
         let Some(mut record) = self.record.take() else { return Err(OpenError::NotFound(self.id)) };
         (record.epoch, record.generation) = (self.epoch, record.generation + 1);
         let shape = Shape { slots: record.slots };
         for members in &mut record.segments {
-            if members.iter().any(|member| self.reach(member, shape).is_some()) {
-                members.retain(|member| self.reach(member, shape).is_some());
+            if members.iter().any(|member| self.reachable_at(member, shape).is_some()) {
+                members.retain(|member| self.reachable_at(member, shape).is_some());
             }
         }
         let lanes = self.voting_lanes(&record.voters);
         let bytes: Arc<[u8]> = record.to_bytes().into();
         let call = Call::Record { volume: self.id, epoch: self.epoch, generation: record.generation, record: bytes };
         self.record = Some(record);
-        self.ask_all(Step::Recording, |lane| lanes >> lane & 1 == 1, call);
+        self.call_all(Step::Recording, |lane| lanes >> lane & 1 == 1, call);
         Ok(())
     }
 
-    fn recorded(&mut self) -> Result<(), OpenError> {
+    fn on_recorded(&mut self) -> Result<(), OpenError> {
         let Some(record) = self.record.clone() else { return Err(OpenError::NotFound(self.id)) };
         if !is_majority(&record.voters, self.ids(), self.acks) {
-            let error = self.older.map_or_else(|| OpenError::NoMajority(self.whys()), |held| OpenError::Taken { held });
+            let error =
+                self.older.map_or_else(|| OpenError::NoMajority(self.failures()), |held| OpenError::TakenOver { held });
             return Err(error);
         }
         self.free_orphans(&record);
@@ -484,8 +490,8 @@ impl<D: Donors> Opening<D> {
             return Err(OpenError::BadRecord(super::record::BadRecord));
         }
         let hold = |member: &Member| {
-            let (lane, base) = self.reach(member, shape).unzip();
-            Held { member: *member, lane, base: base.unwrap_or(0) }
+            let (lane, base) = self.reachable_at(member, shape).unzip();
+            SegmentCopy { member: *member, lane, base: base.unwrap_or(0) }
         };
         let segments: Vec<Segment> = record
             .segments
@@ -499,9 +505,9 @@ impl<D: Donors> Opening<D> {
     /// Frees slabs that a writer took but that no record names.
     fn free_orphans(&mut self, record: &Record) {
         let mut orphans = Vec::new();
-        for (lane, known) in self.known.iter().enumerate() {
+        for (lane, known) in self.reports.iter().enumerate() {
             let donor = self.ids()[lane];
-            let is_member = |lent: &Lent| {
+            let is_member = |lent: &LentSlab| {
                 record.segments.iter().flatten().any(|member| member.donor == donor && member.slab == lent.slab)
             };
             orphans.extend(
@@ -509,23 +515,23 @@ impl<D: Donors> Opening<D> {
             );
         }
         for (lane, slab) in orphans {
-            self.ask(lane, NOBODY_WAITS, Call::Free { volume: self.id, epoch: self.epoch, slab });
+            self.call(lane, UNAWAITED, Call::Free { volume: self.id, epoch: self.epoch, slab });
         }
         // Their answers are ignored.
         self.waiting = 0;
     }
 
-    fn scanned(&mut self) -> Result<(), OpenError> {
+    fn on_scanned(&mut self) -> Result<(), OpenError> {
         let Step::Scanning(scan) = std::mem::replace(&mut self.step, Step::Looking) else { return Ok(()) };
         let (Some(donors), Some(record)) = (self.donors.take(), self.record.take()) else { return Ok(()) };
-        let lanes = self.known.iter().map(|known| Lane {
+        let lanes = self.reports.iter().map(|known| LaneState {
             down: (!known.fenced).then(|| format!("it did not answer when the volume was opened: {}", known.why)),
             incarnation: known.fenced.then_some(known.incarnation).flatten(),
-            out: 0,
-            is_asked: false,
+            in_flight: 0,
+            call_in_flight: false,
         });
         let volume = scan.finish(donors, self.config, self.epoch, &record, lanes.collect())?;
-        self.mending = Some(volume);
+        self.mending_volume = Some(volume);
         Ok(())
     }
 }
@@ -534,7 +540,7 @@ impl<D: Donors> Opening<D> {
 /// on.
 impl<D: Donors> Readiness for Opening<D> {
     fn descriptor(&self) -> Option<Descriptor> {
-        match (&self.donors, &self.mending) {
+        match (&self.donors, &self.mending_volume) {
             (Some(donors), _) => donors.descriptor(),
             (None, Some(volume)) => volume.descriptor(),
             (None, None) => None,
@@ -542,13 +548,13 @@ impl<D: Donors> Readiness for Opening<D> {
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
-        match (&mut self.donors, &mut self.mending) {
+        match (&mut self.donors, &mut self.mending_volume) {
             (Some(donors), _) => {
                 let armed = donors.arm(now_ns)?;
-                let looks = self.watching.as_ref().and_then(|watching| watching.look_ns);
-                let beats = matches!(self.step, Step::Scanning(_)).then_some(self.beat_ns);
+                let looks = self.watching.as_ref().and_then(|watching| watching.next_inspection_ns);
+                let beats = matches!(self.step, Step::Scanning(_)).then_some(self.next_heartbeat_ns);
                 let next = Armed::Sleep { until_ns: looks.or(beats) }.on_clock(donors.now_ns(), now_ns);
-                Ok(if let Armed::Sleep { until_ns } = next { armed.by(until_ns) } else { armed })
+                Ok(if let Armed::Sleep { until_ns } = next { armed.min_deadline(until_ns) } else { armed })
             }
             (None, Some(volume)) => volume.arm(now_ns),
             (None, None) => Err(sinew_fabric::readiness::no_descriptor()),
@@ -556,7 +562,7 @@ impl<D: Donors> Readiness for Opening<D> {
     }
 
     fn disarm(&mut self) -> bool {
-        match (&mut self.donors, &mut self.mending) {
+        match (&mut self.donors, &mut self.mending_volume) {
             (Some(donors), _) => donors.disarm(),
             (None, Some(volume)) => volume.disarm(),
             (None, None) => false,

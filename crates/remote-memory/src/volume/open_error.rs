@@ -15,7 +15,7 @@ pub enum OpenError {
     NoMajority(String),
     /// Another writer is opening it, too.
     #[error("another writer is taking the volume over: its epoch is {held}")]
-    Taken {
+    TakenOver {
         /// Epoch of that writer.
         held: u32,
     },
@@ -33,5 +33,5 @@ pub enum OpenError {
     Failed(String),
     /// It is impossible.
     #[error("{0}")]
-    Never(&'static str),
+    Invalid(&'static str),
 }

@@ -2,10 +2,10 @@
 
 use sinew_mem::MessageBuffer;
 
-use super::core::{Into, Owner, Piece, Volume, bit};
+use super::core::{Destination, Owner, Piece, Volume, lane_bit};
 use super::donors::Donors;
 use super::map::Place;
-use super::requests::{Asked, Edge, What};
+use super::requests::{Edge, Kind, NewRequest};
 use super::slot::checksum;
 use crate::engine::Op;
 use crate::store::{BLOCK, StoreError};
@@ -23,8 +23,8 @@ impl<D: Donors> Volume<D> {
         let is_whole = at.is_multiple_of(PAGE) && len == u64::from(count) * PAGE;
         if let (Some(place), true) = (place, is_whole) {
             let target = self.requests.get_mut(key).target.take();
-            self.read_piece(key, Into::Target, pages.start, place, count, target);
-            return self.part_over(key, None);
+            self.read_piece(key, Destination::Target, pages.start, place, count, target);
+            return self.complete_part(key, None);
         }
         let mut page = pages.start;
         while page < pages.end {
@@ -34,24 +34,31 @@ impl<D: Donors> Volume<D> {
                 Some(place) => {
                     for from in (0..count).step_by(STAGED_MAX as usize) {
                         let count = STAGED_MAX.min(count - from);
-                        self.read_piece(key, Into::Staged, page + u64::from(from), place.plus(from), count, None);
+                        self.read_piece(
+                            key,
+                            Destination::Staged,
+                            page + u64::from(from),
+                            place.plus(from),
+                            count,
+                            None,
+                        );
                     }
                 }
             }
             page += u64::from(count);
         }
-        self.part_over(key, None);
+        self.complete_part(key, None);
     }
 
     /// Whether it is unknown if the page was ever written.
     pub(super) fn is_unknown(&self, page: u64) -> bool {
-        self.map.place(page).is_none() && self.segments[self.home(page).0 as usize].unknown
+        self.map.place(page).is_none() && self.segments[self.home_segment(page).0 as usize].is_unknown
     }
 
     pub(super) fn unknown(&self, page: u64) -> StoreError {
         StoreError::Lost {
             at: page * PAGE,
-            why: format!("its donors did not answer when the volume was opened: {}", self.gone()),
+            why: format!("its donors did not answer when the volume was opened: {}", self.describe_down()),
         }
     }
 
@@ -73,7 +80,7 @@ impl<D: Donors> Volume<D> {
     pub(super) fn read_piece(
         &mut self,
         key: u32,
-        into: Into,
+        destination: Destination,
         page: u64,
         place: Place,
         count: u32,
@@ -81,7 +88,8 @@ impl<D: Donors> Volume<D> {
     ) {
         self.requests.get_mut(key).parts += 1;
         self.stats.pages_read += u64::from(count);
-        let piece = self.pieces.insert(Piece { key, into, page, place, count, tried: 0, was_bad: false, buffer });
+        let piece =
+            self.pieces.insert(Piece { key, destination, page, place, count, tried: 0, was_bad: false, buffer });
         self.read_copy(piece);
     }
 
@@ -100,11 +108,11 @@ impl<D: Donors> Volume<D> {
         let segment = &self.segments[piece.place.segment as usize];
         let copies = segment.copies.len().max(1);
         let rotated = (0..copies).map(|index| (index + self.next_copy) % copies);
-        let good = |index: usize| {
+        let reachable_copy = |index: usize| {
             let copy = segment.copies.get(index)?;
-            copy.lane.filter(|lane| tried & bit(*lane) == 0).map(|lane| (lane, copy.base))
+            copy.lane.filter(|lane| tried & lane_bit(*lane) == 0).map(|lane| (lane, copy.base))
         };
-        let Some((lane, base)) = rotated.clone().find_map(good) else {
+        let Some((lane, base)) = rotated.clone().find_map(reachable_copy) else {
             if self.voting.durable < self.voting.generation {
                 // Another writer may have the volume by now; the voters will tell.
                 return self.deferred.push_back(key);
@@ -112,7 +120,7 @@ impl<D: Donors> Volume<D> {
             let why = if piece.was_bad {
                 "what its donors hold is not what was written".to_owned()
             } else {
-                format!("its donors do not answer: {}", self.gone())
+                format!("its donors do not answer: {}", self.describe_down())
             };
             let error = StoreError::Lost { at: piece.page * PAGE, why };
             return self.fail_piece(key, error);
@@ -132,22 +140,22 @@ impl<D: Donors> Volume<D> {
 
     pub(super) fn fail_piece(&mut self, key: u32, error: StoreError) {
         let Some(piece) = self.pieces.remove(key) else { return };
-        if piece.into == Into::Target {
+        if piece.destination == Destination::Target {
             self.requests.get_mut(piece.key).target = piece.buffer;
         }
-        self.part_over(piece.key, Some(error));
+        self.complete_part(piece.key, Some(error));
     }
 
     /// Handles the end of a piece's read.
-    pub(super) fn piece_landed(&mut self, key: u32, lane: u8, failed: bool, target: Option<MessageBuffer>) {
+    pub(super) fn complete_piece(&mut self, key: u32, lane: u8, failed: bool, target: Option<MessageBuffer>) {
         let Some(piece) = self.pieces.get_mut(key) else { return };
         let Some(buffer) = target else {
             // The buffer was lost with the failed operation; the next attempt allocates another.
-            piece.tried |= bit(lane);
+            piece.tried |= lane_bit(lane);
             return self.read_copy(key);
         };
         if failed {
-            piece.tried |= bit(lane);
+            piece.tried |= lane_bit(lane);
             piece.buffer = Some(buffer);
             return self.read_copy(key);
         }
@@ -159,31 +167,31 @@ impl<D: Donors> Volume<D> {
         };
         let bad = if (0..count).all(is_good) { None } else { Some((0..count).map(is_good).collect::<Vec<_>>()) };
         match bad {
-            None => self.take_piece(key, buffer),
-            Some(good) => self.mend_piece(key, lane, buffer, &good),
+            None => self.deliver_piece(key, buffer),
+            Some(good) => self.reread_bad_pages(key, lane, buffer, &good),
         }
     }
 
     /// Takes over a piece whose pages are all good.
-    fn take_piece(&mut self, key: u32, buffer: MessageBuffer) {
+    fn deliver_piece(&mut self, key: u32, buffer: MessageBuffer) {
         let Some(piece) = self.pieces.remove(key) else { return };
-        self.take_pages(&piece, 0..piece.count, &buffer);
+        self.deliver_pages(&piece, 0..piece.count, &buffer);
         let live = self.requests.get_mut(piece.key);
-        match piece.into {
-            Into::Target => live.target = Some(buffer),
-            Into::Staged => {}
-            Into::Edge(index) => {
+        match piece.destination {
+            Destination::Target => live.target = Some(buffer),
+            Destination::Staged => {}
+            Destination::Edge(index) => {
                 live.edges[usize::from(index)] = Some(Edge { page: piece.page, staged: Some(buffer), frozen: None });
             }
         }
-        if piece.was_bad && live.what != What::Refresh {
+        if piece.was_bad && live.kind != Kind::Refresh {
             self.refresh(piece.page);
         }
-        self.part_over(piece.key, None);
+        self.complete_part(piece.key, None);
     }
 
-    fn take_pages(&mut self, piece: &Piece, pages: std::ops::Range<u32>, buffer: &[u8]) {
-        if piece.into != Into::Staged {
+    fn deliver_pages(&mut self, piece: &Piece, pages: std::ops::Range<u32>, buffer: &[u8]) {
+        if piece.destination != Destination::Staged {
             return;
         }
         let live = self.requests.get_mut(piece.key);
@@ -198,23 +206,23 @@ impl<D: Donors> Volume<D> {
 
     /// Handles a piece with pages that are bad in this copy: each is read from another copy.
     #[inline(never)]
-    fn mend_piece(&mut self, key: u32, lane: u8, buffer: MessageBuffer, good: &[bool]) {
+    fn reread_bad_pages(&mut self, key: u32, lane: u8, buffer: MessageBuffer, good: &[bool]) {
         self.stats.bad_pages += good.iter().filter(|good| !**good).count() as u64;
         let Some(piece) = self.pieces.get_mut(key) else { return };
         if piece.count == 1 {
-            (piece.tried, piece.was_bad, piece.buffer) = (piece.tried | bit(lane), true, Some(buffer));
+            (piece.tried, piece.was_bad, piece.buffer) = (piece.tried | lane_bit(lane), true, Some(buffer));
             return self.read_copy(key);
         }
         let Some(mut piece) = self.pieces.remove(key) else { return };
         let owner = piece.key;
-        if piece.into == Into::Target {
+        if piece.destination == Destination::Target {
             self.requests.get_mut(owner).target = Some(buffer);
-            piece.into = Into::Staged;
+            piece.destination = Destination::Staged;
         } else {
             for (index, good) in good.iter().enumerate() {
                 let index = index as u32;
                 if *good {
-                    self.take_pages(&piece, index..index + 1, &buffer);
+                    self.deliver_pages(&piece, index..index + 1, &buffer);
                 }
             }
         }
@@ -223,23 +231,23 @@ impl<D: Donors> Volume<D> {
             self.requests.get_mut(owner).parts += 1;
             let one = self.pieces.insert(Piece {
                 key: owner,
-                into: Into::Staged,
+                destination: Destination::Staged,
                 page: piece.page + u64::from(index),
                 place: piece.place.plus(index),
                 count: 1,
-                tried: piece.tried | bit(lane),
+                tried: piece.tried | lane_bit(lane),
                 was_bad: true,
                 buffer: None,
             });
             self.read_copy(one);
         }
-        self.part_over(owner, None);
+        self.complete_part(owner, None);
     }
 
     /// Has a page rewritten, from a good copy.
     pub(super) fn refresh(&mut self, page: u64) {
         self.stats.refreshed += 1;
         let (at, len) = (page * PAGE, PAGE);
-        self.requests.submit(Asked { tag: 0, what: What::Refresh, at, len, source: None, target: None });
+        self.requests.submit(NewRequest { tag: 0, kind: Kind::Refresh, at, len, source: None, target: None });
     }
 }

@@ -6,10 +6,10 @@
 
 use sinew_mem::{Frozen, MessageBuffer};
 
-use super::core::{Called, Held, Joining, Left, Owner, RepairStep, Volume, bit};
+use super::core::{Joining, Owner, PendingCall, RepairStep, SegmentCopy, SlabToFree, Volume, lane_bit};
 use super::donors::{CallFailed, Donors};
 use super::record::Member;
-use super::slot::{CHUNK, Found, HEADER, Header, checksum};
+use super::slot::{CHUNK, HEADER, Header, SlotState, checksum};
 use crate::donor::{Answer, Call};
 use crate::engine::Op;
 use crate::store::{BLOCK, StoreError};
@@ -20,11 +20,11 @@ const FULL_PAUSE_NS: u64 = 1_000_000_000;
 impl<D: Donors> Volume<D> {
     /// Notes whether a donor wants its memory back. If so, its copies are made anew elsewhere, as far as there is room,
     /// and its slabs are freed.
-    pub(super) fn give_way(&mut self, lane: u8, wants_back: bool) {
-        if wants_back {
-            self.repairing.leaving |= bit(lane);
+    pub(super) fn set_leaving(&mut self, lane: u8, is_withdrawing: bool) {
+        if is_withdrawing {
+            self.repairing.leaving |= lane_bit(lane);
         } else {
-            self.repairing.leaving &= !bit(lane);
+            self.repairing.leaving &= !lane_bit(lane);
         }
     }
 
@@ -45,7 +45,7 @@ impl<D: Donors> Volume<D> {
         let repair = (self.config.repairs && is_due).then_some(self.repairing.not_before_ns);
         let revival = (!self.lanes.is_empty()).then_some(self.revive_at_ns);
         match self.ended {
-            Some(StoreError::Silent(_)) => revival,
+            Some(StoreError::NoAnswer(_)) => revival,
             Some(_) => None,
             None => voting.into_iter().chain(repair).chain(revival).min(),
         }
@@ -53,7 +53,7 @@ impl<D: Donors> Volume<D> {
 
     fn wants_copy(&self, segment: usize) -> bool {
         let segment = &self.segments[segment];
-        let staying = segment.reached().filter(|(lane, _)| self.repairing.leaving & bit(*lane) == 0).count();
+        let staying = segment.reached().filter(|(lane, _)| self.repairing.leaving & lane_bit(*lane) == 0).count();
         !segment.is_dead() && staying < self.copies as usize
     }
 
@@ -61,7 +61,7 @@ impl<D: Donors> Volume<D> {
         if !self.config.repairs || self.ended.is_some() {
             return false;
         }
-        self.free_left_slabs();
+        self.free_deferred_slabs();
         match self.repairing.step {
             RepairStep::Idle => self.now_ns >= self.repairing.not_before_ns && self.begin_repair(),
             RepairStep::Taking | RepairStep::Reading { .. } | RepairStep::Writing { .. } => false,
@@ -77,7 +77,7 @@ impl<D: Donors> Volume<D> {
                 }
                 self.stats.copies_made += 1;
                 self.repairing.step = RepairStep::Idle;
-                self.free_left(segment);
+                self.remove_leaving_copy(segment);
                 true
             }
         }
@@ -85,27 +85,27 @@ impl<D: Donors> Volume<D> {
 
     fn begin_repair(&mut self) -> bool {
         let Some(segment) = (0..self.segments.len()).find(|segment| self.wants_copy(*segment)) else { return false };
-        let unfit = self.repairing.full | self.repairing.leaving;
-        let can = |lane: &usize| {
+        let excluded = self.repairing.full | self.repairing.leaving;
+        let is_candidate = |lane: &usize| {
             let state = &self.lanes[*lane];
             let has = self.segments[segment].copies.iter().any(|copy| copy.member.donor == self.donors.ids()[*lane]);
-            state.down.is_none() && state.incarnation.is_some() && unfit >> lane & 1 == 0 && !has
+            state.down.is_none() && state.incarnation.is_some() && excluded >> lane & 1 == 0 && !has
         };
         let lanes = self.lanes.len();
-        let Some(lane) = (0..lanes).map(|lane| (lane + segment) % lanes).find(can) else {
+        let Some(lane) = (0..lanes).map(|lane| (lane + segment) % lanes).find(is_candidate) else {
             self.repairing.full = 0;
             self.repairing.not_before_ns = self.now_ns + FULL_PAUSE_NS;
             return false;
         };
         self.repairing.step = RepairStep::Taking;
-        let tag = self.calls.insert(Called::Take { segment: segment as u32, lane: lane as u8 });
+        let tag = self.calls.insert(PendingCall::Take { segment: segment as u32, lane: lane as u8 });
         let call = Call::Take { volume: self.id, epoch: self.epoch, len: self.shape.slab_len() };
         self.donors.call(lane, u64::from(tag), call);
         true
     }
 
     /// Handles a donor's answer to the request for a slab.
-    pub(super) fn taken(&mut self, segment: u32, lane: u8, result: Result<Answer, CallFailed>) {
+    pub(super) fn on_slab_taken(&mut self, segment: u32, lane: u8, result: Result<Answer, CallFailed>) {
         self.repairing.step = RepairStep::Idle;
         let state = &self.lanes[usize::from(lane)];
         match result {
@@ -119,25 +119,25 @@ impl<D: Donors> Volume<D> {
                 self.segments[segment as usize].joining = Some(Joining { member, lane, base: lent.base, copied: 0 });
                 self.begin_chunk(segment);
             }
-            _ => self.repairing.full |= bit(lane),
+            _ => self.repairing.full |= lane_bit(lane),
         }
     }
 
     pub(super) fn free_slab(&mut self, lane: u8, slab: u64) {
-        let tag = self.calls.insert(Called::Free);
+        let tag = self.calls.insert(PendingCall::Free);
         self.donors.call(usize::from(lane), u64::from(tag), Call::Free { volume: self.id, epoch: self.epoch, slab });
     }
 
     /// Goes on to the next chunk. After the last, has the record name the copy.
     fn begin_chunk(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
-        let Some(joining) = &segment.joining else { return self.abandon(number) };
+        let Some(joining) = &segment.joining else { return self.abandon_repair(number) };
         if joining.copied < self.shape.slots.div_ceil(CHUNK) {
             self.repairing.step = RepairStep::Draining { segment: number };
             return;
         }
         if let Some(Joining { member, lane, base, .. }) = segment.joining.take() {
-            segment.copies.push(Held { member, lane: Some(lane), base });
+            segment.copies.push(SegmentCopy { member, lane: Some(lane), base });
         }
         self.change_record();
         self.repairing.step = RepairStep::Joining { segment: number, generation: self.voting.generation };
@@ -147,11 +147,11 @@ impl<D: Donors> Volume<D> {
     fn copy_chunk(&mut self, number: u32) -> bool {
         let segment = &mut self.segments[number as usize];
         let Some(joining) = &segment.joining else {
-            self.abandon(number);
+            self.abandon_repair(number);
             return true;
         };
         let chunk = joining.copied;
-        segment.slots.held = Some(chunk);
+        segment.slots.held_chunk = Some(chunk);
         if segment.busy[chunk as usize] > 0 {
             return false;
         }
@@ -164,18 +164,18 @@ impl<D: Donors> Volume<D> {
         };
         let count = (last + 1 - first) as usize;
         let Some((lane, base)) = segment.reached().next() else {
-            self.abandon(number);
+            self.abandon_repair(number);
             return true;
         };
         let arena = self.donors.arena();
         let buffers = (arena.alloc(count * HEADER, count * HEADER), arena.alloc(count * BLOCK, count * BLOCK));
         let (Ok(headers), Ok(pages)) = buffers else {
             self.repairing.not_before_ns = self.now_ns + self.config.repair_pause_ns;
-            self.release(number);
+            self.release_chunk(number);
             return false;
         };
         self.repairing.step =
-            RepairStep::Reading { segment: number, headers: None, pages: None, out: 2, failed: false };
+            RepairStep::Reading { segment: number, headers: None, pages: None, outstanding: 2, failed: false };
         self.send(
             lane,
             Owner::Repair { of_headers: true },
@@ -190,9 +190,9 @@ impl<D: Donors> Volume<D> {
     }
 
     /// Handles the end of an operation of the repair, on headers or on pages.
-    pub(super) fn repair_landed(&mut self, of_headers: bool, has_failed: bool, target: Option<MessageBuffer>) {
+    pub(super) fn complete_repair_op(&mut self, of_headers: bool, has_failed: bool, target: Option<MessageBuffer>) {
         match &mut self.repairing.step {
-            RepairStep::Reading { segment, headers, pages, out, failed } => {
+            RepairStep::Reading { segment, headers, pages, outstanding: out, failed } => {
                 *out -= 1;
                 *failed |= has_failed;
                 let into = if of_headers { &mut *headers } else { &mut *pages };
@@ -203,17 +203,17 @@ impl<D: Donors> Volume<D> {
                 let (segment, failed) = (*segment, *failed);
                 match (headers.take(), pages.take()) {
                     (Some(headers), Some(pages)) if !failed => self.write_chunk(segment, headers, pages),
-                    _ => self.abandon(segment),
+                    _ => self.abandon_repair(segment),
                 }
             }
-            RepairStep::Writing { segment, out, failed } => {
+            RepairStep::Writing { segment, outstanding: out, failed } => {
                 *out -= 1;
                 *failed |= has_failed;
                 if *out > 0 {
                     return;
                 }
                 let (segment, failed) = (*segment, *failed);
-                if failed { self.abandon(segment) } else { self.chunk_copied(segment) }
+                if failed { self.abandon_repair(segment) } else { self.chunk_copied(segment) }
             }
             _ => {}
         }
@@ -221,12 +221,12 @@ impl<D: Donors> Volume<D> {
 
     fn write_chunk(&mut self, number: u32, headers: MessageBuffer, pages: MessageBuffer) {
         let Some(Joining { lane, base, copied, .. }) = &self.segments[number as usize].joining else {
-            return self.abandon(number);
+            return self.abandon_repair(number);
         };
         let (lane, base, first) = (*lane, *base, copied * CHUNK);
         for (header, page) in headers.as_chunks::<HEADER>().0.iter().zip(pages.chunks_exact(BLOCK)) {
             // A page that is bad in this copy is copied as it is, and then rewritten from another copy.
-            if let Found::Header(Header { page: number, sum, .. }) = Header::read(header)
+            if let SlotState::Header(Header { page: number, sum, .. }) = Header::read(header)
                 && sum != 0
                 && checksum(page) != sum
                 && number < self.pages
@@ -235,7 +235,7 @@ impl<D: Donors> Volume<D> {
                 self.refresh(number);
             }
         }
-        self.repairing.step = RepairStep::Writing { segment: number, out: 2, failed: false };
+        self.repairing.step = RepairStep::Writing { segment: number, outstanding: 2, failed: false };
         let (headers, pages): (Frozen, Frozen) = (headers.freeze(), pages.freeze());
         let at = base + self.shape.page_at(first);
         self.send(lane, Owner::Repair { of_headers: false }, Op::Write { at, source: pages.into() });
@@ -248,13 +248,13 @@ impl<D: Donors> Volume<D> {
         if let Some(joining) = &mut self.segments[number as usize].joining {
             joining.copied += 1;
         }
-        self.release(number);
+        self.release_chunk(number);
         self.begin_chunk(number);
     }
 
     /// Releases the chunk, and does the clearing that waited for it.
-    fn release(&mut self, number: u32) {
-        self.segments[number as usize].slots.held = None;
+    fn release_chunk(&mut self, number: u32) {
+        self.segments[number as usize].slots.held_chunk = None;
         for _ in 0..self.held_clears.len() {
             if let Some(owed) = self.held_clears.pop_front() {
                 self.clear_now(owed);
@@ -262,21 +262,21 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    fn abandon(&mut self, number: u32) {
+    fn abandon_repair(&mut self, number: u32) {
         if let Some(Joining { lane, member, .. }) = self.segments[number as usize].joining.take() {
             // No record has named it.
-            self.leave_slab(lane, member.slab, 0);
+            self.defer_free(lane, member.slab, 0);
         }
         self.repairing.step = RepairStep::Idle;
         self.repairing.not_before_ns = self.now_ns + self.config.repair_pause_ns;
-        self.release(number);
+        self.release_chunk(number);
     }
 
     /// Removes a copy at a donor that wants its memory back, if the segment has enough without it.
-    fn free_left(&mut self, number: u32) {
+    fn remove_leaving_copy(&mut self, number: u32) {
         let (leaving, copies) = (self.repairing.leaving, self.copies as usize);
         let segment = &mut self.segments[number as usize];
-        let is_leaving = |copy: &Held| copy.lane.is_some_and(|lane| leaving & bit(lane) != 0);
+        let is_leaving = |copy: &SegmentCopy| copy.lane.is_some_and(|lane| leaving & lane_bit(lane) != 0);
         if segment.copies.len() <= copies {
             return;
         }
@@ -284,36 +284,36 @@ impl<D: Donors> Volume<D> {
         let copy = segment.copies.remove(index);
         self.change_record();
         if let Some(lane) = copy.lane {
-            self.leave_slab(lane, copy.member.slab, self.voting.generation);
+            self.defer_free(lane, copy.member.slab, self.voting.generation);
         }
     }
 
-    fn leave_slab(&mut self, lane: u8, slab: u64, generation: u64) {
+    fn defer_free(&mut self, lane: u8, slab: u64, generation: u64) {
         if self.lanes[usize::from(lane)].down.is_none() {
-            self.repairing.left.push(Left { lane, slab, generation, number: self.stats.operations });
+            self.repairing.slabs_to_free.push(SlabToFree { lane, slab, generation, number: self.stats.operations });
         }
     }
 
     /// Gives back slabs that no record names any more, and that no unfinished operation goes to.
-    fn free_left_slabs(&mut self) {
-        if self.repairing.left.is_empty() {
+    fn free_deferred_slabs(&mut self) {
+        if self.repairing.slabs_to_free.is_empty() {
             return;
         }
-        let mut left = std::mem::take(&mut self.repairing.left);
+        let mut left = std::mem::take(&mut self.repairing.slabs_to_free);
         left.retain(|one| {
             if self.lanes[usize::from(one.lane)].down.is_some() {
                 // When it comes back it is fenced, and slabs that no record names are freed.
                 return false;
             }
             let is_before = |key| {
-                self.flights.get(key).is_some_and(|flight| flight.lane == one.lane && flight.number <= one.number)
+                self.lane_ops.get(key).is_some_and(|flight| flight.lane == one.lane && flight.number <= one.number)
             };
-            if self.voting.durable < one.generation || self.flights.keys().any(is_before) {
+            if self.voting.durable < one.generation || self.lane_ops.keys().any(is_before) {
                 return true;
             }
             self.free_slab(one.lane, one.slab);
             false
         });
-        self.repairing.left.append(&mut left);
+        self.repairing.slabs_to_free.append(&mut left);
     }
 }

@@ -12,7 +12,7 @@ use crate::store::{BLOCK, StoreError};
 
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Kind {
     Read,
     Write,
     Discard,
@@ -28,9 +28,9 @@ pub(super) struct Edge {
     pub frozen: Option<Frozen>,
 }
 
-pub(super) struct Live {
+pub(super) struct Pending {
     pub tag: u64,
-    pub what: What,
+    pub kind: Kind,
     pub at: u64,
     pub len: u64,
     pub source: Option<Slice>,
@@ -49,14 +49,14 @@ pub(super) struct Live {
     in_use: bool,
 }
 
-impl Live {
+impl Pending {
     /// Pages that it touches.
     pub fn pages(&self) -> Range<u64> {
         self.at / BLOCK as u64..(self.at + self.len).div_ceil(BLOCK as u64)
     }
 
     fn is_change(&self) -> bool {
-        self.what != What::Read
+        self.kind != Kind::Read
     }
 
     fn range(&self) -> Range<u64> {
@@ -66,9 +66,9 @@ impl Live {
 }
 
 /// Arguments of a request.
-pub(super) struct Asked {
+pub(super) struct NewRequest {
     pub tag: u64,
-    pub what: What,
+    pub kind: Kind,
     pub at: u64,
     pub len: u64,
     pub source: Option<Slice>,
@@ -76,7 +76,7 @@ pub(super) struct Asked {
 }
 
 pub(super) struct Requests {
-    live: Vec<Live>,
+    pending: Vec<Pending>,
     free: Vec<u32>,
     stripes: Stripes,
     /// Requests that need not wait for others.
@@ -88,7 +88,7 @@ pub(super) struct Requests {
 impl Requests {
     pub fn new(depth: usize) -> Self {
         Self {
-            live: Vec::new(),
+            pending: Vec::new(),
             free: Vec::new(),
             stripes: Stripes::new(depth),
             ready: VecDeque::with_capacity(depth),
@@ -99,7 +99,7 @@ impl Requests {
 
     /// Unfinished requests, without flushes.
     pub fn len(&self) -> usize {
-        self.live.len() - self.free.len()
+        self.pending.len() - self.free.len()
     }
 
     pub fn flushes(&self) -> usize {
@@ -122,14 +122,14 @@ impl Requests {
     }
 
     /// Accepts a request, which must not be empty.
-    pub fn submit(&mut self, asked: Asked) {
-        let Asked { tag, what, at, len, source, target } = asked;
+    pub fn submit(&mut self, request: NewRequest) {
+        let NewRequest { tag, kind: what, at, len, source, target } = request;
         let seq = self.sequence.begin(1);
-        let key = self.free.pop().unwrap_or(self.live.len() as u32);
-        let dependents = self.live.get_mut(key as usize).map(|live| std::mem::take(&mut live.dependents));
-        let live = Live {
+        let key = self.free.pop().unwrap_or(self.pending.len() as u32);
+        let dependents = self.pending.get_mut(key as usize).map(|live| std::mem::take(&mut live.dependents));
+        let live = Pending {
             tag,
-            what,
+            kind: what,
             at,
             len,
             source,
@@ -145,11 +145,11 @@ impl Requests {
             in_use: true,
         };
         let (range, is_change) = (live.range(), live.is_change());
-        match self.live.get_mut(key as usize) {
+        match self.pending.get_mut(key as usize) {
             Some(place) => *place = live,
-            None => self.live.push(live),
+            None => self.pending.push(live),
         }
-        let (requests, mut blockers) = (&mut self.live, 0);
+        let (requests, mut blockers) = (&mut self.pending, 0);
         self.stripes.insert(key, &range, |other| {
             let other = &mut requests[other as usize];
             let theirs = other.range();
@@ -158,41 +158,41 @@ impl Requests {
                 blockers += 1;
             }
         });
-        self.live[key as usize].blockers = blockers;
+        self.pending[key as usize].blockers = blockers;
         if blockers == 0 {
             self.ready.push_back(key);
         }
     }
 
-    pub fn get(&self, key: u32) -> &Live {
-        &self.live[key as usize]
+    pub fn get(&self, key: u32) -> &Pending {
+        &self.pending[key as usize]
     }
 
-    pub fn get_mut(&mut self, key: u32) -> &mut Live {
-        &mut self.live[key as usize]
+    pub fn get_mut(&mut self, key: u32) -> &mut Pending {
+        &mut self.pending[key as usize]
     }
 
     /// Ends a request, and readies those that waited for it alone. Returns its result.
-    pub fn over(&mut self, key: u32) -> (u64, What, Option<StoreError>, Option<MessageBuffer>) {
-        let live = &mut self.live[key as usize];
+    pub fn complete(&mut self, key: u32) -> (u64, Kind, Option<StoreError>, Option<MessageBuffer>) {
+        let live = &mut self.pending[key as usize];
         debug_assert!(live.in_use && live.blockers == 0, "a request ends only once, and only when nothing blocks it");
         live.in_use = false;
         let range = live.range();
-        let told = (live.tag, live.what, live.error.take(), live.target.take());
+        let outcome = (live.tag, live.kind, live.error.take(), live.target.take());
         live.source = None;
         live.edges = [None, None];
         self.sequence.end(live.seq..live.seq + 1);
         let mut dependents = std::mem::take(&mut live.dependents);
         self.stripes.remove(key, &range);
         for dependent in dependents.drain(..) {
-            let waiting = &mut self.live[dependent as usize];
+            let waiting = &mut self.pending[dependent as usize];
             waiting.blockers -= 1;
             if waiting.blockers == 0 {
                 self.ready.push_back(dependent);
             }
         }
-        self.live[key as usize].dependents = dependents;
+        self.pending[key as usize].dependents = dependents;
         self.free.push(key);
-        told
+        outcome
     }
 }

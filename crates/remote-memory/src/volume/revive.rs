@@ -2,7 +2,7 @@
 //! it answers again, so that nothing sent to it before still takes effect; from then on it counts as a new donor. Its
 //! old copy is used only if it is the last one of its segment, because then it has missed nothing.
 
-use super::core::{Called, Volume};
+use super::core::{PendingCall, Volume};
 use super::donors::{CallFailed, Donors};
 use crate::donor::{Answer, Call, Refusal};
 use crate::store::StoreError;
@@ -12,20 +12,20 @@ impl<D: Donors> Volume<D> {
         if self.ended.is_some() || self.now_ns < self.revive_at_ns {
             return;
         }
-        self.revive_at_ns = self.now_ns + self.config.revive_ns;
+        self.revive_at_ns = self.now_ns + self.config.heartbeat_ns;
         for lane in 0..self.lanes.len() {
             let state = &mut self.lanes[lane];
             let is_down = state.down.is_some();
             // Everything sent to it must have ended first, so that old events are not taken for new ones.
-            if state.is_asked || is_down && state.out > 0 {
+            if state.call_in_flight || is_down && state.in_flight > 0 {
                 continue;
             }
-            state.is_asked = true;
+            state.call_in_flight = true;
             let (volume, epoch, number) = (self.id, self.epoch, lane as u8);
             let (called, call) = if is_down {
-                (Called::Fence { lane: number }, Call::Fence { volume, epoch })
+                (PendingCall::Fence { lane: number }, Call::Fence { volume, epoch })
             } else {
-                (Called::Beat { lane: number }, Call::Beat { volume, epoch })
+                (PendingCall::Beat { lane: number }, Call::Heartbeat { volume, epoch })
             };
             let tag = self.calls.insert(called);
             self.donors.call(lane, u64::from(tag), call);
@@ -39,7 +39,7 @@ impl<D: Donors> Volume<D> {
         for lane in 0..self.lanes.len() {
             if self.lanes[lane].down.is_none() && self.ended.is_none() {
                 let (volume, epoch) = (self.id, self.epoch);
-                let tag = self.calls.insert(Called::Leave);
+                let tag = self.calls.insert(PendingCall::Leave);
                 self.leaving += 1;
                 self.donors.call(lane, u64::from(tag), Call::Leave { volume, epoch });
             }
@@ -54,46 +54,48 @@ impl<D: Donors> Volume<D> {
     }
 
     /// Handles a donor's answer to a heartbeat. A donor that has restarted has lost its memory, perhaps unnoticed.
-    pub(super) fn looked_after(&mut self, lane: u8, result: Result<Answer, CallFailed>) {
+    pub(super) fn on_heartbeat_answer(&mut self, lane: u8, result: Result<Answer, CallFailed>) {
         let state = &mut self.lanes[usize::from(lane)];
-        state.is_asked = false;
+        state.call_in_flight = false;
         match result {
-            Ok(Answer::Stat { incarnation, wants_back, .. }) if state.incarnation == Some(incarnation) => {
-                self.give_way(lane, wants_back);
+            Ok(Answer::Stat { incarnation, is_withdrawing: wants_back, .. })
+                if state.incarnation == Some(incarnation) =>
+            {
+                self.set_leaving(lane, wants_back);
             }
-            Ok(_) => self.lose(lane, "it has started again, and lost what it had".into()),
-            Err(CallFailed::Refused(Refusal::Older { held })) => {
+            Ok(_) => self.drop_lane(lane, "it has started again, and lost what it had".into()),
+            Err(CallFailed::Refused(Refusal::OlderEpoch { held })) => {
                 self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
             }
-            Err(error) => self.lose(lane, error.to_string()),
+            Err(error) => self.drop_lane(lane, error.to_string()),
         }
     }
 
     /// Handles the answer of a failed donor to its new fence.
-    pub(super) fn revived(&mut self, lane: u8, result: Result<Answer, CallFailed>) {
+    pub(super) fn on_revival_answer(&mut self, lane: u8, result: Result<Answer, CallFailed>) {
         let number = usize::from(lane);
-        self.lanes[number].is_asked = false;
+        self.lanes[number].call_in_flight = false;
         let (incarnation, slabs) = match result {
             Ok(Answer::Fenced { incarnation, slabs, .. }) => (incarnation, slabs),
-            Err(CallFailed::Refused(Refusal::Older { held })) => {
+            Err(CallFailed::Refused(Refusal::OlderEpoch { held })) => {
                 return self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
             }
             _ => return,
         };
         (self.lanes[number].down, self.lanes[number].incarnation) = (None, Some(incarnation));
-        self.repairing.full &= !super::core::bit(lane);
+        self.repairing.full &= !super::core::lane_bit(lane);
         let donor = self.donors.ids()[number];
         let mut strays = Vec::new();
         for lent in slabs {
             let mut is_named = false;
             for segment in &mut self.segments {
-                let unknown = segment.unknown;
-                let ours = segment.copies.iter_mut().find(|copy| {
+                let unknown = segment.is_unknown;
+                let own_copy = segment.copies.iter_mut().find(|copy| {
                     copy.member.donor == donor
                         && copy.member.incarnation == incarnation
                         && copy.member.slab == lent.slab
                 });
-                if let Some(copy) = ours {
+                if let Some(copy) = own_copy {
                     is_named = true;
                     // A copy with unknown contents is left to the next writer that opens the volume.
                     if !unknown && lent.len >= self.shape.slab_len() {

@@ -5,18 +5,18 @@ use std::collections::{HashMap, VecDeque};
 use sinew_mem::MessageBuffer;
 
 use super::config::VolumeConfig;
-use super::core::{Lane, Lanes, Parts, Segment, Volume, bit};
+use super::core::{LaneState, Lanes, Parts, Segment, Volume, lane_bit};
 use super::donors::Donors;
-use super::drive::OF_OPENING;
+use super::drive::OPENING_TAG;
 use super::map::{Map, Place};
 use super::open_error::OpenError;
 use super::record::Record;
-use super::slot::{CHUNK, Found, HEADER, Header, Shape, Version, checksum};
+use super::slot::{CHUNK, HEADER, Header, Shape, SlotState, Version, checksum};
 use crate::engine::Op;
 use crate::store::BLOCK;
 
 /// Reads in flight, at most.
-const AT_ONCE: usize = 16;
+const JOBS_MAX: usize = 16;
 
 /// A slot whose header names a page.
 #[derive(Clone, Copy)]
@@ -98,7 +98,7 @@ impl Scan {
 
     /// Makes progress. Returns true once everything is known.
     pub fn turn(&mut self, donors: &mut impl Donors) -> bool {
-        while self.jobs.len() < AT_ONCE && self.checking.is_none() {
+        while self.jobs.len() < JOBS_MAX && self.checking.is_none() {
             let Some(place) = self.next.pop_front() else { break };
             if !self.read_headers(donors, place) {
                 self.next.push_front(place);
@@ -106,10 +106,10 @@ impl Scan {
             }
         }
         if self.checking.is_none() && self.next.is_empty() && self.jobs.len() == 0 {
-            self.settle_known();
+            self.accept_settled();
         }
         while let Some(suspect) =
-            self.checking.filter(|suspect| *suspect < self.suspects.len() && self.jobs.len() < AT_ONCE)
+            self.checking.filter(|suspect| *suspect < self.suspects.len() && self.jobs.len() < JOBS_MAX)
         {
             if !self.read_page(donors, suspect) {
                 break;
@@ -121,9 +121,9 @@ impl Scan {
 
     fn send(&mut self, donors: &mut impl Donors, lane: u8, job: Job, op: Op) {
         let tag = self.jobs.insert((job, lane));
-        if let Err(op) = donors.submit(usize::from(lane), OF_OPENING | u64::from(tag), op) {
+        if let Err(op) = donors.submit(usize::from(lane), OPENING_TAG | u64::from(tag), op) {
             let target = if let Op::Read { target, .. } = op { Some(target) } else { None };
-            self.landed(OF_OPENING | u64::from(tag), Some("it takes no operation".into()), target);
+            self.complete(OPENING_TAG | u64::from(tag), Some("it takes no operation".into()), target);
         }
     }
 
@@ -151,7 +151,7 @@ impl Scan {
         let buffers: Result<Vec<_>, _> = copies.iter().map(|_| donors.arena().alloc(BLOCK, BLOCK)).collect();
         let Ok(buffers) = buffers else { return false };
         for ((lane, base), target) in copies.into_iter().zip(buffers) {
-            if lanes & bit(lane) != 0 {
+            if lanes & lane_bit(lane) != 0 {
                 let at = base + self.shape.page_at(place.slot);
                 self.send(donors, lane, Job::Page { suspect }, Op::Read { at, target });
             }
@@ -160,7 +160,7 @@ impl Scan {
     }
 
     /// Handles the end of a read.
-    pub fn landed(&mut self, tag: u64, error: Option<String>, target: Option<MessageBuffer>) {
+    pub fn complete(&mut self, tag: u64, error: Option<String>, target: Option<MessageBuffer>) {
         let Some((job, lane)) = self.jobs.remove((tag & 0xFFFF_FFFF) as u32) else { return };
         let is_good = error.is_none();
         if let Some(error) = error {
@@ -170,7 +170,7 @@ impl Scan {
             Job::Page { suspect } => {
                 let candidate = &mut self.suspects[suspect];
                 if !target.is_some_and(|page| is_good && checksum(&page) == candidate.sum) {
-                    candidate.lanes &= !bit(lane);
+                    candidate.lanes &= !lane_bit(lane);
                 }
             }
             Job::Headers { unit } => {
@@ -200,8 +200,8 @@ impl Scan {
             for (lane, headers) in &unit.copies {
                 let Some(bytes) = headers.as_chunks::<HEADER>().0.get(index as usize) else { continue };
                 let header = match Header::read(bytes) {
-                    Found::Free => continue,
-                    Found::Header(header) if self.belongs(&header, place) => header,
+                    SlotState::Free => continue,
+                    SlotState::Header(header) if self.belongs(&header, place) => header,
                     _ => {
                         is_dirty = true;
                         continue;
@@ -211,15 +211,15 @@ impl Scan {
                 let Header { page, version, sum, .. } = header;
                 let same = found.iter_mut().flatten().find(|found| found.version == version && found.page == page);
                 if let Some(same) = same {
-                    same.lanes |= bit(*lane);
+                    same.lanes |= lane_bit(*lane);
                 } else {
                     let place_for = if found[0].is_none() { 0 } else { 1 };
                     // A third, different header of a slot cannot occur.
-                    found[place_for] = Some(Candidate { page, version, place, sum, lanes: bit(*lane) });
+                    found[place_for] = Some(Candidate { page, version, place, sum, lanes: lane_bit(*lane) });
                 }
             }
             if is_dirty && found[0].is_none() {
-                self.dirty(place);
+                self.mark_dirty(place);
             }
             for candidate in found.into_iter().flatten() {
                 if candidate.version < self.settled {
@@ -232,7 +232,7 @@ impl Scan {
     }
 
     /// Accepts the settled pages, which are complete; the other candidates are to be read.
-    fn settle_known(&mut self) {
+    fn accept_settled(&mut self) {
         let settled = self.settled;
         let (known, suspects) =
             std::mem::take(&mut self.suspects).into_iter().partition(|one: &Candidate| one.version < settled);
@@ -242,10 +242,10 @@ impl Scan {
         self.checking = Some(0);
     }
 
-    fn dirty(&mut self, place: Place) {
+    fn mark_dirty(&mut self, place: Place) {
         let slots = &mut self.segments[place.segment as usize].slots;
         if !slots.is_taken(place.slot) {
-            slots.take_this(place.slot);
+            slots.mark_taken(place.slot);
             self.dirty.push(place);
         }
     }
@@ -253,16 +253,16 @@ impl Scan {
     /// Puts a page into the map, unless a later version lies elsewhere.
     fn add(&mut self, candidate: Candidate) {
         let Candidate { page, version, place, sum, lanes } = candidate;
-        let held = &mut self.versions[page as usize];
-        if *held >= version {
-            return self.dirty(place);
+        let best_version = &mut self.versions[page as usize];
+        if *best_version >= version {
+            return self.mark_dirty(place);
         }
-        *held = version;
+        *best_version = version;
         self.partial.remove(&page);
         let before = self.map.set(page, Some(place), sum);
         let reached = self.segments[place.segment as usize].reached();
         let all = reached.filter(|(lane, _)| self.lost[usize::from(*lane)].is_none());
-        let all = all.fold(0, |all, (lane, _)| all | bit(lane));
+        let all = all.fold(0, |all, (lane, _)| all | lane_bit(lane));
         if lanes & all != all {
             self.partial.insert(page, lanes);
         }
@@ -275,7 +275,7 @@ impl Scan {
         if slots.is_taken(place.slot) {
             self.dirty.retain(|dirty| *dirty != place);
         }
-        self.segments[place.segment as usize].slots.take_this(place.slot);
+        self.segments[place.segment as usize].slots.mark_taken(place.slot);
     }
 
     /// Makes the volume, which still has to mend pages that some copies lack, and to clear slots.
@@ -285,11 +285,11 @@ impl Scan {
         config: VolumeConfig,
         epoch: u32,
         record: &Record,
-        lanes: Vec<Lane>,
+        lanes: Vec<LaneState>,
     ) -> Result<Volume<D>, OpenError> {
         for suspect in std::mem::take(&mut self.suspects) {
             if suspect.lanes == 0 {
-                self.dirty(suspect.place);
+                self.mark_dirty(suspect.place);
             } else {
                 self.add(suspect);
             }
@@ -318,11 +318,11 @@ impl Scan {
         });
         for (lane, why) in lost.into_iter().enumerate() {
             if let Some(why) = why {
-                volume.lose(lane as u8, why);
+                volume.drop_lane(lane as u8, why);
             }
         }
         if volume.segments.iter().filter(|segment| segment.is_dead()).count() > dead {
-            return Err(OpenError::Failed(volume.gone()));
+            return Err(OpenError::Failed(volume.describe_down()));
         }
         for place in dirty {
             volume.clear(place, 1, None, None);

@@ -7,12 +7,12 @@ pub(super) struct Sequence {
     /// Lowest number that is not over.
     base: u64,
     /// Whether each number from `base` on has ended.
-    over: VecDeque<bool>,
+    ended: VecDeque<bool>,
 }
 
 impl Sequence {
     pub fn new(first: u64) -> Self {
-        Self { base: first, over: VecDeque::new() }
+        Self { base: first, ended: VecDeque::new() }
     }
 
     /// Bound below which all numbers have ended.
@@ -22,24 +22,24 @@ impl Sequence {
 
     /// Next number to be given out.
     pub fn next(&self) -> u64 {
-        self.base + self.over.len() as u64
+        self.base + self.ended.len() as u64
     }
 
     /// Gives out `count` numbers, and returns the first.
     pub fn begin(&mut self, count: u64) -> u64 {
         let first = self.next();
-        self.over.extend((0..count).map(|_| false));
+        self.ended.extend((0..count).map(|_| false));
         first
     }
 
     pub fn end(&mut self, numbers: Range<u64>) {
         for number in numbers {
-            if let Some(over) = number.checked_sub(self.base).and_then(|at| self.over.get_mut(at as usize)) {
+            if let Some(over) = number.checked_sub(self.base).and_then(|at| self.ended.get_mut(at as usize)) {
                 *over = true;
             }
         }
-        while self.over.front() == Some(&true) {
-            self.over.pop_front();
+        while self.ended.front() == Some(&true) {
+            self.ended.pop_front();
             self.base += 1;
         }
     }

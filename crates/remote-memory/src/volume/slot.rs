@@ -103,7 +103,7 @@ pub struct Header {
 
 /// What stands in the place of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum SlotState {
     /// All zeros: the slot is free.
     Free,
     /// A header.
@@ -131,9 +131,9 @@ impl Header {
     }
 
     /// Interprets these bytes.
-    pub fn read(bytes: &[u8; HEADER]) -> Found {
+    pub fn read(bytes: &[u8; HEADER]) -> SlotState {
         if bytes.iter().all(|byte| *byte == 0) {
-            return Found::Free;
+            return SlotState::Free;
         }
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
         let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
@@ -142,9 +142,9 @@ impl Header {
         let sum = word(SUM);
         let expected_flags = if sum == 0 { 0 } else { HAS_CHECKSUM };
         if half(0) != MAGIC || format != FORMAT || flags != expected_flags || word(56) != hash(&bytes[..56]) {
-            return Found::Garbage;
+            return SlotState::Garbage;
         }
-        Found::Header(Self {
+        SlotState::Header(Self {
             volume: word(8),
             page: word(16),
             version: Version { epoch: half(24), seq: word(32) },
@@ -202,7 +202,7 @@ mod tests {
         ]
         .concat();
         assert_eq!(bytes[..56], expected);
-        assert_eq!(Header::read(&bytes), Found::Header(header()));
+        assert_eq!(Header::read(&bytes), SlotState::Header(header()));
         assert_eq!(sum_in(&bytes, 0), 0xABCD);
     }
 
@@ -213,14 +213,14 @@ mod tests {
         for bit in 0..HEADER * 8 {
             let mut changed = bytes;
             changed[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Header::read(&changed), Found::Garbage, "bit {bit}");
+            assert_eq!(Header::read(&changed), SlotState::Garbage, "bit {bit}");
         }
         for len in 1..HEADER {
             let mut part = [0; HEADER];
             part[..len].copy_from_slice(&bytes[..len]);
-            assert_eq!(Header::read(&part), Found::Garbage, "{len} bytes");
+            assert_eq!(Header::read(&part), SlotState::Garbage, "{len} bytes");
         }
-        assert_eq!(Header::read(&[0; HEADER]), Found::Free);
+        assert_eq!(Header::read(&[0; HEADER]), SlotState::Free);
     }
 
     #[test]

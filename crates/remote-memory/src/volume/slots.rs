@@ -10,12 +10,12 @@ pub(super) struct Slots {
     free: u32,
     next: u32,
     /// Chunk of which no slot is given out now.
-    pub held: Option<u32>,
+    pub held_chunk: Option<u32>,
 }
 
 impl Slots {
     pub fn new(slots: u32) -> Self {
-        Self { taken: vec![0; slots.div_ceil(64) as usize], slots, free: slots, next: 0, held: None }
+        Self { taken: vec![0; slots.div_ceil(64) as usize], slots, free: slots, next: 0, held_chunk: None }
     }
 
     #[cfg(test)]
@@ -28,7 +28,7 @@ impl Slots {
     }
 
     /// Takes a slot that was found in use.
-    pub fn take_this(&mut self, slot: u32) {
+    pub fn mark_taken(&mut self, slot: u32) {
         if !self.is_taken(slot) && slot < self.slots {
             self.taken[slot as usize / 64] |= 1 << (slot % 64);
             self.free -= 1;
@@ -52,7 +52,7 @@ impl Slots {
         let end = self.slots.min((first / CHUNK + 1) * CHUNK);
         let mut len = 0;
         while len < count && first + len < end && !self.is_taken(first + len) {
-            self.take_this(first + len);
+            self.mark_taken(first + len);
             len += 1;
         }
         self.next = if first + len < self.slots { first + len } else { 0 };
@@ -62,7 +62,7 @@ impl Slots {
     fn find(&self, from: u32, to: u32) -> Option<u32> {
         let mut slot = from;
         while slot < to {
-            if self.held == Some(slot / CHUNK) {
+            if self.held_chunk == Some(slot / CHUNK) {
                 slot = (slot / CHUNK + 1) * CHUNK;
                 continue;
             }
@@ -113,10 +113,10 @@ mod tests {
     #[test]
     fn nothing_of_a_chunk_that_is_held_is_handed_out() {
         let mut slots = Slots::new(2 * CHUNK);
-        slots.held = Some(0);
+        slots.held_chunk = Some(0);
         assert_eq!(slots.take(2 * CHUNK), Some((CHUNK, CHUNK)));
         assert_eq!(slots.take(1), None);
-        slots.held = None;
+        slots.held_chunk = None;
         assert_eq!(slots.take(3), Some((0, 3)));
     }
 }

@@ -1,46 +1,46 @@
 //! A table of values by number, whose places are reused.
 
 pub(super) struct Table<T> {
-    places: Vec<Option<T>>,
+    slots: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { slots: Vec::new(), free: Vec::new() }
     }
 }
 
 impl<T> Table<T> {
     pub fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 
     pub fn insert(&mut self, thing: T) -> u32 {
         if let Some(place) = self.free.pop() {
-            self.places[place as usize] = Some(thing);
+            self.slots[place as usize] = Some(thing);
             return place;
         }
-        self.places.push(Some(thing));
-        self.places.len() as u32 - 1
+        self.slots.push(Some(thing));
+        self.slots.len() as u32 - 1
     }
 
     pub fn get(&self, place: u32) -> Option<&T> {
-        self.places.get(place as usize)?.as_ref()
+        self.slots.get(place as usize)?.as_ref()
     }
 
     pub fn get_mut(&mut self, place: u32) -> Option<&mut T> {
-        self.places.get_mut(place as usize)?.as_mut()
+        self.slots.get_mut(place as usize)?.as_mut()
     }
 
     pub fn remove(&mut self, place: u32) -> Option<T> {
-        let thing = self.places.get_mut(place as usize)?.take()?;
+        let thing = self.slots.get_mut(place as usize)?.take()?;
         self.free.push(place);
         Some(thing)
     }
 
     /// Numbers of all values.
     pub fn keys(&self) -> impl Iterator<Item = u32> {
-        self.places.iter().enumerate().filter(|(_, thing)| thing.is_some()).map(|(place, _)| place as u32)
+        self.slots.iter().enumerate().filter(|(_, thing)| thing.is_some()).map(|(place, _)| place as u32)
     }
 }

@@ -1,6 +1,6 @@
 //! Voting: failed donors are removed from the record, which a majority of the voters keeps.
 
-use super::core::{Called, Lanes, Round, Volume, bit};
+use super::core::{Lanes, PendingCall, Round, Volume, lane_bit};
 use super::donors::{CallFailed, Donors};
 use super::record::{DonorId, Record, Voter};
 use crate::donor::{Answer, Call, Refusal};
@@ -16,7 +16,7 @@ pub(super) fn is_majority(voters: &[Voter], ids: &[DonorId], lanes: Lanes) -> bo
 impl<D: Donors> Volume<D> {
     /// Handles the failure of a donor: its copies no longer count, and no change that one of them missed is
     /// acknowledged before the voters know.
-    pub(super) fn lose(&mut self, lane: u8, why: String) {
+    pub(super) fn drop_lane(&mut self, lane: u8, why: String) {
         let state = &mut self.lanes[usize::from(lane)];
         if state.down.is_some() {
             return;
@@ -68,7 +68,7 @@ impl<D: Donors> Volume<D> {
     }
 
     pub(super) fn turn_voting(&mut self) {
-        self.mend_voters();
+        self.replace_bad_voter();
         let voting = &self.voting;
         let is_due = voting.durable < voting.generation && voting.round.is_none() && self.now_ns >= voting.retry_at_ns;
         if !is_due || self.ended.is_some() {
@@ -84,14 +84,14 @@ impl<D: Donors> Volume<D> {
             acks: 0,
             waiting: 0,
             older: None,
-            said: String::new(),
+            errors: String::new(),
         };
-        let mut asked = self.voting.voters.clone();
-        asked.extend(self.voting.durable_voters.iter().filter(|voter| !self.voting.voters.contains(voter)));
-        for voter in asked {
+        let mut voters_asked = self.voting.voters.clone();
+        voters_asked.extend(self.voting.durable_voters.iter().filter(|voter| !self.voting.voters.contains(voter)));
+        for voter in voters_asked {
             let Some(lane) = self.donors.ids().iter().position(|id| *id == voter.donor) else { continue };
             round.waiting += 1;
-            let tag = self.calls.insert(Called::Record { round: number, lane: lane as u8 });
+            let tag = self.calls.insert(PendingCall::Record { round: number, lane: lane as u8 });
             let call = Call::Record { volume: self.id, epoch: self.epoch, generation, record: record.clone() };
             self.donors.call(lane, u64::from(tag), call);
         }
@@ -102,7 +102,7 @@ impl<D: Donors> Volume<D> {
     /// Replaces a voter that is gone, wants its memory back, or has forgotten its votes. Takes one step at a time, so
     /// that the majorities before and after a step have a voter in common: first the bad voter is removed, then an even
     /// number of voters gets one more.
-    fn mend_voters(&mut self) {
+    fn replace_bad_voter(&mut self) {
         let voting = &self.voting;
         let is_settled = voting.durable == voting.generation && voting.round.is_none() && self.ended.is_none();
         if !is_settled || !self.config.repairs {
@@ -111,12 +111,12 @@ impl<D: Donors> Volume<D> {
         let ids = self.donors.ids();
         let is_good = |voter: &Voter| {
             ids.iter().position(|id| *id == voter.donor).is_some_and(|lane| {
-                let (state, stays) = (&self.lanes[lane], self.repairing.leaving & bit(lane as u8) == 0);
+                let (state, stays) = (&self.lanes[lane], self.repairing.leaving & lane_bit(lane as u8) == 0);
                 state.down.is_none() && stays && state.incarnation == Some(voter.incarnation)
             })
         };
         let candidate = self.lanes.iter().zip(ids).enumerate().find_map(|(number, (lane, id))| {
-            let stays = self.repairing.leaving & bit(number as u8) == 0;
+            let stays = self.repairing.leaving & lane_bit(number as u8) == 0;
             let incarnation = lane.incarnation.filter(|_| lane.down.is_none() && stays)?;
             let voter = Voter { donor: *id, incarnation };
             (!voting.voters.contains(&voter)).then_some(voter)
@@ -142,10 +142,10 @@ impl<D: Donors> Volume<D> {
         let Some(round) = self.voting.round.as_mut().filter(|round| round.number == number) else { return };
         round.waiting -= 1;
         match result {
-            Ok(Answer::Recorded { incarnation }) if Some(incarnation) == expected => round.acks |= bit(lane),
-            Ok(_) => round.said = "a voter has started again since, and has forgotten its votes".into(),
-            Err(CallFailed::Refused(Refusal::Older { held })) => round.older = round.older.max(Some(held)),
-            Err(error) => round.said = error.to_string(),
+            Ok(Answer::Recorded { incarnation }) if Some(incarnation) == expected => round.acks |= lane_bit(lane),
+            Ok(_) => round.errors = "a voter has started again since, and has forgotten its votes".into(),
+            Err(CallFailed::Refused(Refusal::OlderEpoch { held })) => round.older = round.older.max(Some(held)),
+            Err(error) => round.errors = error.to_string(),
         }
         self.close_round();
     }
@@ -159,7 +159,7 @@ impl<D: Donors> Volume<D> {
             self.voting.round = None;
             self.voting.failing_since_ns = None;
             self.stats.records += 1;
-            return self.settle_gated();
+            return self.finish_gated();
         }
         if round.waiting > 0 {
             return;
@@ -167,12 +167,12 @@ impl<D: Donors> Volume<D> {
         if let Some(held) = round.older {
             return self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
         }
-        let said = round.said.clone();
+        let said = round.errors.clone();
         self.voting.round = None;
         self.voting.retry_at_ns = self.now_ns + self.config.retry_ns;
         let since = *self.voting.failing_since_ns.get_or_insert(self.now_ns);
-        if self.now_ns - since >= self.config.patience_ns {
-            self.end(StoreError::Silent(format!(
+        if self.now_ns - since >= self.config.vote_timeout_ns {
+            self.end(StoreError::NoAnswer(format!(
                 "too few of the volume's {} voters answer, so that nobody could tell which copies count: {said}",
                 self.voting.voters.len()
             )));
@@ -180,7 +180,7 @@ impl<D: Donors> Volume<D> {
     }
 
     /// Lists the donors that are not used now, with the reasons.
-    pub fn gone(&self) -> String {
+    pub fn describe_down(&self) -> String {
         let down = self
             .donors
             .ids()
@@ -197,11 +197,14 @@ impl<D: Donors> Volume<D> {
         let dead = self.segments.iter().filter(|segment| segment.is_dead()).count();
         if dead > 0 {
             let all = self.segments.len();
-            return Status::Damaged(format!("{dead} of {all} segments have no copy that answers: {}", self.gone()));
+            return Status::Damaged(format!(
+                "{dead} of {all} segments have no copy that answers: {}",
+                self.describe_down()
+            ));
         }
         let few = self.segments.iter().filter(|segment| segment.copies.len() < self.copies as usize).count();
         if few > 0 {
-            let why = self.gone();
+            let why = self.describe_down();
             return Status::Degraded(format!("{few} segments have fewer than {} copies: {why}", self.copies));
         }
         if self.copies < 2 {

@@ -4,10 +4,10 @@
 use sinew_fabric::verbs::Slice;
 use sinew_mem::Frozen;
 
-use super::core::{Into, Owed, Owner, Run, RunKind, Volume, bit};
+use super::core::{Destination, Owner, PendingClear, Run, RunKind, Volume, lane_bit};
 use super::donors::Donors;
 use super::map::Place;
-use super::requests::{Edge, Live, What};
+use super::requests::{Edge, Kind, Pending};
 use super::slot::{HEADER, Header, Version, checksum, sum_in};
 use crate::engine::Op;
 use crate::store::{BLOCK, StoreError};
@@ -15,7 +15,7 @@ use crate::store::{BLOCK, StoreError};
 const PAGE: u64 = BLOCK as u64;
 
 /// Consecutive pages of a change, from `page` on, that lie in one buffer, and their number.
-fn source_at(live: &Live, page: u64) -> Option<(Slice, u64)> {
+fn source_at(live: &Pending, page: u64) -> Option<(Slice, u64)> {
     for edge in live.edges.iter().flatten() {
         if edge.page == page {
             return Some((Slice::from(edge.frozen.clone()?), 1));
@@ -30,19 +30,19 @@ fn source_at(live: &Live, page: u64) -> Option<(Slice, u64)> {
 }
 
 /// Applies a request's bytes to its edges.
-fn overlay(live: &mut Live) {
+fn overlay(live: &mut Pending) {
     let (at, end) = (live.at, live.at + live.len);
     for edge in live.edges.iter_mut().flatten() {
         let Some(mut staged) = edge.staged.take() else { continue };
         let first = edge.page * PAGE;
         let (from, to) = (at.max(first), end.min(first + PAGE));
         let part = &mut staged[(from - first) as usize..(to - first) as usize];
-        match (live.what, &live.source) {
-            (What::Write, Some(source)) => {
+        match (live.kind, &live.source) {
+            (Kind::Write, Some(source)) => {
                 let start = (from - at) as usize;
                 part.copy_from_slice(&source.bytes()[start..start + part.len()]);
             }
-            (What::Discard, _) => part.fill(0),
+            (Kind::Discard, _) => part.fill(0),
             _ => {}
         }
         edge.frozen = Some(staged.freeze());
@@ -53,11 +53,11 @@ impl<D: Donors> Volume<D> {
     /// Begins a change: reads the pages that it changes in part. Returns false if there is no memory for them now.
     pub(super) fn start_change(&mut self, key: u32) -> bool {
         let live = self.requests.get(key);
-        let (pages, what, at, end) = (live.pages(), live.what, live.at, live.at + live.len);
-        if what == What::Discard && !self.may_discard(key) {
+        let (pages, what, at, end) = (live.pages(), live.kind, live.at, live.at + live.len);
+        if what == Kind::Discard && !self.may_discard(key) {
             return true;
         }
-        let is_partial = |page: u64| what == What::Refresh || page * PAGE < at || end < (page + 1) * PAGE;
+        let is_partial = |page: u64| what == Kind::Refresh || page * PAGE < at || end < (page + 1) * PAGE;
         let last = pages.end - 1;
         let candidates = [Some(pages.start), (last != pages.start).then_some(last)];
         let edges = candidates.map(|page| page.filter(|page| is_partial(*page)));
@@ -65,11 +65,11 @@ impl<D: Donors> Volume<D> {
             let error = self.unknown(*page);
             let live = self.requests.get_mut(key);
             live.parts = 1;
-            self.part_over(key, Some(error));
+            self.complete_part(key, Some(error));
             return true;
         }
         // Pages that were never written read as zeros already.
-        let edges = edges.map(|page| page.filter(|page| what == What::Write || self.map.place(*page).is_some()));
+        let edges = edges.map(|page| page.filter(|page| what == Kind::Write || self.map.place(*page).is_some()));
         let mut staged = [None, None];
         for (edge, staged) in edges.iter().zip(&mut staged) {
             if edge.is_some() {
@@ -83,13 +83,13 @@ impl<D: Donors> Volume<D> {
             let (Some(page), Some(mut buffer)) = (edge, staged[index].take()) else { continue };
             if let Some(place) = self.map.place(page) {
                 self.requests.get_mut(key).edges[index] = Some(Edge { page, staged: None, frozen: None });
-                self.read_piece(key, Into::Edge(index as u8), page, place, 1, Some(buffer));
+                self.read_piece(key, Destination::Edge(index as u8), page, place, 1, Some(buffer));
             } else {
                 buffer[..].fill(0);
                 self.requests.get_mut(key).edges[index] = Some(Edge { page, staged: Some(buffer), frozen: None });
             }
         }
-        self.part_over(key, None);
+        self.complete_part(key, None);
         true
     }
 
@@ -109,18 +109,18 @@ impl<D: Donors> Volume<D> {
             let live = self.requests.get(key);
             let (next, end) = (live.next, live.pages().end);
             if next >= end || live.error.is_some() {
-                return self.part_over(key, None);
+                return self.complete_part(key, None);
             }
-            if self.segments[self.home(next).0 as usize].is_dead() {
+            if self.segments[self.home_segment(next).0 as usize].is_dead() {
                 if self.voting.durable < self.voting.generation && self.ended.is_none() {
                     // Another writer may have the volume by now; the voters will tell.
                     return self.starved.push_back(key);
                 }
                 let error = self.no_copy();
-                return self.part_over(key, Some(error));
+                return self.complete_part(key, Some(error));
             }
             let is_edge = live.edges.iter().flatten().any(|edge| edge.page == next);
-            if live.what == What::Discard && !is_edge {
+            if live.kind == Kind::Discard && !is_edge {
                 let to = live.edges.iter().flatten().map(|edge| edge.page).filter(|page| *page > next).min();
                 let to = to.unwrap_or(end);
                 self.requests.get_mut(key).next = to;
@@ -128,10 +128,10 @@ impl<D: Donors> Volume<D> {
                 self.discard_pages(key, next..to);
                 continue;
             }
-            if live.what == What::Refresh && !is_edge {
-                return self.part_over(key, None);
+            if live.kind == Kind::Refresh && !is_edge {
+                return self.complete_part(key, None);
             }
-            let to = if live.what == What::Discard { next + 1 } else { end };
+            let to = if live.kind == Kind::Discard { next + 1 } else { end };
             match self.write_run(key, next, to - next) {
                 Some(count) => self.requests.get_mut(key).next += u64::from(count),
                 None => {
@@ -145,7 +145,7 @@ impl<D: Donors> Volume<D> {
     /// Writes up to `count` pages to consecutive slots, and returns their number. `None` if there is no slot or no
     /// memory now.
     fn write_run(&mut self, key: u32, page: u64, count: u64) -> Option<u32> {
-        let (number, left) = self.home(page);
+        let (number, left) = self.home_segment(page);
         let (slot, count) = self.segments[number as usize].slots.take(left.min(count) as u32)?;
         let place = Place { segment: number, slot };
         let Ok(mut headers) = self.donors.arena().alloc(count as usize * HEADER, count as usize * HEADER) else {
@@ -189,8 +189,8 @@ impl<D: Donors> Volume<D> {
             place,
             count,
             page: Some(page),
-            out: ops * lanes.len() as u32,
-            lanes: lanes.iter().fold(0, |all, (lane, _)| all | bit(*lane)),
+            outstanding: ops * lanes.len() as u32,
+            lanes: lanes.iter().fold(0, |all, (lane, _)| all | lane_bit(*lane)),
             failed: 0,
             needs: self.voting.generation,
         });
@@ -219,8 +219,8 @@ impl<D: Donors> Volume<D> {
         let (headers, good, place) = (headers.clone(), run.lanes & !run.failed, run.place);
         let mut lanes = arrayvec::ArrayVec::<(u8, u64), { super::donors::DONORS_MAX }>::new();
         let written = self.segments[place.segment as usize].written(place.slot);
-        lanes.extend(written.filter(|(lane, _)| bit(*lane) & good != 0));
-        run.out += lanes.len() as u32;
+        lanes.extend(written.filter(|(lane, _)| lane_bit(*lane) & good != 0));
+        run.outstanding += lanes.len() as u32;
         let any = !lanes.is_empty();
         for (lane, base) in lanes {
             let at = base + self.shape.header_at(place.slot);
@@ -230,19 +230,19 @@ impl<D: Donors> Volume<D> {
     }
 
     /// Handles the end of an operation of a run.
-    pub(super) fn run_landed(&mut self, key: u32, lane: u8, failed: bool) {
+    pub(super) fn complete_op(&mut self, key: u32, lane: u8, failed: bool) {
         let Some(run) = self.runs.get_mut(key) else { return };
-        run.out -= 1;
+        run.outstanding -= 1;
         if failed {
-            run.failed |= bit(lane);
+            run.failed |= lane_bit(lane);
         }
-        if run.out == 0 && !self.send_headers(key) {
-            self.settle_run(key);
+        if run.outstanding == 0 && !self.send_headers(key) {
+            self.finish_run(key);
         }
     }
 
     /// Ends a run whose operations have finished, once the voters know which copies have it.
-    pub(super) fn settle_run(&mut self, key: u32) {
+    pub(super) fn finish_run(&mut self, key: u32) {
         let Some(run) = self.runs.get(key) else { return };
         let is_lost = run.lanes & !run.failed == 0;
         if run.needs > self.voting.durable && self.ended.is_none() {
@@ -257,16 +257,16 @@ impl<D: Donors> Volume<D> {
             RunKind::Write { key, first_seq, headers, .. } => {
                 self.versions.end(first_seq..first_seq + u64::from(count));
                 if let Some(page) = page {
-                    self.switch(page, place, count, &headers);
+                    self.switch_pages(page, place, count, &headers);
                 }
-                self.part_over(key, None);
+                self.complete_part(key, None);
             }
-            RunKind::Clear { owner } => self.cleared(place, count, page, owner),
+            RunKind::Clear { owner } => self.on_cleared(place, count, page, owner),
         }
     }
 
     /// Points the map to the new slots of these pages, and clears the old ones.
-    fn switch(&mut self, page: u64, place: Place, count: u32, headers: &[u8]) {
+    fn switch_pages(&mut self, page: u64, place: Place, count: u32, headers: &[u8]) {
         let mut old: Option<(u64, Place, u32)> = None;
         for index in 0..count {
             let this = page + u64::from(index);
@@ -302,17 +302,20 @@ impl<D: Donors> Volume<D> {
             RunKind::Write { key, .. } => {
                 // The run's slots stay taken, because they may hold its pages, in whole or in part.
                 self.pin_settled();
-                self.unclean.push(Owed { place, count, page, owner: None });
+                self.unclean.push(PendingClear { place, count, page, owner: None });
                 let error = self.no_copy();
-                self.part_over(key, Some(error));
+                self.complete_part(key, Some(error));
             }
-            RunKind::Clear { owner } => self.not_cleared(Owed { place, count, page, owner }),
+            RunKind::Clear { owner } => self.defer_clear(PendingClear { place, count, page, owner }),
         }
     }
 
     pub(super) fn no_copy(&self) -> StoreError {
         self.ended.clone().unwrap_or_else(|| {
-            StoreError::Unavailable(format!("no donor that has this part of the volume answers: {}", self.gone()))
+            StoreError::Unavailable(format!(
+                "no donor that has this part of the volume answers: {}",
+                self.describe_down()
+            ))
         })
     }
 }

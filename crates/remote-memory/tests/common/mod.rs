@@ -5,9 +5,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use sinew_fabric::SeededGenerator;
-use sinew_remote_memory::donor::{CallsAlone, Key, Lends, Service, ServiceConfig};
+use sinew_remote_memory::donor::{CallsOnly, Key, MemoryProvider, Service, ServiceConfig};
 use sinew_remote_memory::engine::{RpcPathConfig, VerbsPathConfig};
-use sinew_remote_memory::pool::{Approach, Calls, Verbs};
+use sinew_remote_memory::pool::{AccessMethod, Calls, Verbs};
 use sinew_rpc::{Config, Nexus, Rpc, SharedEndpoint};
 use sinew_sim::nic::Profile;
 use sinew_sim::{HostId, Network, PortConfig, SimClock, SimPort, SimVerbs, Topology};
@@ -19,9 +19,9 @@ pub const MEMORY: usize = 16 << 20;
 pub type Endpoint = Rpc<SimPort, SimClock>;
 
 /// How memory is lent and reached.
-pub trait Means: Sized {
-    type Lends: Lends + Clone;
-    type Approach: Approach;
+pub trait AccessKind: Sized {
+    type Lends: MemoryProvider + Clone;
+    type Approach: AccessMethod;
 
     fn lends(world: &World<Self>, host: usize) -> Self::Lends;
 
@@ -31,7 +31,7 @@ pub trait Means: Sized {
 /// Memory by RDMA.
 pub struct ByVerbs;
 
-impl Means for ByVerbs {
+impl AccessKind for ByVerbs {
     type Lends = SimVerbs;
     type Approach = Verbs<SimVerbs>;
 
@@ -47,12 +47,12 @@ impl Means for ByVerbs {
 /// Memory by calls alone.
 pub struct ByCalls;
 
-impl Means for ByCalls {
-    type Lends = CallsAlone;
+impl AccessKind for ByCalls {
+    type Lends = CallsOnly;
     type Approach = Calls<Endpoint>;
 
-    fn lends(_: &World<Self>, _: usize) -> CallsAlone {
-        CallsAlone
+    fn lends(_: &World<Self>, _: usize) -> CallsOnly {
+        CallsOnly
     }
 
     fn approach(_: &World<Self>, _: usize, rpc: &SharedEndpoint<Endpoint>) -> Calls<Endpoint> {
@@ -60,12 +60,12 @@ impl Means for ByCalls {
     }
 }
 
-pub struct Donor<M: Means> {
+pub struct Donor<M: AccessKind> {
     pub service: Service<M::Lends>,
     pub rpc: Endpoint,
 }
 
-pub struct World<M: Means> {
+pub struct World<M: AccessKind> {
     pub network: Network,
     pub donors: Vec<Option<Donor<M>>>,
     pub opened: Rc<Cell<usize>>,
@@ -89,7 +89,7 @@ pub fn address(lane: usize) -> String {
     format!("sim://donor{lane}")
 }
 
-impl<M: Means> World<M> {
+impl<M: AccessKind> World<M> {
     pub fn new(seed: u64) -> Self {
         let network = Network::new(Topology::star(HOSTS, 54.54, 10, 4096), seed).unwrap();
         let profile = Profile::built_in("cx3").unwrap();
@@ -126,10 +126,10 @@ impl<M: Means> World<M> {
     }
 
     /// Lets the donors do their work, and some time pass.
-    pub fn pass(&mut self) {
+    pub fn advance(&mut self) {
         for donor in self.donors.iter_mut().flatten() {
             let Donor { service, rpc } = donor;
-            rpc.turn_with(|call| service.take(call));
+            rpc.turn_with(|call| service.handle_call(call));
         }
         let step_ns = if self.network.in_flight() > 0 { 2_000 } else { 20_000 };
         self.network.run_until(self.network.now_ns() + step_ns);

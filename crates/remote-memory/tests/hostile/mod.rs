@@ -4,7 +4,7 @@
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{ManualClock, SeededGenerator};
 use sinew_remote_memory::donor::{
-    Answer, CONTROL, Call, CallsAlone, Key, PROOF_LEN, Request, Response, Service, ServiceConfig, Side, Way,
+    AccessPath, Answer, CONTROL, Call, CallsOnly, Key, PROOF_LEN, Request, Response, Service, ServiceConfig, Side,
 };
 use sinew_remote_memory::engine::ACCESS;
 use sinew_remote_memory::volume::Record;
@@ -33,9 +33,9 @@ const WRITTEN: [u8; 512] = [0xA5; 512];
 
 /// Sender of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum CallerKind {
     /// A caller without the key.
-    Stranger,
+    Unadmitted,
     /// A member of the pool that names no volume of others, and tries all their memory.
     Neighbour,
     /// A member of the pool that takes over whatever there is.
@@ -46,8 +46,9 @@ enum Who {
 /// and nobody may read or write a volume's memory without taking the volume over.
 pub fn donor(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
-    let who = [Who::Stranger, Who::Neighbour, Who::Anybody][usize::from(first % 3)];
-    let mut world = World::new((who == Who::Stranger).then(|| Key::new(b"a key that nobody guesses").unwrap()));
+    let who = [CallerKind::Unadmitted, CallerKind::Neighbour, CallerKind::Anybody][usize::from(first % 3)];
+    let mut world =
+        World::new((who == CallerKind::Unadmitted).then(|| Key::new(b"a key that nobody guesses").unwrap()));
     let (mut good, mut bad) = (world.client("good", 3), world.client("bad", 4));
     world.greet(&mut good);
     let (token, base) = world.volume(&mut good, 1);
@@ -61,23 +62,25 @@ pub fn donor(bytes: &[u8]) {
         if kind == CONTROL {
             match Response::read(&answer).expect("a donor's answer can be parsed") {
                 Response::Answer(answer, way) => {
-                    assert_ne!(who, Who::Stranger, "a stranger got {answer:?}");
+                    assert_ne!(who, CallerKind::Unadmitted, "a stranger got {answer:?}");
                     tokens.extend(way.map(|way| match way {
-                        Way::Calls { token, .. } => token,
-                        Way::Verbs { .. } => panic!("there are no verbs here"),
+                        AccessPath::Calls { token, .. } => token,
+                        AccessPath::Verbs { .. } => panic!("there are no verbs here"),
                     }));
                 }
-                response => assert!(who != Who::Stranger || response != Response::Welcome, "a stranger is welcome"),
+                response => {
+                    assert!(who != CallerKind::Unadmitted || response != Response::Welcome, "a stranger is welcome")
+                }
             }
         } else {
             let is_done = answer.starts_with(&[0; 4]);
-            assert!(!is_done || who != Who::Stranger, "a stranger reads or writes");
-            assert!(who != Who::Neighbour || !answer.contains(&0xA5), "a neighbour reads what others wrote");
+            assert!(!is_done || who != CallerKind::Unadmitted, "a stranger reads or writes");
+            assert!(who != CallerKind::Neighbour || !answer.contains(&0xA5), "a neighbour reads what others wrote");
         }
         let donor = world.service.donor();
         assert_eq!(donor.lent_bytes() + donor.free_bytes(), MEMORY as u64);
     }
-    if who == Who::Anybody {
+    if who == CallerKind::Anybody {
         return;
     }
     let read = world.ask(&mut good, ACCESS, &access(token, &[(base, WRITTEN.len() as u32, 0)], &[]));
@@ -108,7 +111,7 @@ struct World {
     network: Network,
     clock: ManualClock,
     rpc: Endpoint,
-    service: Service<CallsAlone>,
+    service: Service<CallsOnly>,
     key: Option<Key>,
 }
 
@@ -119,7 +122,7 @@ impl World {
         let network = Network::new(clock.clone());
         let rpc = Self::endpoint(&network, &clock, "donor", 1);
         let config = ServiceConfig::new(MEMORY, key.clone());
-        let service = Service::new(&CallsAlone, config, Box::new(SeededGenerator::new(2))).unwrap();
+        let service = Service::new(&CallsOnly, config, Box::new(SeededGenerator::new(2))).unwrap();
         Self { network, clock, rpc, service, key }
     }
 
@@ -135,14 +138,14 @@ impl World {
         let session = rpc.begin_connect(&self.rpc.address()).unwrap();
         while rpc.poll_event().is_none() {
             rpc.turn();
-            self.pass();
+            self.advance();
         }
         Client { rpc, session }
     }
 
-    fn pass(&mut self) {
+    fn advance(&mut self) {
         let service = &mut self.service;
-        self.rpc.turn_with(|call| service.take(call));
+        self.rpc.turn_with(|call| service.handle_call(call));
         self.clock.advance(2_000);
     }
 
@@ -155,7 +158,7 @@ impl World {
         rpc.enqueue_request(*session, kind, request, response, 0).unwrap();
         for _ in 0..10_000 {
             rpc.turn();
-            self.pass();
+            self.advance();
             if let Some(completion) = rpc.poll_completion() {
                 // The endpoint refuses an answer that has no room.
                 return completion.result.map_or_else(|_| Vec::new(), |_| completion.response.to_vec());
@@ -164,7 +167,7 @@ impl World {
         panic!("the donor does not answer");
     }
 
-    fn call(&mut self, client: &mut Client, call: Call) -> (Answer, Option<Way>) {
+    fn call(&mut self, client: &mut Client, call: Call) -> (Answer, Option<AccessPath>) {
         let answer = self.ask(client, CONTROL, &Request::Call(call, Vec::new()).to_bytes());
         match Response::read(&answer) {
             Some(Response::Answer(answer, way)) => (answer, way),
@@ -185,7 +188,7 @@ impl World {
         let (_, way) = self.call(client, Call::Fence { volume: GOOD, epoch });
         let taken = self.call(client, Call::Take { volume: GOOD, epoch, len: WRITTEN.len() as u64 });
         match (way, taken) {
-            (Some(Way::Calls { token, .. }), (Answer::Taken { lent, .. }, _)) => (token, lent.base),
+            (Some(AccessPath::Calls { token, .. }), (Answer::Taken { lent, .. }, _)) => (token, lent.base),
             other => panic!("{other:?}"),
         }
     }
@@ -223,9 +226,9 @@ impl<'a> Steps<'a> {
         bytes
     }
 
-    fn request(&mut self, step: u8, who: Who, tokens: &[u64]) -> (RequestType, Vec<u8>) {
+    fn request(&mut self, step: u8, who: CallerKind, tokens: &[u64]) -> (RequestType, Vec<u8>) {
         // A neighbour's requests must be well-formed; arbitrary bytes might name the volume of others.
-        let wild = who != Who::Neighbour;
+        let wild = who != CallerKind::Neighbour;
         match step % 16 {
             0 if wild => (CONTROL, self.bytes().to_vec()),
             1 if wild => (ACCESS, self.bytes().to_vec()),
@@ -255,12 +258,12 @@ impl<'a> Steps<'a> {
         access(token, &operations, &written)
     }
 
-    fn call(&mut self, who: Who) -> Vec<u8> {
+    fn call(&mut self, who: CallerKind) -> Vec<u8> {
         let kind = self.small();
-        let volume = if who == Who::Neighbour { GOOD + 1 + self.small() % 4 } else { self.word() };
+        let volume = if who == CallerKind::Neighbour { GOOD + 1 + self.small() % 4 } else { self.word() };
         let (epoch, client) = (self.word() as u32, self.word());
         let call = match kind % 10 {
-            0 => Call::Look { volume },
+            0 => Call::Inspect { volume },
             1 => Call::Claim { volume, epoch },
             2 => Call::Record { volume, epoch, generation: client, record: self.bytes().into() },
             3 => Call::Fence { volume, epoch },

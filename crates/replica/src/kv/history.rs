@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::ANSWER_LEN_MAX;
-use super::messages::{Change, Found};
+use super::messages::{Change, QueryResult};
 
 /// Changes kept, at most.
 const CHANGES_MAX: usize = 1 << 16;
@@ -52,10 +52,10 @@ impl History {
     }
 
     /// Returns changes from revision `from` on, of keys with this prefix; `None` if there are none yet.
-    pub fn since(&self, prefix: &[u8], from: u64, limit: usize) -> Option<Found<'_>> {
+    pub fn since(&self, prefix: &[u8], from: u64, limit: usize) -> Option<QueryResult<'_>> {
         let from = from.max(1);
         if from <= self.before {
-            return Some(Found::Compacted { oldest: self.before + 1 });
+            return Some(QueryResult::Compacted { oldest: self.before + 1 });
         }
         let (mut changes, mut len, mut next) = (Vec::new(), 0, from);
         let skip = (from - self.before - 1) as usize;
@@ -69,6 +69,6 @@ impl History {
             }
             next = revision + 1;
         }
-        (!changes.is_empty()).then_some(Found::Changes { changes, next })
+        (!changes.is_empty()).then_some(QueryResult::Changes { changes, next })
     }
 }

@@ -107,14 +107,14 @@ pub struct Change<'a> {
 
 /// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Done<'a> {
+pub enum CommandResult<'a> {
     /// The store was changed.
     Changed {
         /// Revision of the change.
         revision: u64,
     },
     /// There was no such key to delete.
-    NotThere,
+    KeyMissing,
     /// The key is not in the expected state.
     Differs {
         /// The key's current value, if there is one.
@@ -127,7 +127,7 @@ pub enum Done<'a> {
 
 /// Result of a query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Found<'a> {
+pub enum QueryResult<'a> {
     /// Result of [`Query::Get`].
     Item {
         /// Revision of the store.

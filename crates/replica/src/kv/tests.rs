@@ -13,7 +13,7 @@ fn run(store: &mut KvStore, command: Command<'_>) -> Vec<u8> {
     answer
 }
 
-fn done(answer: &[u8]) -> Done<'_> {
+fn done(answer: &[u8]) -> CommandResult<'_> {
     wire::decode(answer).unwrap()
 }
 
@@ -28,12 +28,12 @@ fn ask(store: &KvStore, query: Query<'_>) -> Option<Vec<u8>> {
 fn a_swap_changes_what_is_as_expected_and_nothing_else() {
     let mut store = KvStore::new();
     let swap = |store: &mut KvStore, expect, value| run(store, Command::Swap { key: b"k", expect, value });
-    assert_eq!(done(&swap(&mut store, Expect::Value(b"a"), Some(b"b"))), Done::Differs { found: None });
-    assert_eq!(done(&swap(&mut store, Expect::Nothing, Some(b"a"))), Done::Changed { revision: 1 });
+    assert_eq!(done(&swap(&mut store, Expect::Value(b"a"), Some(b"b"))), CommandResult::Differs { found: None });
+    assert_eq!(done(&swap(&mut store, Expect::Nothing, Some(b"a"))), CommandResult::Changed { revision: 1 });
     let found = Item { key: b"", value: b"a", revision: 1, created: 1 };
-    assert_eq!(done(&swap(&mut store, Expect::Nothing, Some(b"b"))), Done::Differs { found: Some(found) });
-    assert_eq!(done(&swap(&mut store, Expect::Revision(1), Some(b"b"))), Done::Changed { revision: 2 });
-    assert_eq!(done(&swap(&mut store, Expect::Value(b"b"), None)), Done::Changed { revision: 3 });
+    assert_eq!(done(&swap(&mut store, Expect::Nothing, Some(b"b"))), CommandResult::Differs { found: Some(found) });
+    assert_eq!(done(&swap(&mut store, Expect::Revision(1), Some(b"b"))), CommandResult::Changed { revision: 2 });
+    assert_eq!(done(&swap(&mut store, Expect::Value(b"b"), None)), CommandResult::Changed { revision: 3 });
     assert!(store.is_empty());
 }
 
@@ -51,12 +51,12 @@ fn keys_and_values_of_a_wrong_size_are_refused_and_change_nothing() {
         let mut bytes = Vec::new();
         wire::encode(&command, &mut bytes);
         assert!(store.check_command(&bytes).is_err());
-        assert_eq!(done(&run(&mut store, command)), Done::Malformed);
+        assert_eq!(done(&run(&mut store, command)), CommandResult::Malformed);
     }
     assert_eq!(store.revision(), 0);
     let longest = (vec![1; KEY_LEN_MAX], vec![1; VALUE_LEN_MAX]);
     let put = Command::Put { key: &longest.0, value: &longest.1 };
-    assert_eq!(done(&run(&mut store, put)), Done::Changed { revision: 1 });
+    assert_eq!(done(&run(&mut store, put)), CommandResult::Changed { revision: 1 });
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_range_ends_at_its_bounds_its_limit_and_what_an_answer_holds() {
     }
     let keys = |from: &[u8], to: Option<&[u8]>, limit| {
         let answer = ask(&store, Query::Range { from, to, limit }).unwrap();
-        let Found::Items { items, more, .. } = wire::decode(&answer).unwrap() else { panic!() };
+        let QueryResult::Items { items, more, .. } = wire::decode(&answer).unwrap() else { panic!() };
         (items.iter().map(|item| item.key[0]).collect::<Vec<_>>(), more)
     };
     assert_eq!(keys(&[3], Some(&[5]), 100), (vec![3, 4], false));
@@ -88,15 +88,15 @@ fn a_watch_sees_each_change_of_its_prefix_once_and_waits_for_the_next() {
     let answer = watch(1, 2).unwrap();
     let first = [(1, b"a/1", Some(b"x")), (3, b"a/2", Some(b"z"))];
     let changes = first.map(|(revision, key, value)| Change { revision, key, value: value.map(|value| &value[..]) });
-    assert_eq!(wire::decode(&answer), Ok(Found::Changes { changes: changes.to_vec(), next: 4 }));
+    assert_eq!(wire::decode(&answer), Ok(QueryResult::Changes { changes: changes.to_vec(), next: 4 }));
     let answer = watch(4, 2).unwrap();
     let changes = vec![Change { revision: 4, key: b"a/1", value: None }];
-    assert_eq!(wire::decode(&answer), Ok(Found::Changes { changes, next: 5 }));
+    assert_eq!(wire::decode(&answer), Ok(QueryResult::Changes { changes, next: 5 }));
     assert_eq!(watch(5, 2), None);
     let mut other = KvStore::new();
     other.restore(&store.snapshot()).unwrap();
     let answer = ask(&other, Query::Watch { prefix: b"", from: 2, limit: 1 }).unwrap();
-    assert_eq!(wire::decode(&answer), Ok(Found::Compacted { oldest: 5 }));
+    assert_eq!(wire::decode(&answer), Ok(QueryResult::Compacted { oldest: 5 }));
 }
 
 #[derive(Clone, Debug)]
@@ -128,7 +128,7 @@ proptest! {
                 }
                 Step::Delete(key) => {
                     let answer = run(&mut store, Command::Delete { key: &[key] });
-                    prop_assert_eq!(done(&answer) != Done::NotThere, map.remove(&key).is_some());
+                    prop_assert_eq!(done(&answer) != CommandResult::KeyMissing, map.remove(&key).is_some());
                 }
                 Step::Swap(key, expect, value) => {
                     let swap = Command::Swap {
@@ -138,7 +138,7 @@ proptest! {
                     };
                     let answer = run(&mut store, swap);
                     let is_so = map.get(&key) == expect.as_ref();
-                    prop_assert_eq!(matches!(done(&answer), Done::Changed { .. }), is_so);
+                    prop_assert_eq!(matches!(done(&answer), CommandResult::Changed { .. }), is_so);
                     match value {
                         Some(value) if is_so => drop(map.insert(key, value)),
                         None if is_so => drop(map.remove(&key)),
@@ -153,7 +153,7 @@ proptest! {
                 store = restored;
             }
             let answer = ask(&store, Query::Range { from: &[], to: None, limit: 100 }).unwrap();
-            let Found::Items { items, .. } = wire::decode(&answer).unwrap() else { panic!() };
+            let QueryResult::Items { items, .. } = wire::decode(&answer).unwrap() else { panic!() };
             let found: BTreeMap<_, _> = items.iter().map(|item| (item.key[0], item.value.to_vec())).collect();
             prop_assert_eq!(&found, &map);
         }

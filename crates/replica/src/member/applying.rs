@@ -5,17 +5,17 @@ use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
 use serde::{Deserialize, Serialize};
 use sinew_journal::disk::Disk;
 
+use super::durable::Replicated;
 use super::engine::Change;
-use super::kept::Replicated;
 use super::{Member, MemberError};
 use crate::client_wire::Answer;
 use crate::machine::StateMachine;
 use crate::sessions::Verdict;
-use crate::wire::{self, Roles, SnapshotPlace};
+use crate::wire::{self, Roles, SnapshotMeta};
 
 /// Contents of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order<'a> {
+pub enum LogCommand<'a> {
     /// Opens a session.
     Open {
         nonce: u64,
@@ -37,43 +37,43 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         for entry in entries {
             match entry.get_entry_type() {
                 EntryType::EntryNormal if entry.data.is_empty() => {}
-                EntryType::EntryNormal => self.apply_order(entry),
+                EntryType::EntryNormal => self.apply_command(entry),
                 EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.apply_change(entry)?,
             }
             self.applied = entry.index;
-            self.clients.applied_to((entry.term, entry.index));
+            self.clients.on_applied_to((entry.term, entry.index));
         }
         Ok(())
     }
 
-    fn apply_order(&mut self, entry: &Entry) {
+    fn apply_command(&mut self, entry: &Entry) {
         let place = (entry.term, entry.index);
         // What this release does not understand changes nothing, at any member.
         let Ok(order) = wire::decode(&entry.data) else { return };
         match order {
-            Order::Open { nonce } => {
+            LogCommand::Open { nonce } => {
                 let cluster = self.cluster.unwrap_or(wire::ClusterId(0));
                 let session = self.sessions.open(cluster, entry.index, nonce);
-                self.clients.applied(place, &Answer::Opened { session });
+                self.clients.on_applied(place, &Answer::Opened { session });
             }
-            Order::Close { session } => {
+            LogCommand::Close { session } => {
                 self.sessions.close(session);
-                self.clients.applied(place, &Answer::Done);
+                self.clients.on_applied(place, &Answer::Done);
             }
-            Order::Run { session, number, done_below, command } => {
+            LogCommand::Run { session, number, done_below, command } => {
                 let answer = match self.sessions.begin(entry.index, session, number, done_below) {
                     Verdict::Run => {
                         let mut answer = self.sessions.buffer();
                         self.machine.apply(command, &mut answer);
                         self.clients.has_changed = true;
-                        Answer::Ran(self.sessions.keep(session, number, answer))
+                        Answer::CommandAnswer(self.sessions.store_answer(session, number, answer))
                     }
-                    Verdict::Ran(answer) => Answer::Ran(answer),
+                    Verdict::HasRun(answer) => Answer::CommandAnswer(answer),
                     Verdict::Forgotten => Answer::Forgotten,
                     Verdict::Expired => Answer::Expired,
                     Verdict::TooMany => Answer::Busy,
                 };
-                self.clients.applied(place, &answer);
+                self.clients.on_applied(place, &answer);
             }
         }
     }
@@ -82,7 +82,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         // The engine ends a two-step change by an entry of its own, which has no context.
         let change = match entry.context.is_empty() {
             true => None,
-            false => wire::decode::<Change>(&entry.context).ok().filter(Change::is_sane),
+            false => wire::decode::<Change>(&entry.context).ok().filter(Change::is_valid),
         };
         let in_engine = change.as_ref().map_or_else(ConfChangeV2::default, Change::to_engine);
         if self.node.apply_conf_change(&in_engine).is_err() {
@@ -90,18 +90,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return Ok(());
         }
         let Some(change) = change else {
-            self.wishes.second_step(entry.index);
+            self.changes.on_second_step(entry.index);
             return Ok(());
         };
         for member in change.voters.iter().chain(&change.learners) {
             self.members.insert(member.id, member.clone());
         }
-        for gone in &change.gone {
+        for gone in &change.removed {
             self.members.remove(gone);
-            self.heard_ns.remove(gone);
+            self.last_heard_ns.remove(gone);
             self.outgoing.remove(gone);
         }
-        self.wishes.changed(&mut self.clients, &change, entry.index);
+        self.changes.on_applied(&mut self.clients, &change, entry.index);
         Ok(())
     }
 
@@ -129,8 +129,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         };
         let mut data = Vec::new();
         wire::encode(&replicated, &mut data);
-        let roles = Roles::of(&self.node.raft.prs().conf().to_conf_state());
-        let place = SnapshotPlace { index: self.applied, term, roles };
+        let roles = Roles::from_state(&self.node.raft.prs().conf().to_conf_state());
+        let place = SnapshotMeta { index: self.applied, term, roles };
         let Some(snapshot) = place.to_snapshot(Bytes::from(data)) else { return Ok(()) };
         let kept = self.config.entries_kept;
         self.node.mut_store().compact(snapshot, kept);

@@ -7,26 +7,26 @@ use raft::StateRole;
 use sinew_journal::disk::Disk;
 
 use super::Member;
-use super::applying::Order;
-use crate::client_wire::{Answer, Ask, MemberStatus, Role, Status};
+use super::applying::LogCommand;
+use crate::client_wire::{Answer, ClientRequest, MemberStatus, Role, Status};
 use crate::machine::StateMachine;
-use crate::wire::{self, MemberId, Nonsense};
+use crate::wire::{self, DecodeError, MemberId};
 
 /// Time after which a watch that has found nothing is told so, in ns.
 const WATCH_NS: u64 = 5_000_000_000;
 
 /// What happens to a request.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum Accepted {
     /// It is answered at once, with these bytes.
     Answer(Vec<u8>),
     /// It is answered later, under this number, by [`Member::take_answers`].
-    Held(u64),
+    Deferred(u64),
 }
 
 /// A request that waits for its log entry.
 struct Proposed {
-    place: Place,
+    place: EntryId,
     held: u64,
 }
 
@@ -40,7 +40,7 @@ struct Watch {
 const BYTES_KEPT: usize = 64 << 10;
 
 /// Term and index of an entry, which are unique within a cluster.
-pub type Place = (u64, u64);
+pub type EntryId = (u64, u64);
 
 /// Requests that wait.
 #[derive(Default)]
@@ -59,7 +59,7 @@ pub struct Clients {
 
 impl Clients {
     /// Returns a number for a request that waits.
-    pub fn hold(&mut self) -> u64 {
+    pub fn defer(&mut self) -> u64 {
         self.next += 1;
         self.waiting += 1;
         self.next
@@ -74,14 +74,14 @@ impl Clients {
     }
 
     /// Returns a number for a request that waits for the last entry of the log, which has this place.
-    pub fn hold_for(&mut self, place: Place) -> u64 {
-        let held = self.hold();
+    pub fn defer_until_applied(&mut self, place: EntryId) -> u64 {
+        let held = self.defer();
         self.proposed.push_back(Proposed { place, held });
         held
     }
 
     /// Handles the application of the entry at a place: gives this answer to the request that waits for it.
-    pub fn applied(&mut self, place: Place, answer: &Answer<'_>) {
+    pub fn on_applied(&mut self, place: EntryId, answer: &Answer<'_>) {
         while let Some(first) = self.proposed.pop_front_if(|first| first.place <= place) {
             self.answer(first.held, if first.place == place { answer } else { &Answer::Busy });
         }
@@ -89,8 +89,8 @@ impl Clients {
 
     /// Handles the application of the log up to a place. If another entry took the place of a request's entry, the fate
     /// of the request is unknown, and its client asks again.
-    pub fn applied_to(&mut self, place: Place) {
-        self.applied(place, &Answer::Busy);
+    pub fn on_applied_to(&mut self, place: EntryId) {
+        self.on_applied(place, &Answer::Busy);
     }
 
     /// Whether requests wait for entries.
@@ -99,30 +99,30 @@ impl Clients {
     }
 
     /// Sends all requests that wait for entries elsewhere.
-    pub fn turn_away(&mut self, elsewhere: &Answer<'_>) {
+    pub fn redirect_all(&mut self, redirect: &Answer<'_>) {
         while let Some(Proposed { held, .. }) = self.proposed.pop_front() {
-            self.answer(held, elsewhere);
+            self.answer(held, redirect);
         }
     }
 
     /// Answers watches that have found something, or have waited long enough.
-    pub fn look_at_watches(&mut self, machine: &impl StateMachine, now_ns: u64) {
+    pub fn answer_watches(&mut self, machine: &impl StateMachine, now_ns: u64) {
         let has_changed = std::mem::take(&mut self.has_changed);
-        let mut over = Vec::new();
+        let mut finished = Vec::new();
         self.watches.retain(|watch| {
             let mut found = Vec::new();
             if has_changed && machine.read(&watch.query, &mut found) {
-                over.push((watch.held, Some(found)));
+                finished.push((watch.held, Some(found)));
             } else if now_ns >= watch.end_ns {
-                over.push((watch.held, None));
+                finished.push((watch.held, None));
             } else {
                 return true;
             }
             false
         });
-        for (held, found) in over {
+        for (held, found) in finished {
             match found {
-                Some(found) => self.answer(held, &Answer::Found(&found)),
+                Some(found) => self.answer(held, &Answer::QueryAnswer(&found)),
                 None => self.answer(held, &Answer::NothingYet),
             }
         }
@@ -131,78 +131,82 @@ impl Clients {
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Handles a request of a client.
-    pub fn take_client(&mut self, bytes: &[u8], now_ns: u64) -> Taken {
+    pub fn handle_client(&mut self, bytes: &[u8], now_ns: u64) -> Accepted {
         let answer = match wire::decode(bytes) {
-            Ok(ask) => match self.take_ask(&ask, now_ns) {
+            Ok(ask) => match self.handle_request(&ask, now_ns) {
                 Ok(taken) => return taken,
                 Err(answer) => answer,
             },
-            Err(Nonsense::Version(version)) => {
+            Err(DecodeError::Version(version)) => {
                 self.dropped.version += 1;
                 let ours = wire::VERSION;
                 Answer::Refused(format!(
                     "the request has version {version}, but this member knows version {ours}: use the same release"
                 ))
             }
-            Err(Nonsense::Other) => {
+            Err(DecodeError::Malformed) => {
                 self.dropped.nonsense += 1;
                 Answer::Refused("the request was not understood: use the same release on both sides".into())
             }
         };
-        Taken::Answer(to_bytes(&answer))
+        Accepted::Answer(to_bytes(&answer))
     }
 
-    fn take_ask(&mut self, ask: &Ask<'_>, now_ns: u64) -> Result<Taken, Answer<'static>> {
+    fn handle_request(&mut self, ask: &ClientRequest<'_>, now_ns: u64) -> Result<Accepted, Answer<'static>> {
         match *ask {
-            Ask::Status => return Ok(Taken::Answer(to_bytes(&Answer::Status(Box::new(self.status(now_ns)))))),
-            Ask::Read { query, .. } | Ask::Watch { query } => self.machine.check_query(query).map_err(refused)?,
-            Ask::Run { command, .. } => self.machine.check_command(command).map_err(refused)?,
+            ClientRequest::Status => {
+                return Ok(Accepted::Answer(to_bytes(&Answer::Status(Box::new(self.status(now_ns))))));
+            }
+            ClientRequest::Read { query, .. } | ClientRequest::Watch { query } => {
+                self.machine.check_query(query).map_err(refused)?
+            }
+            ClientRequest::Run { command, .. } => self.machine.check_command(command).map_err(refused)?,
             _ => {}
         }
         if self.clients.waiting >= self.config.held_max {
             return Err(Answer::Busy);
         }
-        if let Ask::Read { freshness, query } = *ask {
+        if let ClientRequest::Read { freshness, query } = *ask {
             let mut found = Vec::new();
-            if self.read_at_once(freshness, query, now_ns, &mut found) {
-                return Ok(Taken::Answer(to_bytes(&Answer::Found(&found))));
+            if self.try_read_now(freshness, query, now_ns, &mut found) {
+                return Ok(Accepted::Answer(to_bytes(&Answer::QueryAnswer(&found))));
             }
         }
-        if let Ask::Watch { query } = *ask {
+        if let ClientRequest::Watch { query } = *ask {
             if self.applied == 0 {
-                return Err(self.elsewhere_now(now_ns));
+                return Err(self.redirect_now(now_ns));
             }
             let mut found = Vec::new();
             if self.machine.read(query, &mut found) {
-                return Ok(Taken::Answer(to_bytes(&Answer::Found(&found))));
+                return Ok(Accepted::Answer(to_bytes(&Answer::QueryAnswer(&found))));
             }
-            let held = self.clients.hold();
+            let held = self.clients.defer();
             self.clients.watches.push(Watch { held, query: query.to_vec(), end_ns: now_ns + WATCH_NS });
-            return Ok(Taken::Held(held));
+            return Ok(Accepted::Deferred(held));
         }
         if !self.is_leader() {
-            return Err(self.elsewhere_now(now_ns));
+            return Err(self.redirect_now(now_ns));
         }
         let held = match *ask {
-            Ask::Read { query, .. } => {
-                let held = self.clients.hold();
-                self.hold_read(held, query);
+            ClientRequest::Read { query, .. } => {
+                let held = self.clients.defer();
+                self.queue_read(held, query);
                 held
             }
-            Ask::Open { nonce } => self.propose(Order::Open { nonce })?,
-            Ask::Close { session } => self.propose(Order::Close { session })?,
-            Ask::Run { session, number, done_below, command } => {
-                self.propose(Order::Run { session, number, done_below, command })?
+            ClientRequest::Open { nonce } => self.propose(LogCommand::Open { nonce })?,
+            ClientRequest::Close { session } => self.propose(LogCommand::Close { session })?,
+            ClientRequest::Run { session, number, done_below, command } => {
+                self.propose(LogCommand::Run { session, number, done_below, command })?
             }
-            _ => self.begin_wish(ask, now_ns)?,
+            _ => self.begin_membership_change(ask, now_ns)?,
         };
-        Ok(Taken::Held(held))
+        Ok(Accepted::Deferred(held))
     }
 
     /// Proposes a log entry, and makes a request wait for it. Returns the request's number.
-    fn propose(&mut self, order: Order<'_>) -> Result<u64, Answer<'static>> {
+    fn propose(&mut self, order: LogCommand<'_>) -> Result<u64, Answer<'static>> {
         let mut data = Vec::with_capacity(match order {
-            Order::Run { command, .. } => command.len() + 40,
+            LogCommand::Run { command, .. } => command.len() + 40,
             _ => 16,
         });
         wire::encode(&order, &mut data);
@@ -212,31 +216,31 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         // Fails while leadership is being handed over, or too much is uncommitted.
         self.node.propose(Vec::new(), data).map_err(|_| Answer::Busy)?;
         let raft = &self.node.raft;
-        Ok(self.clients.hold_for((raft.term, raft.raft_log.last_index())))
+        Ok(self.clients.defer_until_applied((raft.term, raft.raft_log.last_index())))
     }
 
     /// Passes on the answers that have become ready, with the numbers of their requests.
-    pub fn take_answers(&mut self, mut take: impl FnMut(u64, &[u8])) {
+    pub fn take_answers(&mut self, mut handle: impl FnMut(u64, &[u8])) {
         let Clients { answers, bytes, .. } = &mut self.clients;
         for (held, place) in answers.drain(..) {
-            take(held, &bytes[place]);
+            handle(held, &bytes[place]);
         }
         bytes.clear();
         // Many long answers at once should not hold their memory for ever.
         bytes.shrink_to(BYTES_KEPT);
     }
 
-    pub(super) fn elsewhere(&self) -> Answer<'static> {
-        Answer::Elsewhere {
+    pub(super) fn redirect(&self) -> Answer<'static> {
+        Answer::NotLeader {
             leader: self.leader().filter(|leader| leader.id != self.me.id).cloned(),
             members: self.members.values().cloned().collect(),
             silent: Vec::new(),
         }
     }
 
-    fn elsewhere_now(&self, now_ns: u64) -> Answer<'static> {
-        let mut answer = self.elsewhere();
-        if let Answer::Elsewhere { silent, .. } = &mut answer {
+    fn redirect_now(&self, now_ns: u64) -> Answer<'static> {
+        let mut answer = self.redirect();
+        if let Answer::NotLeader { silent, .. } = &mut answer {
             silent.extend(self.silent(now_ns).into_iter().map(str::to_owned));
         }
         answer
@@ -250,7 +254,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let voters = raft.prs().conf().voters();
         let is_voter = |id: MemberId| voters.contains(id.0);
         let role = match raft.state {
-            _ if self.cluster.is_none() && !self.founding_state.is_late => Role::Founding,
+            _ if self.cluster.is_none() && !self.founding_state.is_too_late => Role::Founding,
             _ if self.applied == 0 || self.is_unwanted || !self.members.contains_key(&self.me.id) => Role::Outside,
             StateRole::Leader => Role::Leader,
             StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
@@ -261,7 +265,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             info: info.clone(),
             votes: is_voter(info.id),
             matched: progress(info.id),
-            silent_ns: self.heard_ns.get(&info.id).map(|heard| now_ns.saturating_sub(*heard)),
+            silent_ns: self.last_heard_ns.get(&info.id).map(|heard| now_ns.saturating_sub(*heard)),
         };
         Status {
             me: self.me.clone(),
@@ -304,11 +308,11 @@ mod tests {
     #[test]
     fn a_request_is_answered_by_its_own_entry_and_asked_again_where_another_took_its_place() {
         let mut clients = Clients::default();
-        let held: Vec<u64> = [(1, 5), (1, 6), (3, 7)].map(|place| clients.hold_for(place)).into();
-        clients.applied((1, 5), &Answer::Done);
+        let held: Vec<u64> = [(1, 5), (1, 6), (3, 7)].map(|place| clients.defer_until_applied(place)).into();
+        clients.on_applied((1, 5), &Answer::Done);
         // An entry of another leader.
-        clients.applied((2, 6), &Answer::Forgotten);
-        clients.applied_to((2, 7));
+        clients.on_applied((2, 6), &Answer::Forgotten);
+        clients.on_applied_to((2, 7));
         let (done, busy) = (to_bytes(&Answer::Done), to_bytes(&Answer::Busy));
         assert_eq!(answers(&mut clients), [(held[0], done), (held[1], busy)]);
         assert!(clients.awaits_log() && clients.waiting == 1);

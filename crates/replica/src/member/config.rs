@@ -55,7 +55,7 @@ pub enum MemberError {
     #[error("{0}")]
     Arguments(String),
     /// The log is damaged, or the disk failed.
-    #[error("{}", told(.0))]
+    #[error("{}", describe_journal_error(.0))]
     Journal(JournalError),
     /// The disk failed. What was acknowledged lies there, and at a majority of the members.
     #[error("{0}: the member has stopped; see to the disk, and start it again")]
@@ -89,7 +89,7 @@ impl From<JournalError> for MemberError {
 
 /// Describes the damage to a member's log, and what to do. The journal's own advice, to cut a file off or to bring back
 /// a copy, does not suit members: a member would forget votes and entries that others rely on.
-fn told(error: &JournalError) -> String {
+fn describe_journal_error(error: &JournalError) -> String {
     let what = match error {
         JournalError::Missing { missing, .. } => format!("{missing} is not there"),
         JournalError::Corrupt { file, at } => format!("{file} is damaged at byte {at}"),

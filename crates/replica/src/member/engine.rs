@@ -37,7 +37,7 @@
 //! - *`rand`'s thread generator* for election time-outs. The engine's time-out is set so long that it never expires,
 //!   and `member` asks the engine to campaign after a time-out from the generator that it was handed. So virtual time
 //!   has the same elections from the same seed.
-//! - *Panics* on messages that contradict what is committed. [`is_bearable`] and `WireMessage::to_message` drop and
+//! - *Panics* on messages that contradict what is committed. [`is_acceptable`] and `WireMessage::to_message` drop and
 //!   count such messages; a property test sends arbitrary ones.
 
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Message, MessageType};
@@ -82,14 +82,14 @@ pub struct Change {
     /// Members that become learners.
     pub learners: Vec<MemberInfo>,
     /// Members to be removed.
-    pub gone: Vec<MemberId>,
+    pub removed: Vec<MemberId>,
 }
 
 impl Change {
     /// Whether its members and their number are valid.
-    pub fn is_sane(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         let all = self.voters.iter().chain(&self.learners);
-        all.clone().all(MemberInfo::is_sane) && all.count() + self.gone.len() <= crate::wire::MEMBERS_MAX
+        all.clone().all(MemberInfo::is_valid) && all.count() + self.removed.len() <= crate::wire::MEMBERS_MAX
     }
 
     /// The change in the engine's form.
@@ -98,7 +98,7 @@ impl Change {
         change.set_transition(ConfChangeTransition::Auto);
         let voters = self.voters.iter().map(|member| (member.id, ConfChangeType::AddNode));
         let learners = self.learners.iter().map(|member| (member.id, ConfChangeType::AddLearnerNode));
-        let gone = self.gone.iter().map(|id| (*id, ConfChangeType::RemoveNode));
+        let gone = self.removed.iter().map(|id| (*id, ConfChangeType::RemoveNode));
         for (id, kind) in voters.chain(learners).chain(gone) {
             let mut single = ConfChangeSingle { node_id: id.0, ..ConfChangeSingle::default() };
             single.set_change_type(kind);
@@ -110,7 +110,7 @@ impl Change {
 
 /// Whether the engine can be given a message. A message that contradicts committed entries would stop it; members that
 /// follow the protocol send none.
-pub fn is_bearable(node: &RawNode<Log>, message: &Message) -> bool {
+pub fn is_acceptable(node: &RawNode<Log>, message: &Message) -> bool {
     let log = &node.raft.raft_log;
     match message.get_msg_type() {
         MessageType::MsgHeartbeat => message.commit <= log.last_index(),

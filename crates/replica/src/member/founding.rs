@@ -11,12 +11,12 @@ use bytes::Bytes;
 use sinew_journal::disk::Disk;
 use siphasher::sip::SipHasher13;
 
-use super::kept::Replicated;
-use super::{FIRST, Member, MemberError, Promise, Receiver, Transport, engine};
+use super::durable::Replicated;
+use super::{FOUNDING_ENTRY, Member, MemberError, Promise, Receiver, Transport, engine};
 use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::sessions::Sessions;
-use crate::wire::{self, ClusterId, Founding, Hello, MemberId, MemberInfo, Phase, Roles, Say, SnapshotPlace};
+use crate::wire::{self, ClusterId, Founding, Hello, MemberId, MemberInfo, PeerMessage, Phase, Roles, SnapshotMeta};
 
 /// Interval at which a member without a cluster says hello, in ns.
 const HELLO_NS: u64 = 20_000_000;
@@ -29,9 +29,9 @@ pub struct FoundingState {
     hash: u64,
     next_hello_ns: u64,
     /// Members that said they are new, by name, with the time of the last hello.
-    new: BTreeMap<String, (MemberInfo, u64)>,
+    new_peers: BTreeMap<String, (MemberInfo, u64)>,
     /// Whether others have a cluster without this life.
-    pub is_late: bool,
+    pub is_too_late: bool,
 }
 
 impl FoundingState {
@@ -44,7 +44,7 @@ impl FoundingState {
             hasher.write(&(name.len() as u64).to_le_bytes());
             hasher.write(name.as_bytes());
         }
-        Self { hash: hasher.finish(), next_hello_ns: 0, new: BTreeMap::new(), is_late: false }
+        Self { hash: hasher.finish(), next_hello_ns: 0, new_peers: BTreeMap::new(), is_too_late: false }
     }
 }
 
@@ -56,41 +56,41 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         });
         Hello {
             me: self.me.clone(),
-            phase: self.cluster.map_or(Phase::New, Phase::Of),
+            phase: self.cluster.map_or(Phase::New, Phase::MemberOf),
             peers_hash: self.founding_state.hash,
             founding: founding.cloned(),
         }
     }
 
     /// Says hello to the others, and founds a cluster when it is time.
-    pub(super) fn look_for_peers(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<(), MemberError> {
+    pub(super) fn find_peers(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<(), MemberError> {
         if now_ns >= self.founding_state.next_hello_ns {
             self.founding_state.next_hello_ns = now_ns + HELLO_NS;
-            let hello = Say::Hello(self.hello(None));
+            let hello = PeerMessage::Hello(self.hello(None));
             for (_, address) in self.peers.iter().filter(|(name, _)| *name != self.me.name) {
                 transport.send(Receiver::Address(address), &hello);
             }
         }
         let is_first = self.peers.iter().all(|(name, _)| *name >= self.me.name);
         let fresh = now_ns.saturating_sub(FRESH_NS);
-        let others = self.founding_state.new.values().filter(|(_, heard_ns)| *heard_ns >= fresh);
-        if is_first && !self.founding_state.is_late && others.clone().count() + 1 == self.peers.len() {
+        let others = self.founding_state.new_peers.values().filter(|(_, heard_ns)| *heard_ns >= fresh);
+        if is_first && !self.founding_state.is_too_late && others.clone().count() + 1 == self.peers.len() {
             let members = others.map(|(member, _)| member.clone()).chain([self.me.clone()]).collect();
             let founding = Founding { cluster: ClusterId(self.random.next_u64()), members };
-            self.found(founding)?;
+            self.found_cluster(founding)?;
         }
         Ok(())
     }
 
     /// Handles the hello of another member, which may be an answer.
-    pub(super) fn take_hello(&mut self, hello: Hello, is_answer: bool, now_ns: u64) -> Result<(), MemberError> {
-        if !hello.me.is_sane() || !hello.founding.as_ref().is_none_or(Founding::is_sane) {
+    pub(super) fn handle_hello(&mut self, hello: Hello, is_answer: bool, now_ns: u64) -> Result<(), MemberError> {
+        if !hello.me.is_valid() || !hello.founding.as_ref().is_none_or(Founding::is_valid) {
             self.dropped.nonsense += 1;
             return Ok(());
         }
         // An unasked hello may be an old one of an earlier life.
         if is_answer {
-            self.take_hello_of_wish(&hello);
+            self.handle_hello_for_change(&hello);
         }
         if self.cluster.is_some() {
             return Ok(());
@@ -99,23 +99,23 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             (Phase::New, _) => {
                 let is_peer = self.peers.iter().any(|(name, _)| *name == hello.me.name);
                 if is_peer && hello.me.name != self.me.name && hello.peers_hash == self.founding_state.hash {
-                    self.founding_state.new.insert(hello.me.name.clone(), (hello.me, now_ns));
+                    self.founding_state.new_peers.insert(hello.me.name.clone(), (hello.me, now_ns));
                 }
             }
-            (Phase::Of(cluster), Some(founding)) => {
+            (Phase::MemberOf(cluster), Some(founding)) => {
                 let is_ours = founding.cluster == cluster
                     && founding.members.iter().any(|member| member.id == self.me.id && member.name == self.me.name);
                 if is_ours {
-                    return self.found(founding);
+                    return self.found_cluster(founding);
                 }
             }
-            (Phase::Of(_), None) => self.founding_state.is_late = true,
+            (Phase::MemberOf(_), None) => self.founding_state.is_too_late = true,
         }
         Ok(())
     }
 
     /// Begins as one of the first members.
-    fn found(&mut self, founding: Founding) -> Result<(), MemberError> {
+    fn found_cluster(&mut self, founding: Founding) -> Result<(), MemberError> {
         let roles = Roles { voters: founding.members.iter().map(|member| member.id.0).collect(), ..Roles::default() };
         let replicated = Replicated {
             members: founding.members.clone(),
@@ -125,8 +125,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         };
         let mut data = Vec::new();
         wire::encode(&replicated, &mut data);
-        let (index, term) = FIRST;
-        let place = SnapshotPlace { index, term, roles };
+        let (index, term) = FOUNDING_ENTRY;
+        let place = SnapshotMeta { index, term, roles };
         let Some(snapshot) = place.to_snapshot(Bytes::from(data)) else { return Ok(()) };
         self.restore(&snapshot)?;
         let log = Log::new(snapshot, Promise { term, vote: 0, commit: index }.to_state());

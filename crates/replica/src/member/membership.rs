@@ -8,21 +8,21 @@ use sinew_journal::disk::Disk;
 use super::clients::Clients;
 use super::engine::Change;
 use super::{Member, Receiver, Transport};
-use crate::client_wire::{Answer, Ask};
+use crate::client_wire::{Answer, ClientRequest};
 use crate::machine::StateMachine;
-use crate::wire::{self, Hello, MEMBERS_MAX, MemberId, MemberInfo, Phase, Say};
+use crate::wire::{self, Hello, MEMBERS_MAX, MemberId, MemberInfo, PeerMessage, Phase};
 
 /// Interval at which a member that is to be added is asked for its id, in ns.
 const ASK_NS: u64 = 20_000_000;
 /// Time after which a change has failed, in ns.
-const PATIENCE_NS: u64 = 30_000_000_000;
+const CHANGE_TIMEOUT_NS: u64 = 30_000_000_000;
 /// Entries that a learner may be behind when it becomes a voter.
-const BEHIND_MAX: u64 = 64;
+const LAG_MAX: u64 = 64;
 
 /// Time after which a change counts as done although not enough others are known to know of it, in ns.
 const SPREAD_NS: u64 = 100_000_000;
 
-enum Step {
+enum ChangeStep {
     /// Asks the member at an address for its id.
     Asking { address: String, name: String, stays_learner: bool, next_ns: u64 },
     /// Waits until the learner's change is applied.
@@ -38,57 +38,57 @@ enum Step {
     HandingOver { to: Option<MemberId> },
 }
 
-struct Wish {
+struct MembershipChange {
     held: u64,
     end_ns: u64,
-    step: Step,
+    step: ChangeStep,
 }
 
 /// The change in progress.
 #[derive(Default)]
-pub struct Wishes {
-    now: Option<Wish>,
+pub struct MembershipChanges {
+    current: Option<MembershipChange>,
 }
 
-impl Wishes {
+impl MembershipChanges {
     /// Notes that the change in the entry at `index` was applied.
-    pub fn changed(&mut self, clients: &mut Clients, change: &Change, index: u64) {
-        let Some(wish) = &mut self.now else { return };
+    pub fn on_applied(&mut self, clients: &mut Clients, change: &Change, index: u64) {
+        let Some(wish) = &mut self.current else { return };
         match &wish.step {
-            Step::Learning { info, stays_learner } if change.learners.contains(info) => {
+            ChangeStep::Learning { info, stays_learner } if change.learners.contains(info) => {
                 if !*stays_learner {
-                    wish.step = Step::CatchingUp { info: info.clone() };
+                    wish.step = ChangeStep::CatchingUp { info: info.clone() };
                     return;
                 }
             }
-            Step::Changing { change: asked } if asked == change => {
-                wish.step = Step::Spreading { index, since_ns: None };
+            ChangeStep::Changing { change: asked } if asked == change => {
+                wish.step = ChangeStep::Spreading { index, since_ns: None };
                 return;
             }
             _ => return,
         }
         clients.answer(wish.held, &Answer::Done);
-        self.now = None;
+        self.current = None;
     }
 
     /// Notes that the second step of a change, in the entry at `at`, was applied: the old configuration has no say any
     /// more.
-    pub fn second_step(&mut self, at: u64) {
-        if let Some(Wish { step: Step::Spreading { index, since_ns }, .. }) = &mut self.now {
+    pub fn on_second_step(&mut self, at: u64) {
+        if let Some(MembershipChange { step: ChangeStep::Spreading { index, since_ns }, .. }) = &mut self.current {
             (*index, *since_ns) = (at, None);
         }
     }
 
     /// Whether no change is in progress.
     pub fn is_idle(&self) -> bool {
-        self.now.is_none()
+        self.current.is_none()
     }
 
     /// Ends the change as its leader steps down. A hand-over to any member is then done. Any other change is sent
     /// elsewhere: for a hand-over to a certain member, the next leader knows whether it is that one.
-    pub fn turn_away(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
-        if let Some(wish) = self.now.take() {
-            let is_done = matches!(wish.step, Step::HandingOver { to: None } | Step::Spreading { .. });
+    pub fn redirect_all(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
+        if let Some(wish) = self.current.take() {
+            let is_done = matches!(wish.step, ChangeStep::HandingOver { to: None } | ChangeStep::Spreading { .. });
             clients.answer(wish.held, if is_done { &Answer::Done } else { elsewhere });
         }
     }
@@ -96,17 +96,21 @@ impl Wishes {
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Begins a change.
-    pub(super) fn begin_wish(&mut self, ask: &Ask<'_>, now_ns: u64) -> Result<u64, Answer<'static>> {
-        if self.wishes.now.is_some() {
+    pub(super) fn begin_membership_change(
+        &mut self,
+        ask: &ClientRequest<'_>,
+        now_ns: u64,
+    ) -> Result<u64, Answer<'static>> {
+        if self.changes.current.is_some() {
             return Err(Answer::Refused(
                 "another change of the members is in progress: try again when it is over".into(),
             ));
         }
         let unknown = |name: &str| Answer::Refused(format!("there is no member {name}; `status` lists them"));
         let step = match ask {
-            Ask::Add { name, address, learner } => {
+            ClientRequest::Add { name, address, learner } => {
                 let info = MemberInfo { id: MemberId(1), name: name.clone(), address: address.clone() };
-                if !info.is_sane() {
+                if !info.is_valid() {
                     return Err(Answer::Refused("a name has 1 to 64 bytes, an address 1 to 256".into()));
                 }
                 if *name == self.me.name {
@@ -121,9 +125,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     )));
                 }
                 let (address, name, stays_learner) = (address.clone(), name.clone(), *learner);
-                Step::Asking { address, name, stays_learner, next_ns: now_ns }
+                ChangeStep::Asking { address, name, stays_learner, next_ns: now_ns }
             }
-            Ask::Promote { name } => {
+            ClientRequest::Promote { name } => {
                 let id = self.learner(name).ok_or_else(|| unknown(name))?;
                 if *name == self.me.name && id != self.me.id {
                     return Err(Answer::Refused(format!("{name} is also the name of the leader: `transfer` first")));
@@ -131,11 +135,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 if self.node.raft.prs().conf().voters().contains(id.0) {
                     return Err(Answer::Refused(format!("{name} is already a voter")));
                 }
-                Step::CatchingUp { info: self.members[&id].clone() }
+                ChangeStep::CatchingUp { info: self.members[&id].clone() }
             }
-            Ask::Remove { name } => {
+            ClientRequest::Remove { name } => {
                 // All lives of the name go: the one that died, and one that was started in its place.
-                let gone: Vec<MemberId> = self.lives(name).collect();
+                let gone: Vec<MemberId> = self.incarnations(name).collect();
                 if gone.is_empty() {
                     return Err(unknown(name));
                 }
@@ -145,53 +149,53 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 }
                 if gone.contains(&self.me.id) {
                     // The next leader removes it, when the client asks there.
-                    self.hand_over(None)?;
+                    self.transfer_leadership(None)?;
                     return Err(Answer::Busy);
                 }
-                let change = Change { voters: vec![], learners: vec![], gone };
+                let change = Change { voters: vec![], learners: vec![], removed: gone };
                 self.propose_change(&change)?;
-                Step::Changing { change }
+                ChangeStep::Changing { change }
             }
-            Ask::Transfer { name } => {
+            ClientRequest::Transfer { name } => {
                 let to = match name {
                     Some(name) => Some(self.voter(name).ok_or_else(|| unknown(name))?),
                     None => None,
                 };
                 if to == Some(self.me.id) {
-                    let held = self.clients.hold();
+                    let held = self.clients.defer();
                     self.clients.answer(held, &Answer::Done);
                     return Ok(held);
                 }
-                self.hand_over(to)?;
-                Step::HandingOver { to }
+                self.transfer_leadership(to)?;
+                ChangeStep::HandingOver { to }
             }
             _ => return Err(Answer::Refused("the request was not understood".into())),
         };
-        let held = self.clients.hold();
-        self.wishes.now = Some(Wish { held, end_ns: now_ns + PATIENCE_NS, step });
+        let held = self.clients.defer();
+        self.changes.current = Some(MembershipChange { held, end_ns: now_ns + CHANGE_TIMEOUT_NS, step });
         Ok(held)
     }
 
     /// Members of a name. While a member that died is replaced, there are two.
-    fn lives(&self, name: &str) -> impl Iterator<Item = MemberId> {
+    fn incarnations(&self, name: &str) -> impl Iterator<Item = MemberId> {
         self.members.values().filter(move |member| member.name == name).map(|member| member.id)
     }
 
     /// The life of this name that does not vote, or otherwise any of this name.
     fn learner(&self, name: &str) -> Option<MemberId> {
         let voters = self.node.raft.prs().conf().voters();
-        self.lives(name).find(|id| !voters.contains(id.0)).or_else(|| self.lives(name).next())
+        self.incarnations(name).find(|id| !voters.contains(id.0)).or_else(|| self.incarnations(name).next())
     }
 
     /// The life of this name that votes, or otherwise any of this name.
     fn voter(&self, name: &str) -> Option<MemberId> {
         let voters = self.node.raft.prs().conf().voters();
-        self.lives(name).find(|id| voters.contains(id.0)).or_else(|| self.lives(name).next())
+        self.incarnations(name).find(|id| voters.contains(id.0)).or_else(|| self.incarnations(name).next())
     }
 
     /// Whether so many others know that the entry at `index` is committed that any majority without this member has one
     /// of them.
-    fn is_known_to_enough(&self, index: u64) -> bool {
+    fn is_known_to_majority(&self, index: u64) -> bool {
         let raft = &self.node.raft;
         let voters = raft.prs().conf().voters();
         let knows = |(id, progress): &(&u64, &raft::Progress)| {
@@ -205,14 +209,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// # Errors
     ///
     /// The answer for the client that asked.
-    pub(super) fn hand_over(&mut self, to: Option<MemberId>) -> Result<MemberId, Answer<'static>> {
+    pub(super) fn transfer_leadership(&mut self, to: Option<MemberId>) -> Result<MemberId, Answer<'static>> {
         let raft = &self.node.raft;
         let voters = raft.prs().conf().voters();
         let candidates = raft.prs().iter().filter(|(id, _)| **id != self.me.id.0 && voters.contains(**id));
         let best = match to {
             Some(to) => candidates.map(|(id, _)| MemberId(*id)).find(|id| *id == to),
             None => {
-                let heard_ns = |id: &u64| self.heard_ns.get(&MemberId(*id)).copied();
+                let heard_ns = |id: &u64| self.last_heard_ns.get(&MemberId(*id)).copied();
                 let best = candidates.max_by_key(|(id, progress)| (progress.matched, heard_ns(id), **id));
                 best.map(|(id, _)| MemberId(*id))
             }
@@ -221,14 +225,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return Err(Answer::Refused("there is no other member that could lead: a leader must be a voter".into()));
         };
         // A member that is told to campaign need not wait for a lease to end.
-        self.reads.no_lease(self.node.raft.term);
+        self.reads.forbid_lease(self.node.raft.term);
         self.node.transfer_leader(best.0);
         Ok(best)
     }
 
     /// Hands leadership over before a planned stop. Returns whether there is anything to wait for.
     pub fn begin_stop(&mut self) -> bool {
-        self.is_leader() && self.hand_over(None).is_ok()
+        self.is_leader() && self.transfer_leadership(None).is_ok()
     }
 
     fn propose_change(&mut self, change: &Change) -> Result<(), Answer<'static>> {
@@ -244,56 +248,58 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Checks whether the change in progress has reached its next step, or has failed.
-    pub(super) fn look_at_wishes(&mut self, now_ns: u64, transport: &mut impl Transport) {
-        let Some(mut wish) = self.wishes.now.take() else { return };
+    pub(super) fn continue_membership_change(&mut self, now_ns: u64, transport: &mut impl Transport) {
+        let Some(mut wish) = self.changes.current.take() else { return };
         if now_ns >= wish.end_ns {
-            let what = match &wish.step {
-                Step::Asking { address, name, .. } => {
+            let timeout_reason = match &wish.step {
+                ChangeStep::Asking { address, name, .. } => {
                     format!("no member answers at {address}: start {name} there, with the same --peers")
                 }
-                Step::CatchingUp { info } => format!("{} does not catch up", info.name),
-                Step::Spreading { .. } => return self.clients.answer(wish.held, &Answer::Done),
+                ChangeStep::CatchingUp { info } => format!("{} does not catch up", info.name),
+                ChangeStep::Spreading { .. } => return self.clients.answer(wish.held, &Answer::Done),
                 _ => "no majority agreed in time".to_owned(),
             };
-            return self.clients.answer(wish.held, &Answer::Refused(what));
+            return self.clients.answer(wish.held, &Answer::Refused(timeout_reason));
         }
         match &mut wish.step {
-            Step::Asking { address, next_ns, .. } if now_ns >= *next_ns => {
+            ChangeStep::Asking { address, next_ns, .. } if now_ns >= *next_ns => {
                 *next_ns = now_ns + ASK_NS;
-                transport.send(Receiver::Address(address), &Say::Hello(self.hello(None)));
+                transport.send(Receiver::Address(address), &PeerMessage::Hello(self.hello(None)));
             }
-            Step::CatchingUp { info } => {
+            ChangeStep::CatchingUp { info } => {
                 let matched = self.node.raft.prs().get(info.id.0).map_or(0, |progress| progress.matched);
-                if matched > 0 && matched + BEHIND_MAX >= self.node.raft.raft_log.committed {
+                if matched > 0 && matched + LAG_MAX >= self.node.raft.raft_log.committed {
                     let of_name = self.members.values().filter(|member| member.name == info.name);
                     let gone = of_name.map(|member| member.id).filter(|id| *id != info.id).collect();
-                    let change = Change { voters: vec![info.clone()], learners: vec![], gone };
+                    let change = Change { voters: vec![info.clone()], learners: vec![], removed: gone };
                     // While another change is in progress this fails, and is repeated at the next look.
                     if self.propose_change(&change).is_ok() {
-                        wish.step = Step::Changing { change };
+                        wish.step = ChangeStep::Changing { change };
                     }
                 }
             }
-            Step::Spreading { index, since_ns } => {
+            ChangeStep::Spreading { index, since_ns } => {
                 let since_ns = *since_ns.get_or_insert(now_ns);
                 // A change that replaces a member has two steps, between which both configurations have to agree.
                 let is_between = !self.node.raft.prs().conf().to_conf_state().voters_outgoing.is_empty();
-                if !is_between && (self.is_known_to_enough(*index) || now_ns - since_ns >= SPREAD_NS) {
+                if !is_between && (self.is_known_to_majority(*index) || now_ns - since_ns >= SPREAD_NS) {
                     return self.clients.answer(wish.held, &Answer::Done);
                 }
             }
-            Step::HandingOver { .. } if self.node.raft.lead_transferee.is_none() && self.is_leader() => {
+            ChangeStep::HandingOver { .. } if self.node.raft.lead_transferee.is_none() && self.is_leader() => {
                 let what = "leadership was not handed over in time: the member is too far behind, or does not answer";
                 return self.clients.answer(wish.held, &Answer::Refused(what.to_owned()));
             }
             _ => {}
         }
-        self.wishes.now = Some(wish);
+        self.changes.current = Some(wish);
     }
 
     /// Handles a hello, which may come from the member that is to be added.
-    pub(super) fn take_hello_of_wish(&mut self, hello: &Hello) {
-        let Some(Wish { held, step: Step::Asking { address, name, stays_learner, .. }, .. }) = &self.wishes.now else {
+    pub(super) fn handle_hello_for_change(&mut self, hello: &Hello) {
+        let Some(MembershipChange { held, step: ChangeStep::Asking { address, name, stays_learner, .. }, .. }) =
+            &self.changes.current
+        else {
             return;
         };
         if hello.me.name != *name {
@@ -304,26 +310,26 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let (held, stays_learner) = (*held, *stays_learner);
         if votes && is_known && !stays_learner {
             // It was added already, but its client has not heard so and asks again.
-            self.wishes.now = None;
+            self.changes.current = None;
             return self.clients.answer(held, &Answer::Done);
         }
         let refused = match hello.phase {
-            Phase::Of(cluster) if Some(cluster) != self.cluster => {
+            Phase::MemberOf(cluster) if Some(cluster) != self.cluster => {
                 Some(format!("{name} at {address} belongs to another cluster: start it without that cluster's data"))
             }
             _ if votes => Some(format!("{name} at {address} is already a member, and a voter")),
             _ => None,
         };
         if let Some(refused) = refused {
-            self.wishes.now = None;
+            self.changes.current = None;
             return self.clients.answer(held, &Answer::Refused(refused));
         }
         let info = MemberInfo { address: address.clone(), ..hello.me.clone() };
-        let change = Change { voters: vec![], learners: vec![info.clone()], gone: vec![] };
+        let change = Change { voters: vec![], learners: vec![info.clone()], removed: vec![] };
         if self.propose_change(&change).is_ok()
-            && let Some(wish) = &mut self.wishes.now
+            && let Some(wish) = &mut self.changes.current
         {
-            wish.step = Step::Learning { info, stays_learner };
+            wish.step = ChangeStep::Learning { info, stays_learner };
         }
     }
 }

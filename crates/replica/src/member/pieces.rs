@@ -5,13 +5,13 @@ use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use sinew_journal::disk::Disk;
 
-use super::kept::Replicated;
+use super::durable::Replicated;
 use super::{Member, Receiver, Transport};
 use crate::machine::StateMachine;
-use crate::wire::{self, MemberId, Piece, Say, SnapshotPlace};
+use crate::wire::{self, MemberId, PeerMessage, Piece, SnapshotMeta};
 
 /// Time after which a piece without an answer is sent again, in ns.
-const AGAIN_NS: u64 = 100_000_000;
+const RETRY_NS: u64 = 100_000_000;
 /// Attempts for one piece, after which the transfer is given up.
 const TRIES_MAX: u32 = 50;
 /// Largest snapshot accepted, in bytes.
@@ -22,7 +22,7 @@ pub struct Outgoing {
     snapshot: Snapshot,
     term: u64,
     at: usize,
-    is_under_way: bool,
+    is_in_flight: bool,
     sent_ns: u64,
     tries: u32,
 }
@@ -31,7 +31,7 @@ pub struct Outgoing {
 pub struct Incoming {
     from: MemberId,
     term: u64,
-    place: SnapshotPlace,
+    place: SnapshotMeta,
     len: u64,
     bytes: BytesMut,
 }
@@ -39,7 +39,7 @@ pub struct Incoming {
 impl<S: StateMachine, D: Disk> Member<S, D> {
     pub(super) fn begin_pieces(&mut self, mut message: Message) {
         let snapshot = message.take_snapshot();
-        let outgoing = Outgoing { snapshot, term: message.term, at: 0, is_under_way: false, sent_ns: 0, tries: 0 };
+        let outgoing = Outgoing { snapshot, term: message.term, at: 0, is_in_flight: false, sent_ns: 0, tries: 0 };
         self.outgoing.insert(MemberId(message.to), outgoing);
     }
 
@@ -48,7 +48,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let Some(cluster) = self.cluster else { return };
         let mut failed = Vec::new();
         for (to, outgoing) in &mut self.outgoing {
-            if outgoing.is_under_way && now_ns < outgoing.sent_ns + AGAIN_NS {
+            if outgoing.is_in_flight && now_ns < outgoing.sent_ns + RETRY_NS {
                 continue;
             }
             outgoing.tries += 1;
@@ -60,15 +60,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             let end = (outgoing.at + self.config.piece_len).min(data.len());
             let piece = Piece {
                 term: outgoing.term,
-                place: SnapshotPlace::of(&outgoing.snapshot),
+                place: SnapshotMeta::from_snapshot(&outgoing.snapshot),
                 len: data.len() as u64,
                 at: outgoing.at as u64,
                 bytes: &data[outgoing.at..end],
             };
-            let say = Say::Piece { cluster, from: self.me.id, to: *to, piece };
+            let say = PeerMessage::Piece { cluster, from: self.me.id, to: *to, piece };
             let address = self.members.get(to).map(|member| member.address.as_str());
             transport.send(Receiver::Member(*to, address), &say);
-            (outgoing.is_under_way, outgoing.sent_ns) = (true, now_ns);
+            (outgoing.is_in_flight, outgoing.sent_ns) = (true, now_ns);
         }
         for to in failed {
             self.outgoing.remove(&to);
@@ -77,12 +77,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Handles the acknowledgement of a piece.
-    pub(super) fn piece_arrived(&mut self, at: MemberId) {
+    pub(super) fn on_piece_acknowledged(&mut self, at: MemberId) {
         let Some(outgoing) = self.outgoing.get_mut(&at) else { return };
-        if !outgoing.is_under_way {
+        if !outgoing.is_in_flight {
             return;
         }
-        (outgoing.is_under_way, outgoing.tries) = (false, 0);
+        (outgoing.is_in_flight, outgoing.tries) = (false, 0);
         outgoing.at += self.config.piece_len;
         if outgoing.at >= outgoing.snapshot.data.len() {
             self.outgoing.remove(&at);
@@ -91,19 +91,19 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Handles the loss of a piece, whatever the cause.
-    pub(super) fn piece_lost(&mut self, to: MemberId) {
+    pub(super) fn on_piece_lost(&mut self, to: MemberId) {
         if let Some(outgoing) = self.outgoing.get_mut(&to) {
             // It is sent again after the usual time.
-            outgoing.is_under_way = true;
+            outgoing.is_in_flight = true;
         }
     }
 
     /// Handles a piece. The last one passes the snapshot to the engine. Returns whether the piece was accepted.
-    pub(super) fn take_piece(&mut self, from: MemberId, piece: &Piece<'_>) -> bool {
+    pub(super) fn handle_piece(&mut self, from: MemberId, piece: &Piece<'_>) -> bool {
         let is_first = piece.at == 0;
         let end = piece.at.saturating_add(piece.bytes.len() as u64);
-        let is_sane = piece.term >= self.node.raft.term && piece.term < wire::NUMBER_MAX;
-        if !is_sane || piece.len > LEN_MAX || end > piece.len {
+        let is_valid = piece.term >= self.node.raft.term && piece.term < wire::NUMBER_MAX;
+        if !is_valid || piece.len > LEN_MAX || end > piece.len {
             self.dropped.contradiction += 1;
             return false;
         }
@@ -127,7 +127,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
         let Some(Incoming { term, place, bytes, .. }) = self.incoming.take() else { return false };
         let data: Bytes = bytes.freeze();
-        let is_sane = wire::decode::<Replicated<'_>>(&data).is_ok_and(|replicated| replicated.founding.is_sane());
+        let is_sane = wire::decode::<Replicated<'_>>(&data).is_ok_and(|replicated| replicated.founding.is_valid());
         match place.to_snapshot(data).filter(|_| is_sane && place.term <= term) {
             Some(snapshot) => {
                 let mut message = Message::default();

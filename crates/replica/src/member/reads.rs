@@ -37,11 +37,11 @@ pub struct Reads {
     /// Whether reads have come since the last round.
     has_new: bool,
     /// Unanswered rounds: their numbers, and the times at which they were begun.
-    asked: VecDeque<(u64, u64)>,
+    unanswered_rounds: VecDeque<(u64, u64)>,
     /// Time at which the last confirmed round was begun; 0 if there is none. The second number is not used.
     lease: (u64, u64),
     /// Last term that has no leases.
-    no_lease_term: u64,
+    leaseless_term: u64,
 }
 
 impl Reads {
@@ -52,20 +52,22 @@ impl Reads {
             return;
         }
         self.has_new = false;
-        self.asked.push_back((self.round, now_ns));
+        self.unanswered_rounds.push_back((self.round, now_ns));
         node.read_index(self.round.to_le_bytes().to_vec());
         self.round += 1;
     }
 
     /// Handles confirmations by a majority.
-    pub fn confirmed(&mut self, states: Vec<ReadState>, _now_ns: u64) {
+    pub fn on_confirmed(&mut self, states: Vec<ReadState>, _now_ns: u64) {
         for state in states {
             let Some(round) = state.request_ctx.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else { continue };
             for read in self.waiting.iter_mut().filter(|read| read.round <= round) {
                 read.index.get_or_insert(state.index);
             }
-            while let Some((number, asked_ns)) = self.asked.front().copied().filter(|(number, _)| *number <= round) {
-                self.asked.pop_front();
+            while let Some((number, asked_ns)) =
+                self.unanswered_rounds.front().copied().filter(|(number, _)| *number <= round)
+            {
+                self.unanswered_rounds.pop_front();
                 if number == round {
                     self.lease.0 = asked_ns;
                 }
@@ -74,14 +76,14 @@ impl Reads {
     }
 
     /// Drops the lease, as its term has ended.
-    pub fn forget_lease(&mut self) {
+    pub fn drop_lease(&mut self) {
         self.lease = (0, 0);
     }
 
     /// Allows no leases in this term.
-    pub fn no_lease(&mut self, term: u64) {
-        self.no_lease_term = term;
-        self.forget_lease();
+    pub fn forbid_lease(&mut self, term: u64) {
+        self.leaseless_term = term;
+        self.drop_lease();
     }
 
     /// Whether no reads wait.
@@ -90,25 +92,25 @@ impl Reads {
     }
 
     /// Sends all reads elsewhere.
-    pub fn turn_away(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
+    pub fn redirect_all(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
         for read in self.waiting.drain(..) {
             clients.answer(read.held, elsewhere);
         }
-        self.asked.clear();
+        self.unanswered_rounds.clear();
         self.has_new = false;
     }
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Answers a read at once, if that is possible. Returns whether it did.
-    pub(super) fn read_at_once(
+    pub(super) fn try_read_now(
         &mut self,
         freshness: Freshness,
         query: &[u8],
         now_ns: u64,
         answer: &mut Vec<u8>,
     ) -> bool {
-        let may = match freshness {
+        let is_allowed = match freshness {
             Freshness::Stale => self.applied > 0,
             Freshness::Lease => {
                 let raft = &self.node.raft;
@@ -116,22 +118,22 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 // by up to two ticks.
                 let ticks = self.config.election_ticks.saturating_sub(2) as u64;
                 let full_ns = ticks * self.config.tick_ns;
-                let good_ns = full_ns - full_ns / 1_000_000 * self.config.drift_max_ppm.min(1_000_000) - 1;
+                let lease_ns = full_ns - full_ns / 1_000_000 * self.config.drift_max_ppm.min(1_000_000) - 1;
                 let confirmed_ns = self.reads.lease.0;
                 raft.state == StateRole::Leader
                     && raft.commit_to_current_term()
-                    && raft.term > self.reads.no_lease_term
+                    && raft.term > self.reads.leaseless_term
                     && confirmed_ns > 0
-                    && now_ns < confirmed_ns.saturating_add(good_ns)
+                    && now_ns < confirmed_ns.saturating_add(lease_ns)
                     && self.applied >= raft.raft_log.committed
             }
             Freshness::Linear => false,
         };
-        may && self.machine.read(query, answer)
+        is_allowed && self.machine.read(query, answer)
     }
 
     /// Adds a read that waits for a confirmation.
-    pub(super) fn hold_read(&mut self, held: u64, query: &[u8]) {
+    pub(super) fn queue_read(&mut self, held: u64, query: &[u8]) {
         let round = self.reads.round;
         self.reads.waiting.push_back(Read { held, query: query.to_vec(), round, index: None });
         self.reads.has_new = true;
@@ -146,7 +148,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             let Some(read) = self.reads.waiting.pop_front() else { break };
             let mut found = Vec::new();
             self.machine.read(&read.query, &mut found);
-            self.clients.answer(read.held, &Answer::Found(&found));
+            self.clients.answer(read.held, &Answer::QueryAnswer(&found));
         }
     }
 }

@@ -4,7 +4,7 @@ use sinew_fabric::RxPacket;
 use sinew_wire::{CallName, HEADER_LEN, Header, PACKETS_MAX, Part, residence};
 
 use super::ending::finish_short;
-use super::state::{CallView, ClientSession, ClientState, Form, NOT_LEFT, Outgoing};
+use super::state::{CallView, ClientSession, ClientState, Form, NOT_SENT, Outgoing};
 use super::{BACKOFF_MAX, Clients};
 use crate::answer::ErrorCode;
 use crate::error::{Cause, Execution};
@@ -12,7 +12,7 @@ use crate::message::{copy_data, packet_range, packets_of};
 use crate::recovery::{Timeout, Window};
 use crate::shared::Shared;
 use crate::stats::PacketDrop;
-use crate::table::{Place, SlotId};
+use crate::table::{SlotId, SlotRef};
 
 impl Clients {
     /// Finds the call that a server's packet belongs to: the index of its session, and its slot.
@@ -22,10 +22,10 @@ impl Clients {
         call: CallName,
         packet: &RxPacket<'_>,
     ) -> Result<(usize, SlotId), PacketDrop> {
-        let index = self.table.checked(call.session, packet.from)?;
-        shared.peers.heard(self.table.entries[index].peer_index, shared.now_ns);
+        let index = self.table.find_from(call.session, packet.from)?;
+        shared.peers.note_heard(self.table.entries[index].peer_index, shared.now_ns);
         let id = self.table.slot_of(index, call.number);
-        let slot = &self.table.slots[id.at()];
+        let slot = &self.table.slots[id.index()];
         if slot.number != call.number || slot.request.is_none() {
             return Err(PacketDrop::Stale);
         }
@@ -35,7 +35,7 @@ impl Clients {
     /// As [`Self::find_call`], for an answer. If the call is over, the session gets back the credits of the packets
     /// that are answered: `answered` returns their number, given the number of request packets, or `None` for all of
     /// the call's packets.
-    pub(super) fn find_answered(
+    pub(super) fn find_answered_call(
         &mut self,
         shared: &mut Shared,
         call: CallName,
@@ -44,15 +44,15 @@ impl Clients {
     ) -> Result<(usize, SlotId), PacketDrop> {
         let found = self.find_call(shared, call, packet);
         if found == Err(PacketDrop::Stale) {
-            self.answered_late(shared, call.session.index(), call.number, answered);
+            self.on_late_answer(shared, call.session.index(), call.number, answered);
         }
         found
     }
 
     /// Returns a view of a call as a long call.
-    fn long(&mut self, id: SlotId, shared: &Shared) -> CallView<'_> {
+    fn view_long(&mut self, id: SlotId, shared: &Shared) -> CallView<'_> {
         let mut view = self.view(id);
-        view.lengthen(shared.times_calls);
+        view.make_long(shared.times_calls);
         view
     }
 
@@ -61,16 +61,16 @@ impl Clients {
     /// [`Self::on_response`].
     #[inline(always)]
     pub fn take_short(&mut self, shared: &mut Shared, header: &Header, packet: &RxPacket<'_>) -> bool {
-        let place = self.table.place_of_number(header.request_number);
-        let Some(Place { entry: session, slot }) =
-            self.table.place(header.session, header.request_number, &packet.from)
+        let position = self.table.position_of_number(header.request_number);
+        let Some(SlotRef { entry: session, slot }) =
+            self.table.find_slot(header.session, header.request_number, &packet.from)
         else {
             return false;
         };
         let data = &packet.head[HEADER_LEN..];
         if slot.number != header.request_number
             || slot.form == Form::Long
-            || slot.progress_ns == NOT_LEFT
+            || slot.progress_ns == NOT_SENT
             || header.is_copy
             || header.message_len as usize != data.len()
             || header.message_len > session.one_packet_max
@@ -81,16 +81,16 @@ impl Clients {
         if response.fill(data).is_err() {
             return false;
         }
-        shared.peers.heard(session.peer_index, shared.now_ns);
+        shared.peers.note_heard(session.peer_index, shared.now_ns);
         if shared.times_calls && (session.round_trips.wants(shared.now_ns) || shared.pacing.is_on()) {
             let index = header.session.index();
             let residence_ns = residence::decode(header.type_or_residence);
-            measured(shared, session, index, round_trip_ns(shared.now_ns, slot.progress_ns, residence_ns));
+            note_round_trip(shared, session, index, round_trip_ns(shared.now_ns, slot.progress_ns, residence_ns));
         }
-        finish_short(&mut self.lanes, session, slot, place);
+        finish_short(&mut self.lanes, session, slot, position);
         shared.stats.calls_completed += 1;
         if session.has_queue || session.waiting != 0 {
-            self.let_others_go(shared, header.session.index());
+            self.resume_waiting(shared, header.session.index());
         }
         true
     }
@@ -104,7 +104,7 @@ impl Clients {
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
         let answered = |request_packets| Some(request_packets + u32::from(part.packet));
-        let (index, id) = self.find_answered(shared, call, packet, answered)?;
+        let (index, id) = self.find_answered_call(shared, call, packet, answered)?;
         if part.packet == 0 {
             self.on_first_response(shared, (index, id), call, (residence, part), packet)
         } else {
@@ -120,12 +120,12 @@ impl Clients {
         (residence, part): (u16, Part),
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
-        let mut view = self.long(id, shared);
-        if view.travel.response_packets > 0 {
-            view.answered_again(shared.config.timeout, shared.now_ns);
+        let mut view = self.view_long(id, shared);
+        if view.long.response_packets > 0 {
+            view.on_duplicate_answer(shared.config.timeout, shared.now_ns);
             return Err(PacketDrop::Stale);
         }
-        if !view.travel.may_have_run() {
+        if !view.long.may_have_run() {
             return Err(PacketDrop::WrongPhase);
         }
         let message_len = part.message_len as usize;
@@ -149,15 +149,15 @@ impl Clients {
             }
         }
         copy_data(packet, 0, &mut response[..data_len])?;
-        let request_packets = view.travel.request_packets;
+        let request_packets = view.long.request_packets;
         view.acknowledge(shared, index, request_packets, call.is_copy, residence::decode(residence));
         if packets == 1 {
             self.finish(shared, index, id, Ok(()));
             return Ok(());
         }
-        (view.travel.ahead, view.travel.resent) = (Window::default(), Window::default());
-        view.travel.response_packets = packets as u32;
-        self.pump_in_turn(shared, index, id);
+        (view.long.ahead, view.long.resent) = (Window::default(), Window::default());
+        view.long.response_packets = packets as u32;
+        self.send_in_turn(shared, index, id);
         Ok(())
     }
 
@@ -169,23 +169,23 @@ impl Clients {
         part: Part,
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
-        let mut view = self.long(id, shared);
+        let mut view = self.view_long(id, shared);
         let number = u32::from(part.packet);
-        if view.travel.response_packets == 0 || number >= view.travel.response_packets {
+        if view.long.response_packets == 0 || number >= view.long.response_packets {
             return Err(PacketDrop::WrongPhase);
         }
-        let answer = view.travel.request_packets + number - 1;
-        let place = match answer.checked_sub(view.travel.received) {
-            Some(place) if !view.travel.ahead.has(place) => place,
+        let answer = view.long.request_packets + number - 1;
+        let offset = match answer.checked_sub(view.long.received) {
+            Some(place) if !view.long.ahead.has(place) => place,
             _ => {
-                view.answered_again(shared.config.timeout, shared.now_ns);
+                view.on_duplicate_answer(shared.config.timeout, shared.now_ns);
                 return Err(PacketDrop::Stale);
             }
         };
-        if place > 0 && !shared.config.recovery.keeps_ahead() {
+        if offset > 0 && !shared.config.recovery.keeps_ahead() {
             return Err(PacketDrop::OutOfOrder);
         }
-        if answer >= view.travel.sent_max || place >= Window::PLACES {
+        if answer >= view.long.sent_max || offset >= Window::PLACES {
             return Err(PacketDrop::WrongPhase);
         }
         let Some(response) = &mut view.slot.response else { return Err(PacketDrop::Stale) };
@@ -194,14 +194,14 @@ impl Clients {
             return Err(PacketDrop::WrongLength);
         }
         copy_data(packet, 0, &mut response[range])?;
-        view.travel.ahead.mark(place);
-        let came = view.travel.ahead.advance();
-        self.take_answers(shared, index, id, came, call.is_copy);
-        let travel = &self.travel[id.at()];
-        if travel.received == travel.request_packets + travel.response_packets - 1 {
+        view.long.ahead.mark(offset);
+        let newly_answered = view.long.ahead.advance();
+        self.on_packets_answered(shared, index, id, newly_answered, call.is_copy);
+        let long = &self.long_calls[id.index()];
+        if long.received == long.request_packets + long.response_packets - 1 {
             self.finish(shared, index, id, Ok(()));
-        } else if came > 0 {
-            self.pump_in_turn(shared, index, id);
+        } else if newly_answered > 0 {
+            self.send_in_turn(shared, index, id);
         }
         Ok(())
     }
@@ -213,18 +213,18 @@ impl Clients {
         call: CallName,
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
-        let index = self.table.checked(call.session, packet.from)?;
-        shared.peers.heard(self.table.entries[index].peer_index, shared.now_ns);
-        self.marked(shared, index);
+        let index = self.table.find_from(call.session, packet.from)?;
+        shared.peers.note_heard(self.table.entries[index].peer_index, shared.now_ns);
+        self.on_mark(shared, index);
         Ok(())
     }
 
     /// Notes that a packet of a session of ours, in either direction, met a long queue.
-    pub fn marked(&mut self, shared: &mut Shared, index: usize) {
+    pub fn on_mark(&mut self, shared: &mut Shared, index: usize) {
         let session = &mut self.table.entries[index];
         // While the session opens, congestion state at its index is still another session's.
         if session.state == ClientState::Open {
-            session.limits = shared.pacing.marked(session.sample(index, shared.now_ns));
+            session.limits = shared.pacing.on_mark(session.sample(index, shared.now_ns));
         }
     }
 
@@ -236,16 +236,16 @@ impl Clients {
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
         let (_, id) = self.find_call(shared, call, packet)?;
-        let view = self.long(id, shared);
-        if !view.travel.may_have_run() || view.travel.response_packets > 0 {
+        let view = self.view_long(id, shared);
+        if !view.long.may_have_run() || view.long.response_packets > 0 {
             return Err(PacketDrop::WrongPhase);
         }
         view.slot.progress_ns = shared.now_ns;
         // The request has arrived: what comes next will not answer retransmissions of it.
-        (view.travel.repeated, view.travel.is_probing) = (0, false);
+        (view.long.repeated, view.long.is_probing) = (0, false);
         if shared.config.timeout == Timeout::Fixed {
             // With `Adaptive`, the back-off was doubled when the time-out passed.
-            view.travel.backoff = (view.travel.backoff + 1).min(BACKOFF_MAX);
+            view.long.backoff = (view.long.backoff + 1).min(BACKOFF_MAX);
         }
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Clients {
         code: u32,
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
-        let (index, id) = self.find_answered(shared, call, packet, |_| None)?;
+        let (index, id) = self.find_answered_call(shared, call, packet, |_| None)?;
         // An error may come in the middle of a response: a server that is short of memory gives up responses that
         // nobody fetches.
         let failure = ErrorCode::from_wire(code).ok_or(PacketDrop::Malformed)?.meaning();
@@ -270,20 +270,20 @@ impl Clients {
 /// Returns a round trip, less the time for which the server kept the request, in ns; `None` if that time is too long to
 /// be encoded.
 #[inline(always)]
-pub(super) fn round_trip_ns(now_ns: u64, left_ns: u64, residence_ns: u64) -> Option<u64> {
+pub(super) fn round_trip_ns(now_ns: u64, sent_ns: u64, residence_ns: u64) -> Option<u64> {
     // Undoes the rounding of the encoding; a time at its limit may have been longer.
     let kept_ns = residence_ns + residence_ns / 2048;
-    (residence_ns < residence::RESIDENCE_MAX_NS).then(|| now_ns.saturating_sub(left_ns).saturating_sub(kept_ns))
+    (residence_ns < residence::RESIDENCE_MAX_NS).then(|| now_ns.saturating_sub(sent_ns).saturating_sub(kept_ns))
 }
 
 /// Notes a measured round trip, for congestion control and for the time-out.
 #[inline(never)]
-pub(super) fn measured(shared: &mut Shared, session: &mut ClientSession, index: usize, rtt_ns: Option<u64>) {
+pub(super) fn note_round_trip(shared: &mut Shared, session: &mut ClientSession, index: usize, rtt_ns: Option<u64>) {
     if let Some(rtt_ns) = rtt_ns {
         session.round_trips.add(rtt_ns, shared.now_ns);
         if shared.pacing.is_on() {
             let sample = session.sample(index, shared.now_ns);
-            session.limits = shared.pacing.measured(rtt_ns, sample, shared.config.tuning.congestion_bypass);
+            session.limits = shared.pacing.on_round_trip(rtt_ns, sample, shared.config.tuning.congestion_bypass);
         }
     }
 }

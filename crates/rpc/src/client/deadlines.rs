@@ -26,7 +26,7 @@ impl Clients {
         let mut late = Vec::new();
         for at in 0..self.listed.len() {
             let id = self.listed[at];
-            let slot = &self.table.slots[id.at()];
+            let slot = &self.table.slots[id.index()];
             // For a plain call nothing else is read.
             if slot.form == Form::Short || slot.request.is_none() {
                 continue;
@@ -49,6 +49,6 @@ impl Clients {
 
     /// Number of calls that [`Self::end_expired`] checks.
     pub fn expiring(&self) -> usize {
-        self.listed.len() + self.queues.places()
+        self.listed.len() + self.queues.nodes_in_use()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sinew_fabric::PacketTx;
 use sinew_mem::MessageBuffer;
 
-use super::queue::{Found, PlaceId, Queues};
+use super::queue::{QueuedId, QueuedState, Queues};
 use super::state::{ClientSession, ClientSlot, Form, Outgoing};
 use super::{Clients, Reclaiming, Unfinished};
 use crate::error::{CallError, Cause, Execution};
@@ -17,10 +17,10 @@ use crate::table::SlotId;
 
 /// Ends a short call that has its response, and frees its slot.
 #[inline(always)]
-pub(super) fn finish_short(lanes: &mut Lanes, session: &mut ClientSession, slot: &mut ClientSlot, place: usize) {
+pub(super) fn finish_short(lanes: &mut Lanes, session: &mut ClientSession, slot: &mut ClientSlot, position: usize) {
     session.credits += 1;
     debug_assert!(session.credits <= session.credits_max);
-    session.free_slots |= 1 << place;
+    session.free_slots |= 1 << position;
     if let (Some(Outgoing::Whole(request)), Some(response)) = (slot.request.take(), slot.response.take()) {
         let (session, number, tag) = (session.id(), slot.number, slot.tag);
         lanes.push(slot.lane, Completion { session, number, tag, result: Ok(()), request, response });
@@ -30,8 +30,8 @@ pub(super) fn finish_short(lanes: &mut Lanes, session: &mut ClientSession, slot:
 impl Clients {
     /// Gives the credits and the slot of a call that ended to calls that wait for them.
     #[inline(never)]
-    pub(super) fn let_others_go(&mut self, shared: &mut Shared, index: usize) {
-        self.pump_waiting(shared, index);
+    pub(super) fn resume_waiting(&mut self, shared: &mut Shared, index: usize) {
+        self.send_waiting(shared, index);
         if self.table.entries[index].has_queue {
             self.start_queued(shared, index);
         }
@@ -45,11 +45,11 @@ impl Clients {
         id: SlotId,
         result: Result<(), (Cause, Execution)>,
     ) {
-        self.finish_but(shared, index, id, result, 0);
+        self.finish_keeping(shared, index, id, result, 0);
     }
 
     /// As [`Self::finish`], but keeps back `owed` of its credits.
-    fn finish_but(
+    fn finish_keeping(
         &mut self,
         shared: &mut Shared,
         index: usize,
@@ -57,21 +57,21 @@ impl Clients {
         result: Result<(), (Cause, Execution)>,
         owed: u16,
     ) {
-        let place = self.table.place_of(id);
+        let position = self.table.position_of(id);
         let view = self.view(id);
-        let (session, slot, travel) = (view.session, view.slot, view.travel);
+        let (session, slot, long) = (view.session, view.slot, view.long);
         let (credits, waited) = match slot.form {
             Form::Short | Form::ShortTimed => (1, None),
-            Form::Long => ((travel.sent - travel.received) as u16, travel.waited.take()),
+            Form::Long => ((long.sent - long.received) as u16, long.queued_id.take()),
         };
         session.credits += credits - owed;
         debug_assert!(session.credits <= session.credits_max);
-        travel.sent = travel.received;
+        long.sent = long.received;
         if shared.pacing.is_on() {
-            shared.pacing.forget(index, id);
+            shared.pacing.remove_call(index, id);
         }
-        session.waiting &= !(1 << place);
-        session.free_slots |= 1 << place;
+        session.waiting &= !(1 << position);
+        session.free_slots |= 1 << position;
         let (Some(request), Some(response)) = (slot.request.take(), slot.response.take()) else { return };
         let result = result.map_err(|(cause, execution)| CallError {
             peer: Arc::clone(&shared.peers.get(session.peer_index).name),
@@ -80,10 +80,10 @@ impl Clients {
             request_type: RequestType::new(slot.request_type),
         });
         let (session, number, lane, tag) = (session.id(), slot.number, slot.lane, slot.tag);
-        let id = CallId { session, number: self.let_name_go(waited, number) };
+        let id = CallId { session, number: self.release_number(waited, number) };
         let unfinished = Unfinished { id, lane, tag, result, response };
         self.complete(&mut shared.stats, request, unfinished);
-        self.let_others_go(shared, index);
+        self.resume_waiting(shared, index);
     }
 
     fn complete(&mut self, stats: &mut Stats, request: Outgoing, unfinished: Unfinished) {
@@ -131,13 +131,13 @@ impl Clients {
     pub fn end_calls(&mut self, shared: &mut Shared, session: SessionId, cause: Cause) {
         let Some(index) = self.table.find(session.key()) else { return };
         // The queue first, so that a freed slot does not start a call that is about to end too.
-        while let Some(place) = self.queues.first(&self.cold[index].queue) {
-            self.end_waiting(shared, index, place, cause);
+        while let Some(queued_id) = self.queues.first(&self.cold[index].queue) {
+            self.end_waiting(shared, index, queued_id, cause);
         }
         // Nor may returned credits send packets of such a call.
         self.table.entries[index].waiting = 0;
         for id in self.table.slots_of(index) {
-            if self.table.slots[id.at()].request.is_some() {
+            if self.table.slots[id.index()].request.is_some() {
                 self.give_up(shared, index, id, cause);
             }
         }
@@ -149,16 +149,16 @@ impl Clients {
         let Some(index) = self.table.find(call.session.key()) else { return false };
         if Queues::is_number(call.number) {
             return match self.queues.find(index, call.number) {
-                Some(Found::Waits(place)) => self.end_waiting(shared, index, place, Cause::Cancelled),
-                Some(Found::Started(id)) => self.cancel_slot(shared, index, id),
+                Some(QueuedState::Waiting(place)) => self.end_waiting(shared, index, place, Cause::Cancelled),
+                Some(QueuedState::Started(id)) => self.cancel_slot(shared, index, id),
                 None => false,
             };
         }
         let id = self.table.slot_of(index, call.number);
-        let slot = &self.table.slots[id.at()];
+        let slot = &self.table.slots[id.index()];
         // A call that had to wait goes by another number.
-        let is_it = slot.number == call.number && slot.request.is_some();
-        is_it && self.cancel_slot(shared, index, id)
+        let is_found = slot.number == call.number && slot.request.is_some();
+        is_found && self.cancel_slot(shared, index, id)
     }
 
     /// Ends the calls of a lane.
@@ -168,8 +168,9 @@ impl Clients {
         for (place, index) in waiting {
             self.end_waiting(shared, index, place, Cause::Cancelled);
         }
-        let is_its = |slot: &ClientSlot| slot.lane == lane && slot.request.is_some();
-        let picked: Vec<_> = self.listed.iter().copied().filter(|id| is_its(&self.table.slots[id.at()])).collect();
+        let is_of_lane = |slot: &ClientSlot| slot.lane == lane && slot.request.is_some();
+        let picked: Vec<_> =
+            self.listed.iter().copied().filter(|id| is_of_lane(&self.table.slots[id.index()])).collect();
         for id in picked {
             let index = self.table.entry_of(id);
             self.cancel_slot(shared, index, id);
@@ -183,15 +184,15 @@ impl Clients {
 
     /// Ends a call whose caller no longer waits, while its session goes on, and tells the server.
     pub(super) fn abandon(&mut self, shared: &mut Shared, index: usize, id: SlotId, cause: Cause) {
-        let held_back = if shared.pacing.is_on() { shared.pacing.forget(index, id) } else { 0 };
+        let held_back = if shared.pacing.is_on() { shared.pacing.remove_call(index, id) } else { 0 };
         let view = self.view(id);
-        if !view.has_left() {
+        if !view.was_sent() {
             return self.give_up(shared, index, id, cause);
         }
-        let (number, mut ended) = (view.slot.number, view.ended());
+        let (number, mut ended) = (view.slot.number, view.progress());
         ended.sent = ended.sent.saturating_sub(held_back).max(ended.answered);
         let execution = if view.may_have_run() { Execution::MayHaveRun } else { Execution::NeverSent };
-        self.finish_but(shared, index, id, Err((cause, execution)), (ended.sent - ended.answered) as u16);
+        self.finish_keeping(shared, index, id, Err((cause, execution)), (ended.sent - ended.answered) as u16);
         self.owe(shared, index, number, ended);
     }
 
@@ -202,9 +203,9 @@ impl Clients {
     }
 
     /// Ends a call that waits for a slot.
-    pub(super) fn end_waiting(&mut self, shared: &mut Shared, index: usize, place: PlaceId, cause: Cause) -> bool {
+    pub(super) fn end_waiting(&mut self, shared: &mut Shared, index: usize, place: QueuedId, cause: Cause) -> bool {
         let Some(queued) = self.queues.remove(&mut self.cold[index].queue, place) else { return false };
-        self.never_sent(shared, index, (Some(place), 0), queued, cause);
+        self.complete_unsent(shared, index, (Some(place), 0), queued, cause);
         true
     }
 }

@@ -21,26 +21,26 @@ use crate::shared::Shared;
 
 /// Number of a session's owed calls from which on calls whose credits are all back are not cancelled at the server:
 /// such a cancellation is only a hint.
-const TOLD_MAX: usize = 64;
+const OWED_HINTS_MAX: usize = 64;
 
 /// State of the cancellation of a call that ended here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Telling {
-    Not,
-    Waits,
-    IsOnItsWay,
+enum Cancellation {
+    NotSent,
+    Waiting,
+    InFlight,
 }
 
 /// A call that ended before it was answered.
 #[derive(Clone, Copy, Debug)]
-struct Owed {
+struct OwedCall {
     number: u64,
     request_packets: u32,
     /// Packets of the call that left, and how many of them were answered: the session lacks the credits of the
     /// difference.
     sent: u32,
     answered: u32,
-    telling: Telling,
+    cancellation: Cancellation,
     /// The call is waited for until this time, unless its cancellation still waits for its turn.
     until_ns: u64,
 }
@@ -48,7 +48,7 @@ struct Owed {
 /// The calls of one session that ended before they were answered, oldest first. Each has credits or a cancellation of
 /// its own, so they are few.
 #[derive(Default)]
-pub(super) struct OwedCalls(Vec<Owed>);
+pub(super) struct OwedCalls(Vec<OwedCall>);
 
 /// Times at which unanswered calls are checked, earliest first. Some of the calls will be over by then, or have a later
 /// time.
@@ -63,7 +63,7 @@ impl OwedUntil {
 
 /// Progress of a call when it ended.
 #[derive(Clone, Copy)]
-pub(super) struct Ended {
+pub(super) struct CallProgress {
     pub request_packets: u32,
     pub sent: u32,
     pub answered: u32,
@@ -72,21 +72,21 @@ pub(super) struct Ended {
 impl Clients {
     /// Notes that a call ended, and has the server told. The credits of its unanswered packets are kept from the
     /// session.
-    pub(super) fn owe(&mut self, shared: &mut Shared, index: usize, number: u64, ended: Ended) {
-        let Ended { request_packets, sent, answered } = ended;
-        let tells = self.table.entries[index].features.has(Features::CANCEL);
-        let telling = if tells { Telling::Waits } else { Telling::Not };
+    pub(super) fn owe(&mut self, shared: &mut Shared, index: usize, number: u64, ended: CallProgress) {
+        let CallProgress { request_packets, sent, answered } = ended;
+        let is_cancellable = self.table.entries[index].features.has(Features::CANCEL);
+        let cancellation = if is_cancellable { Cancellation::Waiting } else { Cancellation::NotSent };
         let owed = &mut self.cold[index].owed.0;
-        if sent == answered && (!tells || owed.len() >= TOLD_MAX) {
+        if sent == answered && (!is_cancellable || owed.len() >= OWED_HINTS_MAX) {
             return;
         }
-        owed.push(Owed { number, request_packets, sent, answered, telling, until_ns: 0 });
-        self.wait_on(shared, index, self.cold[index].owed.0.len() - 1);
-        self.tell_next(shared, index);
+        owed.push(OwedCall { number, request_packets, sent, answered, cancellation, until_ns: 0 });
+        self.wait_for_answer(shared, index, self.cold[index].owed.0.len() - 1);
+        self.send_next_cancel(shared, index);
     }
 
     /// Waits for answers to a call for one time-out from now on.
-    fn wait_on(&mut self, shared: &Shared, index: usize, at: usize) {
+    fn wait_for_answer(&mut self, shared: &Shared, index: usize, at: usize) {
         let until_ns = shared.now_ns.saturating_add(self.timeout_ns(shared, index, 0));
         let owed = &mut self.cold[index].owed.0[at];
         owed.until_ns = until_ns;
@@ -94,24 +94,24 @@ impl Clients {
     }
 
     /// Sends the next cancellation of a session, unless one is in flight.
-    fn tell_next(&mut self, shared: &mut Shared, index: usize) {
+    fn send_next_cancel(&mut self, shared: &mut Shared, index: usize) {
         let owed = &mut self.cold[index].owed.0;
-        if owed.iter().any(|owed| owed.telling == Telling::IsOnItsWay) {
+        if owed.iter().any(|owed| owed.cancellation == Cancellation::InFlight) {
             return;
         }
-        let Some(at) = owed.iter().position(|owed| owed.telling == Telling::Waits) else { return };
+        let Some(at) = owed.iter().position(|owed| owed.cancellation == Cancellation::Waiting) else { return };
         let next = &mut owed[at];
-        next.telling = Telling::IsOnItsWay;
+        next.cancellation = Cancellation::InFlight;
         let session = &self.table.entries[index];
         let name = CallName { session: session.remote_key, number: next.number, is_copy: false };
         shared.send(session.peer, Management::new(Meaning::Cancel.header(name), &[]));
-        self.wait_on(shared, index, at);
+        self.wait_for_answer(shared, index, at);
     }
 
     /// Handles the answer to packets of a call that is over: `answered` returns their number, given the number of
     /// request packets, or `None` for all of the call's packets.
     #[cold]
-    pub(super) fn answered_late(
+    pub(super) fn on_late_answer(
         &mut self,
         shared: &mut Shared,
         index: usize,
@@ -120,11 +120,11 @@ impl Clients {
     ) {
         let owed = &mut self.cold[index].owed.0;
         let Some(at) = owed.iter().position(|owed| owed.number == number) else { return };
-        let Owed { request_packets, sent, answered: before, telling, .. } = owed[at];
+        let OwedCall { request_packets, sent, answered: before, cancellation: telling, .. } = owed[at];
         let (now, is_end) = match answered(request_packets) {
             Some(answered) => {
                 // A cancellation in flight gets an answer of its own.
-                (answered.clamp(before, sent), answered >= sent && before < sent && telling != Telling::IsOnItsWay)
+                (answered.clamp(before, sent), answered >= sent && before < sent && telling != Cancellation::InFlight)
             }
             None => (sent, true),
         };
@@ -132,11 +132,11 @@ impl Clients {
         if is_end {
             owed.remove(at);
         }
-        self.give_back(shared, index, now - before);
+        self.return_credits(shared, index, now - before);
     }
 
     /// Stops waiting for calls whose answers are overdue.
-    pub(super) fn stop_waiting_for_owed(&mut self, shared: &mut Shared) {
+    pub(super) fn expire_owed(&mut self, shared: &mut Shared) {
         while let Some(&Reverse((until_ns, session, number))) = self.owed_until.0.peek()
             && until_ns <= shared.now_ns
         {
@@ -148,23 +148,23 @@ impl Clients {
                 // Its cancellation was sent since.
                 continue;
             }
-            if owed[at].telling == Telling::Waits {
+            if owed[at].cancellation == Cancellation::Waiting {
                 // Its cancellation still waits for its turn.
-                self.wait_on(shared, index, at);
+                self.wait_for_answer(shared, index, at);
                 continue;
             }
-            let Owed { sent, answered, .. } = owed.remove(at);
-            self.give_back(shared, index, sent - answered);
+            let OwedCall { sent, answered, .. } = owed.remove(at);
+            self.return_credits(shared, index, sent - answered);
         }
     }
 
     /// Returns credits to a session, and sends its next cancellation.
-    fn give_back(&mut self, shared: &mut Shared, index: usize, credits: u32) {
+    fn return_credits(&mut self, shared: &mut Shared, index: usize, credits: u32) {
         let session = &mut self.table.entries[index];
         session.credits += credits as u16;
         debug_assert!(session.credits <= session.credits_max);
-        self.tell_next(shared, index);
-        self.let_others_go(shared, index);
+        self.send_next_cancel(shared, index);
+        self.resume_waiting(shared, index);
     }
 
     /// Credits of a session that calls which are over still hold.

@@ -8,7 +8,7 @@ use sinew_mem::MessageBuffer;
 use crate::table::SlotId;
 
 /// Bit that is set in the numbers of calls that had to wait, which are larger than any on the wire.
-const WAITED: u64 = 1 << 63;
+const QUEUED_BIT: u64 = 1 << 63;
 /// Stands for the absence of a place.
 const NONE: u32 = u32::MAX;
 
@@ -39,19 +39,19 @@ pub(super) struct Queued {
 
 /// A session's calls in the pool, in order of arrival.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct List {
+pub(crate) struct CallList {
     first: u32,
     last: u32,
     len: u32,
 }
 
-impl Default for List {
+impl Default for CallList {
     fn default() -> Self {
         Self { first: NONE, last: NONE, len: 0 }
     }
 }
 
-impl List {
+impl CallList {
     pub fn len(&self) -> usize {
         self.len as usize
     }
@@ -61,12 +61,12 @@ impl List {
 enum State {
     #[default]
     Free,
-    Waits(Queued),
+    Waiting(Queued),
     /// The call has a slot now, but keeps the name that it got here.
     Started(SlotId),
 }
 
-struct Place {
+struct Node {
     generation: u32,
     next: u32,
     previous: u32,
@@ -76,54 +76,54 @@ struct Place {
 }
 
 /// Present place of a call that had to wait.
-pub(super) enum Found {
-    Waits(PlaceId),
+pub(super) enum QueuedState {
+    Waiting(QueuedId),
     Started(SlotId),
 }
 
 /// A place in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PlaceId(u32);
+pub(crate) struct QueuedId(u32);
 
 #[derive(Default)]
 pub(super) struct Queues {
-    places: Vec<Place>,
+    nodes: Vec<Node>,
     free: Vec<u32>,
     waiting: usize,
 }
 
 impl Queues {
     /// Appends a call to its session's list.
-    pub fn push(&mut self, list: &mut List, session: usize, queued: Queued) -> PlaceId {
+    pub fn push(&mut self, list: &mut CallList, session: usize, queued: Queued) -> QueuedId {
         let at = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, next: NONE, previous: NONE, session: 0, state: State::Free });
-            self.places.len() as u32 - 1
+            self.nodes.push(Node { generation: 0, next: NONE, previous: NONE, session: 0, state: State::Free });
+            self.nodes.len() as u32 - 1
         });
-        let place = &mut self.places[at as usize];
+        let place = &mut self.nodes[at as usize];
         (place.next, place.previous, place.session) = (NONE, list.last, session as u32);
-        place.state = State::Waits(queued);
+        place.state = State::Waiting(queued);
         match list.last {
             NONE => list.first = at,
-            last => self.places[last as usize].next = at,
+            last => self.nodes[last as usize].next = at,
         }
         list.last = at;
         list.len += 1;
         self.waiting += 1;
-        PlaceId(at)
+        QueuedId(at)
     }
 
     /// Removes a call from its session's list, at any position. Its place stays taken until it is [freed](Self::free).
-    pub fn remove(&mut self, list: &mut List, id: PlaceId) -> Option<Queued> {
-        let place = &mut self.places[id.0 as usize];
-        let State::Waits(queued) = std::mem::take(&mut place.state) else { return None };
+    pub fn remove(&mut self, list: &mut CallList, id: QueuedId) -> Option<Queued> {
+        let place = &mut self.nodes[id.0 as usize];
+        let State::Waiting(queued) = std::mem::take(&mut place.state) else { return None };
         let (previous, next) = (place.previous, place.next);
         match previous {
             NONE => list.first = next,
-            previous => self.places[previous as usize].next = next,
+            previous => self.nodes[previous as usize].next = next,
         }
         match next {
             NONE => list.last = previous,
-            next => self.places[next as usize].previous = previous,
+            next => self.nodes[next as usize].previous = previous,
         }
         list.len -= 1;
         self.waiting -= 1;
@@ -131,18 +131,18 @@ impl Queues {
     }
 
     /// The call that has waited longest.
-    pub fn first(&self, list: &List) -> Option<PlaceId> {
-        (list.first != NONE).then_some(PlaceId(list.first))
+    pub fn first(&self, list: &CallList) -> Option<QueuedId> {
+        (list.first != NONE).then_some(QueuedId(list.first))
     }
 
     /// Notes that the call got a slot.
-    pub fn start(&mut self, id: PlaceId, slot: SlotId) {
-        self.places[id.0 as usize].state = State::Started(slot);
+    pub fn start(&mut self, id: QueuedId, slot: SlotId) {
+        self.nodes[id.0 as usize].state = State::Started(slot);
     }
 
     /// Frees the place of a call that is over, whose name then finds nothing.
-    pub fn free(&mut self, id: PlaceId) {
-        let place = &mut self.places[id.0 as usize];
+    pub fn free(&mut self, id: QueuedId) {
+        let place = &mut self.nodes[id.0 as usize];
         place.state = State::Free;
         // After two billion calls a place has run out of names, and is never used again.
         if place.generation < u32::MAX >> 1 {
@@ -152,39 +152,39 @@ impl Queues {
     }
 
     /// The number of a call that waits, or did.
-    pub fn number(&self, id: PlaceId) -> u64 {
-        WAITED | u64::from(self.places[id.0 as usize].generation) << 32 | u64::from(id.0)
+    pub fn number(&self, id: QueuedId) -> u64 {
+        QUEUED_BIT | u64::from(self.nodes[id.0 as usize].generation) << 32 | u64::from(id.0)
     }
 
     /// Whether a call's number is that of a call that had to wait.
     pub fn is_number(number: u64) -> bool {
-        number & WAITED != 0
+        number & QUEUED_BIT != 0
     }
 
     /// Finds a call of a session by the number that it got here.
-    pub fn find(&self, session: usize, number: u64) -> Option<Found> {
-        let id = PlaceId(number as u32);
-        let place = self.places.get(number as u32 as usize)?;
+    pub fn find(&self, session: usize, number: u64) -> Option<QueuedState> {
+        let id = QueuedId(number as u32);
+        let place = self.nodes.get(number as u32 as usize)?;
         if self.number(id) != number || place.session as usize != session {
             return None;
         }
         match place.state {
-            State::Waits(_) => Some(Found::Waits(id)),
-            State::Started(slot) => Some(Found::Started(slot)),
+            State::Waiting(_) => Some(QueuedState::Waiting(id)),
+            State::Started(slot) => Some(QueuedState::Started(slot)),
             State::Free => None,
         }
     }
 
     /// Number of places that [`Self::waiting`] checks.
-    pub fn places(&self) -> usize {
-        if self.waiting == 0 { 0 } else { self.places.len() }
+    pub fn nodes_in_use(&self) -> usize {
+        if self.waiting == 0 { 0 } else { self.nodes.len() }
     }
 
     /// The waiting calls of all sessions, with their sessions' indices.
-    pub fn waiting(&self) -> impl Iterator<Item = (PlaceId, usize, &Queued)> {
-        let places = &self.places[..self.places()];
+    pub fn waiting(&self) -> impl Iterator<Item = (QueuedId, usize, &Queued)> {
+        let places = &self.nodes[..self.nodes_in_use()];
         places.iter().enumerate().filter_map(|(at, place)| match &place.state {
-            State::Waits(queued) => Some((PlaceId(at as u32), place.session as usize, queued)),
+            State::Waiting(queued) => Some((QueuedId(at as u32), place.session as usize, queued)),
             _ => None,
         })
     }
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_place_that_has_no_names_left_is_used_no_more() {
         let arena = sinew_mem::Arena::private(1 << 20).unwrap();
-        let (mut queues, mut list) = (Queues::default(), List::default());
+        let (mut queues, mut list) = (Queues::default(), CallList::default());
         let mut numbers = Vec::new();
         for round in 0..4 {
             let id = queues.push(&mut list, 7, queued(&arena));
@@ -213,7 +213,7 @@ mod tests {
             queues.free(id);
             assert!(queues.find(7, numbers[round]).is_none());
             if round == 1 {
-                queues.places[0].generation = u32::MAX >> 1;
+                queues.nodes[0].generation = u32::MAX >> 1;
             }
         }
         // The third call used the place's last name.

@@ -3,7 +3,7 @@
 use sinew_fabric::RxPacket;
 use sinew_wire::CallName;
 
-use super::answers::{measured, round_trip_ns};
+use super::answers::{note_round_trip, round_trip_ns};
 use super::state::{CallView, ClientSession, ClientSlot, Form, Outgoing};
 use super::{BACKOFF_MAX, Clients};
 use crate::recovery::{Recovery, Timeout, Window};
@@ -22,25 +22,25 @@ impl CallView<'_> {
     /// not measure it. Nor, once packets were retransmitted, does an answer to a later packet, which may have left long
     /// afterwards.
     fn round_trip_ns(&mut self, received: u32, is_copy: bool, residence_ns: u64, now_ns: u64) -> Option<u64> {
-        if self.travel.timed == 0 || received < self.travel.timed {
+        if self.long.timed == 0 || received < self.long.timed {
             return None;
         }
-        let timed = std::mem::take(&mut self.travel.timed);
-        if is_copy || timed <= self.travel.repeated && received != timed {
+        let timed = std::mem::take(&mut self.long.timed);
+        if is_copy || timed <= self.long.repeated && received != timed {
             return None;
         }
-        round_trip_ns(now_ns, self.travel.timed_ns, residence_ns)
+        round_trip_ns(now_ns, self.long.timed_ns, residence_ns)
     }
 
     /// Bounds round trips by an answer to a retransmission, while none was measured.
-    fn bound_trips(&mut self, now_ns: u64) {
+    fn bound_round_trips(&mut self, now_ns: u64) {
         // At first, the answer may be to any transmission of the packet, even the very first. Once there is a bound,
         // the time-out is longer than it: so all transmissions before the last were lost, or their answers were.
-        let (trips, travel) = (&mut self.session.round_trips, &*self.travel);
+        let (trips, long) = (&mut self.session.round_trips, &*self.long);
         if trips.is_bound() {
-            trips.bound(now_ns.saturating_sub(travel.copied_ns));
-        } else if travel.timed != 0 && travel.timed <= travel.repeated {
-            trips.bound(now_ns.saturating_sub(travel.timed_ns));
+            trips.bound(now_ns.saturating_sub(long.copied_ns));
+        } else if long.timed != 0 && long.timed <= long.repeated {
+            trips.bound(now_ns.saturating_sub(long.timed_ns));
         }
     }
 
@@ -55,25 +55,25 @@ impl CallView<'_> {
         residence_ns: u64,
     ) {
         if is_copy {
-            self.bound_trips(shared.now_ns);
+            self.bound_round_trips(shared.now_ns);
         }
         let rtt_ns = self.round_trip_ns(received, is_copy, residence_ns, shared.now_ns);
-        measured(shared, self.session, index, rtt_ns);
-        let travel = &mut *self.travel;
-        let before = travel.sent - travel.received;
-        travel.received = received;
+        note_round_trip(shared, self.session, index, rtt_ns);
+        let long = &mut *self.long;
+        let before = long.sent - long.received;
+        long.received = received;
         // After a roll-back, an answer to the earlier transmission can be ahead of what was sent again.
-        travel.sent = travel.sent.max(received);
-        let after = travel.sent - travel.received;
+        long.sent = long.sent.max(received);
+        let after = long.sent - long.received;
         self.session.credits += before.saturating_sub(after) as u16;
         debug_assert!(self.session.credits <= self.session.credits_max);
         self.slot.progress_ns = shared.now_ns;
         // An answer to the first transmission of a packet that was retransmitted shows that the time-out was too short.
         // The back-off then stays, until an answer comes to a packet that left since.
-        if is_copy || received > travel.repeated || shared.config.timeout == Timeout::Fixed {
-            travel.backoff = 0;
+        if is_copy || received > long.repeated || shared.config.timeout == Timeout::Fixed {
+            long.backoff = 0;
         }
-        travel.is_probing = false;
+        long.is_probing = false;
     }
 }
 
@@ -87,73 +87,80 @@ impl Clients {
         (taken, ahead, is_alone): (u16, u32, bool),
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
-        let (index, id) = self.find_answered(shared, call, packet, |_| Some(taken.into()))?;
+        let (index, id) = self.find_answered_call(shared, call, packet, |_| Some(taken.into()))?;
         let mut view = self.view(id);
-        view.lengthen(shared.times_calls);
+        view.make_long(shared.times_calls);
         let (taken, mut ahead) = (u32::from(taken), Window(ahead.into()));
-        let travel = &mut *view.travel;
+        let long = &mut *view.long;
         // The last request packet's credit comes back with the response, and packets that were not sent cannot be
         // taken.
-        if taken >= travel.request_packets || taken == 0 && ahead == Window::default() {
+        if taken >= long.request_packets || taken == 0 && ahead == Window::default() {
             return Err(PacketDrop::WrongPhase);
         }
-        if taken + ahead.end() > travel.sent_max {
+        if taken + ahead.end() > long.sent_max {
             return Err(PacketDrop::WrongPhase);
         }
         if !shared.config.recovery.keeps_ahead() {
-            if taken <= travel.received {
-                view.answered_again(shared.config.timeout, shared.now_ns);
+            if taken <= long.received {
+                view.on_duplicate_answer(shared.config.timeout, shared.now_ns);
                 return Err(PacketDrop::Stale);
             }
-            if is_alone && taken > travel.received + 1 {
+            if is_alone && taken > long.received + 1 {
                 return Err(PacketDrop::OutOfOrder);
             }
-            let came = taken - travel.received;
-            self.take_answers(shared, index, id, came, call.is_copy);
-            self.pump_in_turn(shared, index, id);
+            let newly_answered = taken - long.received;
+            self.on_packets_answered(shared, index, id, newly_answered, call.is_copy);
+            self.send_in_turn(shared, index, id);
             return Ok(());
         }
-        ahead.0 &= Window::first(travel.request_packets - 1 - taken).0;
+        ahead.0 &= Window::first(long.request_packets - 1 - taken).0;
         // From the first packet that the server was missing to the first that we are missing.
-        let before = travel.ahead;
-        let came = taken.saturating_sub(travel.received);
-        ahead.skip(travel.received.saturating_sub(taken));
-        travel.ahead.skip(came);
-        travel.ahead.0 |= ahead.0;
-        if came == 0 && travel.ahead == before {
-            view.answered_again(shared.config.timeout, shared.now_ns);
+        let before = long.ahead;
+        let newly_answered = taken.saturating_sub(long.received);
+        ahead.skip(long.received.saturating_sub(taken));
+        long.ahead.skip(newly_answered);
+        long.ahead.0 |= ahead.0;
+        if newly_answered == 0 && long.ahead == before {
+            view.on_duplicate_answer(shared.config.timeout, shared.now_ns);
             return Err(PacketDrop::Stale);
         }
-        let came = came + travel.ahead.advance();
-        self.take_answers(shared, index, id, came, call.is_copy);
-        if came > 0 {
-            self.pump_in_turn(shared, index, id);
+        let newly_answered = newly_answered + long.ahead.advance();
+        self.on_packets_answered(shared, index, id, newly_answered, call.is_copy);
+        if newly_answered > 0 {
+            self.send_in_turn(shared, index, id);
         }
         Ok(())
     }
 
-    /// Handles further answers, `came` of which are the next ones in order.
-    pub(super) fn take_answers(&mut self, shared: &mut Shared, index: usize, id: SlotId, came: u32, is_copy: bool) {
+    /// Handles further answers, `newly_answered` of which are the next ones in order.
+    pub(super) fn on_packets_answered(
+        &mut self,
+        shared: &mut Shared,
+        index: usize,
+        id: SlotId,
+        newly_answered: u32,
+        is_copy: bool,
+    ) {
         let keeps_ahead = shared.config.recovery.keeps_ahead();
         let mut view = self.view(id);
-        let was_probing = std::mem::take(&mut view.travel.is_probing);
-        if came > 0 {
-            let received = view.travel.received + came;
-            view.travel.resent.skip(came);
+        let was_probing = std::mem::take(&mut view.long.is_probing);
+        if newly_answered > 0 {
+            let received = view.long.received + newly_answered;
+            view.long.resent.skip(newly_answered);
             view.acknowledge(shared, index, received, is_copy, 0);
         } else {
             view.slot.progress_ns = shared.now_ns;
         }
         if was_probing && !is_copy && !keeps_ahead {
             // A first transmission was late, not lost, and so are the ones after it: they count as in flight again.
-            let back = (view.travel.sent_max - view.travel.sent).min(view.session.credits.into());
-            view.travel.sent += back;
+            let back = (view.long.sent_max - view.long.sent).min(view.session.credits.into());
+            view.long.sent += back;
             view.session.credits -= back as u16;
         }
         if was_probing && is_copy && keeps_ahead {
             // The one packet that was retransmitted has got through; the others that were late have not.
             self.resend_unanswered(shared, index, id, u32::MAX);
-        } else if view.travel.ahead != Window::default() {
+        } else if view.long.ahead != Window::default() {
             self.resend_overtaken(shared, index, id);
         }
     }
@@ -163,24 +170,25 @@ impl Clients {
     fn resend_overtaken(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         let Recovery::Selective { packet_threshold } = shared.config.recovery else { return };
         let threshold = u32::from(packet_threshold);
-        let travel = &mut self.travel[id.at()];
-        let end = travel.ahead.end();
-        if travel.received + end >= travel.resent_before + threshold {
+        let long = &mut self.long_calls[id.index()];
+        let end = long.ahead.end();
+        if long.received + end >= long.resent_before + threshold {
             // Packets that left after the retransmissions were answered, so the retransmissions are lost too.
-            travel.resent = Window::default();
+            long.resent = Window::default();
         }
-        let lost = Window::first(end.saturating_sub(threshold)).0 & !travel.ahead.0 & !travel.resent.0;
+        let lost = Window::first(end.saturating_sub(threshold)).0 & !long.ahead.0 & !long.resent.0;
         if lost != 0 {
             self.resend(shared, index, id, Window(lost));
         }
     }
 
-    /// Retransmits at most `most` of the unanswered packets, and no more than congestion control allows in flight.
-    fn resend_unanswered(&mut self, shared: &mut Shared, index: usize, id: SlotId, most: u32) {
-        let (session, travel) = (&self.table.entries[index], &self.travel[id.at()]);
+    /// Retransmits at most `packets_max` of the unanswered packets, and no more than congestion control allows in
+    /// flight.
+    fn resend_unanswered(&mut self, shared: &mut Shared, index: usize, id: SlotId, packets_max: u32) {
+        let (session, long) = (&self.table.entries[index], &self.long_calls[id.index()]);
         let window = (session.credits_max - session.limits.withheld.min(session.credits_max)).max(1);
-        let near = Window::first(most.min(window.into()));
-        let lost = Window::first(travel.sent - travel.received).0 & !travel.ahead.0 & near.0;
+        let near = Window::first(packets_max.min(window.into()));
+        let lost = Window::first(long.sent - long.received).0 & !long.ahead.0 & near.0;
         if lost != 0 {
             self.resend(shared, index, id, Window(lost));
         }
@@ -188,17 +196,17 @@ impl Clients {
 
     /// Retransmits packets whose credits the call still has.
     fn resend(&mut self, shared: &mut Shared, index: usize, id: SlotId, lost: Window) {
-        let CallView { session, slot, travel } = self.view(id);
-        travel.resent.0 |= lost.0;
-        travel.resent_before = travel.sent;
-        travel.repeated = travel.sent_max;
+        let CallView { session, slot, long } = self.view(id);
+        long.resent.0 |= lost.0;
+        long.resent_before = long.sent;
+        long.repeated = long.sent_max;
         shared.stats.retransmissions += 1;
         if shared.pacing.is_on() {
-            session.limits = shared.pacing.lost(session.sample(index, shared.now_ns));
+            session.limits = shared.pacing.on_loss(session.sample(index, shared.now_ns));
         }
-        for (place, count) in lost.runs() {
-            let packet = travel.received + place;
-            let (kind, first) = match packet.checked_sub(travel.request_packets) {
+        for (offset, count) in lost.runs() {
+            let packet = long.received + offset;
+            let (kind, first) = match packet.checked_sub(long.request_packets) {
                 None => (TxKind::Request, packet),
                 Some(response) => (TxKind::RequestForResponse, response + 1),
             };
@@ -230,8 +238,8 @@ impl Clients {
             // longer.
             Timeout::Adaptive => {
                 let trips = &self.table.entries[index].round_trips;
-                let most_ns = if trips.is_bound() { configured_ns.saturating_mul(1 << BOUND_MAX) } else { u64::MAX };
-                trips.timeout_ns().min(shared.config.peer_timeout_ns / 4).min(most_ns)
+                let bound_ns = if trips.is_bound() { configured_ns.saturating_mul(1 << BOUND_MAX) } else { u64::MAX };
+                trips.timeout_ns().min(shared.config.peer_timeout_ns / 4).min(bound_ns)
             }
         };
         let longest_ns = configured_ns.saturating_mul(1 << BACKOFF_MAX).max(measured_ns.saturating_mul(2));
@@ -246,15 +254,15 @@ impl Clients {
 
     /// Retransmits packets that were not answered in time. A pass over the busy slots is spread over turns, so that a
     /// large number of them does not hold up one turn.
-    pub fn retransmit_late(&mut self, shared: &mut Shared) {
+    pub fn retransmit_overdue(&mut self, shared: &mut Shared) {
         if shared.now_ns >= self.next_scan_ns {
-            self.scan_late(shared);
+            self.scan_timeouts(shared);
         }
     }
 
-    fn scan_late(&mut self, shared: &mut Shared) {
+    fn scan_timeouts(&mut self, shared: &mut Shared) {
         const SLOTS_PER_TURN: usize = 64;
-        self.stop_waiting_for_owed(shared);
+        self.expire_owed(shared);
         for _ in 0..SLOTS_PER_TURN {
             let Some(&id) = self.listed.get(self.scan_at) else {
                 self.scan_at = 0;
@@ -270,7 +278,7 @@ impl Clients {
             }
             let (waits, backoff) = match view.slot.form {
                 Form::Short | Form::ShortTimed => (true, 0),
-                Form::Long => (view.travel.sent != view.travel.received, view.travel.backoff),
+                Form::Long => (view.long.sent != view.long.received, view.long.backoff),
             };
             let waited_ns = shared.now_ns.saturating_sub(view.slot.progress_ns);
             self.scan_at += 1;
@@ -279,42 +287,42 @@ impl Clients {
             }
             if shared.pacing.holds(index, id) {
                 // The packets are held back by pacing, so they are not late.
-                self.table.slots[id.at()].progress_ns = shared.now_ns;
+                self.table.slots[id.index()].progress_ns = shared.now_ns;
                 continue;
             }
-            self.late(shared, index, id);
+            self.retransmit(shared, index, id);
         }
     }
 
     /// Retransmits a call's packets, since no answer came in time.
-    fn late(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
+    fn retransmit(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
         let mut view = self.view(id);
-        view.lengthen(shared.times_calls);
-        let CallView { session, slot, travel } = view;
-        (slot.progress_ns, travel.copied_ns) = (shared.now_ns, shared.now_ns);
+        view.make_long(shared.times_calls);
+        let CallView { session, slot, long } = view;
+        (slot.progress_ns, long.copied_ns) = (shared.now_ns, shared.now_ns);
         if shared.config.timeout == Timeout::Adaptive {
             // Once retransmissions go unanswered too, more than one at a time would only lengthen queues.
-            travel.is_probing = travel.backoff > 0;
-            travel.backoff = (travel.backoff + 1).min(BACKOFF_MAX);
+            long.is_probing = long.backoff > 0;
+            long.backoff = (long.backoff + 1).min(BACKOFF_MAX);
         }
-        let most = if travel.is_probing { 1 } else { u32::MAX };
+        let packets_max = if long.is_probing { 1 } else { u32::MAX };
         if shared.config.recovery.keeps_ahead() {
-            return self.resend_unanswered(shared, index, id, most);
+            return self.resend_unanswered(shared, index, id, packets_max);
         }
         // Go-back-N (nsdi19 5.3): back to what is known to have arrived, releasing the credits of the rest.
-        session.credits += (travel.sent - travel.received) as u16;
-        travel.sent = travel.received;
-        travel.repeated = travel.sent_max;
+        session.credits += (long.sent - long.received) as u16;
+        long.sent = long.received;
+        long.repeated = long.sent_max;
         shared.stats.retransmissions += 1;
         if shared.pacing.is_on() {
-            session.limits = shared.pacing.lost(session.sample(index, shared.now_ns));
+            session.limits = shared.pacing.on_loss(session.sample(index, shared.now_ns));
         }
-        if most == 1 {
+        if packets_max == 1 {
             // The remaining credits are left for other calls.
-            self.pump_up_to(shared, index, id, most);
-            return self.pump_waiting(shared, index);
+            self.send_up_to(shared, index, id, packets_max);
+            return self.send_waiting(shared, index);
         }
-        self.pump_in_turn(shared, index, id);
+        self.send_in_turn(shared, index, id);
     }
 }
 

@@ -2,12 +2,12 @@
 //!
 //! A slot has two parts. The part that each call touches is one cache line, [`ClientSlot`]. Most calls are one packet
 //! that leaves at once and one that answers it: these are *short*, and need no more. The state of long calls, of calls
-//! that wait for credits, and of those with retransmitted packets is in [`Travel`]. It is written when a call becomes
-//! long: at its start, or by [`CallView::lengthen`].
+//! that wait for credits, and of those with retransmitted packets is in [`LongCall`]. It is written when a call becomes
+//! long: at its start, or by [`CallView::make_long`].
 //!
 //! A short call has sent its one packet once and has no answer yet, so its whole state is its two buffers, tag, number
-//! and the time at which the packet left. When it becomes long, `Travel` is written as it would be if the call had been
-//! long from the start, so that recovery knows only one kind of call.
+//! and the time at which the packet left. When it becomes long, `LongCall` is written as it would be if the call had
+//! been long from the start, so that recovery knows only one kind of call.
 
 use std::num::NonZeroU64;
 
@@ -16,8 +16,8 @@ use sinew_mem::{Frozen, MessageBuffer};
 use sinew_wire::management::{Cookie, Features, Offer};
 use sinew_wire::{CallName, HEADER_LEN, Header, Meaning, OPTIONS_LEN, Options, Part, SessionKey};
 
-use super::owed::{Ended, OwedCalls};
-use super::queue::{List, PlaceId};
+use super::owed::{CallProgress, OwedCalls};
+use super::queue::{CallList, QueuedId};
 use crate::congestion::{Limits, Sample};
 use crate::lanes::LaneId;
 use crate::names::{ClientId, SessionId};
@@ -25,7 +25,7 @@ use crate::recovery::{RoundTrips, Timeout, Window};
 use crate::table::Entry;
 
 /// Stands for a time: the call's first unanswered packets are still in the transmit queue.
-pub(super) const NOT_LEFT: u64 = u64::MAX;
+pub(super) const NOT_SENT: u64 = u64::MAX;
 
 pub(super) enum Outgoing {
     /// Small: the port copies it.
@@ -39,9 +39,9 @@ pub(super) enum Form {
     /// The request is one packet, which has its credit, was queued or sent once, and has no answer yet.
     #[default]
     Short,
-    /// As `Short`, with a deadline, which is in its [`Travel`].
+    /// As `Short`, with a deadline, which is in its [`LongCall`].
     ShortTimed,
-    /// Any other call: see [`Travel`].
+    /// Any other call: see [`LongCall`].
     Long,
 }
 
@@ -69,7 +69,7 @@ const _: () = assert!(size_of::<ClientSlot>() == 64);
 
 /// Progress of a long call. There is one for each slot, in memory that short calls do not touch.
 #[derive(Default)]
-pub(crate) struct Travel {
+pub(crate) struct LongCall {
     pub request_packets: u32,
     /// 0 until the first response packet.
     pub response_packets: u32,
@@ -97,15 +97,15 @@ pub(crate) struct Travel {
     /// When the caller stops waiting, if ever.
     pub deadline_ns: Option<NonZeroU64>,
     /// The place where it waited for its slot, and from which it has its name.
-    pub waited: Option<PlaceId>,
+    pub queued_id: Option<QueuedId>,
 }
 
-const _: () = assert!(size_of::<Travel>() == 88);
+const _: () = assert!(size_of::<LongCall>() == 88);
 
-impl Travel {
+impl LongCall {
     /// Notes that the packet leaves whose answer is the `count`th, to measure its round trip.
     #[inline(always)]
-    pub fn time(&mut self, count: u32, now_ns: u64) {
+    pub fn begin_round_trip(&mut self, count: u32, now_ns: u64) {
         if self.timed == 0 && count > self.repeated {
             (self.timed, self.timed_ns) = (count, now_ns);
         }
@@ -135,25 +135,25 @@ impl Travel {
 pub(super) struct CallView<'a> {
     pub session: &'a mut ClientSession,
     pub slot: &'a mut ClientSlot,
-    pub travel: &'a mut Travel,
+    pub long: &'a mut LongCall,
 }
 
 impl CallView<'_> {
-    /// Converts a short call to a long one: writes its progress into its [`Travel`].
+    /// Converts a short call to a long one: writes its progress into its [`LongCall`].
     #[inline]
-    pub fn lengthen(&mut self, times_calls: bool) {
+    pub fn make_long(&mut self, times_calls: bool) {
         if self.slot.form != Form::Long {
-            let left_ns = Some(self.slot.progress_ns).filter(|&left_ns| times_calls && left_ns != NOT_LEFT);
+            let left_ns = Some(self.slot.progress_ns).filter(|&left_ns| times_calls && left_ns != NOT_SENT);
             let is_timed = self.slot.form == Form::ShortTimed;
-            *self.travel = Travel {
+            *self.long = LongCall {
                 has_options: is_timed,
-                deadline_ns: self.travel.deadline_ns.filter(|_| is_timed),
+                deadline_ns: self.long.deadline_ns.filter(|_| is_timed),
                 request_packets: 1,
                 sent: 1,
                 sent_max: 1,
                 timed: u32::from(left_ns.is_some()),
                 timed_ns: left_ns.unwrap_or(0),
-                ..Travel::default()
+                ..LongCall::default()
             };
             self.slot.form = Form::Long;
         }
@@ -161,8 +161,8 @@ impl CallView<'_> {
 
     /// Notes that packets leave now.
     #[inline(always)]
-    pub fn left(&mut self, now_ns: u64) {
-        if self.slot.progress_ns == NOT_LEFT {
+    pub fn note_sent(&mut self, now_ns: u64) {
+        if self.slot.progress_ns == NOT_SENT {
             self.slot.progress_ns = now_ns;
         }
     }
@@ -170,45 +170,42 @@ impl CallView<'_> {
     /// Notes that an answer came a second time. The server is still answering what the queues hold, and a time-out
     /// meanwhile would only add to it.
     #[inline]
-    pub fn answered_again(&mut self, timeout: Timeout, now_ns: u64) {
-        if timeout == Timeout::Adaptive && self.travel.sent > self.travel.received && self.slot.progress_ns != NOT_LEFT
-        {
+    pub fn on_duplicate_answer(&mut self, timeout: Timeout, now_ns: u64) {
+        if timeout == Timeout::Adaptive && self.long.sent > self.long.received && self.slot.progress_ns != NOT_SENT {
             self.slot.progress_ns = now_ns;
         }
     }
 
     /// Whether the whole request may have reached the server.
     pub fn may_have_run(&self) -> bool {
-        self.has_left() && (self.slot.form != Form::Long || self.travel.may_have_run())
+        self.was_sent() && (self.slot.form != Form::Long || self.long.may_have_run())
     }
 
     /// Whether any packet of the request has left.
-    pub fn has_left(&self) -> bool {
-        let is_in_queue = self.slot.progress_ns == NOT_LEFT;
+    pub fn was_sent(&self) -> bool {
+        let is_in_queue = self.slot.progress_ns == NOT_SENT;
         match self.slot.form {
             Form::Short | Form::ShortTimed => !is_in_queue,
             // A packet that waits to be retransmitted has left before.
-            Form::Long => {
-                self.travel.sent_max > 0 && (!is_in_queue || self.travel.received > 0 || self.travel.repeated > 0)
-            }
+            Form::Long => self.long.sent_max > 0 && (!is_in_queue || self.long.received > 0 || self.long.repeated > 0),
         }
     }
 
     /// The progress to be recorded when the call ends.
-    pub fn ended(&self) -> Ended {
+    pub fn progress(&self) -> CallProgress {
         match self.slot.form {
-            Form::Short | Form::ShortTimed => Ended { request_packets: 1, sent: 1, answered: 0 },
-            Form::Long => Ended {
-                request_packets: self.travel.request_packets,
-                sent: self.travel.sent,
-                answered: self.travel.received,
+            Form::Short | Form::ShortTimed => CallProgress { request_packets: 1, sent: 1, answered: 0 },
+            Form::Long => CallProgress {
+                request_packets: self.long.request_packets,
+                sent: self.long.sent,
+                answered: self.long.received,
             },
         }
     }
 
     /// When its caller stops waiting.
     pub fn deadline_ns(&self) -> Option<u64> {
-        let deadline_ns = if self.slot.form == Form::Short { None } else { self.travel.deadline_ns };
+        let deadline_ns = if self.slot.form == Form::Short { None } else { self.long.deadline_ns };
         deadline_ns.map(NonZeroU64::get)
     }
 
@@ -216,7 +213,7 @@ impl CallView<'_> {
     #[inline(always)]
     pub fn request_header(&self, packet: u16, len: usize, is_copy: bool) -> Header {
         let call = CallName { session: self.session.remote_key, number: self.slot.number, is_copy };
-        let (lead, request_type) = (self.travel.lead(), self.slot.request_type);
+        let (lead, request_type) = (self.long.lead(), self.slot.request_type);
         let part = Part { message_len: (len + lead) as u32, packet };
         Meaning::Request { request_type, has_options: lead > 0, part }.header(call)
     }
@@ -284,7 +281,7 @@ impl ClientSession {
 
     /// Packets that the session may send now.
     #[inline(always)]
-    pub(super) fn allowed(&self) -> u16 {
+    pub(super) fn credits_usable(&self) -> u16 {
         self.credits.saturating_sub(self.limits.withheld)
     }
 
@@ -309,7 +306,7 @@ impl ClientSession {
 
 /// The session on which we answer our server's calls; it belongs to a session of ours.
 #[derive(Clone, Copy)]
-pub(crate) struct Back {
+pub(crate) struct ReverseSession {
     pub index: usize,
     /// The key under which it was offered.
     pub key: SessionKey,
@@ -326,14 +323,14 @@ pub(crate) struct Opening {
 /// State of a session that is rarely needed.
 #[derive(Default)]
 pub(crate) struct ClientCold {
-    pub(super) queue: List,
+    pub(super) queue: CallList,
     pub(super) owed: OwedCalls,
     /// The lane that hears of the session.
     pub lane: LaneId,
     /// The session on which we answer the server's calls, if it may call us.
-    pub back: Option<Back>,
+    pub reverse: Option<ReverseSession>,
     /// For a session over which a client of ours is called: that client.
-    pub of: Option<ClientId>,
+    pub client_called: Option<ClientId>,
     pub opening: Option<Opening>,
     /// Slots that the server granted; 0 until it has granted any.
     pub slots: u16,

@@ -55,7 +55,7 @@ pub(super) struct Dcqcn {
     /// Rate that the recovery aims at, in bytes per second: that before the cut, raised by further steps.
     target: f64,
     /// Frequency of marks: 0 to 1.
-    often: f64,
+    mark_frequency: f64,
     marked_ns: u64,
     decayed_ns: u64,
     raised_ns: u64,
@@ -70,7 +70,7 @@ impl Dcqcn {
         Self {
             rate: line_bytes_per_s,
             target: line_bytes_per_s,
-            often: 1.0,
+            mark_frequency: 1.0,
             marked_ns: 0,
             decayed_ns: 0,
             raised_ns: 0,
@@ -92,14 +92,15 @@ impl Dcqcn {
             return;
         }
         self.target = self.rate;
-        self.rate = (self.rate * (1.0 - self.often / 2.0)).max(config.rate_min_bytes_per_s.min(line_bytes_per_s));
-        self.often += config.newest * (1.0 - self.often);
+        self.rate =
+            (self.rate * (1.0 - self.mark_frequency / 2.0)).max(config.rate_min_bytes_per_s.min(line_bytes_per_s));
+        self.mark_frequency += config.newest * (1.0 - self.mark_frequency);
         (self.marked_ns, self.decayed_ns, self.raised_ns) = (now_ns, now_ns, now_ns);
         (self.time_steps, self.byte_steps, self.sent) = (0, 0, 0);
     }
 
     /// Counts bytes that were sent.
-    pub fn sent(&mut self, len: usize) {
+    pub fn note_sent(&mut self, len: usize) {
         self.sent = self.sent.saturating_add(len as u64);
     }
 
@@ -107,7 +108,7 @@ impl Dcqcn {
     pub fn advance(&mut self, line_bytes_per_s: f64, now_ns: u64, config: &DcqcnConfig) {
         let decays = now_ns.saturating_sub(self.decayed_ns) / config.decay_interval_ns.max(1);
         if self.marked_ns > 0 {
-            self.often *= (1.0 - config.newest).powi(decays.min(1 << 20) as i32);
+            self.mark_frequency *= (1.0 - config.newest).powi(decays.min(1 << 20) as i32);
         }
         self.decayed_ns += decays * config.decay_interval_ns;
         let interval_ns = config.raise_interval_ns.max(1);
@@ -188,7 +189,7 @@ mod tests {
         let mut flow = Dcqcn::new(LINE);
         flow.mark(LINE, 1, &CONFIG());
         let before = flow.rate();
-        flow.sent(10_000_000);
+        flow.note_sent(10_000_000);
         flow.advance(LINE, 2, &CONFIG());
         assert!(flow.rate() > before);
     }

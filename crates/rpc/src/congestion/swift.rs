@@ -45,7 +45,7 @@ impl Default for SwiftConfig {
 
 impl SwiftConfig {
     /// Target round trip of a session with this window, in ns.
-    fn aim_ns(&self, window: f64) -> f64 {
+    fn scaled_target_ns(&self, window: f64) -> f64 {
         let part = |window: f64| 1.0 / window.max(self.window_min).sqrt();
         let (most, least) = (part(self.window_scaled_most), part(self.window_scaled_least));
         let scaled = (part(window) - least) / (most - least).max(f64::MIN_POSITIVE);
@@ -84,13 +84,13 @@ impl Swift {
         let rtt = rtt_ns as f64;
         self.window = self.window.min(credits.into());
         self.rtt_ns = rtt;
-        let aim_ns = config.aim_ns(self.window);
-        if rtt <= aim_ns {
+        let scaled_target_ns = config.scaled_target_ns(self.window);
+        if rtt <= scaled_target_ns {
             // Several calls measure round trips of their own: together they grow the window by one step per round trip.
             let part = (now_ns.saturating_sub(self.grown_ns) as f64 / rtt.max(1.0)).min(1.0);
             self.window = (self.window + config.step * part).min(credits.into());
         } else if now_ns.saturating_sub(self.cut_ns) >= rtt_ns {
-            self.shrink(config.cut * (rtt - aim_ns) / rtt, now_ns, config);
+            self.shrink(config.cut * (rtt - scaled_target_ns) / rtt, now_ns, config);
         }
         self.grown_ns = now_ns;
     }
@@ -117,7 +117,7 @@ mod tests {
     const CREDITS: u16 = 32;
 
     /// The window after these round trips, one after another.
-    fn after(rtts_us: &[u64]) -> f64 {
+    fn window_after(rtts_us: &[u64]) -> f64 {
         let mut swift = Swift::new();
         let mut now_ns = 0;
         for rtt_us in rtts_us {
@@ -129,15 +129,15 @@ mod tests {
 
     #[test]
     fn short_round_trips_keep_all_credits() {
-        assert_eq!(after(&[5, 10, 19]), 32.0);
+        assert_eq!(window_after(&[5, 10, 19]), 32.0);
     }
 
     #[test]
     fn long_round_trips_cut_the_window_by_half_at_most() {
-        assert_eq!(after(&[1000]), 16.0);
-        assert_eq!(after(&[1000, 1000]), 8.0);
-        assert!(after(&[25]) > 16.0);
-        assert_eq!(after(&[1_000_000; 100]), SwiftConfig::default().window_min);
+        assert_eq!(window_after(&[1000]), 16.0);
+        assert_eq!(window_after(&[1000, 1000]), 8.0);
+        assert!(window_after(&[25]) > 16.0);
+        assert_eq!(window_after(&[1_000_000; 100]), SwiftConfig::default().window_min);
     }
 
     #[test]

@@ -88,10 +88,10 @@ impl Timely {
                 config.step_bytes_per_s * (1.0 - weight) + self.rate * (1.0 - config.cut * weight * error).max(0.5);
             // As published, the high threshold is checked first. Just above it that cuts next to nothing, so a hundred
             // flows which all began at the rate of the link would stay there.
-            if rtt > high { mixed.min(self.too_long(rtt, config)) } else { mixed }
+            if rtt > high { mixed.min(self.cut_rate(rtt, config)) } else { mixed }
         } else if rtt > high {
             self.good_in_a_row = 0;
-            self.too_long(rtt, config)
+            self.cut_rate(rtt, config)
         } else if trend <= 0.0 {
             self.good_in_a_row = self.good_in_a_row.saturating_add(1);
             let steps = if self.good_in_a_row >= config.eager_after { 5.0 } else { 1.0 };
@@ -105,7 +105,7 @@ impl Timely {
     }
 
     /// The rate after a round trip above the high threshold.
-    fn too_long(&self, rtt_ns: f64, config: &TimelyConfig) -> f64 {
+    fn cut_rate(&self, rtt_ns: f64, config: &TimelyConfig) -> f64 {
         self.rate * (1.0 - config.cut * (1.0 - config.high_ns as f64 / rtt_ns))
     }
 }
@@ -128,7 +128,7 @@ mod tests {
         rate_min_bytes_per_s: 1.5e6,
     };
 
-    fn after(config: &TimelyConfig, rtts_us: &[u64]) -> f64 {
+    fn rate_after(config: &TimelyConfig, rtts_us: &[u64]) -> f64 {
         let mut timely = Timely::new(LINE, config);
         rtts_us.iter().for_each(|rtt_us| timely.update(rtt_us * 1000, LINE, config));
         timely.rate()
@@ -136,16 +136,16 @@ mod tests {
 
     #[test]
     fn short_round_trips_keep_the_rate_of_the_link() {
-        assert_eq!(after(&CONFIG, &[5, 20, 49, 10]), LINE);
+        assert_eq!(rate_after(&CONFIG, &[5, 20, 49, 10]), LINE);
     }
 
     #[test]
     fn long_round_trips_cut_it_the_more_the_longer_they_are() {
         for is_patched in [false, true] {
             let config = TimelyConfig { is_patched, ..CONFIG };
-            let [a, b] = [600, 5_000].map(|rtt_us| after(&config, &[rtt_us; 10]));
+            let [a, b] = [600, 5_000].map(|rtt_us| rate_after(&config, &[rtt_us; 10]));
             assert!(b < a && a < LINE && b >= config.rate_min_bytes_per_s, "{a} {b}");
-            assert_eq!(after(&config, &[1_000_000; 1000]), config.rate_min_bytes_per_s);
+            assert_eq!(rate_after(&config, &[1_000_000; 1000]), config.rate_min_bytes_per_s);
         }
     }
 
@@ -154,10 +154,10 @@ mod tests {
         for is_patched in [false, true] {
             let config = TimelyConfig { is_patched, ..CONFIG };
             let rising: Vec<u64> = (0..20).map(|step| 60 + 10 * step).collect();
-            let slow = after(&config, &rising);
+            let slow = rate_after(&config, &rising);
             assert!(slow < LINE / 2.0, "{slow}");
             let falling: Vec<u64> = rising.iter().copied().chain((0..20).map(|step| 250 - 10 * step)).collect();
-            assert!(after(&config, &falling) > slow);
+            assert!(rate_after(&config, &falling) > slow);
         }
     }
 

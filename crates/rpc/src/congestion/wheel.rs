@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 /// Time of one place, in ns.
 const TICK_NS: u64 = 1_000;
 /// Number of places. Items whose time is further ahead go around again.
-const PLACES: usize = 1 << 12;
+const BUCKETS: usize = 1 << 12;
 
 /// Items by time, in ticks.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
     /// Each item with the tick at which it is due.
-    places: Vec<VecDeque<(u64, T)>>,
+    buckets: Vec<VecDeque<(u64, T)>>,
     /// All items due before this tick have been taken out.
     tick: u64,
     len: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Wheel<T> {
 
 impl<T> Wheel<T> {
     pub fn new(now_ns: u64) -> Self {
-        Self { places: Vec::new(), tick: now_ns / TICK_NS, len: 0 }
+        Self { buckets: Vec::new(), tick: now_ns / TICK_NS, len: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -31,39 +31,39 @@ impl<T> Wheel<T> {
 
     /// Inserts an item that is to be due at `time_ns`, or up to a tick later. An empty wheel need not be kept up to
     /// date: it is set to `now_ns` at once.
-    pub fn put(&mut self, time_ns: u64, item: T, now_ns: u64) {
-        if self.places.is_empty() {
+    pub fn insert(&mut self, time_ns: u64, item: T, now_ns: u64) {
+        if self.buckets.is_empty() {
             // Allocated late, since only sessions with limits need it.
-            self.places.resize_with(PLACES, VecDeque::new);
+            self.buckets.resize_with(BUCKETS, VecDeque::new);
         }
         if self.len == 0 {
             self.tick = self.tick.max(now_ns / TICK_NS);
         }
-        self.place(time_ns.div_ceil(TICK_NS).max(self.tick), item);
+        self.push_to_bucket(time_ns.div_ceil(TICK_NS).max(self.tick), item);
         self.len += 1;
     }
 
-    fn place(&mut self, due: u64, item: T) {
-        let ahead = (due - self.tick).min(PLACES as u64 - 1);
-        self.places[(self.tick + ahead) as usize % PLACES].push_back((due, item));
+    fn push_to_bucket(&mut self, due: u64, item: T) {
+        let ahead = (due - self.tick).min(BUCKETS as u64 - 1);
+        self.buckets[(self.tick + ahead) as usize % BUCKETS].push_back((due, item));
     }
 
     /// Takes out the items that are due. If the wheel was not turned for long, this takes as long as it has places, at
     /// most; if it is empty, no time.
     pub fn take_due(&mut self, now_ns: u64, mut taken: impl FnMut(T)) {
         let now = now_ns / TICK_NS;
-        if self.len > 0 && now.saturating_sub(self.tick) > PLACES as u64 {
+        if self.len > 0 && now.saturating_sub(self.tick) > BUCKETS as u64 {
             self.skip_to(now);
         }
         while self.len > 0 && self.tick <= now {
-            let at = self.tick as usize % PLACES;
-            for _ in 0..self.places[at].len() {
-                let Some((due, item)) = self.places[at].pop_front() else { break };
+            let at = self.tick as usize % BUCKETS;
+            for _ in 0..self.buckets[at].len() {
+                let Some((due, item)) = self.buckets[at].pop_front() else { break };
                 if due <= now {
                     self.len -= 1;
                     taken(item);
                 } else {
-                    self.place(due, item);
+                    self.push_to_bucket(due, item);
                 }
             }
             self.tick += 1;
@@ -74,10 +74,10 @@ impl<T> Wheel<T> {
     /// need not turn through that time.
     #[cold]
     fn skip_to(&mut self, now: u64) {
-        let mut items: Vec<(u64, T)> = self.places.iter_mut().flat_map(|place| place.drain(..)).collect();
+        let mut items: Vec<(u64, T)> = self.buckets.iter_mut().flat_map(|place| place.drain(..)).collect();
         items.sort_by_key(|(due, _)| *due);
         self.tick = now;
-        items.into_iter().for_each(|(due, item)| self.place(due.max(now), item));
+        items.into_iter().for_each(|(due, item)| self.push_to_bucket(due.max(now), item));
     }
 
     /// When an item may next be due.
@@ -85,7 +85,8 @@ impl<T> Wheel<T> {
         if self.len == 0 {
             return None;
         }
-        let ahead = (0..PLACES as u64).find(|ahead| !self.places[(self.tick + ahead) as usize % PLACES].is_empty())?;
+        let ahead =
+            (0..BUCKETS as u64).find(|ahead| !self.buckets[(self.tick + ahead) as usize % BUCKETS].is_empty())?;
         Some((self.tick + ahead) * TICK_NS)
     }
 }
@@ -104,7 +105,7 @@ mod tests {
     fn items_leave_at_their_time_and_in_order() {
         let mut wheel = Wheel::new(5_000);
         for (time_ns, item) in [(9_000, 3), (7_000, 1), (7_500, 2), (0, 0), (9_999, 4)] {
-            wheel.put(time_ns, item, 5_000);
+            wheel.insert(time_ns, item, 5_000);
         }
         assert_eq!(wheel.next_ns(), Some(5_000));
         assert_eq!(due(&mut wheel, 6_999), [0]);
@@ -117,9 +118,9 @@ mod tests {
     #[test]
     fn what_is_further_ahead_than_the_wheel_is_long_goes_around_until_its_time() {
         let mut wheel = Wheel::new(0);
-        let far_ns = 10 * PLACES as u64 * TICK_NS + 7_000;
-        wheel.put(far_ns, 1, 0);
-        wheel.put(u64::MAX, 2, 0);
+        let far_ns = 10 * BUCKETS as u64 * TICK_NS + 7_000;
+        wheel.insert(far_ns, 1, 0);
+        wheel.insert(u64::MAX, 2, 0);
         for step in 1..=40 {
             assert_eq!(due(&mut wheel, step * (far_ns - 1) / 40), [0; 0]);
         }
@@ -130,11 +131,11 @@ mod tests {
     #[test]
     fn an_empty_wheel_catches_up_at_once() {
         let mut wheel = Wheel::new(0);
-        wheel.put(10, 1, 0);
+        wheel.insert(10, 1, 0);
         assert_eq!(due(&mut wheel, 1_000), [1]);
         // A hundred years: turning place by place through that would not end.
         let later_ns = 100 * 365 * 86_400 * 1_000_000_000;
-        wheel.put(later_ns + 2_000, 2, later_ns);
+        wheel.insert(later_ns + 2_000, 2, later_ns);
         assert_eq!(due(&mut wheel, later_ns + 1_999), [0; 0]);
         assert_eq!(due(&mut wheel, later_ns + 2_000), [2]);
     }
@@ -142,8 +143,8 @@ mod tests {
     #[test]
     fn a_wheel_that_nobody_looked_at_gives_all_in_order() {
         let mut wheel = Wheel::new(0);
-        (0..1000).for_each(|item| wheel.put(u64::from(item) * 30_000, item, 0));
-        wheel.put(u64::MAX, 5000, 0);
+        (0..1000).for_each(|item| wheel.insert(u64::from(item) * 30_000, item, 0));
+        wheel.insert(u64::MAX, 5000, 0);
         assert_eq!(due(&mut wheel, 1 << 62), (0..1000).collect::<Vec<_>>());
     }
 }

@@ -23,9 +23,9 @@ use sinew_mem::MessageBuffer;
 use sinew_mem::atomic::{AtomicBool, Ordering};
 
 use super::Endpoint;
-use crate::answer::Returns;
+use crate::answer::AnswerQueue;
 use crate::error::{Error, HandleError};
-use crate::handlers::contained;
+use crate::handlers::run_contained;
 use crate::names::{RequestType, SessionId};
 use crate::nexus::EndpointInfo;
 use crate::options::CallOptions;
@@ -136,10 +136,10 @@ impl RpcHandle {
         R: Send + 'static,
     {
         let (promise, pending) = self.inbox.promise();
-        self.inbox.put(|_number| {
+        self.inbox.push_task(|_number| {
             Task::Run(Box::new(move |endpoint| {
                 let result = catch_unwind(AssertUnwindSafe(|| closure(endpoint)));
-                promise.end(result.map_err(|payload| HandleError::Panicked { message: message_of(payload) }));
+                promise.complete(result.map_err(|payload| HandleError::Panicked { message: panic_message(payload) }));
             }))
         })?;
         Ok(pending)
@@ -168,10 +168,10 @@ impl RpcHandle {
         buffer.fill(request.as_ref())?;
         let (request, response, options) = (buffer, self.info.alloc(RESPONSE_LEN)?, options.into());
         let (promise, mut pending) = self.inbox.promise();
-        let number = self.inbox.put(|number| {
+        let number = self.inbox.push_task(|number| {
             Task::Call(HandedCall { number, session, request_type, request, response, options, promise })
         })?;
-        pending.cancels(&self.inbox, number);
+        pending.set_call(&self.inbox, number);
         Ok(pending)
     }
 }
@@ -183,10 +183,10 @@ impl std::fmt::Debug for RpcHandle {
 }
 
 /// The message of a panic.
-fn message_of(payload: Box<dyn Any + Send>) -> String {
+fn panic_message(payload: Box<dyn Any + Send>) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let message = text.or_else(|| payload.downcast_ref::<String>().cloned());
-    contained(|| drop(payload));
+    run_contained(|| drop(payload));
     message.unwrap_or_else(|| "no message".to_owned())
 }
 
@@ -212,10 +212,10 @@ pub(crate) struct HandedCall {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct InboxState {
     tasks: Vec<Task>,
     /// Places taken: by these tasks and, in virtual time, by those still on their way to this queue.
-    places: usize,
+    queued: usize,
     /// Calls that nobody waits for any more; at most as many as were made.
     cancelled: Vec<u64>,
     next_number: u64,
@@ -224,25 +224,25 @@ struct Waiting {
 
 /// Closures and calls of other threads that wait for the endpoint's next turn.
 pub(crate) struct Inbox {
-    waiting: Mutex<Waiting>,
+    state: Mutex<InboxState>,
     /// Tells the endpoint that there is something, and wakes its thread.
-    returns: Arc<Returns>,
+    answer_queue: Arc<AnswerQueue>,
     /// The endpoint's thread.
     thread: ThreadId,
-    places_max: usize,
-    /// Whether a task was ever put here. Set before the flag in `returns`, which orders it.
+    queued_max: usize,
+    /// Whether a task was ever put here. Set before the flag in `answer_queue`, which orders it.
     is_used: AtomicBool,
 }
 
 impl Inbox {
     /// An inbox of an endpoint that belongs to the calling thread.
-    pub fn new(returns: Arc<Returns>, places_max: usize) -> Self {
+    pub fn new(answer_queue: Arc<AnswerQueue>, queued_max: usize) -> Self {
         let (thread, is_used) = (std::thread::current().id(), AtomicBool::new(false));
-        Self { waiting: Mutex::default(), returns, thread, places_max, is_used }
+        Self { state: Mutex::default(), answer_queue, thread, queued_max, is_used }
     }
 
     fn promise<T, E: From<HandleError>>(&self) -> (Promise<T, E>, Pending<T, E>) {
-        Promise::new(self.thread, self.returns.virtual_waker())
+        Promise::new(self.thread, self.answer_queue.virtual_waker())
     }
 
     /// Whether a task was ever put here.
@@ -251,34 +251,34 @@ impl Inbox {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a task into the inbox; `make` is told its number.
-    fn put(self: &Arc<Self>, make: impl FnOnce(u64) -> Task) -> Result<u64, HandleError> {
+    fn push_task(self: &Arc<Self>, make: impl FnOnce(u64) -> Task) -> Result<u64, HandleError> {
         let number = {
-            let mut waiting = self.lock();
-            if waiting.is_closed {
+            let mut state = self.lock_state();
+            if state.is_closed {
                 return Err(HandleError::EndpointGone);
             }
-            if waiting.places >= self.places_max {
-                return Err(HandleError::QueueFull { limit: self.places_max });
+            if state.queued >= self.queued_max {
+                return Err(HandleError::QueueFull { limit: self.queued_max });
             }
-            waiting.places += 1;
-            waiting.next_number += 1;
-            waiting.next_number
+            state.queued += 1;
+            state.next_number += 1;
+            state.next_number
         };
         self.is_used.store(true, Ordering::Relaxed);
         let (inbox, task) = (Arc::clone(self), make(number));
-        self.returns.put_beside(move || {
-            let mut waiting = inbox.lock();
-            if waiting.is_closed {
+        self.answer_queue.put_in_other_queue(move || {
+            let mut state = inbox.lock_state();
+            if state.is_closed {
                 // Dropped without holding the lock: a closure's captures may do anything when dropped.
-                drop(waiting);
+                drop(state);
                 drop(task);
             } else {
-                waiting.tasks.push(task);
+                state.tasks.push(task);
             }
         });
         Ok(number)
@@ -287,31 +287,31 @@ impl Inbox {
     /// Notes that nobody waits for a call any more.
     fn cancel(self: &Arc<Self>, number: u64) {
         let inbox = Arc::clone(self);
-        self.returns.put_beside(move || {
-            let mut waiting = inbox.lock();
-            if !waiting.is_closed {
-                waiting.cancelled.push(number);
+        self.answer_queue.put_in_other_queue(move || {
+            let mut state = inbox.lock_state();
+            if !state.is_closed {
+                state.cancelled.push(number);
             }
         });
     }
 
     /// Takes all tasks, and the calls that were cancelled since the last time.
     pub fn take(&self) -> (Vec<Task>, Vec<u64>) {
-        let mut waiting = self.lock();
-        waiting.places -= waiting.tasks.len();
-        (std::mem::take(&mut waiting.tasks), std::mem::take(&mut waiting.cancelled))
+        let mut state = self.lock_state();
+        state.queued -= state.tasks.len();
+        (std::mem::take(&mut state.tasks), std::mem::take(&mut state.cancelled))
     }
 
     /// Closes the inbox, as the endpoint is being dropped: waiting tasks will never begin, and no more are accepted.
     pub fn close(&self) {
         let tasks = {
-            let mut waiting = self.lock();
-            waiting.is_closed = true;
-            std::mem::take(&mut waiting.tasks)
+            let mut state = self.lock_state();
+            state.is_closed = true;
+            std::mem::take(&mut state.tasks)
         };
         for task in tasks {
             // A closure's captures may panic when they are dropped.
-            contained(|| drop(task));
+            run_contained(|| drop(task));
         }
     }
 }

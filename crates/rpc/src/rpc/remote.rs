@@ -8,13 +8,13 @@ use super::Rpc;
 use crate::endpoint::RpcHandle;
 use crate::endpoint::handle::{Closure, HandedCall, Promise, Task};
 use crate::error::Error;
-use crate::handlers::contained;
+use crate::handlers::run_contained;
 use crate::lanes::LaneId;
 use crate::names::{CallId, Completion};
 use crate::reply::Reply;
 
 /// A call of another thread that is under way.
-struct Begun {
+struct RemoteCall {
     id: CallId,
     promise: Promise<Reply, Error>,
 }
@@ -23,14 +23,14 @@ struct Begun {
 #[derive(Default)]
 pub(super) struct Remote {
     /// Calls by number, which is also the tag of their completions.
-    calls: BTreeMap<u64, Begun>,
+    calls: BTreeMap<u64, RemoteCall>,
     /// Whether a closure is running. Further ones wait, even if it turns the endpoint.
     is_running: bool,
     /// Whether a turn that the closure made has left something in the inbox.
-    has_left: bool,
+    left_in_inbox: bool,
     /// Completions that a closure's blocking call polled, but that belong to the blocking call in whose turns the
     /// closure runs.
-    aside: Vec<Completion>,
+    others_completions: Vec<Completion>,
 }
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
@@ -43,21 +43,21 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Begins what was handed over, and cancels calls that nobody waits for any more.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_handed(&mut self) {
+    pub(super) fn take_remote_tasks(&mut self) {
         if !self.inbox.is_used() {
             return;
         }
         self.has_audience = true;
         let remote = self.remote.get_or_insert_default();
         if remote.is_running {
-            remote.has_left = true;
+            remote.left_in_inbox = true;
             return;
         }
         let (tasks, cancelled) = self.inbox.take();
         for task in tasks {
             match task {
-                Task::Run(closure) => self.run_handed(closure),
-                Task::Call(call) => self.begin_handed(call),
+                Task::Run(closure) => self.run_remote_closure(closure),
+                Task::Call(call) => self.begin_remote_call(call),
             }
         }
         for number in cancelled {
@@ -66,12 +66,12 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 self.cancel(id);
             }
         }
-        if self.remote.as_mut().is_some_and(|remote| std::mem::take(&mut remote.has_left)) {
-            self.core.servers.returns.note();
+        if self.remote.as_mut().is_some_and(|remote| std::mem::take(&mut remote.left_in_inbox)) {
+            self.core.servers.answer_queue.mark_filled();
         }
     }
 
-    fn run_handed(&mut self, closure: Closure) {
+    fn run_remote_closure(&mut self, closure: Closure) {
         self.mark_running(true);
         closure(self);
         self.mark_running(false);
@@ -81,8 +81,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
         self.was_idle = false;
         if let Some(remote) = &mut self.remote {
-            for completion in remote.aside.drain(..) {
-                self.core.clients.lanes.put_back(LaneId::WAITING, completion);
+            for completion in remote.others_completions.drain(..) {
+                self.core.clients.lanes.put_back(LaneId::BLOCKING, completion);
             }
         }
     }
@@ -93,7 +93,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    fn begin_handed(&mut self, call: HandedCall) {
+    fn begin_remote_call(&mut self, call: HandedCall) {
         let HandedCall { number, session, request_type, request, response, options, promise } = call;
         if promise.is_abandoned() {
             return;
@@ -103,21 +103,21 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         match self.enqueue_request(session, request_type, request, response, options) {
             Ok(id) => {
                 if let Some(remote) = &mut self.remote {
-                    remote.calls.insert(number, Begun { id, promise });
+                    remote.calls.insert(number, RemoteCall { id, promise });
                 }
             }
-            Err(rejected) => promise.end(Err(rejected.error.into())),
+            Err(rejected) => promise.complete(Err(rejected.error.into())),
         }
     }
 
     /// Reports finished calls to the threads that made them.
     #[inline(never)]
-    pub(super) fn tell_handed(&mut self) {
+    pub(super) fn report_finished(&mut self) {
         let Some(remote) = &mut self.remote else { return };
         while let Some(completion) = self.core.clients.lanes.poll(LaneId::REMOTE) {
             let Completion { tag, result, response, .. } = completion;
             if let Some(call) = remote.calls.remove(&tag) {
-                call.promise.end(result.map(|()| Reply(response)).map_err(Error::Call));
+                call.promise.complete(result.map(|()| Reply(response)).map_err(Error::Call));
             }
         }
     }
@@ -128,17 +128,17 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     #[cold]
     pub(super) fn set_aside(&mut self, completion: Completion) {
         if let Some(remote) = self.remote.as_mut().filter(|remote| remote.is_running) {
-            remote.aside.push(completion);
+            remote.others_completions.push(completion);
         }
     }
 
     /// Ends all handed-over work, as the endpoint is being dropped with all of its sessions, and tells the threads that
     /// wait.
-    pub(super) fn end_handed(&mut self) {
+    pub(super) fn end_remote_tasks(&mut self) {
         self.inbox.close();
         let (_, tx) = self.port.split();
         self.core.clients.reclaim(&mut self.core.shared.stats, tx);
-        self.tell_handed();
-        contained(|| self.remote = None);
+        self.report_finished();
+        run_contained(|| self.remote = None);
     }
 }

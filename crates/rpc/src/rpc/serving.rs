@@ -5,11 +5,11 @@ use sinew_fabric::{Clock, PacketPort};
 
 use super::Rpc;
 use crate::call::{BurstCalls, Call, DeferredCall};
-use crate::handlers::{Handler, WithRest};
+use crate::handlers::{Handler, WithFallback};
 use crate::live::{Publisher, StatsReader};
 use crate::names::RequestType;
 use crate::nexus::NexusError;
-use crate::receive::take_burst;
+use crate::receive::receive_burst;
 
 impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Handles requests of a type with a handler of this endpoint's own. The handler stays on this thread, so it can
@@ -83,9 +83,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// on, as with a handler.
     #[inline]
     pub fn turn_with(&mut self, mut take: impl FnMut(Call<'_>)) -> bool {
-        self.turn_taking(|rpc, burst| {
-            let mut service = WithRest { handlers: rpc.handlers, take: &mut take };
-            take_burst(rpc.core, rpc.sessions, &mut service, burst, rpc.clock);
+        self.turn_with_handler(|rpc, burst| {
+            let mut service = WithFallback { handlers: rpc.handlers, fallback: &mut take };
+            receive_burst(rpc.core, rpc.sessions, &mut service, burst, rpc.clock);
         })
     }
 

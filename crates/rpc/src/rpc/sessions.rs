@@ -31,7 +31,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     pub fn take_session_event(&mut self, lane: LaneId, session: SessionId) -> Option<SessionEvent> {
         let taken = self.core.clients.lanes.take_event(lane, |event| event.session() == session);
         if taken.is_some() && lane == LaneId::MAIN {
-            self.sleep.events_told = 0;
+            self.sleep.events_seen = 0;
         }
         taken
     }

@@ -11,18 +11,18 @@ use super::Rpc;
 #[derive(Debug, Default)]
 pub(super) struct Sleep {
     /// Whether the sleeper has been woken since, because there is something to do.
-    is_told: bool,
+    was_woken_by_us: bool,
     /// Whether a sleep ended out of the caller's sight, through a turn, or inside a call or a connect that waits, and a
     /// waker may have ended it. The caller must hear of that, so its next sleep does not begin.
     was_woken: bool,
     /// Number of waiting events of the main lane that have prevented one sleep already. They need not be taken.
-    pub(super) events_told: usize,
+    pub(super) events_seen: usize,
 }
 
 impl Sleep {
     /// Notes that the endpoint slept for a purpose of its own. A waker may have ended that sleep, of which the caller
     /// knows nothing.
-    pub(super) fn may_have_ended(&mut self) {
+    pub(super) fn note_wake(&mut self) {
         self.was_woken = true;
     }
 }
@@ -81,7 +81,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     pub fn arm(&mut self) -> io::Result<Armed> {
         let descriptor = self.port.descriptor().ok_or_else(no_descriptor)?;
         let now_ns = self.clock.now_ns();
-        match self.quiet() {
+        match self.sleep_state() {
             Armed::Sleep { until_ns } if until_ns.is_none_or(|until_ns| until_ns > now_ns) => {
                 self.submit_and_publish();
                 let mut armed = self.port.arm(now_ns)?;
@@ -95,9 +95,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                     self.port.disarm();
                 }
                 self.set_armed(armed != Armed::Ready);
-                let armed = armed.by(until_ns);
+                let armed = armed.min_deadline(until_ns);
                 if let Armed::Sleep { until_ns } = armed {
-                    self.sessions.listen_until(until_ns);
+                    self.sessions.note_sleep_until(until_ns);
                 }
                 Ok(armed)
             }
@@ -129,8 +129,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Any error of the port.
     pub fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<bool> {
         let now_ns = self.clock.now_ns();
-        let quiet = self.quiet();
-        let own_ns = quiet.timeout_ns(now_ns);
+        let sleep_state = self.sleep_state();
+        let own_ns = sleep_state.timeout_ns(now_ns);
         let timeout_ns = own_ns.into_iter().chain(timeout_ns).min();
         if timeout_ns == Some(0) {
             return Ok(false);
@@ -149,16 +149,16 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     pub fn rest_beside(
         &mut self,
         busy: bool,
-        beside: &mut [&mut dyn Readiness],
+        others: &mut [&mut dyn Readiness],
         timeout_ns: Option<u64>,
     ) -> io::Result<()> {
         if self.is_idle_for_long(busy) {
             let now_ns = self.clock.now_ns();
             let until_ns = timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));
-            let mut all: Vec<&mut dyn Readiness> = Vec::with_capacity(beside.len() + 1);
-            all.extend(beside.iter_mut().map(|other| &mut **other as &mut dyn Readiness));
-            all.push(self);
-            let slept = wait_on(&mut all, now_ns, until_ns);
+            let mut waited_on: Vec<&mut dyn Readiness> = Vec::with_capacity(others.len() + 1);
+            waited_on.extend(others.iter_mut().map(|other| &mut **other as &mut dyn Readiness));
+            waited_on.push(self);
+            let slept = wait_on(&mut waited_on, now_ns, until_ns);
             self.poller.woken(self.clock.now_ns());
             slept?;
         }
@@ -168,7 +168,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Sleeps on the port, even if there is something to do.
     pub(super) fn sleep_on_port(&mut self, now_ns: u64, timeout_ns: Option<u64>) -> io::Result<()> {
         self.submit_and_publish();
-        self.sessions.listen_until(timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns)));
+        self.sessions.note_sleep_until(timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns)));
         // The port arms, sleeps and disarms by itself; a port without a descriptor has its own way to sleep.
         let slept = self.port.wait(timeout_ns);
         self.poller.woken(self.clock.now_ns());
@@ -193,17 +193,17 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Notes the end of a loop that turned the endpoint for one purpose, such as a library's. A waker may have ended
     /// one of its sleeps, of which the loop's caller knows nothing. So the next sleep does not begin.
     pub fn end_waiting(&mut self) {
-        self.sleep.may_have_ended();
+        self.sleep.note_wake();
     }
 
     /// Returns until when there is nothing to do unless something arrives.
-    fn quiet(&mut self) -> Armed {
+    fn sleep_state(&mut self) -> Armed {
         let events = self.core.clients.lanes.events_of_main();
-        let is_news = (events > self.sleep.events_told)
-            | self.core.clients.lanes.is_event_news()
-            | self.core.servers.is_client_news()
-            | self.handlers.backlog.is_news();
-        self.sleep.events_told = events;
+        let is_news = (events > self.sleep.events_seen)
+            | self.core.clients.lanes.take_event_news()
+            | self.core.servers.take_client_news()
+            | self.handlers.backlog.take_news();
+        self.sleep.events_seen = events;
         if std::mem::take(&mut self.sleep.was_woken) || is_news || self.core.has_work() {
             return Armed::Ready;
         }
@@ -212,8 +212,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     fn set_armed(&mut self, armed: bool) {
         self.sessions.set_armed(armed);
-        self.sleep.is_told = false;
-        self.core.shared.heeds_calls = armed || self.core.shared.pacing.is_on();
+        self.sleep.was_woken_by_us = false;
+        self.core.shared.enqueue_needs_work = armed || self.core.shared.pacing.is_on();
     }
 
     /// Ends a sleep, because a turn begins while the endpoint may still be armed.
@@ -226,9 +226,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// Wakes a thread that may be sleeping on the endpoint and cannot know that there is something to do.
     pub(super) fn wake_sleeper(&mut self) {
-        if self.sessions.is_armed() && !std::mem::replace(&mut self.sleep.is_told, true) {
+        if self.sessions.is_armed() && !std::mem::replace(&mut self.sleep.was_woken_by_us, true) {
             self.port.waker().wake();
-            self.core.shared.heeds_calls = self.core.shared.pacing.is_on();
+            self.core.shared.enqueue_needs_work = self.core.shared.pacing.is_on();
         }
     }
 }

@@ -9,8 +9,8 @@ use sinew_fabric::{Clock, PacketPort, PacketRx, PacketTx, PortEvent, RxBurst, St
 use super::Rpc;
 use crate::core::Core;
 use crate::handlers::Handlers;
-use crate::peers::Forgotten;
-use crate::receive::take_burst;
+use crate::peers::ForgottenPeer;
+use crate::receive::receive_burst;
 use crate::sessions::Sessions;
 
 /// Full bursts that one turn receives before it answers. Where a send costs the same for one packet and for many, as
@@ -18,7 +18,7 @@ use crate::sessions::Sessions;
 const BURSTS_PER_TURN: usize = 8;
 
 /// The parts of an endpoint that handle a received burst.
-pub(super) struct Taking<'a, C> {
+pub(super) struct TurnParts<'a, C> {
     pub core: &'a mut Core,
     pub sessions: &'a mut Sessions,
     pub handlers: &'a mut Handlers,
@@ -31,14 +31,14 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// happened. It disarms the endpoint.
     #[inline]
     pub fn turn(&mut self) -> bool {
-        self.turn_taking(|rpc, burst| {
-            take_burst(rpc.core, rpc.sessions, rpc.handlers, burst, rpc.clock);
+        self.turn_with_handler(|rpc, burst| {
+            receive_burst(rpc.core, rpc.sessions, rpc.handlers, burst, rpc.clock);
         })
     }
 
     /// A turn in which `take` handles each received burst.
     #[inline(always)]
-    pub(super) fn turn_taking(&mut self, take: impl FnMut(Taking<'_, C>, &RxBurst<'_>)) -> bool {
+    pub(super) fn turn_with_handler(&mut self, take: impl FnMut(TurnParts<'_, C>, &RxBurst<'_>)) -> bool {
         let handled = self.core.shared.stats.requests_handled;
         if self.sessions.begin_turn(&mut self.core, self.clock.now_ns()) {
             self.end_sleep();
@@ -46,8 +46,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         let sent = self.send_enqueued();
         let received = self.receive(handled, take);
         let timed = self.run_timers();
-        let heard = self.take_port_events();
-        self.send_answers(handled, sent, sent | received | timed | heard)
+        let had_port_events = self.take_port_events();
+        self.send_answers(handled, sent, sent | received | timed | had_port_events)
     }
 
     /// Sends the calls that were enqueued since the last turn, so that they need not wait until arrivals are handled.
@@ -70,7 +70,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
 
     /// Receives what has arrived, and runs its requests.
     #[inline(always)]
-    fn receive(&mut self, handled: u64, mut take: impl FnMut(Taking<'_, C>, &RxBurst<'_>)) -> bool {
+    fn receive(&mut self, handled: u64, mut take: impl FnMut(TurnParts<'_, C>, &RxBurst<'_>)) -> bool {
         let mut any = false;
         let (rx, _) = self.port.split();
         for _ in 0..BURSTS_PER_TURN {
@@ -80,7 +80,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 any = true;
                 self.core.shared.now_ns = burst.time_ns;
                 let Self { core, sessions, handlers, clock, .. } = self;
-                take(Taking { core, sessions, handlers, clock }, &burst);
+                take(TurnParts { core, sessions, handlers, clock }, &burst);
             }
             if burst.packets.len() < self.burst_max {
                 break;
@@ -90,9 +90,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
                 self.core.shared.now_ns = self.clock.now_ns();
             }
         }
-        let returned = self.core.servers.take_returns(&mut self.core.shared);
+        let returned = self.core.servers.take_queued_answers(&mut self.core.shared);
         if returned {
-            self.take_handed();
+            self.take_remote_tasks();
         }
         any | returned
     }
@@ -106,18 +106,18 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     #[inline(never)]
     fn run_due_timers(&mut self) -> bool {
         // Giving up a peer sends nothing, but produces completions and events.
-        let told = self.told();
-        self.core.clients.retransmit_late(&mut self.core.shared);
+        let reports_before = self.waiting_reports();
+        self.core.clients.retransmit_overdue(&mut self.core.shared);
         self.core.end_expired();
         self.sessions.manage(&mut self.core);
         let (scan_ns, manage_ns) = (self.core.clients.scan_due_ns(), self.sessions.manage_due_ns());
         self.core.shared.timers_due_ns = scan_ns.min(manage_ns).min(self.core.shared.deadlines_due_ns);
-        self.told() != told
+        self.waiting_reports() != reports_before
     }
 
     /// Number of completions and events that wait to be taken.
-    fn told(&self) -> usize {
-        self.core.clients.lanes.told() + self.core.servers.client_events()
+    fn waiting_reports(&self) -> usize {
+        self.core.clients.lanes.reports_waiting() + self.core.servers.client_events_len()
     }
 
     /// Sends the answers of this turn, and ends it. `busy` is whether the turn had anything to do so far; returns
@@ -165,7 +165,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
         self.forget_peers();
         if self.remote.is_some() {
-            self.tell_handed();
+            self.report_finished();
         }
     }
 
@@ -183,7 +183,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Tells the port to forget peers that no session connects us to any more, after the last packets to them have
     /// left.
     fn forget_peers(&mut self) {
-        while let Some(Forgotten { peer, initiated }) = self.core.shared.forgotten.pop() {
+        while let Some(ForgottenPeer { peer, initiated }) = self.core.shared.forgotten.pop() {
             // Skip it if a session with the peer was begun since.
             if self.core.shared.peers.index_of(peer).is_none() {
                 match initiated {

@@ -5,11 +5,11 @@ use sinew_wire::{HEADER_LEN, PACKETS_MAX};
 
 use super::Servers;
 use super::state::{Phase, Response, ServerSlot};
-use crate::answer::{Answer, ErrorCode, Found, RunningCall, ServerCall};
+use crate::answer::{Answer, ErrorCode, RunningCall, ServerCallId, SlotLocation};
 use crate::message::packets_of;
 use crate::names::RequestType;
 use crate::shared::Shared;
-use crate::table::{Place, SlotId};
+use crate::table::{SlotId, SlotRef};
 use crate::transmit::{TxItem, TxKind};
 
 /// Lengths, in bytes, that are copied without a function call.
@@ -23,20 +23,20 @@ fn response_item(slot: SlotId, number: u64, is_copy: bool) -> TxItem {
 
 impl Servers {
     /// The slot of an unanswered call; `None` if its client has left or given up.
-    pub(super) fn find_unanswered(&self, call: ServerCall) -> Option<(usize, SlotId)> {
+    pub(super) fn find_unanswered(&self, call: ServerCallId) -> Option<(usize, SlotId)> {
         let index = self.table.find(call.key)?;
         let id = self.table.slot_of(index, call.number);
-        let slot = &self.table.slots[id.at()];
+        let slot = &self.table.slots[id.index()];
         (slot.number == call.number && slot.phase == Phase::Running).then_some((index, id))
     }
 
     /// Whether somebody waits for the answer to a call.
-    pub fn is_unanswered(&self, call: ServerCall) -> bool {
+    pub fn is_unanswered(&self, call: ServerCallId) -> bool {
         self.find_unanswered(call).is_some()
     }
 
     /// As [`Self::find_unanswered`], when there is an answer: one that nobody waits for is counted.
-    fn unanswered(&mut self, shared: &mut Shared, call: ServerCall) -> Option<(usize, SlotId)> {
+    fn take_unanswered(&mut self, shared: &mut Shared, call: ServerCallId) -> Option<(usize, SlotId)> {
         let found = self.find_unanswered(call);
         match found {
             Some((_, id)) => self.end_keeping(id),
@@ -52,25 +52,25 @@ impl Servers {
         // else needs no stack. The slot is still the call's, since nothing else was received meanwhile.
         let len = response.len();
         if SMALL.contains(&len)
-            && len <= usize::from(call.found.own_len_max)
+            && len <= usize::from(call.location.own_len_max)
             && shared.transmit.len() < shared.transmit.capacity()
-            && let Some(slot) = self.table.slots.get_mut(call.found.slot.at())
+            && let Some(slot) = self.table.slots.get_mut(call.location.slot.index())
             && let Response::Short(buffer) = &mut slot.response
             && len <= buffer.capacity()
         {
             // Queued first, while there is known to be room.
-            shared.transmit.push(response_item(call.found.slot, call.call.number, slot.is_copy));
+            shared.transmit.push(response_item(call.location.slot, call.id.number, slot.is_copy));
             if buffer.fill(response).is_ok() {
                 (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
             }
             return;
         }
-        self.reply_any(shared, call.call, call.found, response);
+        self.reply_slow(shared, call.id, call.location, response);
     }
 
     #[inline(never)]
-    fn reply_any(&mut self, shared: &mut Shared, call: ServerCall, found: Found, response: &[u8]) {
-        let call = RunningCall { call, found };
+    fn reply_slow(&mut self, shared: &mut Shared, call: ServerCallId, found: SlotLocation, response: &[u8]) {
+        let call = RunningCall { id: call, location: found };
         self.answer_with(shared, call, response.len(), |target| target.copy_from_slice(response));
     }
 
@@ -78,9 +78,9 @@ impl Servers {
     /// most common case.
     #[inline(always)]
     fn own_buffer(&mut self, call: RunningCall, len: usize) -> Option<&mut ServerSlot> {
-        let Place { entry: session, slot } = self.table.at(call.found.slot)?;
-        let is_it = session.key == call.call.key
-            && slot.number == call.call.number
+        let SlotRef { entry: session, slot } = self.table.slot_ref(call.location.slot)?;
+        let is_it = session.key == call.id.key
+            && slot.number == call.id.number
             && slot.phase == Phase::Running
             && slot.request_packets == 1
             && len <= usize::from(session.own_len_max);
@@ -96,24 +96,36 @@ impl Servers {
         {
             write(buffer);
             (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
-            shared.transmit.push(response_item(call.found.slot, call.call.number, slot.is_copy));
+            shared.transmit.push(response_item(call.location.slot, call.id.number, slot.is_copy));
             return;
         }
-        self.answer_otherwise(shared, call.call, len, write);
+        self.answer_from_buffer(shared, call.id, len, write);
     }
 
     /// Answers a call that the endpoint's program kept.
-    pub fn answer_kept(&mut self, shared: &mut Shared, call: ServerCall, len: usize, write: impl FnOnce(&mut [u8])) {
-        let Some((_, slot)) = self.unanswered(shared, call) else { return };
-        let request_type = RequestType::new(self.table.slots[slot.at()].request_type);
-        let found = Found { slot, request_type, own_len_max: 0 };
-        self.answer_with(shared, RunningCall { call, found }, len, write);
+    pub fn answer_kept_call(
+        &mut self,
+        shared: &mut Shared,
+        call: ServerCallId,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) {
+        let Some((_, slot)) = self.take_unanswered(shared, call) else { return };
+        let request_type = RequestType::new(self.table.slots[slot.index()].request_type);
+        let found = SlotLocation { slot, request_type, own_len_max: 0 };
+        self.answer_with(shared, RunningCall { id: call, location: found }, len, write);
     }
 
     /// As [`Self::answer_with`], for any call and any length.
     #[inline(never)]
-    fn answer_otherwise(&mut self, shared: &mut Shared, call: ServerCall, len: usize, write: impl FnOnce(&mut [u8])) {
-        let Some((index, id)) = self.unanswered(shared, call) else { return };
+    fn answer_from_buffer(
+        &mut self,
+        shared: &mut Shared,
+        call: ServerCallId,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) {
+        let Some((index, id)) = self.take_unanswered(shared, call) else { return };
         match self.response_buffer(shared, (index, id), len) {
             Ok(mut buffer) => {
                 write(&mut buffer);
@@ -128,7 +140,7 @@ impl Servers {
     pub fn answer_up_to(
         &mut self,
         shared: &mut Shared,
-        call: ServerCall,
+        call: ServerCallId,
         max: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) {
@@ -159,7 +171,7 @@ impl Servers {
     ) -> Result<MessageBuffer, ErrorCode> {
         let session = &self.table.entries[index];
         let data_per_packet = session.data_per_packet as usize;
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         // A long request may have a short answer.
         if let Response::Short(mut buffer) = std::mem::take(&mut slot.response)
             && len <= usize::from(session.own_len_max)
@@ -177,7 +189,7 @@ impl Servers {
         } else {
             len
         };
-        if !self.may_hold(shared, index, capacity) {
+        if !self.fits_share(shared, index, capacity) {
             return Err(ErrorCode::NoMemory);
         }
         let mut buffer = self.alloc(shared, capacity, data_per_packet).ok_or(ErrorCode::NoMemory)?;
@@ -186,8 +198,8 @@ impl Servers {
     }
 
     /// Answers with a buffer that the handler filled.
-    pub fn answer_buffer(&mut self, shared: &mut Shared, call: ServerCall, mut buffer: MessageBuffer) {
-        let Some((index, id)) = self.unanswered(shared, call) else { return };
+    pub fn answer_buffer(&mut self, shared: &mut Shared, call: ServerCallId, mut buffer: MessageBuffer) {
+        let Some((index, id)) = self.take_unanswered(shared, call) else { return };
         let session = &self.table.entries[index];
         let data_per_packet = session.data_per_packet as usize;
         if buffer.len() > session.message_len_max as usize || packets_of(buffer.len(), data_per_packet) > PACKETS_MAX {
@@ -197,7 +209,7 @@ impl Servers {
             && (buffer.data_per_packet() == data_per_packet || buffer.set_data_per_packet(data_per_packet).is_ok());
         if !laid_out {
             let len = buffer.len();
-            return self.answer_otherwise(shared, call, len, |target| target.copy_from_slice(&buffer));
+            return self.answer_from_buffer(shared, call, len, |target| target.copy_from_slice(&buffer));
         }
         let (len, short_max) = (buffer.len(), session.short_len_max(shared));
         let usual = len.max(shared.config.preallocated_response_len.min(short_max));
@@ -212,7 +224,7 @@ impl Servers {
         }
         // The slot no longer holds its request.
         self.charge(shared, index, id);
-        if !self.may_hold_block(shared, index, buffer.block_len()) {
+        if !self.block_fits_share(shared, index, buffer.block_len()) {
             return self.answer_error(shared, call, ErrorCode::NoMemory);
         }
         self.store_response(shared, (index, id), buffer);
@@ -221,7 +233,7 @@ impl Servers {
     fn store_response(&mut self, shared: &mut Shared, (index, id): (usize, SlotId), buffer: MessageBuffer) {
         let data_per_packet = self.table.entries[index].data_per_packet as usize;
         let is_short = buffer.len() <= data_per_packet && buffer.len() + HEADER_LEN <= shared.link.copy_len_max;
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         slot.response = if is_short { Response::Short(buffer) } else { Response::Long(buffer.freeze()) };
         slot.phase = Phase::Answered;
         slot.progress_ns = shared.now_ns;
@@ -232,9 +244,9 @@ impl Servers {
 
     /// Answers a call with an error: there will be no response.
     #[cold]
-    pub fn answer_error(&mut self, shared: &mut Shared, call: ServerCall, code: ErrorCode) {
-        let Some((index, id)) = self.unanswered(shared, call) else { return };
-        let slot = &mut self.table.slots[id.at()];
+    pub fn answer_error(&mut self, shared: &mut Shared, call: ServerCallId, code: ErrorCode) {
+        let Some((index, id)) = self.take_unanswered(shared, call) else { return };
+        let slot = &mut self.table.slots[id.index()];
         slot.response = Response::Error(code);
         slot.phase = Phase::Answered;
         slot.progress_ns = shared.now_ns;
@@ -245,17 +257,17 @@ impl Servers {
 
     /// Sends the answers of workers and deferred calls.
     #[inline]
-    pub fn take_returns(&mut self, shared: &mut Shared) -> bool {
-        let waiting = self.returns.waiting();
+    pub fn take_queued_answers(&mut self, shared: &mut Shared) -> bool {
+        let waiting = self.answer_queue.is_filled();
         if waiting {
-            self.take_waiting_returns(shared);
+            self.drain_answer_queue(shared);
         }
         waiting
     }
 
     #[inline(never)]
-    fn take_waiting_returns(&mut self, shared: &mut Shared) {
-        let mut answers = self.returns.take();
+    fn drain_answer_queue(&mut self, shared: &mut Shared) {
+        let mut answers = self.answer_queue.take();
         for Answer { call, answer, share } in answers.drain(..) {
             // From here on the memory is charged to its slot.
             drop(share);
@@ -264,6 +276,6 @@ impl Servers {
                 Err(code) => self.answer_error(shared, call, code),
             }
         }
-        self.returns.recycle(answers);
+        self.answer_queue.recycle(answers);
     }
 }

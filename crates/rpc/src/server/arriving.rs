@@ -19,7 +19,7 @@ use crate::table::SlotId;
 impl Servers {
     /// Handles the packet of a long request that arrives first. It must be the request's first packet, unless we keep
     /// packets out of order.
-    pub(super) fn begin_long(
+    pub(super) fn begin_long_request(
         &mut self,
         shared: &mut Shared,
         (index, id): (usize, SlotId),
@@ -38,17 +38,17 @@ impl Servers {
         }
         let packets = packets_of(message_len, data_per_packet) as u32;
         let body_len = message_len - lead;
-        self.let_go(shared, index, id);
-        let message = match self.may_hold(shared, index, body_len) {
+        self.free_last_call(shared, index, id);
+        let message = match self.fits_share(shared, index, body_len) {
             true => self.alloc(shared, body_len, data_per_packet),
             false => None,
         };
         let Some(mut message) = message else {
-            let is_ever = Arena::block_len(body_len, data_per_packet) <= shared.memory_share();
-            let code = if is_ever { ErrorCode::Busy } else { ErrorCode::RequestTooLarge };
+            let is_within_share = Arena::block_len(body_len, data_per_packet) <= shared.memory_share();
+            let code = if is_within_share { ErrorCode::Busy } else { ErrorCode::RequestTooLarge };
             return Err(self.refuse(shared, (index, id), call, (request_type, packets), code));
         };
-        let options = take_part(packet, &mut message, lead, range)?;
+        let options = copy_part(packet, &mut message, lead, range)?;
         self.begin(shared, (index, id), call, request_type, packets);
         let mut ahead = Window::default();
         ahead.mark(number);
@@ -63,9 +63,9 @@ impl Servers {
             received,
         };
         if let Some(options) = options {
-            arrival.heed(shared, options);
+            arrival.apply_options(shared, options);
         }
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         slot.progress_ns = shared.now_ns;
         slot.set_arrival(self.arrivals.begin(arrival));
         self.charge(shared, index, id);
@@ -74,7 +74,7 @@ impl Servers {
     }
 
     /// Handles a further packet of a long request; returns the request if that completes it.
-    pub(super) fn take_packet(
+    pub(super) fn take_further_packet(
         &mut self,
         shared: &mut Shared,
         (index, id): (usize, SlotId),
@@ -83,12 +83,12 @@ impl Servers {
         packet: &RxPacket<'_>,
     ) -> Result<Option<MessageBuffer>, PacketDrop> {
         let data_per_packet = self.table.entries[index].data_per_packet as usize;
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         let Some(arrival) = slot.arrival() else { return Err(PacketDrop::Stale) };
         let arrival = self.arrivals.get_mut(arrival);
         let Some(message) = &mut arrival.message else { return Err(PacketDrop::Stale) };
         let number = u32::from(part.packet);
-        let place = match number.checked_sub(arrival.received) {
+        let offset = match number.checked_sub(arrival.received) {
             Some(place) if !arrival.ahead.has(place) => place,
             // We have this packet already: the client lost our answer to it, and gets that again.
             _ => {
@@ -96,7 +96,7 @@ impl Servers {
                 return Err(PacketDrop::Stale);
             }
         };
-        if place > 0 && (!shared.config.recovery.keeps_ahead() || place >= Window::PLACES) {
+        if offset > 0 && (!shared.config.recovery.keeps_ahead() || offset >= Window::PLACES) {
             return Err(PacketDrop::OutOfOrder);
         }
         let message_len = arrival.lead + message.len();
@@ -104,30 +104,30 @@ impl Servers {
         if part.message_len as usize != message_len || packet.len() - HEADER_LEN != range.len() {
             return Err(PacketDrop::WrongLength);
         }
-        let options = take_part(packet, message, arrival.lead, range)?;
-        arrival.ahead.mark(place);
+        let options = copy_part(packet, message, arrival.lead, range)?;
+        arrival.ahead.mark(offset);
         arrival.received += arrival.ahead.advance();
         slot.is_copy |= call.is_copy;
         slot.progress_ns = shared.now_ns;
-        let is_whole = arrival.received == slot.request_packets;
+        let is_complete = arrival.received == slot.request_packets;
         if let Some(options) = options {
-            arrival.heed(shared, options);
+            arrival.apply_options(shared, options);
         }
-        if !is_whole {
+        if !is_complete {
             self.queue_credit_return(shared, id, true, call.is_copy);
             return Ok(None);
         }
-        self.table.slots[id.at()].run(shared.now_ns);
+        self.table.slots[id.index()].note_complete(shared.now_ns);
         // The peer is charged for it until it is answered.
-        Ok(self.end_whole(id, call))
+        Ok(self.end_complete_arrival(id, call))
     }
 }
 
 impl Servers {
     /// Ends the arrival of a complete request, and returns it.
     #[inline(never)]
-    fn end_whole(&mut self, id: SlotId, call: CallName) -> Option<MessageBuffer> {
-        let arrival = self.table.slots[id.at()].arrival()?;
+    fn end_complete_arrival(&mut self, id: SlotId, call: CallName) -> Option<MessageBuffer> {
+        let arrival = self.table.slots[id.index()].arrival()?;
         if let Some(deadline_ns) = self.arrivals.get(arrival).deadline_ns {
             self.note_deadline(call, deadline_ns);
         }
@@ -139,7 +139,7 @@ impl Arrival {
     /// Applies the options of a call. Its deadline may pass while the request is still arriving.
     #[cold]
     #[inline(never)]
-    fn heed(&mut self, shared: &mut Shared, options: Options) {
+    fn apply_options(&mut self, shared: &mut Shared, options: Options) {
         self.deadline_ns = options.deadline_ns(shared.now_ns);
         shared.note_deadline(self.deadline_ns.and_then(NonZeroU64::new));
     }
@@ -147,15 +147,15 @@ impl Arrival {
 
 /// Copies a packet's part of a message. If it is the first part and options lead it, returns these.
 #[inline(always)]
-fn take_part(
+fn copy_part(
     packet: &RxPacket<'_>,
     message: &mut MessageBuffer,
     lead: usize,
     range: Range<usize>,
 ) -> Result<Option<Options>, PacketDrop> {
-    let leads = range.start == 0 && lead > 0;
-    let options = if leads { Some(options_of(packet)?) } else { None };
-    let skipped = if leads { lead } else { 0 };
+    let has_options = range.start == 0 && lead > 0;
+    let options = if has_options { Some(options_of(packet)?) } else { None };
+    let skipped = if has_options { lead } else { 0 };
     copy_data(packet, skipped, &mut message[range.start + skipped - lead..range.end - lead])?;
     Ok(options)
 }

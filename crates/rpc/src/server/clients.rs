@@ -13,7 +13,7 @@ use sinew_wire::SessionKey;
 
 /// Events of clients that came and left, if these are wanted.
 #[derive(Default)]
-pub(super) struct Visits {
+pub(super) struct ClientEvents {
     events: VecDeque<ClientEvent>,
     /// Number of events from which on those of clients that came and left unnoticed are dropped, so that sessions bound
     /// the number of events.
@@ -23,7 +23,7 @@ pub(super) struct Visits {
 }
 
 impl Servers {
-    /// Inserts a session that no packet finds before [`Self::open_back`]; returns its index and its key.
+    /// Inserts a session that no packet finds before [`Self::open_reverse`]; returns its index and its key.
     pub fn reserve(&mut self, shared: &mut Shared, session: ServerSession) -> (usize, SessionKey) {
         let index = self.put(shared, session);
         (index, self.table.hide(index))
@@ -31,7 +31,7 @@ impl Servers {
 
     /// Opens a [reserved](Self::reserve) session; `grant` fills in what its client grants. `session` is our own session
     /// with that client.
-    pub fn open_back(
+    pub fn open_reverse(
         &mut self,
         shared: &Shared,
         (index, key): (usize, SessionKey),
@@ -57,25 +57,25 @@ impl Servers {
     }
 
     /// Notes that a client came.
-    pub fn came(&mut self, shared: &Shared, index: usize) {
+    pub fn note_came(&mut self, shared: &Shared, index: usize) {
         if shared.config.client_events {
             let event = ClientEvent::Came(ClientId(self.table.entries[index].key.0));
-            self.tell(event);
+            self.push_client_event(event);
         }
     }
 
     /// Notes that a client leaves, whose session still exists. A client whose coming was not reported is not reported
     /// now.
-    pub fn leaves(&mut self, index: usize, cause: Cause) {
-        if self.cold[index].is_told {
+    pub fn note_left(&mut self, index: usize, cause: Cause) {
+        if self.cold[index].is_reported {
             let client = ClientId(self.table.entries[index].key.0);
-            self.tell(ClientEvent::Left { client, cause });
+            self.push_client_event(ClientEvent::Left { client, cause });
         }
     }
 
-    fn tell(&mut self, event: ClientEvent) {
+    fn push_client_event(&mut self, event: ClientEvent) {
         let table = &self.table;
-        let Visits { events, len_max, is_news } = &mut self.visits;
+        let ClientEvents { events, len_max, is_news } = &mut self.client_events;
         if events.len() >= *len_max {
             events.retain(|event| !matches!(event, ClientEvent::Came(client) if table.find(client.key()).is_none()));
             *len_max = 2 * events.len() + 64;
@@ -85,26 +85,26 @@ impl Servers {
     }
 
     /// Whether events wait, and some of them came or were taken since this was last asked.
-    pub fn is_client_news(&mut self) -> bool {
-        std::mem::take(&mut self.visits.is_news) && !self.visits.events.is_empty()
+    pub fn take_client_news(&mut self) -> bool {
+        std::mem::take(&mut self.client_events.is_news) && !self.client_events.events.is_empty()
     }
 
     /// Returns the next event of a client that came or left.
     pub fn poll_client_event(&mut self) -> Option<ClientEvent> {
         loop {
-            let event = self.visits.events.pop_front()?;
+            let event = self.client_events.events.pop_front()?;
             // The owner takes events, so those that still wait are worth a wake-up again.
-            self.visits.is_news = true;
+            self.client_events.is_news = true;
             let ClientEvent::Came(client) = event else { return Some(event) };
             if let Some(index) = self.table.find(client.key()) {
-                self.cold[index].is_told = true;
+                self.cold[index].is_reported = true;
                 return Some(event);
             }
         }
     }
 
     /// Number of events that wait to be taken.
-    pub fn client_events(&self) -> usize {
-        self.visits.events.len()
+    pub fn client_events_len(&self) -> usize {
+        self.client_events.events.len()
     }
 }

@@ -47,21 +47,21 @@ impl Servers {
         cold.guesses.misses += 1;
         // While there are many misses, every request is checked closely.
         cold.guesses.is_guarded |= cold.guesses.misses > MISSES_MAX;
-        self.settle(shared, index);
+        self.update_short_limits(shared, index);
     }
 
     /// Whether a request may be a successful guess.
-    pub(super) fn may_be_guessed(&mut self, shared: &Shared, index: usize, id: SlotId, call: CallName) -> bool {
+    pub(super) fn may_be_guess(&mut self, shared: &Shared, index: usize, id: SlotId, call: CallName) -> bool {
         let guesses = &mut self.cold[index].guesses;
         if !guesses.is_guarded {
             return false;
         }
         if shared.now_ns.saturating_sub(guesses.since_ns) >= 2 * SECOND_NS {
             guesses.is_guarded = false;
-            self.settle(shared, index);
+            self.update_short_limits(shared, index);
             return false;
         }
-        let last = self.table.slots[id.at()].number;
+        let last = self.table.slots[id.index()].number;
         let furthest = last + NUMBERS_AHEAD * self.table.slots_per_entry() as u64;
         last == 0 || !(last..=furthest).contains(&call.number)
     }

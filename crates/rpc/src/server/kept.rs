@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sinew_mem::atomic::{AtomicBool, Ordering};
 
 use super::Servers;
-use crate::answer::{ErrorCode, ServerCall};
+use crate::answer::{ErrorCode, ServerCallId};
 use crate::shared::Shared;
 use crate::table::SlotId;
 
@@ -34,8 +34,8 @@ impl Abandoned {
     }
 }
 
-struct Kept {
-    call: ServerCall,
+struct KeptCall {
+    call: ServerCallId,
     deadline_ns: Option<u64>,
     abandoned: Abandoned,
     /// Whether a slot names this place.
@@ -45,29 +45,29 @@ struct Kept {
 /// The calls that handlers keep, apart from their slots.
 #[derive(Default)]
 pub(super) struct KeptCalls {
-    places: Vec<Kept>,
+    calls: Vec<KeptCall>,
     free: Vec<KeptId>,
 }
 
 impl KeptCalls {
-    fn add(&mut self, call: ServerCall, deadline_ns: Option<u64>) -> (KeptId, Abandoned) {
+    fn add(&mut self, call: ServerCallId, deadline_ns: Option<u64>) -> (KeptId, Abandoned) {
         let Some(id) = self.free.pop() else {
             let abandoned = Abandoned::default();
-            self.places.push(Kept { call, deadline_ns, abandoned: abandoned.clone(), is_used: true });
-            return (KeptId(self.places.len() as u32 - 1), abandoned);
+            self.calls.push(KeptCall { call, deadline_ns, abandoned: abandoned.clone(), is_used: true });
+            return (KeptId(self.calls.len() as u32 - 1), abandoned);
         };
-        let place = &mut self.places[id.0 as usize];
+        let kept = &mut self.calls[id.0 as usize];
         // A handler may still hold the flag of the place's last call.
-        if !place.abandoned.is_free() {
-            place.abandoned = Abandoned::default();
+        if !kept.abandoned.is_free() {
+            kept.abandoned = Abandoned::default();
         }
-        place.abandoned.set(false);
-        (place.call, place.deadline_ns, place.is_used) = (call, deadline_ns, true);
-        (id, place.abandoned.clone())
+        kept.abandoned.set(false);
+        (kept.call, kept.deadline_ns, kept.is_used) = (call, deadline_ns, true);
+        (id, kept.abandoned.clone())
     }
 
     fn free(&mut self, id: KeptId) {
-        self.places[id.0 as usize].is_used = false;
+        self.calls[id.0 as usize].is_used = false;
         self.free.push(id);
     }
 }
@@ -77,19 +77,19 @@ impl Servers {
     pub(super) fn begin_keeping(
         &mut self,
         shared: &mut Shared,
-        (call, id): (ServerCall, SlotId),
+        (call, id): (ServerCallId, SlotId),
         deadline_ns: Option<u64>,
     ) -> Abandoned {
         let (kept, abandoned) = self.kept.add(call, deadline_ns);
         shared.note_deadline(deadline_ns.and_then(NonZeroU64::new));
-        self.table.slots[id.at()].set_kept(kept);
+        self.table.slots[id.index()].set_kept(kept);
         abandoned
     }
 
     /// Notes that a slot's call was answered, or that its handler did not get it.
     #[inline]
     pub(super) fn end_keeping(&mut self, id: SlotId) {
-        if let Some(kept) = self.table.slots[id.at()].take_kept() {
+        if let Some(kept) = self.table.slots[id.index()].take_kept() {
             self.kept.free(kept);
         }
     }
@@ -97,8 +97,8 @@ impl Servers {
     /// Notes that nobody waits for the answer to a slot's call: a handler that keeps it can see that.
     #[inline]
     pub(super) fn abandon(&mut self, id: SlotId) {
-        if let Some(kept) = self.table.slots[id.at()].take_kept() {
-            self.kept.places[kept.0 as usize].abandoned.set(true);
+        if let Some(kept) = self.table.slots[id.index()].take_kept() {
+            self.kept.calls[kept.0 as usize].abandoned.set(true);
             self.kept.free(kept);
         }
     }
@@ -106,17 +106,17 @@ impl Servers {
     /// Ends kept calls and arriving requests whose deadlines have passed; returns the next deadline.
     pub fn end_expired(&mut self, shared: &mut Shared) -> Option<u64> {
         let mut next_ns: Option<u64> = None;
-        for place in 0..self.arrivals.places() {
-            let Some((id, deadline_ns)) = self.arrivals.timed_in(place) else { continue };
+        for place in 0..self.arrivals.entries_len() {
+            let Some((id, deadline_ns)) = self.arrivals.deadline_of(place) else { continue };
             if deadline_ns > shared.now_ns {
                 next_ns = Some(next_ns.map_or(deadline_ns, |next_ns| next_ns.min(deadline_ns)));
                 continue;
             }
             shared.stats.requests_too_late += 1;
-            self.end_unanswered(shared, self.table.entry_of(id), id, ErrorCode::CameTooLate);
+            self.end_unanswered(shared, self.table.entry_of(id), id, ErrorCode::ExpiredOnArrival);
         }
-        for at in 0..self.kept.places.len() {
-            let Kept { call, deadline_ns: Some(deadline_ns), is_used: true, .. } = self.kept.places[at] else {
+        for at in 0..self.kept.calls.len() {
+            let KeptCall { call, deadline_ns: Some(deadline_ns), is_used: true, .. } = self.kept.calls[at] else {
                 continue;
             };
             if deadline_ns > shared.now_ns {
@@ -133,6 +133,6 @@ impl Servers {
 
     /// Number of calls that [`Self::end_expired`] checks.
     pub fn expiring(&self) -> usize {
-        self.kept.places.len() + self.arrivals.places()
+        self.kept.calls.len() + self.arrivals.entries_len()
     }
 }

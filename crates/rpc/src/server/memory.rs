@@ -22,7 +22,7 @@ use sinew_mem::{Arena, MessageBuffer};
 
 use super::state::{Phase, Response};
 use super::{Abandoned, Servers};
-use crate::answer::{ErrorCode, ServerCall};
+use crate::answer::{ErrorCode, ServerCallId};
 use crate::peers::Share;
 use crate::shared::Shared;
 use crate::table::SlotId;
@@ -41,26 +41,26 @@ impl Servers {
 
     /// Whether a session's peer may hold a message of `len` bytes more, if need be after its stalled ones were given
     /// up.
-    pub(super) fn may_hold(&mut self, shared: &mut Shared, index: usize, len: usize) -> bool {
+    pub(super) fn fits_share(&mut self, shared: &mut Shared, index: usize, len: usize) -> bool {
         let block_len = Arena::block_len(len, self.table.entries[index].data_per_packet as usize);
-        self.may_hold_block(shared, index, block_len)
+        self.block_fits_share(shared, index, block_len)
     }
 
-    /// As [`Self::may_hold`], for a block of the arena.
-    pub(super) fn may_hold_block(&mut self, shared: &mut Shared, index: usize, more: usize) -> bool {
+    /// As [`Self::fits_share`], for a block of the arena.
+    pub(super) fn block_fits_share(&mut self, shared: &mut Shared, index: usize, more: usize) -> bool {
         let peer_index = self.table.entries[index].peer_index;
         let share = shared.memory_share();
-        let fits = |shared: &Shared| shared.peers.get(peer_index).holds().saturating_add(more) <= share;
+        let fits = |shared: &Shared| shared.peers.get(peer_index).bytes_held().saturating_add(more) <= share;
         fits(shared) || more <= share && self.give_up_stalled(shared, more, Some(peer_index)) && fits(shared)
     }
 
     /// Charges a call's peer for the block in which a handler keeps its request. `None` if the peer's share is used up,
     /// or nobody waits for the call: since the handler's burst began, another call may have taken its slot, whose state
     /// must stay.
-    pub fn keep(
+    pub fn keep_request(
         &mut self,
         shared: &mut Shared,
-        call: ServerCall,
+        call: ServerCallId,
         deadline_ns: Option<u64>,
         block_len: usize,
     ) -> Option<(Share, Abandoned)> {
@@ -68,7 +68,7 @@ impl Servers {
         // Until now a long request was charged to its slot.
         self.charge(shared, index, id);
         let peer_index = self.table.entries[index].peer_index;
-        if !self.may_hold_block(shared, index, block_len) {
+        if !self.block_fits_share(shared, index, block_len) {
             return None;
         }
         let share = shared.peers.get_mut(peer_index).keep(block_len);
@@ -76,15 +76,15 @@ impl Servers {
     }
 
     /// Number of requests of a call's peer that wait to be polled; `None` if the peer has gone.
-    pub fn requests_waiting(&self, shared: &Shared, call: ServerCall) -> Option<u64> {
+    pub fn requests_waiting(&self, shared: &Shared, call: ServerCallId) -> Option<u64> {
         let peer_index = self.table.entries[self.table.find(call.key)?].peer_index;
         Some(shared.peers.get(peer_index).requests_waiting() as u64)
     }
 
     /// Charges a slot's peer for what the slot holds now.
     pub(super) fn charge(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
-        let slot = &mut self.table.slots[id.at()];
-        let held = slot.response.held() + slot.arrival().map_or(0, |arrival| self.arrivals.get(arrival).held());
+        let slot = &mut self.table.slots[id.index()];
+        let held = slot.response.len_held() + slot.arrival().map_or(0, |arrival| self.arrivals.get(arrival).len_held());
         let charged = slot.charged();
         if held != charged {
             let peer = shared.peers.get_mut(self.table.entries[index].peer_index);
@@ -94,8 +94,8 @@ impl Servers {
     }
 
     /// Frees what a slot's last call holds, since its client has a new call for the slot.
-    pub(super) fn let_go(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
-        let slot = &mut self.table.slots[id.at()];
+    pub(super) fn free_last_call(&mut self, shared: &mut Shared, index: usize, id: SlotId) {
+        let slot = &mut self.table.slots[id.index()];
         if matches!(slot.response, Response::Long(_)) {
             slot.response = Response::None;
         }
@@ -106,80 +106,80 @@ impl Servers {
     /// Gives up requests that arrive too slowly or not at all, and long responses that nobody fetches. If that is not
     /// enough, also gives up the buffers of short responses that were sent long ago: a client must not keep the memory
     /// of others for as long as it lives. A client that continues such a call gets an error. Returns whether any memory
-    /// was freed. With `of`, only what that peer holds is given up.
+    /// was freed. With `peer`, only what it holds is given up.
     #[cold]
-    fn give_up_stalled(&mut self, shared: &mut Shared, len: usize, of: Option<u32>) -> bool {
-        let next_ns = of.map_or(self.next_give_up_ns, |peer| shared.peers.get(peer).next_give_up_ns);
+    fn give_up_stalled(&mut self, shared: &mut Shared, len: usize, peer: Option<u32>) -> bool {
+        let next_ns = peer.map_or(self.next_give_up_ns, |peer| shared.peers.get(peer).next_give_up_ns);
         if shared.now_ns < next_ns {
             return false;
         }
         // More than is needed now, so that the next calls need not search again.
-        let enough = len.saturating_mul(2).max(shared.arena.capacity() / 16);
-        let mut freed = self.give_up(shared, enough, false, of);
-        if freed < enough {
-            freed += self.give_up(shared, enough - freed, true, of);
+        let len_wanted = len.saturating_mul(2).max(shared.arena.capacity() / 16);
+        let mut freed = self.give_up(shared, len_wanted, false, peer);
+        if freed < len_wanted {
+            freed += self.give_up(shared, len_wanted - freed, true, peer);
         }
         if freed == 0 {
             let next_ns = shared.now_ns + shared.config.stalled_request_ns / 10;
-            *of.map_or(&mut self.next_give_up_ns, |peer| &mut shared.peers.get_mut(peer).next_give_up_ns) = next_ns;
+            *peer.map_or(&mut self.next_give_up_ns, |peer| &mut shared.peers.get_mut(peer).next_give_up_ns) = next_ns;
         }
         freed > 0
     }
 
-    /// Gives up what is stalled until `enough` bytes are free: short responses, or everything else. Returns the number
-    /// of bytes freed.
-    fn give_up(&mut self, shared: &mut Shared, enough: usize, short: bool, of: Option<u32>) -> usize {
+    /// Gives up what is stalled until `len_wanted` bytes are free: short responses, or everything else. Returns the
+    /// number of bytes freed.
+    fn give_up(&mut self, shared: &mut Shared, len_wanted: usize, short_responses: bool, peer: Option<u32>) -> usize {
         let mut freed = 0;
         for index in 0..self.table.entries.len() {
             // Few of the sessions are this peer's: the slots of the others need not be read.
-            if of.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
+            if peer.is_some_and(|peer| self.table.entries[index].peer_index != peer) {
                 continue;
             }
             for id in self.table.slots_of(index) {
-                if freed >= enough {
+                if freed >= len_wanted {
                     return freed;
                 }
-                freed += self.give_up_slot(shared, index, id, short);
+                freed += self.give_up_slot(shared, index, id, short_responses);
             }
         }
         freed
     }
 
-    /// Gives up what a slot holds if that is stalled, and if it is a short response (`short`) or anything else (not
-    /// `short`). Returns the number of bytes freed.
-    fn give_up_slot(&mut self, shared: &mut Shared, index: usize, id: SlotId, short: bool) -> usize {
-        let slot = &self.table.slots[id.at()];
+    /// Gives up what a slot holds if that is stalled, and if it is a short response (`short_responses`) or anything
+    /// else (not `short_responses`). Returns the number of bytes freed.
+    fn give_up_slot(&mut self, shared: &mut Shared, index: usize, id: SlotId, short_responses: bool) -> usize {
+        let slot = &self.table.slots[id.index()];
         let charged = slot.charged();
         if charged == 0 {
             return 0;
         }
         let is_stalled = shared.now_ns.saturating_sub(slot.progress_ns) >= shared.config.stalled_request_ns;
         let code = match (slot.phase, &slot.response) {
-            (Phase::Receiving, _) if !short && (is_stalled || self.is_slow(shared, index, id)) => {
+            (Phase::Receiving, _) if !short_responses && (is_stalled || self.is_slow(shared, index, id)) => {
                 shared.stats.requests_given_up += 1;
                 self.end_arrival(id);
                 ErrorCode::Busy
             }
-            (Phase::Answered, Response::Long(_)) if !short && is_stalled => {
+            (Phase::Answered, Response::Long(_)) if !short_responses && is_stalled => {
                 shared.stats.responses_given_up += 1;
                 ErrorCode::NoMemory
             }
-            (Phase::Answered, Response::Short(_)) if short && is_stalled => {
+            (Phase::Answered, Response::Short(_)) if short_responses && is_stalled => {
                 shared.stats.responses_given_up += 1;
                 ErrorCode::NoMemory
             }
             _ => return 0,
         };
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         slot.response = Response::Error(code);
         slot.phase = Phase::Answered;
         self.charge(shared, index, id);
-        charged - self.table.slots[id.at()].charged()
+        charged - self.table.slots[id.index()].charged()
     }
 
     /// Whether a request arrives more slowly than the configured rate.
     fn is_slow(&self, shared: &Shared, index: usize, id: SlotId) -> bool {
-        let Some(arrival) = self.table.slots[id.at()].arrival() else { return false };
+        let Some(arrival) = self.table.slots[id.index()].arrival() else { return false };
         let arrival = self.arrivals.get(arrival);
         let age_ns = shared.now_ns.saturating_sub(arrival.begun_ns);
         let due = u128::from(age_ns) * u128::from(shared.config.request_rate_min_bytes_per_s) / 1_000_000_000;

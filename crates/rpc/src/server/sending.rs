@@ -14,7 +14,7 @@ use super::state::{Phase, Response};
 use crate::congestion::NOTICE_INTERVAL_NS;
 use crate::shared::Shared;
 use crate::stats::PacketDrop;
-use crate::table::{Place, SlotId};
+use crate::table::{SlotId, SlotRef};
 use crate::transmit::{TxItem, TxKind};
 
 impl Servers {
@@ -28,12 +28,12 @@ impl Servers {
         count: u16,
         is_copy: bool,
     ) {
-        let number_low = self.table.slots[slot.at()].number as u32;
+        let number_low = self.table.slots[slot.index()].number as u32;
         shared.transmit.push(TxItem { slot, number_low, first, count, kind, is_copy });
     }
 
     /// Takes `count` packets out of what a session may be sent in this turn in addition to first answers.
-    pub(super) fn take_room(&mut self, index: usize, count: u16) -> Result<(), PacketDrop> {
+    pub(super) fn reserve_repeats(&mut self, index: usize, count: u16) -> Result<(), PacketDrop> {
         let session = &mut self.table.entries[index];
         if u32::from(session.repeats_queued) + u32::from(count) > u32::from(session.credits) {
             return Err(PacketDrop::OverCredit);
@@ -65,11 +65,11 @@ impl Servers {
         kind: TxKind,
         is_copy: bool,
     ) -> Result<(), PacketDrop> {
-        if self.table.slots[id.at()].repeat_queued {
+        if self.table.slots[id.index()].repeat_queued {
             return Ok(());
         }
-        self.take_room(index, 1)?;
-        self.table.slots[id.at()].repeat_queued = true;
+        self.reserve_repeats(index, 1)?;
+        self.table.slots[id.index()].repeat_queued = true;
         shared.stats.in_progress_answers += u64::from(kind == TxKind::InProgress);
         self.queue(shared, kind, id, 0, 1, is_copy);
         Ok(())
@@ -82,7 +82,7 @@ impl Servers {
         id: SlotId,
         is_copy: bool,
     ) -> Result<(), PacketDrop> {
-        let kind = match self.table.slots[id.at()].response {
+        let kind = match self.table.slots[id.index()].response {
             Response::Error(_) => TxKind::CallError,
             _ => TxKind::Response,
         };
@@ -97,8 +97,8 @@ impl Servers {
         id: SlotId,
         is_copy: bool,
     ) -> Result<(), PacketDrop> {
-        if !self.table.slots[id.at()].credit_queued {
-            self.take_room(index, 1)?;
+        if !self.table.slots[id.index()].credit_queued {
+            self.reserve_repeats(index, 1)?;
             self.queue_credit_return(shared, id, false, is_copy);
         }
         Ok(())
@@ -108,17 +108,17 @@ impl Servers {
     /// not, the client lost our last report, and gets a cumulative one.
     #[inline(always)]
     pub(super) fn queue_credit_return(&mut self, shared: &mut Shared, id: SlotId, is_first: bool, is_copy: bool) {
-        if !(self.table.slots[id.at()].credit_queued && shared.config.tuning.cumulative_credits) {
+        if !(self.table.slots[id.index()].credit_queued && shared.config.tuning.cumulative_credits) {
             self.queue_one_credit_return(shared, id, is_first, is_copy);
         }
     }
 
     #[inline(never)]
     fn queue_one_credit_return(&mut self, shared: &mut Shared, id: SlotId, is_first: bool, is_copy: bool) {
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         let is_cumulative = shared.config.tuning.cumulative_credits;
         slot.credit_queued = is_cumulative;
-        let taken = slot.taken(&self.arrivals);
+        let taken = slot.returnable_credits(&self.arrivals);
         let is_alone = is_first && !is_cumulative && !shared.config.recovery.keeps_ahead();
         let kind = if is_alone { TxKind::CreditAlone } else { TxKind::CreditReturn };
         self.queue(shared, kind, id, taken, 1, is_copy);
@@ -126,7 +126,7 @@ impl Servers {
 
     /// Tells a client that a packet of its session met a long queue, unless it was told just now.
     pub fn queue_congestion_notice(&mut self, shared: &mut Shared, call: CallName, packet: &RxPacket<'_>) {
-        let Ok(index) = self.table.checked(call.session, packet.from) else { return };
+        let Ok(index) = self.table.find_from(call.session, packet.from) else { return };
         let noticed_ns = &mut self.cold[index].noticed_ns;
         if *noticed_ns > 0 && shared.now_ns.saturating_sub(*noticed_ns) < NOTICE_INTERVAL_NS {
             return;
@@ -144,11 +144,11 @@ impl Servers {
         (first, count): (u16, u32),
         packet: &RxPacket<'_>,
     ) -> Result<(), PacketDrop> {
-        let index = self.table.checked(call.session, packet.from)?;
+        let index = self.table.find_from(call.session, packet.from)?;
         let session = &self.table.entries[index];
-        shared.peers.heard(session.peer_index, shared.now_ns);
+        shared.peers.note_heard(session.peer_index, shared.now_ns);
         let id = self.table.slot_of(index, call.number);
-        let slot = &mut self.table.slots[id.at()];
+        let slot = &mut self.table.slots[id.index()];
         if call.number != slot.number {
             return Err(PacketDrop::Stale);
         }
@@ -165,22 +165,22 @@ impl Servers {
             return Err(PacketDrop::WrongPhase);
         }
         slot.progress_ns = shared.now_ns;
-        let mut any = false;
-        for (first, end) in slot.not_asked_yet(first.into(), end) {
+        let mut has_new = false;
+        for (first, end) in slot.not_requested_yet(first.into(), end) {
             if first < end {
-                self.take_room(index, (end - first) as u16)?;
-                self.table.slots[id.at()].ask(first, end);
+                self.reserve_repeats(index, (end - first) as u16)?;
+                self.table.slots[id.index()].note_requested(first, end);
                 self.queue(shared, TxKind::Response, id, first as u16, (end - first) as u16, call.is_copy);
-                any = true;
+                has_new = true;
             }
         }
         // If there are none, all of them are about to leave.
-        if any { Ok(()) } else { Err(PacketDrop::Stale) }
+        if has_new { Ok(()) } else { Err(PacketDrop::Stale) }
     }
 
     #[inline(always)]
     pub fn send_responses(&mut self, shared: &Shared, item: TxItem, tx: &mut impl PacketTx) {
-        let Some(Place { entry: session, slot }) = self.table.at(item.slot) else { return };
+        let Some(SlotRef { entry: session, slot }) = self.table.slot_ref(item.slot) else { return };
         if slot.number as u32 != item.number_low || slot.phase != Phase::Answered {
             return;
         }
@@ -199,8 +199,8 @@ impl Servers {
     #[inline(never)]
     fn send_long_response(&mut self, shared: &Shared, item: TxItem, tx: &mut impl PacketTx) {
         let session = &self.table.entries[self.table.entry_of(item.slot)];
-        let slot = &mut self.table.slots[item.slot.at()];
-        slot.asked_first = 0;
+        let slot = &mut self.table.slots[item.slot.index()];
+        slot.requested_first = 0;
         let Response::Long(buffer) = &slot.response else { return };
         let name = CallName { session: session.remote_key, number: slot.number, is_copy: item.is_copy };
         for packet in item.numbers() {
@@ -219,10 +219,10 @@ impl Servers {
 
     /// Sends a packet without data: a credit return, `in progress`, a notice, or an error.
     #[inline(never)]
-    pub fn send_note(&mut self, shared: &Shared, item: TxItem, tx: &mut impl PacketTx) {
+    pub fn send_control(&mut self, shared: &Shared, item: TxItem, tx: &mut impl PacketTx) {
         let is_cumulative = shared.config.tuning.cumulative_credits;
         let session = &self.table.entries[self.table.entry_of(item.slot)];
-        let slot = &mut self.table.slots[item.slot.at()];
+        let slot = &mut self.table.slots[item.slot.index()];
         if slot.number as u32 != item.number_low {
             return;
         }
@@ -230,7 +230,7 @@ impl Servers {
         let meaning = match item.kind {
             TxKind::CreditReturn | TxKind::CreditAlone if slot.request_packets > 1 => {
                 slot.credit_queued = false;
-                let so_far = slot.taken(&self.arrivals);
+                let so_far = slot.returnable_credits(&self.arrivals);
                 let taken = if is_cumulative { so_far } else { item.first };
                 let mut ahead = 0;
                 if let Some(arrival) = slot.arrival() {

@@ -33,7 +33,7 @@ pub(super) enum Response {
 
 impl Response {
     /// Bytes of the arena that it holds.
-    pub fn held(&self) -> usize {
+    pub fn len_held(&self) -> usize {
         match self {
             Self::Short(buffer) => buffer.block_len(),
             Self::Long(buffer) => buffer.block_len(),
@@ -80,9 +80,9 @@ pub(crate) struct ServerSlot {
     /// Further state of its call: of a long request while its packets arrive, or of a call that its handler keeps.
     pooled: Option<PoolId>,
     /// The first of the response packets that were asked for since the last burst was sent; 0 if none were.
-    pub(super) asked_first: u16,
+    pub(super) requested_first: u16,
     /// The last of them.
-    asked_last: u16,
+    requested_last: u16,
 }
 const _: () = assert!(size_of::<ServerSlot>() == 64);
 
@@ -101,7 +101,7 @@ pub(super) struct ArrivalId(NonZeroU32);
 
 impl ArrivalId {
     #[inline(always)]
-    fn at(self) -> usize {
+    fn index(self) -> usize {
         self.0.get() as usize - 1
     }
 }
@@ -129,7 +129,7 @@ impl Arrival {
     }
 
     /// Bytes of the arena that it holds.
-    pub fn held(&self) -> usize {
+    pub fn len_held(&self) -> usize {
         self.message.as_ref().map_or(0, MessageBuffer::block_len)
     }
 }
@@ -137,45 +137,45 @@ impl Arrival {
 /// Arriving requests of several packets, apart from the slots: few slots have one at a time.
 #[derive(Default)]
 pub(super) struct Arrivals {
-    places: Vec<Arrival>,
+    entries: Vec<Arrival>,
     free: Vec<ArrivalId>,
 }
 
 impl Arrivals {
     pub fn begin(&mut self, arrival: Arrival) -> ArrivalId {
         if let Some(id) = self.free.pop() {
-            self.places[id.at()] = arrival;
+            self.entries[id.index()] = arrival;
             return id;
         }
-        self.places.push(arrival);
-        ArrivalId(NonZeroU32::new(self.places.len() as u32).expect("at least one place"))
+        self.entries.push(arrival);
+        ArrivalId(NonZeroU32::new(self.entries.len() as u32).expect("at least one place"))
     }
 
     /// Frees a place, and returns the request as far as it has arrived.
     pub fn end(&mut self, id: ArrivalId) -> Option<MessageBuffer> {
         self.free.push(id);
-        self.places[id.at()].message.take()
+        self.entries[id.index()].message.take()
     }
 
     /// Number of places, free or taken.
-    pub fn places(&self) -> usize {
-        self.places.len()
+    pub fn entries_len(&self) -> usize {
+        self.entries.len()
     }
 
     /// The slot and the deadline of the request in a place, if it has a deadline.
-    pub fn timed_in(&self, place: usize) -> Option<(SlotId, u64)> {
-        let arrival = &self.places[place];
+    pub fn deadline_of(&self, place: usize) -> Option<(SlotId, u64)> {
+        let arrival = &self.entries[place];
         arrival.deadline_ns.filter(|_| arrival.message.is_some()).map(|deadline_ns| (arrival.slot, deadline_ns))
     }
 
     #[inline(always)]
     pub fn get(&self, id: ArrivalId) -> &Arrival {
-        &self.places[id.at()]
+        &self.entries[id.index()]
     }
 
     #[inline(always)]
     pub fn get_mut(&mut self, id: ArrivalId) -> &mut Arrival {
-        &mut self.places[id.at()]
+        &mut self.entries[id.index()]
     }
 }
 
@@ -230,14 +230,14 @@ impl ServerSlot {
 
     /// Notes that the request is complete.
     #[inline(always)]
-    pub(super) fn run(&mut self, now_ns: u64) {
+    pub(super) fn note_complete(&mut self, now_ns: u64) {
         self.phase = Phase::Running;
         self.arrived_ns = now_ns;
     }
 
     /// Packets whose credits can be returned: those before the first missing one, without the request's last, whose
     /// credit the response returns.
-    pub(super) fn taken(&self, arrivals: &Arrivals) -> u16 {
+    pub(super) fn returnable_credits(&self, arrivals: &Arrivals) -> u16 {
         let received = self.arrival().map_or(self.request_packets, |arrival| arrivals.get(arrival).received);
         received.min(self.request_packets - 1) as u16
     }
@@ -253,29 +253,29 @@ impl ServerSlot {
 
     /// Splits the response packets from `first` up to `end`: returns those before and those after the range that was
     /// asked for in this turn.
-    pub(super) fn not_asked_yet(&self, first: u32, end: u32) -> [(u32, u32); 2] {
-        let Some((asked, asked_end)) = self.asked() else { return [(first, end), (0, 0)] };
-        if end <= asked || first >= asked_end {
+    pub(super) fn not_requested_yet(&self, first: u32, end: u32) -> [(u32, u32); 2] {
+        let Some((requested, asked_end)) = self.requested_range() else { return [(first, end), (0, 0)] };
+        if end <= requested || first >= asked_end {
             return [(first, end), (0, 0)];
         }
-        [(first, asked), (asked_end, end)]
+        [(first, requested), (asked_end, end)]
     }
 
     /// Notes that these packets were asked for. Of ranges that do not touch, only the last is remembered.
-    pub(super) fn ask(&mut self, mut first: u32, mut end: u32) {
-        if let Some((asked, asked_end)) = self.asked()
+    pub(super) fn note_requested(&mut self, mut first: u32, mut end: u32) {
+        if let Some((requested, asked_end)) = self.requested_range()
             && first <= asked_end
-            && end >= asked
+            && end >= requested
         {
-            (first, end) = (first.min(asked), end.max(asked_end));
+            (first, end) = (first.min(requested), end.max(asked_end));
         }
-        (self.asked_first, self.asked_last) = (first as u16, (end - 1) as u16);
+        (self.requested_first, self.requested_last) = (first as u16, (end - 1) as u16);
     }
 
     /// The range of response packets that were asked for in this turn.
-    fn asked(&self) -> Option<(u32, u32)> {
+    fn requested_range(&self) -> Option<(u32, u32)> {
         // The first packet of a response is never asked for: it comes by itself.
-        (self.asked_first > 0).then_some((self.asked_first.into(), u32::from(self.asked_last) + 1))
+        (self.requested_first > 0).then_some((self.requested_first.into(), u32::from(self.requested_last) + 1))
     }
 }
 
@@ -299,7 +299,7 @@ pub(crate) struct ServerSession {
     /// Whether the client has used the session or confirmed it.
     pub confirmed: bool,
     /// Whether it belongs to a session of ours, whose server calls us over it.
-    pub is_back: bool,
+    pub is_reverse: bool,
 }
 const _: () = assert!(size_of::<ServerSession>() == 64);
 
@@ -335,7 +335,7 @@ pub(crate) struct ServerCold {
     /// Retransmissions of overtaken requests since one was last answered.
     pub overtaken: u8,
     /// Whether the client's coming was reported.
-    pub is_told: bool,
+    pub is_reported: bool,
     /// The session over which we call the client.
     pub session: Option<SessionId>,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sinew_fabric::Peer;
-use sinew_wire::management::{ending, read_ending};
+use sinew_wire::management::{read_session_end, session_end};
 use sinew_wire::{Header, Kind};
 
 use super::Sessions;
@@ -31,7 +31,7 @@ impl Sessions {
                 core.clients.close(index);
                 core.clients.end_calls(&mut core.shared, id, Cause::Disconnected);
                 core.clients.cold(index).ending_since_ns = core.shared.now_ns;
-                self.attention.push(id);
+                self.in_transition.push(id);
                 Self::send_disconnect(core, index);
             }
         }
@@ -43,12 +43,12 @@ impl Sessions {
     pub fn dismiss(&mut self, core: &mut Core, client: ClientId) -> bool {
         let Some(index) = core.servers.table.find(client.key()) else { return false };
         let session = &core.servers.table.entries[index];
-        if session.is_back {
+        if session.is_reverse {
             return false;
         }
         let (peer, keys) = (session.peer, (session.key, session.remote_key));
         self.reset(core, index, Cause::Disconnected);
-        self.remember(core, Kind::Reset, peer, keys);
+        self.remember_farewell(core, Kind::Reset, peer, keys);
         true
     }
 
@@ -56,12 +56,12 @@ impl Sessions {
         let now_ns = core.shared.now_ns;
         core.clients.cold(index).last_try_ns = now_ns;
         let session = &core.clients.table.entries[index];
-        let packet = ending(Kind::Disconnect, session.remote_key, session.id().key());
+        let packet = session_end(Kind::Disconnect, session.remote_key, session.id().key());
         core.shared.send(session.peer, packet);
     }
 
     pub(super) fn remove_client(core: &mut Core, index: usize) {
-        Self::remove_back(core, index);
+        Self::remove_reverse(core, index);
         let session = &core.clients.table.entries[index];
         let (peer_index, credits) = (session.peer_index, session.credits_max);
         core.clients.remove(index);
@@ -72,13 +72,13 @@ impl Sessions {
     pub(super) fn end_client(core: &mut Core, index: usize, event: SessionEvent) {
         let lane = core.clients.cold(index).lane;
         Self::remove_client(core, index);
-        core.clients.lanes.tell(lane, event);
+        core.clients.lanes.push_event(lane, event);
     }
 
     /// Removes a client's session.
     pub(super) fn remove_server(&mut self, core: &mut Core, index: usize, cause: Cause) {
-        core.servers.leaves(index, cause);
-        Self::end_call_back(core, index, cause);
+        core.servers.note_left(index, cause);
+        Self::end_reverse_client(core, index, cause);
         let session = &core.servers.table.entries[index];
         let (peer_index, credits) = (session.peer_index, session.credits);
         self.granted.remove(&(session.peer, session.remote_key.0));
@@ -120,13 +120,13 @@ impl Sessions {
 
     /// Our clients' sessions, except those over which our servers call us: these end with our sessions.
     fn own_servers(core: &Core) -> impl Iterator<Item = usize> + '_ {
-        core.servers.table.occupied().filter(|&index| !core.servers.table.entries[index].is_back)
+        core.servers.table.occupied().filter(|&index| !core.servers.table.entries[index].is_reverse)
     }
 
     /// Ends a session that a client has with us, and tells the client.
     pub(super) fn reset(&mut self, core: &mut Core, index: usize, cause: Cause) {
         let session = &core.servers.table.entries[index];
-        let packet = ending(Kind::Reset, session.remote_key, session.key);
+        let packet = session_end(Kind::Reset, session.remote_key, session.key);
         core.shared.send(session.peer, packet);
         self.remove_server(core, index, cause);
     }
@@ -186,25 +186,27 @@ impl Sessions {
         body: &[u8],
         from: Peer,
     ) -> Result<(), PacketDrop> {
-        let theirs = read_ending(body).ok_or(PacketDrop::Malformed)?;
+        let theirs = read_session_end(body).ok_or(PacketDrop::Malformed)?;
         match header.kind {
             Kind::Confirm | Kind::Disconnect => {
-                let index = match core.servers.table.checked(header.session, from) {
-                    Ok(index) if core.servers.table.entries[index].is_back => return Err(PacketDrop::UnknownSession),
+                let index = match core.servers.table.find_from(header.session, from) {
+                    Ok(index) if core.servers.table.entries[index].is_reverse => {
+                        return Err(PacketDrop::UnknownSession);
+                    }
                     Ok(index) if core.servers.table.entries[index].remote_key == theirs => index,
                     Ok(_) => return Err(PacketDrop::UnknownSession),
                     Err(reason) => {
                         if header.kind == Kind::Disconnect {
                             // The session is gone already: our answer was lost.
-                            core.shared.send(from, ending(Kind::Disconnected, theirs, header.session));
+                            core.shared.send(from, session_end(Kind::Disconnected, theirs, header.session));
                         }
                         return Err(reason);
                     }
                 };
-                core.shared.peers.heard(core.servers.table.entries[index].peer_index, core.shared.now_ns);
+                core.shared.peers.note_heard(core.servers.table.entries[index].peer_index, core.shared.now_ns);
                 core.servers.confirm(&core.shared, index);
                 if header.kind == Kind::Disconnect {
-                    core.shared.send(from, ending(Kind::Disconnected, theirs, header.session));
+                    core.shared.send(from, session_end(Kind::Disconnected, theirs, header.session));
                     self.remove_server(core, index, Cause::PeerClosed);
                 }
                 Ok(())

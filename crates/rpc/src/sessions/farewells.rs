@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use sinew_fabric::Peer;
-use sinew_wire::management::ending;
+use sinew_wire::management::session_end;
 use sinew_wire::{Header, Kind, SessionKey};
 
 use super::Sessions;
@@ -19,9 +19,9 @@ use crate::stats::PacketDrop;
 
 /// Number of farewells that are remembered; beyond that, the oldest are dropped. A peer that is dismissed by the
 /// thousand and confirms nothing is hostile.
-const REMEMBERED_MAX: usize = 1024;
+const FAREWELLS_MAX: usize = 1024;
 /// Number of farewells that are repeated in one check, in turn.
-const TOLD_AT_ONCE: usize = 8;
+const REPEATS_PER_TURN: usize = 8;
 
 /// A session that ended here, and the packet that says so.
 pub(super) struct Farewell {
@@ -31,20 +31,26 @@ pub(super) struct Farewell {
     ours: SessionKey,
     theirs: SessionKey,
     since_ns: u64,
-    told_ns: u64,
+    last_sent_ns: u64,
 }
 
 impl Sessions {
     /// Remembers a session that was removed, and whose other side was told so at least once.
-    pub(super) fn remember(&mut self, core: &Core, kind: Kind, to: Peer, (ours, theirs): (SessionKey, SessionKey)) {
+    pub(super) fn remember_farewell(
+        &mut self,
+        core: &Core,
+        kind: Kind,
+        to: Peer,
+        (ours, theirs): (SessionKey, SessionKey),
+    ) {
         if core.shared.peers.index_of(to).is_none() {
             return;
         }
-        if self.farewells.len() >= REMEMBERED_MAX {
+        if self.farewells.len() >= FAREWELLS_MAX {
             self.farewells.pop_front();
         }
         let now_ns = core.shared.now_ns;
-        self.farewells.push_back(Farewell { kind, to, ours, theirs, since_ns: now_ns, told_ns: now_ns });
+        self.farewells.push_back(Farewell { kind, to, ours, theirs, since_ns: now_ns, last_sent_ns: now_ns });
         self.note_due(now_ns.saturating_add(core.shared.config.connect_retry_ns));
     }
 
@@ -54,29 +60,32 @@ impl Sessions {
         let shared = &mut core.shared;
         let (now_ns, retry_ns) = (shared.now_ns, shared.config.connect_retry_ns);
         let patience_ns = shared.config.peer_timeout_ns.saturating_mul(2);
-        let mut told = VecDeque::new();
-        self.farewells.retain(|it| {
-            if now_ns.saturating_sub(it.since_ns) >= patience_ns || shared.peers.index_of(it.to).is_none() {
+        let mut repeated = VecDeque::new();
+        self.farewells.retain(|farewell| {
+            if now_ns.saturating_sub(farewell.since_ns) >= patience_ns || shared.peers.index_of(farewell.to).is_none() {
                 return false;
             }
-            if told.len() == TOLD_AT_ONCE || now_ns.saturating_sub(it.told_ns) < retry_ns {
+            if repeated.len() == REPEATS_PER_TURN || now_ns.saturating_sub(farewell.last_sent_ns) < retry_ns {
                 return true;
             }
-            shared.send(it.to, ending(it.kind, it.theirs, it.ours));
-            told.push_back(Farewell { told_ns: now_ns, ..*it });
+            shared.send(farewell.to, session_end(farewell.kind, farewell.theirs, farewell.ours));
+            repeated.push_back(Farewell { last_sent_ns: now_ns, ..*farewell });
             false
         });
         // The next check begins with the others.
-        self.farewells.append(&mut told);
-        if let Some(told_ns) = self.farewells.iter().map(|it| it.told_ns).min() {
-            self.note_due(told_ns.saturating_add(retry_ns));
+        self.farewells.append(&mut repeated);
+        if let Some(last_sent_ns) = self.farewells.iter().map(|farewell| farewell.last_sent_ns).min() {
+            self.note_due(last_sent_ns.saturating_add(retry_ns));
         }
     }
 
     /// Notes that the other side knows that a session is over. Returns whether it was being told so.
     pub(super) fn confirm_farewell(&mut self, from: Peer, ours: SessionKey, theirs: SessionKey) -> bool {
-        let place = self.farewells.iter().position(|it| (it.to, it.ours, it.theirs) == (from, ours, theirs));
-        place.is_some_and(|place| self.farewells.remove(place).is_some())
+        let index = self
+            .farewells
+            .iter()
+            .position(|farewell| (farewell.to, farewell.ours, farewell.theirs) == (from, ours, theirs));
+        index.is_some_and(|index| self.farewells.remove(index).is_some())
     }
 
     /// Handles a server's notice that it ended a session of ours, which it calls `theirs`. The notice is confirmed even
@@ -101,7 +110,7 @@ impl Sessions {
         };
         // A server with which we have no other session does not wait for the confirmation.
         if core.shared.peers.index_of(from).is_some() {
-            core.shared.send(from, ending(Kind::Disconnected, theirs, header.session));
+            core.shared.send(from, session_end(Kind::Disconnected, theirs, header.session));
         }
         result
     }

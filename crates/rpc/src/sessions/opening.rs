@@ -4,12 +4,12 @@ use std::hash::Hasher;
 use std::sync::Arc;
 
 use sinew_fabric::Peer;
-use sinew_wire::management::{Accept, CallBack, Challenge, Connect, Cookie, Features, Offer, Refusal, ending};
+use sinew_wire::management::{Accept, Challenge, Connect, Cookie, Features, Offer, Refusal, ReverseOffer, session_end};
 use sinew_wire::{HEADER_LEN, Header, Kind, VERSION};
 
 use super::Sessions;
-use super::back::split;
-use crate::client::{Back, ClientState, Opening};
+use super::reverse::split;
+use crate::client::{ClientState, Opening, ReverseSession};
 use crate::core::Core;
 use crate::error::{Cause, ConnectError};
 use crate::events::SessionEvent;
@@ -36,14 +36,14 @@ fn available_packets(shared: &Shared, peer_index: Option<u32>) -> u64 {
 
 /// Returns the credits that a requested session can have, and those of the other direction if it is asked for; or the
 /// reason for refusing it.
-fn grant(core: &Core, from: Peer, connect: &Connect) -> Result<(u16, u16), Refusal> {
+fn grant_credits(core: &Core, from: Peer, connect: &Connect) -> Result<(u16, u16), Refusal> {
     let shared = &core.shared;
     let limit = shared.config.credits;
     let offered = connect.offer.credits.min(limit);
-    let back = connect.call_back.map_or(0, |back| back.credits.min(limit));
-    let asks_sessions = 1 + u64::from(back > 0);
+    let back = connect.reverse_offer.map_or(0, |back| back.credits.min(limit));
+    let sessions_needed = 1 + u64::from(back > 0);
     let sessions_max = shared.config.sessions_max as u64;
-    if core.sessions() as u64 + asks_sessions > sessions_max {
+    if core.sessions() as u64 + sessions_needed > sessions_max {
         return Err(Refusal::Sessions { limit: sessions_max });
     }
     let peer = shared.peers.index_of(from);
@@ -52,7 +52,7 @@ fn grant(core: &Core, from: Peer, connect: &Connect) -> Result<(u16, u16), Refus
         (u64::from(entry.granted_sessions), entry.granted_packets)
     });
     let share = shared.share_of(sessions_max);
-    if sessions + asks_sessions > share {
+    if sessions + sessions_needed > share {
         return Err(Refusal::PeerSessions { limit: share });
     }
     let suffices = |(granted, granted_back)| granted > 0 && (granted_back > 0 || back == 0);
@@ -74,7 +74,7 @@ fn grant(core: &Core, from: Peer, connect: &Connect) -> Result<(u16, u16), Refus
 }
 
 impl Sessions {
-    fn code(&self, from: Peer, connect: &Connect, made_ns: u64) -> u64 {
+    fn cookie_code(&self, from: Peer, connect: &Connect, made_ns: u64) -> u64 {
         let mut hasher = siphasher::sip::SipHasher24::new_with_keys(self.secret[0], self.secret[1]);
         for word in from.0.into_iter().chain([connect.client_key.0, connect.client_token, made_ns]) {
             hasher.write_u64(word);
@@ -108,8 +108,8 @@ impl Sessions {
         options: ConnectOptions,
     ) -> Result<SessionId, ConnectError> {
         core.clients.lanes.check(options.lane).map_err(ConnectError::Lane)?;
-        let asks_sessions = 1 + usize::from(options.call_back > 0);
-        if core.sessions() + asks_sessions > core.shared.config.sessions_max {
+        let sessions_needed = 1 + usize::from(options.call_back > 0);
+        if core.sessions() + sessions_needed > core.shared.config.sessions_max {
             return Err(ConnectError::Sessions { limit: core.shared.config.sessions_max });
         }
         let available = available_packets(&core.shared, core.shared.peers.index_of(peer));
@@ -142,11 +142,11 @@ impl Sessions {
         session.credits_max = credits;
         let id = session.id();
         let now_ns = core.shared.now_ns;
-        let back = (back > 0).then(|| Self::reserve_back(core, peer, peer_index, back));
+        let back = (back > 0).then(|| Self::reserve_reverse(core, peer, peer_index, back));
         let cold = core.clients.cold(index);
         cold.opening = Some(Opening { since_ns: now_ns, offer, cookie: Cookie::default() });
-        (cold.lane, cold.back) = (options.lane, back);
-        self.attention.push(id);
+        (cold.lane, cold.reverse) = (options.lane, back);
+        self.in_transition.push(id);
         Self::send_connect(core, index);
         Ok(id)
     }
@@ -163,15 +163,21 @@ impl Sessions {
         cold.last_try_ns = now_ns.max(1);
         let Some(opening) = &cold.opening else { return };
         let slots = core.shared.config.slots;
-        let call_back = cold.back.map(|Back { key, credits, .. }| CallBack { key, credits, slots });
+        let call_back = cold.reverse.map(|ReverseSession { key, credits, .. }| ReverseOffer { key, credits, slots });
         let Opening { offer, cookie, .. } = *opening;
-        let connect =
-            Connect { client_key: id.key(), client_token, offer, cookie, call_back, features: Features::OURS };
-        core.shared.send(peer, connect.packet());
+        let connect = Connect {
+            client_key: id.key(),
+            client_token,
+            offer,
+            cookie,
+            reverse_offer: call_back,
+            features: Features::SUPPORTED,
+        };
+        core.shared.send(peer, connect.encode());
         if opening_is_repeated {
             // A server of the previous version ignores packets of ours. It answers packets of its own version, and that
             // answer reveals its version.
-            core.shared.send(peer, connect.packet().of_version(VERSION - 1));
+            core.shared.send(peer, connect.encode().with_version(VERSION - 1));
         }
     }
 
@@ -179,27 +185,28 @@ impl Sessions {
         let connect = Connect::read(body).ok_or(PacketDrop::Malformed)?;
         if connect.offer.data_per_packet < DATA_PER_PACKET_MIN
             || connect.client_token == 0
-            || connect.call_back.is_some_and(|back| !back.slots.is_power_of_two())
+            || connect.reverse_offer.is_some_and(|back| !back.slots.is_power_of_two())
         {
             return Err(PacketDrop::Malformed);
         }
         if self.closing {
-            core.shared.send(from, Refusal::Closing.packet(connect.client_key));
+            core.shared.send(from, Refusal::Closing.encode(connect.client_key));
             return Ok(());
         }
         let Cookie { code, made_ns } = connect.cookie;
-        let fresh = made_ns <= core.shared.now_ns && core.shared.now_ns - made_ns <= COOKIE_LIFE_NS;
-        let right = code == self.code(from, &connect, made_ns);
+        let is_fresh = made_ns <= core.shared.now_ns && core.shared.now_ns - made_ns <= COOKIE_LIFE_NS;
+        let is_code_valid = code == self.cookie_code(from, &connect, made_ns);
         // An incarnation other than the one that we know is newer only if it asked later; otherwise this is a delayed
         // packet.
-        let overtaken =
+        let is_overtaken =
             core.shared.peers.index_of(from).map(|index| core.shared.peers.get(index)).is_some_and(|entry| {
                 entry.remote_token != 0 && entry.remote_token != connect.client_token && made_ns <= entry.known_since_ns
             });
-        if !fresh || !right || overtaken {
+        if !is_fresh || !is_code_valid || is_overtaken {
             // No state is kept: the client repeats its connect with the cookie.
-            let cookie = Cookie { code: self.code(from, &connect, core.shared.now_ns), made_ns: core.shared.now_ns };
-            core.shared.send(from, Challenge { cookie }.packet(connect.client_key));
+            let cookie =
+                Cookie { code: self.cookie_code(from, &connect, core.shared.now_ns), made_ns: core.shared.now_ns };
+            core.shared.send(from, Challenge { cookie }.encode(connect.client_key));
             return if code == 0 { Ok(()) } else { Err(PacketDrop::BadCookie) };
         }
         if let Some(&index) = self.granted.get(&(from, connect.client_key.0)) {
@@ -212,22 +219,22 @@ impl Sessions {
                 self.forget_established(core, index);
             }
         }
-        let (credits, back_credits) = match grant(core, from, &connect) {
+        let (credits, back_credits) = match grant_credits(core, from, &connect) {
             Ok(granted) => granted,
             Err(refusal) => {
-                core.shared.send(from, refusal.packet(connect.client_key));
+                core.shared.send(from, refusal.encode(connect.client_key));
                 return Ok(());
             }
         };
         let peer_index = Self::peer_entry(core, from, "");
         let shared = &mut core.shared;
         let entry = shared.peers.get_mut(peer_index);
-        entry.know(connect.client_token, shared.now_ns);
+        entry.set_remote_token(connect.client_token, shared.now_ns);
         entry.round_trip_ns = shared.now_ns.saturating_sub(made_ns);
         entry.sessions += 1;
         entry.granted_sessions += 1;
         entry.granted_packets += u64::from(credits);
-        shared.peers.heard(peer_index, shared.now_ns);
+        shared.peers.note_heard(peer_index, shared.now_ns);
         let own_data = (shared.link.packet_len_max - HEADER_LEN) as u32;
         let data_per_packet = connect.offer.data_per_packet.min(own_data);
         let message_len_max = connect.offer.message_len_max.min(shared.config.message_len_max);
@@ -243,8 +250,8 @@ impl Sessions {
         Self::commit(core, peer_index, credits);
         let index = core.servers.insert(&mut core.shared, session);
         self.granted.insert((from, connect.client_key.0), index as u32);
-        if let Some(asked) = connect.call_back {
-            Self::call_back(core, index, asked, back_credits, connect.features);
+        if let Some(reverse_offer) = connect.reverse_offer {
+            Self::open_reverse_client(core, index, reverse_offer, back_credits, connect.features);
         }
         Self::send_accept(core, index);
         Ok(())
@@ -263,16 +270,16 @@ impl Sessions {
                 data_per_packet: session.data_per_packet,
                 message_len_max: session.message_len_max,
             },
-            call_back: Self::call_back_of(core, index),
-            features: Features::OURS,
+            reverse_offer: Self::reverse_offer_of(core, index),
+            features: Features::SUPPORTED,
         };
-        let (to, packet) = (session.peer, accept.packet(session.remote_key));
+        let (to, packet) = (session.peer, accept.encode(session.remote_key));
         core.shared.send(to, packet);
     }
 
     /// Finds the client session that a management packet is about.
     pub(super) fn client_of(core: &Core, header: &Header, from: Peer) -> Result<usize, PacketDrop> {
-        let index = core.clients.table.checked(header.session, from)?;
+        let index = core.clients.table.find_from(header.session, from)?;
         // A session over which a client is called begins and ends with that client's own session.
         if core.clients.client_called(index).is_some() { Err(PacketDrop::UnknownSession) } else { Ok(index) }
     }
@@ -291,7 +298,7 @@ impl Sessions {
             return Err(PacketDrop::Stale);
         }
         opening.cookie = challenge.cookie;
-        core.shared.peers.heard(core.clients.table.entries[index].peer_index, core.shared.now_ns);
+        core.shared.peers.note_heard(core.clients.table.entries[index].peer_index, core.shared.now_ns);
         Self::send_connect(core, index);
         Ok(())
     }
@@ -308,7 +315,7 @@ impl Sessions {
             Ok(index) => index,
             Err(reason) => {
                 // A delayed connect was granted after we gave it up: nobody here will use the session.
-                core.shared.send(from, ending(Kind::Disconnect, accept.server_key, header.session));
+                core.shared.send(from, session_end(Kind::Disconnect, accept.server_key, header.session));
                 return Err(reason);
             }
         };
@@ -319,7 +326,7 @@ impl Sessions {
         }
         if state != ClientState::Connecting {
             if accept.server_key == remote_key && state == ClientState::Open {
-                core.shared.send(from, ending(Kind::Confirm, remote_key, id.key()));
+                core.shared.send(from, session_end(Kind::Confirm, remote_key, id.key()));
             }
             return Err(PacketDrop::Stale);
         }
@@ -332,7 +339,7 @@ impl Sessions {
             || granted.data_per_packet < DATA_PER_PACKET_MIN.min(offer.data_per_packet)
             || granted.message_len_max > offer.message_len_max
             || !granted.slots.is_power_of_two()
-            || !Self::grants_back(core.clients.cold(index).back, &accept)
+            || !Self::is_reverse_grant_valid(core.clients.cold(index).reverse, &accept)
         {
             return Err(PacketDrop::Malformed);
         }
@@ -340,13 +347,13 @@ impl Sessions {
         if known != 0 && known != accept.server_token {
             self.forget_established(core, peer_index);
         }
-        let asked_ns = core.clients.cold(index).last_try_ns;
+        let sent_ns = core.clients.cold(index).last_try_ns;
         let entry = core.shared.peers.get_mut(peer_index);
-        entry.know(accept.server_token, core.shared.now_ns);
-        entry.round_trip_ns = core.shared.now_ns.saturating_sub(asked_ns);
+        entry.set_remote_token(accept.server_token, core.shared.now_ns);
+        entry.round_trip_ns = core.shared.now_ns.saturating_sub(sent_ns);
         entry.committed -= u64::from(offer.credits - granted.credits);
         core.shared.committed_packets -= u64::from(offer.credits - granted.credits);
-        core.shared.peers.heard(peer_index, core.shared.now_ns);
+        core.shared.peers.note_heard(peer_index, core.shared.now_ns);
         core.clients.cold(index).opening = None;
         let slots = granted.slots.min(core.shared.config.slots);
         core.clients.open(&mut core.shared, index, slots, |session| {
@@ -357,9 +364,9 @@ impl Sessions {
             session.message_len_max = granted.message_len_max;
             session.features = accept.features;
         });
-        Self::open_back(core, index, &accept);
+        Self::open_reverse(core, index, &accept);
         let lane = core.clients.cold(index).lane;
-        core.clients.lanes.tell(lane, SessionEvent::Connected(id));
+        core.clients.lanes.push_event(lane, SessionEvent::Connected(id));
         core.clients.start_queued(&mut core.shared, index);
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::error::{Cause, ConnectError};
 use crate::events::SessionEvent;
 
 /// First version that has refusals because of the version.
-const TELLS_VERSIONS: u8 = 3;
+const VERSION_REFUSALS_SINCE: u8 = 3;
 
 impl Sessions {
     /// Handles a packet of another version. A request for a session is refused in that version; a session that we asked
@@ -24,9 +24,12 @@ impl Sessions {
         match header.kind {
             Kind::Connect if packet.tail.is_none() => {
                 let Some(connect) = Connect::read(&packet.head[HEADER_LEN..]) else { return };
-                let refusal =
-                    if version < TELLS_VERSIONS { Refusal::Closing } else { Refusal::Version { version: VERSION } };
-                core.shared.send(packet.from, refusal.packet(connect.client_key).of_version(version));
+                let refusal = if version < VERSION_REFUSALS_SINCE {
+                    Refusal::Closing
+                } else {
+                    Refusal::Version { version: VERSION }
+                };
+                core.shared.send(packet.from, refusal.encode(connect.client_key).with_version(version));
             }
             // The answer to a connect that we sent in that version, with our key. (A server of our version refuses such
             // a connect.)

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use sinew_fabric::{Peer, PeerLoss};
-use sinew_wire::management::{Life, Management};
+use sinew_wire::management::{Liveness, Management};
 use sinew_wire::{Header, Kind, SessionKey};
 
 use super::Sessions;
@@ -49,7 +49,7 @@ fn last_ping_spacing_ns(config: &Config) -> u64 {
 }
 
 /// Time between two checks of a loop that turns.
-fn look_spacing_ns(config: &Config) -> u64 {
+fn check_spacing_ns(config: &Config) -> u64 {
     let due_ns = [config.connect_retry_ns / 2, config.probe_interval_ns / 4, last_ping_spacing_ns(config)];
     due_ns.into_iter().fold(u64::MAX, u64::min).max(1)
 }
@@ -60,20 +60,20 @@ fn silence_due_ns(config: &Config, last_heard_ns: u64, last_ping_ns: u64) -> u64
     let next_ns =
         |silence_ns, spacing_ns| last_heard_ns.saturating_add(silence_ns).max(last_ping_ns.saturating_add(spacing_ns));
     // One check later than possible: by then the peer has mostly answered the last ping, and this one is no longer due.
-    let next = next_ns(interval_ns, interval_ns).saturating_add(look_spacing_ns(config));
+    let next = next_ns(interval_ns, interval_ns).saturating_add(check_spacing_ns(config));
     let last_chance = next_ns(interval_ns.max(timeout_ns / 2), interval_ns.min(last_ping_spacing_ns(config)));
     next.min(last_chance).min(last_heard_ns.saturating_add(timeout_ns))
 }
 
 /// Makes up for a pause, in which we were stopped or our user was busy.
 #[cold]
-fn excuse(core: &mut Core, gap_ns: u64) {
+fn exclude_gap(core: &mut Core, gap_ns: u64) {
     if gap_ns > core.shared.config.probe_interval_ns {
         // The peers were not silent; we did not listen.
-        core.shared.peers.excuse(gap_ns);
+        core.shared.peers.shift_last_heard(gap_ns);
     }
     if gap_ns > core.shared.config.retransmit_timeout_ns.max(PAUSE_NS) {
-        core.clients.excuse(core.shared.times_calls);
+        core.clients.exclude_pause(core.shared.times_calls);
     }
 }
 
@@ -89,11 +89,11 @@ impl Sessions {
     #[cold]
     fn notice_gap(&mut self, core: &mut Core, gap_ns: u64) -> bool {
         // A thread that sleeps until something arrives is listening, but only until the time at which it was to wake.
-        let gap_ns = gap_ns.min(self.last_turn_ns.saturating_sub(self.listens_until_ns));
+        let gap_ns = gap_ns.min(self.last_turn_ns.saturating_sub(self.slept_until_ns));
         if gap_ns > self.pause_ns {
-            excuse(core, gap_ns);
+            exclude_gap(core, gap_ns);
         }
-        self.listens_until_ns = 0;
+        self.slept_until_ns = 0;
         if !self.armed {
             self.noticed_gap_ns = self.pause_ns.saturating_add(1);
         }
@@ -104,13 +104,13 @@ impl Sessions {
     pub fn set_armed(&mut self, armed: bool) {
         self.armed = armed;
         // The turn after a sleep must notice the sleep, even if it was ended elsewhere.
-        let slept = armed || self.listens_until_ns > 0;
+        let slept = armed || self.slept_until_ns > 0;
         self.noticed_gap_ns = if slept { 0 } else { self.pause_ns.saturating_add(1) };
     }
 
     /// Notes that the endpoint's thread sleeps until something arrives, or until `until_ns`.
-    pub fn listen_until(&mut self, until_ns: Option<u64>) {
-        self.listens_until_ns = until_ns.unwrap_or(u64::MAX);
+    pub fn note_sleep_until(&mut self, until_ns: Option<u64>) {
+        self.slept_until_ns = until_ns.unwrap_or(u64::MAX);
         self.noticed_gap_ns = 0;
     }
 
@@ -129,7 +129,7 @@ impl Sessions {
     pub fn next_deadline_ns(&self, core: &Core) -> Option<u64> {
         let watch = core.clients.table.len() + core.servers.table.len() > 0;
         // The last check knows what is due; sessions that came since are checked soon.
-        let unseen = self.seen != [self.attention.len(), core.servers.unconfirmed.len()];
+        let unseen = self.seen_pending != [self.in_transition.len(), core.servers.unconfirmed.len()];
         let manage_ns = if unseen { self.next_manage_ns } else { self.due_ns.max(self.next_manage_ns) };
         let manage = watch.then_some(manage_ns);
         let deadlines = Some(core.shared.deadlines_due_ns).filter(|&due_ns| due_ns != u64::MAX);
@@ -145,13 +145,13 @@ impl Sessions {
             PeerLoss::Closed => Cause::PeerClosed,
             PeerLoss::Refused => Cause::PeerRefused,
             // Anybody on the network can report this, of any peer.
-            PeerLoss::Unreachable => return self.suspect(core, index),
+            PeerLoss::Unreachable => return self.begin_suspicion(core, index),
         };
         self.fail_peer(core, index, cause);
     }
 
     /// Pings a peer at once that is reported unreachable.
-    fn suspect(&mut self, core: &mut Core, index: u32) {
+    fn begin_suspicion(&mut self, core: &mut Core, index: u32) {
         let now_ns = core.shared.now_ns;
         let entry = core.shared.peers.get_mut(index);
         if entry.suspected_since_ns.is_none() {
@@ -165,18 +165,18 @@ impl Sessions {
         let now_ns = core.shared.now_ns;
         let entry = core.shared.peers.get_mut(index);
         entry.last_ping_ns = now_ns;
-        let life = Life { sender_token: entry.local_token, receiver_token: entry.remote_token };
+        let life = Liveness { sender_token: entry.local_token, receiver_token: entry.remote_token };
         let to = entry.peer;
-        core.shared.send(to, life.packet(Kind::Ping));
+        core.shared.send(to, life.encode(Kind::Ping));
     }
 
     pub(super) fn on_ping(&mut self, core: &mut Core, body: &[u8], from: Peer) -> Result<(), PacketDrop> {
-        let life = Life::read(body).ok_or(PacketDrop::Malformed)?;
+        let life = Liveness::read(body).ok_or(PacketDrop::Malformed)?;
         let ours = match core.shared.peers.index_of(from) {
             Some(index) => {
                 let ours = core.shared.peers.get(index).local_token;
                 if life.receiver_token == ours {
-                    core.shared.peers.heard(index, core.shared.now_ns);
+                    core.shared.peers.note_heard(index, core.shared.now_ns);
                 }
                 ours
             }
@@ -195,16 +195,16 @@ impl Sessions {
         body: &[u8],
         from: Peer,
     ) -> Result<(), PacketDrop> {
-        let life = Life::read(body).ok_or(PacketDrop::Malformed)?;
+        let life = Liveness::read(body).ok_or(PacketDrop::Malformed)?;
         let index = core.shared.peers.index_of(from).ok_or(PacketDrop::UnknownSession)?;
         let entry = core.shared.peers.get(index);
         // The echo of our token shows that this answers a ping of ours.
         if life.receiver_token != entry.local_token {
             return Err(PacketDrop::Stale);
         }
-        let (known, asked_with) = (entry.remote_token, header.session.0);
-        core.shared.peers.heard(index, core.shared.now_ns);
-        if known != asked_with {
+        let (known, pinged_token) = (entry.remote_token, header.session.0);
+        core.shared.peers.note_heard(index, core.shared.now_ns);
+        if known != pinged_token {
             // The ping left before an accept or connect told us the token that we know now.
             return Err(PacketDrop::Stale);
         }
@@ -230,7 +230,7 @@ impl Sessions {
     }
 
     fn manage_now(&mut self, core: &mut Core) {
-        self.next_manage_ns = core.shared.now_ns + look_spacing_ns(&core.shared.config);
+        self.next_manage_ns = core.shared.now_ns + check_spacing_ns(&core.shared.config);
         self.due_ns = u64::MAX;
         self.repeat_unanswered(core);
         self.remind_unconfirmed(core);
@@ -240,7 +240,7 @@ impl Sessions {
                 self.watch(core, index);
             }
         }
-        self.seen = [self.attention.len(), core.servers.unconfirmed.len()];
+        self.seen_pending = [self.in_transition.len(), core.servers.unconfirmed.len()];
     }
 
     /// Notes that something is due at `due_ns`.
@@ -251,7 +251,7 @@ impl Sessions {
     /// Pings a peer that is silent, or reported unreachable; gives it up if it does not answer. Notes when to do so
     /// next.
     fn watch(&mut self, core: &mut Core, index: u32) {
-        self.ask_if_silent(core, index);
+        self.probe_if_silent(core, index);
         if core.shared.peers.is_known(index) {
             let shared = &core.shared;
             let entry = shared.peers.get(index);
@@ -263,7 +263,7 @@ impl Sessions {
         }
     }
 
-    fn ask_if_silent(&mut self, core: &mut Core, index: u32) {
+    fn probe_if_silent(&mut self, core: &mut Core, index: u32) {
         let shared = &mut core.shared;
         let now_ns = shared.now_ns;
         let silence_ns = shared.peers.silence_ns(index, now_ns);
@@ -294,15 +294,15 @@ impl Sessions {
     }
 
     fn repeat_unanswered(&mut self, core: &mut Core) {
-        let watched = std::mem::take(&mut self.attention);
-        for id in watched {
+        let in_transition = std::mem::take(&mut self.in_transition);
+        for id in in_transition {
             let Some(index) = core.clients.table.find(id.key()) else { continue };
             let (now_ns, retry_ns, timeout_ns) =
                 (core.shared.now_ns, core.shared.config.connect_retry_ns, core.shared.config.connect_timeout_ns);
             let session = &core.clients.table.entries[index];
             let (state, peer_index) = (session.state, session.peer_index);
             let cold = core.clients.cold(index);
-            let late = now_ns.saturating_sub(cold.last_try_ns) >= retry_ns;
+            let is_retry_due = now_ns.saturating_sub(cold.last_try_ns) >= retry_ns;
             let since_ns = match state {
                 ClientState::Open => continue,
                 ClientState::Connecting => {
@@ -314,7 +314,7 @@ impl Sessions {
                         Self::end_client(core, index, SessionEvent::ConnectFailed { session: id, error });
                         continue;
                     }
-                    if late {
+                    if is_retry_due {
                         Self::send_connect(core, index);
                     }
                     since_ns
@@ -325,10 +325,10 @@ impl Sessions {
                         let session = &core.clients.table.entries[index];
                         let (peer, keys) = (session.peer, (id.key(), session.remote_key));
                         Self::end_client(core, index, SessionEvent::Disconnected(id));
-                        self.remember(core, Kind::Disconnect, peer, keys);
+                        self.remember_farewell(core, Kind::Disconnect, peer, keys);
                         continue;
                     }
-                    if late {
+                    if is_retry_due {
                         Self::send_disconnect(core, index);
                     }
                     since_ns
@@ -336,7 +336,7 @@ impl Sessions {
             };
             let last_try_ns = core.clients.cold(index).last_try_ns;
             self.note_due(last_try_ns.saturating_add(retry_ns).min(since_ns.saturating_add(timeout_ns)));
-            self.attention.push(id);
+            self.in_transition.push(id);
         }
     }
 

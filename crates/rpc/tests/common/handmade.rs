@@ -3,7 +3,7 @@
 use sinew_fabric::loopback::{LoopbackConfig, LoopbackPort, Network};
 use sinew_fabric::{PacketPort, Peer};
 use sinew_rpc::{ConnectOptions, RequestType, SessionEvent, SessionId};
-use sinew_wire::management::{Accept, CallBack, Challenge, Connect, Cookie, Features, Life, Management, Offer};
+use sinew_wire::management::{Accept, Challenge, Connect, Cookie, Features, Liveness, Management, Offer, ReverseOffer};
 use sinew_wire::{HEADER_LEN, Header, Kind, SessionKey};
 
 use super::{Endpoint, World};
@@ -57,8 +57,8 @@ pub struct HandClient {
     pub granted: Offer,
     pub request_type: RequestType,
     /// The terms that it offers for the server's calls.
-    pub call_back: Option<CallBack>,
-    pub granted_back: Option<CallBack>,
+    pub call_back: Option<ReverseOffer>,
+    pub granted_back: Option<ReverseOffer>,
 }
 
 impl HandClient {
@@ -124,8 +124,8 @@ impl HandClient {
 
     /// Sends a ping, as a sign of life.
     pub fn ping(&self) {
-        let life = Life { sender_token: self.token, receiver_token: self.server_token };
-        self.send_management(&life.packet(Kind::Ping));
+        let life = Liveness { sender_token: self.token, receiver_token: self.server_token };
+        self.send_management(&life.encode(Kind::Ping));
     }
 
     /// A client with a session.
@@ -150,7 +150,8 @@ impl HandClient {
 
     pub fn connect_packet(&self, offer: Offer, cookie: Cookie) -> Management {
         let (client_key, client_token, call_back) = (self.key, self.token, self.call_back);
-        Connect { client_key, client_token, offer, cookie, call_back, features: Features::OURS }.packet()
+        Connect { client_key, client_token, offer, cookie, reverse_offer: call_back, features: Features::SUPPORTED }
+            .encode()
     }
 
     /// Handles an accept.
@@ -159,7 +160,7 @@ impl HandClient {
         let accept = Accept::read(body).unwrap();
         assert_eq!(accept.client_token, self.token);
         (self.server_key, self.server_token, self.granted) = (accept.server_key, accept.server_token, accept.granted);
-        self.granted_back = accept.call_back;
+        self.granted_back = accept.reverse_offer;
     }
 
     pub fn send_management(&self, packet: &Management) {
@@ -215,7 +216,7 @@ pub struct HandServer {
     pub data_per_packet: usize,
     pub session: SessionId,
     /// The terms that the client offers for this server's calls.
-    pub offered: Option<CallBack>,
+    pub offered: Option<ReverseOffer>,
     /// Features that it announces.
     pub features: Features,
 }
@@ -250,14 +251,14 @@ impl HandServer {
             data_per_packet: 0,
             session,
             offered: None,
-            features: Features::OURS,
+            features: Features::SUPPORTED,
         };
         let sent = server.turn(client);
         let [(header, body)] = &sent[..] else { panic!("{sent:?}") };
         assert_eq!(header.kind, Kind::Connect);
         let connect = Connect::read(body).unwrap();
         (server.client_key, server.client_token) = (connect.client_key, connect.client_token);
-        (server.data_per_packet, server.offered) = (connect.offer.data_per_packet as usize, connect.call_back);
+        (server.data_per_packet, server.offered) = (connect.offer.data_per_packet as usize, connect.reverse_offer);
         server
     }
 
@@ -267,17 +268,17 @@ impl HandServer {
     }
 
     /// As [`Self::accept`], with the terms that it grants for calls back.
-    pub fn accept_with(&mut self, granted: Offer, call_back: Option<CallBack>) {
+    pub fn accept_with(&mut self, granted: Offer, call_back: Option<ReverseOffer>) {
         self.data_per_packet = granted.data_per_packet as usize;
         let accept = Accept {
             server_key: self.key,
             server_token: self.token,
             client_token: self.client_token,
             granted,
-            call_back,
+            reverse_offer: call_back,
             features: self.features,
         };
-        self.send_management(&accept.packet(self.client_key));
+        self.send_management(&accept.encode(self.client_key));
     }
 
     pub fn send_management(&self, packet: &Management) {

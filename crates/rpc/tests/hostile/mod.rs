@@ -7,7 +7,7 @@
 use sinew_fabric::Peer;
 use sinew_fabric::loopback::{LoopbackConfig, Network};
 use sinew_rpc::{ClientEvent, Config, ConnectOptions, Nexus, SessionEvent, SessionId};
-use sinew_wire::management::CallBack;
+use sinew_wire::management::ReverseOffer;
 use sinew_wire::{Header, Kind, SessionKey};
 
 use super::common::handmade::{HandClient, HandServer, OFFER, bytes_of};
@@ -16,7 +16,7 @@ use super::common::{BURST, DEFER, ECHO, Endpoint, World, connect, pass_time, run
 const MS: u64 = 1_000_000;
 const CALLS: u64 = 10;
 /// The hostile side's terms for the other direction.
-const BACK: CallBack = CallBack { key: SessionKey::new(5, 0xBAC4), credits: 8, slots: 4 };
+const BACK: ReverseOffer = ReverseOffer { key: SessionKey::new(5, 0xBAC4), credits: 8, slots: 4 };
 
 /// Offer with 100 bytes of data per packet, so that messages of some hundred bytes are long.
 const OFFERED: sinew_wire::management::Offer = sinew_wire::management::Offer { data_per_packet: 100, ..OFFER };

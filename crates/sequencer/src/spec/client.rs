@@ -9,7 +9,7 @@ use sinew_fabric::verbs::{
 use sinew_mem::{Arena, MessageBuffer};
 
 use super::flow::Flow;
-use super::{REFUSED, WHOLE};
+use super::{NUMBER_LEN, REFUSAL_LEN};
 use crate::client::{Answer, Client, Numbers};
 use crate::error::{CallError, ClientError, Refusal, RequestError};
 
@@ -64,10 +64,10 @@ pub struct SpecClient<T: ThreadDomain> {
     guess: u32,
     sent_with: u32,
     /// The greatest number so far.
-    greatest: Option<u64>,
+    last_number: Option<u64>,
     /// Time at which something last arrived, or was sent to a server that owed nothing.
-    heard_ns: u64,
-    turned_ns: u64,
+    last_heard_ns: u64,
+    last_turn_ns: u64,
     answers: VecDeque<Answer>,
     completions: Vec<Completion>,
     stats: SpecClientStats,
@@ -112,9 +112,9 @@ impl<T: ThreadDomain> SpecClient<T> {
             sent: VecDeque::with_capacity(window),
             guess,
             sent_with: guess,
-            greatest: None,
-            heard_ns: 0,
-            turned_ns: 0,
+            last_number: None,
+            last_heard_ns: 0,
+            last_turn_ns: 0,
             answers: VecDeque::with_capacity(window),
             completions: Vec::with_capacity(BURST),
             stats: SpecClientStats::default(),
@@ -134,7 +134,7 @@ impl<T: ThreadDomain> SpecClient<T> {
         }
         self.sent_with = self.guess;
         if self.sent.is_empty() {
-            self.heard_ns = now_ns;
+            self.last_heard_ns = now_ns;
         }
         if self.flow.room() < self.waiting.len() {
             self.sends.poll(&mut self.completions, BURST);
@@ -169,17 +169,17 @@ impl<T: ThreadDomain> SpecClient<T> {
     /// Decodes a message: a number or a refusal; `None` if it is not an answer.
     #[inline]
     fn read(&self, completion: &Completion) -> Option<Result<u64, Refusal>> {
-        let is_of_server = completion.from.is_some_and(|from| from.number == self.to.number);
-        if !completion.status.is_success() || !is_of_server {
+        let is_from_server = completion.from.is_some_and(|from| from.number == self.to.number);
+        if !completion.status.is_success() || !is_from_server {
             return None;
         }
         match (completion.immediate, completion.len) {
             (Some(low), 0) => Some(Ok(u64::from(self.sent_with) << 32 | u64::from(low))),
-            (None, WHOLE) => {
+            (None, NUMBER_LEN) => {
                 let bytes = completion.buffers.first()?.first_chunk()?;
                 Some(Ok(u64::from_le_bytes(*bytes)))
             }
-            (None, REFUSED) => Some(Err(Refusal::Exhausted)),
+            (None, REFUSAL_LEN) => Some(Err(Refusal::Exhausted)),
             _ => None,
         }
     }
@@ -190,26 +190,26 @@ impl<T: ThreadDomain> SpecClient<T> {
         if completion.status == Status::Flushed {
             return Err(ClientError::Failed(completion.status));
         }
-        let said = self.read(&completion);
+        let answer = self.read(&completion);
         if let Some(buffer) = completion.buffers.pop() {
             post(&mut self.qp, buffer)?;
         }
-        let Some(said) = said else {
+        let Some(answer) = answer else {
             self.stats.malformed += 1;
             return Ok(());
         };
-        if let Ok(number) = said {
-            if self.greatest.is_some_and(|greatest| number <= greatest) || self.sent.is_empty() {
+        if let Ok(number) = answer {
+            if self.last_number.is_some_and(|greatest| number <= greatest) || self.sent.is_empty() {
                 self.stats.out_of_order += 1;
                 return Ok(());
             }
-            self.greatest = Some(number);
+            self.last_number = Some(number);
             self.guess = (number >> 32) as u32;
             self.stats.corrected += u64::from(completion.immediate.is_none());
         }
         // With nothing in flight, a refusal concerns no call.
         if let Some(tag) = self.sent.pop_front() {
-            let result = said.map(|first| Numbers { first, count: 1 }).map_err(CallError::Refused);
+            let result = answer.map(|first| Numbers { first, count: 1 }).map_err(CallError::Refused);
             self.answers.push_back(Answer { tag, result });
         }
         Ok(())
@@ -240,7 +240,7 @@ fn open<T: ThreadDomain>(
     let mut qp = thread.queue_pair(config, sends, receives)?;
     qp.connect(None)?;
     for _ in 0..config.receive_depth {
-        let buffer = arena.alloc(WHOLE, WHOLE)?;
+        let buffer = arena.alloc(NUMBER_LEN, NUMBER_LEN)?;
         post(&mut qp, buffer).map_err(|error| VerbsError::Device(error.to_string()))?;
     }
     Ok(qp)
@@ -249,7 +249,7 @@ fn open<T: ThreadDomain>(
 #[inline]
 fn post(qp: &mut impl QueuePair, mut buffer: MessageBuffer) -> Result<(), ClientError> {
     // Cannot fail: the buffer had this length before it was shortened to the message.
-    let _ = buffer.resize(WHOLE);
+    let _ = buffer.resize(NUMBER_LEN);
     qp.post_buffer(0, buffer).map_err(|refused| refused.error.into())
 }
 
@@ -278,20 +278,21 @@ impl<T: ThreadDomain> Client for SpecClient<T> {
     #[inline]
     fn turn(&mut self, now_ns: u64) -> Result<bool, ClientError> {
         // Answers that arrived during a long pause may not be found at once, so most of it does not count as silence.
-        let away_ns = now_ns.saturating_sub(self.turned_ns).saturating_sub(self.config.lost_after_ns / TURNS_PER_LOSS);
-        self.turned_ns = now_ns;
-        self.heard_ns = self.heard_ns.saturating_add(away_ns).min(now_ns);
+        let pause_ns =
+            now_ns.saturating_sub(self.last_turn_ns).saturating_sub(self.config.lost_after_ns / TURNS_PER_LOSS);
+        self.last_turn_ns = now_ns;
+        self.last_heard_ns = self.last_heard_ns.saturating_add(pause_ns).min(now_ns);
         let is_sent = self.send(now_ns)?;
         let found = self.receives.poll(&mut self.completions, BURST);
         if found > 0 {
-            self.heard_ns = now_ns;
+            self.last_heard_ns = now_ns;
             // Processed one by one, so that each buffer is posted again at once.
             let mut completions = std::mem::take(&mut self.completions);
-            let taken = completions.drain(..).try_for_each(|completion| self.take(completion));
+            let result = completions.drain(..).try_for_each(|completion| self.take(completion));
             self.completions = completions;
-            taken?;
-        } else if !self.sent.is_empty() && now_ns.saturating_sub(self.heard_ns) >= self.config.lost_after_ns {
-            self.give_up(now_ns.saturating_sub(self.heard_ns))?;
+            result?;
+        } else if !self.sent.is_empty() && now_ns.saturating_sub(self.last_heard_ns) >= self.config.lost_after_ns {
+            self.give_up(now_ns.saturating_sub(self.last_heard_ns))?;
             return Ok(true);
         }
         Ok(is_sent || found > 0)

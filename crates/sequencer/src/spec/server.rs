@@ -10,7 +10,7 @@ use sinew_fabric::verbs::{
 };
 
 use super::flow::Flow;
-use super::{REFUSED, WHOLE, qkey_of};
+use super::{NUMBER_LEN, REFUSAL_LEN, qkey_of};
 use crate::error::ClientError;
 use crate::sequence::Sequence;
 
@@ -63,7 +63,7 @@ impl<T: ThreadDomain> SpecServer<T> {
         let config = QpConfig {
             send_depth,
             receive_depth,
-            inline_max: WHOLE,
+            inline_max: NUMBER_LEN,
             qkey: qkey_of(sequence.epoch()),
             ..QpConfig::new(Transport::Ud)
         };
@@ -120,11 +120,11 @@ impl<T: ThreadDomain> SpecServer<T> {
         if found == 0 {
             return Ok(0);
         }
-        let mut asked = ArrayVec::<(Destination, u32), BURST>::new();
+        let mut requests = ArrayVec::<(Destination, u32), BURST>::new();
         for completion in self.completions.drain(..) {
             match (completion.from, completion.immediate) {
                 (Some(from), Some(guess)) if completion.status.is_success() && completion.len == 0 => {
-                    asked.push((from, guess));
+                    requests.push((from, guess));
                 }
                 _ if completion.status == Status::Flushed => {
                     return Err(ClientError::Failed(completion.status));
@@ -135,9 +135,9 @@ impl<T: ThreadDomain> SpecServer<T> {
         for _ in 0..found {
             self.qp.post_receive(0, Scatter::new()).map_err(|refused| refused.error)?;
         }
-        let mut together = self.sequence.take(asked.len() as u64);
-        for (from, guess) in asked {
-            let number = match &mut together {
+        let mut batch_next = self.sequence.take(requests.len() as u64);
+        for (from, guess) in requests {
+            let number = match &mut batch_next {
                 Some(next) => {
                     *next += 1;
                     Some(*next - 1)
@@ -167,11 +167,11 @@ impl<T: ThreadDomain> SpecServer<T> {
 
     #[inline]
     fn answer(&mut self, to: Destination, guess: u32, number: Option<u64>) {
-        let whole = number.unwrap_or(0).to_le_bytes();
+        let number_bytes = number.unwrap_or(0).to_le_bytes();
         let (source, immediate) = match number {
-            None => (Source::Inline(&whole[..REFUSED]), None),
+            None => (Source::Inline(&number_bytes[..REFUSAL_LEN]), None),
             Some(number) if (number >> 32) as u32 == guess => (Source::Empty, Some(number as u32)),
-            Some(_) => (Source::Inline(&whole), None),
+            Some(_) => (Source::Inline(&number_bytes), None),
         };
         let corrects = number.is_some() && immediate.is_none();
         let mut request = Request::new(0, Operation::Send { source, immediate, to: Some(to) });

@@ -16,7 +16,7 @@ impl Rpc {
     /// [`Nexus`](crate::Nexus).
     pub fn handle(&mut self, request_type: RequestType, handler: impl FnMut(Call<'_>) + 'static) -> Result<()> {
         Ok(
-            each!(&mut self.endpoint, rpc => rpc.handle(request_type, handler), other => other.handle(request_type, Box::new(handler)))?,
+            for_each_fabric!(&mut self.endpoint, rpc => rpc.handle(request_type, handler), other => other.handle(request_type, Box::new(handler)))?,
         )
     }
 
@@ -31,7 +31,7 @@ impl Rpc {
         handler: impl FnMut(&mut BurstCalls<'_, '_>) + 'static,
     ) -> Result<()> {
         Ok(
-            each!(&mut self.endpoint, rpc => rpc.handle_burst(request_type, handler), other => other.handle_burst(request_type, Box::new(handler)))?,
+            for_each_fabric!(&mut self.endpoint, rpc => rpc.handle_burst(request_type, handler), other => other.handle_burst(request_type, Box::new(handler)))?,
         )
     }
 
@@ -41,7 +41,7 @@ impl Rpc {
     ///
     /// As [`Self::handle`].
     pub fn handle_polled(&mut self, request_type: RequestType) -> Result<()> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.handle_polled(request_type))?)
+        Ok(for_each_fabric!(&mut self.endpoint, rpc => rpc.handle_polled(request_type))?)
     }
 
     /// As [`Self::turn`], and hands `take` the requests of all types without a handler, so that they can be handled
@@ -49,24 +49,24 @@ impl Rpc {
     /// [`sinew_rpc::Rpc::turn_with`].
     #[inline]
     pub fn turn_with(&mut self, mut take: impl FnMut(Call<'_>)) -> bool {
-        each!(&mut self.endpoint, rpc => rpc.turn_with(take), other => other.turn_with(&mut take))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.turn_with(take), other => other.turn_with(&mut take))
     }
 
     /// The next request of a polled type ([`Self::handle_polled`]); see [`sinew_rpc::Rpc::poll_request`]. Answer it
     /// with [`Self::reply`], or as any [`DeferredCall`].
     pub fn poll_request(&mut self) -> Option<DeferredCall> {
-        each!(&mut self.endpoint, rpc => rpc.poll_request())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.poll_request())
     }
 
     /// Answers a deferred call with these bytes. On its endpoint's own thread this is quicker than
     /// [`DeferredCall::reply`].
     pub fn reply(&mut self, call: DeferredCall, response: &[u8]) {
-        each!(&mut self.endpoint, rpc => rpc.reply(call, response));
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.reply(call, response));
     }
 
     /// As [`Self::reply`], with `len` bytes that `write` fills in from the request. They are unspecified before.
     pub fn reply_with(&mut self, call: DeferredCall, len: usize, write: impl FnOnce(&[u8], &mut [u8])) {
-        each!(&mut self.endpoint, rpc => rpc.reply_with(call, len, write), other => {
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.reply_with(call, len, write), other => {
             let mut write = Some(write);
             other.reply_with(call, len, &mut |request, response| {
                 if let Some(write) = write.take() {

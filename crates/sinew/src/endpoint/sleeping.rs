@@ -13,7 +13,7 @@ impl Rpc {
     ///
     /// [`Error::System`](crate::Error::System), from the port.
     pub fn wait(&mut self, timeout_ns: Option<u64>) -> Result<bool> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))?)
+        Ok(for_each_fabric!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))?)
     }
 
     /// Sleeps after a turn if there has been nothing to do for longer than
@@ -24,7 +24,7 @@ impl Rpc {
     ///
     /// [`Error::System`](crate::Error::System) when the port cannot sleep.
     pub fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> Result<()> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))?)
+        Ok(for_each_fabric!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))?)
     }
 
     /// As [`Self::rest`], on a thread that serves something else too: it sleeps on all of them. `busy` says whether any
@@ -32,8 +32,8 @@ impl Rpc {
     /// [`sinew_rpc::Rpc::rest_beside`].
     ///
     /// ```
-    /// # use sinew::prelude::*;
-    /// # fn round(near: &mut Rpc, far: &mut Rpc, socket: &mut sinew::fabric::readiness::Foreign) -> sinew::Result<()> {
+    /// # use sinew::{fabric::readiness::ForeignFd, prelude::*};
+    /// # fn round(near: &mut Rpc, far: &mut Rpc, socket: &mut ForeignFd) -> sinew::Result<()> {
     /// let busy = near.turn() | far.turn(); // and look at the socket
     /// near.rest_beside(busy, &mut [far, socket], None)
     /// # }
@@ -48,13 +48,13 @@ impl Rpc {
         beside: &mut [&mut dyn Readiness],
         timeout_ns: Option<u64>,
     ) -> Result<()> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.rest_beside(busy, beside, timeout_ns))?)
+        Ok(for_each_fabric!(&mut self.endpoint, rpc => rpc.rest_beside(busy, beside, timeout_ns))?)
     }
 
     /// A descriptor that becomes readable when an [armed](Self::arm) endpoint has work; see
     /// [`sinew_rpc::Rpc::descriptor`].
     pub fn descriptor(&self) -> Option<Descriptor> {
-        each!(&self.endpoint, rpc => rpc.descriptor())
+        for_each_fabric!(&self.endpoint, rpc => rpc.descriptor())
     }
 
     /// Prepares the endpoint for its thread's sleep; see [`sinew_rpc::Rpc::arm`].
@@ -63,12 +63,12 @@ impl Rpc {
     ///
     /// [`Error::System`](crate::Error::System): there is no descriptor, or the port failed.
     pub fn arm(&mut self) -> Result<Armed> {
-        Ok(each!(&mut self.endpoint, rpc => rpc.arm())?)
+        Ok(for_each_fabric!(&mut self.endpoint, rpc => rpc.arm())?)
     }
 
     /// Tells the endpoint that its thread is awake, as a turn does; see [`sinew_rpc::Rpc::disarm`].
     pub fn disarm(&mut self) -> bool {
-        each!(&mut self.endpoint, rpc => rpc.disarm())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.disarm())
     }
 }
 
@@ -79,7 +79,7 @@ impl Readiness for Rpc {
     }
 
     fn arm(&mut self, now_ns: u64) -> std::io::Result<Armed> {
-        let armed = each!(&mut self.endpoint, rpc => rpc.arm())?;
+        let armed = for_each_fabric!(&mut self.endpoint, rpc => rpc.arm())?;
         Ok(armed.on_clock(self.now_ns(), now_ns))
     }
 

@@ -3,7 +3,7 @@
 //! Two words of header, one more if the item has flags or expires, the key and the value; key and value begin at words
 //! of their own. A key of 16 bytes with a value of 32 takes one cache line.
 
-use sinew_mem::Words;
+use sinew_mem::TableWords;
 
 /// Longest value that the length field can hold, in bytes.
 pub const VALUE_LEN_LIMIT: usize = (1 << VALUE_BITS) - 1;
@@ -36,13 +36,13 @@ pub(crate) struct Extras {
 
 /// Everything about an item besides its key and value.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct About {
+pub(crate) struct ItemMeta {
     pub extras: Extras,
     pub marks: u8,
     pub version: u64,
 }
 
-impl About {
+impl ItemMeta {
     #[inline(always)]
     pub fn has_extras(&self) -> bool {
         self.extras != Extras::default()
@@ -53,7 +53,7 @@ impl About {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Offset of the item, in words.
-    pub at: usize,
+    pub offset: usize,
     /// Lengths, the lower bits of the room, and whether there are extras.
     shape: u64,
     /// Version, the upper bits of the room, whether it was read, and marks.
@@ -67,34 +67,34 @@ impl Entry {
         HEADER_WORDS + usize::from(has_extras) + key_len.div_ceil(8) + value_len.div_ceil(8)
     }
 
-    /// Makes the header of a new item at `at`, with `room` words for it.
+    /// Makes the header of a new item at `offset`, with `room` words for it.
     #[inline(always)]
-    pub fn new(at: usize, room: usize, key_len: usize, value_len: usize, about: &About) -> Self {
+    pub fn new(at: usize, room: usize, key_len: usize, value_len: usize, meta: &ItemMeta) -> Self {
         let shape = value_len as u64
             | (key_len as u64) << VALUE_BITS
             | (room as u64 & ROOM_LOW) << (VALUE_BITS + KEY_BITS)
-            | if about.has_extras() { EXTRAS } else { 0 };
+            | if meta.has_extras() { EXTRAS } else { 0 };
         let room_high = room as u64 >> ROOM_LOW_BITS;
-        let stamp = u64::from(about.marks) << (64 - MARK_BITS) | room_high << VERSION_BITS | about.version;
-        Self { at, shape, stamp }
+        let stamp = u64::from(meta.marks) << (64 - MARK_BITS) | room_high << VERSION_BITS | meta.version;
+        Self { offset: at, shape, stamp }
     }
 
     /// Makes the header of a new item in the place of this one, with the same key. It has extras exactly if this one
     /// does.
     #[inline(always)]
-    pub fn replaced(&self, value_len: usize, about: &About) -> Self {
+    pub fn with_value(&self, value_len: usize, meta: &ItemMeta) -> Self {
         let shape = self.shape & !(VALUE_LEN_LIMIT as u64) | value_len as u64;
         let room_high = self.stamp & (((1 << ROOM_HIGH_BITS) - 1) << VERSION_BITS);
-        let stamp = u64::from(about.marks) << (64 - MARK_BITS) | room_high | about.version;
-        Self { at: self.at, shape, stamp }
+        let stamp = u64::from(meta.marks) << (64 - MARK_BITS) | room_high | meta.version;
+        Self { offset: self.offset, shape, stamp }
     }
 
-    /// Loads the header of the item at `at`; `None` if that is outside the memory. While the writer is at work, a
+    /// Loads the header of the item at `offset`; `None` if that is outside the memory. While the writer is at work, a
     /// reader may find anything there: see [`Entry::lies_in`].
     #[inline(always)]
-    pub fn load(body: &Words, at: usize) -> Option<Self> {
-        let [shape, stamp] = body.get_some(at)?;
-        Some(Self { at, shape, stamp })
+    pub fn load(body: &TableWords, offset: usize) -> Option<Self> {
+        let [shape, stamp] = body.get_array(offset)?;
+        Some(Self { offset, shape, stamp })
     }
 
     #[inline(always)]
@@ -131,7 +131,7 @@ impl Entry {
         (self.stamp >> (64 - MARK_BITS)) as u8
     }
 
-    /// Whether the item was read since it was stored or [moved](Entry::moved).
+    /// Whether the item was read since it was stored or [moved](Entry::moved_to).
     #[inline(always)]
     pub fn was_read(&self) -> bool {
         self.stamp & WAS_READ != 0
@@ -139,41 +139,41 @@ impl Entry {
 
     /// Records that the item was read.
     #[inline(always)]
-    pub fn note_read(&mut self, body: &Words) {
+    pub fn note_read(&mut self, body: &TableWords) {
         self.stamp |= WAS_READ;
-        body.store(self.at + 1, self.stamp);
+        body.store(self.offset + 1, self.stamp);
     }
 
-    /// The header of the same item at `at`, marked as not read.
-    pub fn moved(&self, at: usize) -> Self {
-        Self { at, stamp: self.stamp & !WAS_READ, ..*self }
+    /// The header of the same item at `offset`, marked as not read.
+    pub fn moved_to(&self, at: usize) -> Self {
+        Self { offset: at, stamp: self.stamp & !WAS_READ, ..*self }
     }
 
     /// Whether the whole item lies within the memory.
     #[inline(always)]
-    pub fn lies_in(&self, body: &Words) -> bool {
-        self.at + Self::words(self.key_len(), self.value_len(), self.has_extras()) <= body.len()
+    pub fn lies_in(&self, body: &TableWords) -> bool {
+        self.offset + Self::words(self.key_len(), self.value_len(), self.has_extras()) <= body.len()
     }
 
     #[inline(always)]
-    fn key_at(&self) -> usize {
-        self.at + HEADER_WORDS + usize::from(self.has_extras())
+    fn key_offset(&self) -> usize {
+        self.offset + HEADER_WORDS + usize::from(self.has_extras())
     }
 
     #[inline(always)]
-    fn value_at(&self) -> usize {
-        self.key_at() + self.key_len().div_ceil(8)
+    fn value_offset(&self) -> usize {
+        self.key_offset() + self.key_len().div_ceil(8)
     }
 
     /// Writes only the header.
     #[inline(always)]
-    pub fn store_header(&self, body: &Words) {
-        body.store_some(self.at, [self.shape, self.stamp]);
+    pub fn store_header(&self, body: &TableWords) {
+        body.store_array(self.offset, [self.shape, self.stamp]);
     }
 
     /// Writes header and extras. Key and value are written by [`Entry::store_key`] and [`Entry::store_value`].
     #[inline(always)]
-    pub fn store(&self, body: &Words, extras: Extras) {
+    pub fn store(&self, body: &TableWords, extras: Extras) {
         self.store_header(body);
         if self.has_extras() {
             self.store_extras(body, extras);
@@ -182,51 +182,51 @@ impl Entry {
 
     /// Replaces the marks, which are the lower four bits of `marks`.
     #[inline(always)]
-    pub fn store_marks(&self, body: &Words, marks: u8) {
+    pub fn store_marks(&self, body: &TableWords, marks: u8) {
         let rest = self.stamp & ((1 << (64 - MARK_BITS)) - 1);
-        body.store(self.at + 1, u64::from(marks) << (64 - MARK_BITS) | rest);
+        body.store(self.offset + 1, u64::from(marks) << (64 - MARK_BITS) | rest);
     }
 
     /// Writes the extras; the item must have some.
     #[inline(always)]
-    pub fn store_extras(&self, body: &Words, extras: Extras) {
-        body.store(self.at + 2, u64::from(extras.flags) << 32 | u64::from(extras.expires_s));
+    pub fn store_extras(&self, body: &TableWords, extras: Extras) {
+        body.store(self.offset + 2, u64::from(extras.flags) << 32 | u64::from(extras.expires_s));
     }
 
     #[inline(always)]
-    pub fn store_key(&self, body: &Words, key: &[u8]) {
-        body.write(self.key_at(), key);
+    pub fn store_key(&self, body: &TableWords, key: &[u8]) {
+        body.write(self.key_offset(), key);
     }
 
     #[inline(always)]
-    pub fn store_value(&self, body: &Words, value: &[u8]) {
-        body.write(self.value_at(), value);
+    pub fn store_value(&self, body: &TableWords, value: &[u8]) {
+        body.write(self.value_offset(), value);
     }
 
     #[inline(always)]
-    pub fn extras(&self, body: &Words) -> Extras {
+    pub fn extras(&self, body: &TableWords) -> Extras {
         if !self.has_extras() {
             return Extras::default();
         }
-        let word = body.load(self.at + 2);
+        let word = body.load(self.offset + 2);
         Extras { flags: (word >> 32) as u32, expires_s: word as u32 }
     }
 
     #[inline(always)]
-    pub fn has_key(&self, body: &Words, key: &[u8]) -> bool {
-        self.key_len() == key.len() && body.holds(self.key_at(), key)
+    pub fn has_key(&self, body: &TableWords, key: &[u8]) -> bool {
+        self.key_len() == key.len() && body.bytes_equal(self.key_offset(), key)
     }
 
     /// Copies the key to `target`, replacing its contents.
-    pub fn read_key(&self, body: &Words, target: &mut Vec<u8>) {
+    pub fn read_key(&self, body: &TableWords, target: &mut Vec<u8>) {
         target.resize(self.key_len(), 0);
-        body.read(self.key_at(), target);
+        body.read(self.key_offset(), target);
     }
 
     /// Copies the value to `target`, which must have its length.
     #[inline(always)]
-    pub fn read_value(&self, body: &Words, target: &mut [u8]) {
-        body.read(self.value_at(), target);
+    pub fn read_value(&self, body: &TableWords, target: &mut [u8]) {
+        body.read(self.value_offset(), target);
     }
 }
 
@@ -236,13 +236,13 @@ mod tests {
 
     #[test]
     fn items_come_out_as_they_went_in() {
-        let body = Words::zeroed(64).unwrap();
+        let body = TableWords::zeroed(64).unwrap();
         for (key_len, value_len, has_extras) in [(0, 0, false), (1, 0, true), (16, 32, false), (250, 100, true)] {
             let key: Vec<u8> = (1..=key_len as u8).collect();
             let value: Vec<u8> = (0..value_len as u8).rev().collect();
             let words = Entry::words(key_len, value_len, has_extras);
             let extras = if has_extras { Extras { flags: u32::MAX, expires_s: 7 } } else { Extras::default() };
-            let about = About { extras, marks: 9, version: (1 << 51) - 2 };
+            let about = ItemMeta { extras, marks: 9, version: (1 << 51) - 2 };
             let entry = Entry::new(3, words + 5, key_len, value_len, &about);
             assert_eq!((entry.key_len(), entry.value_len(), entry.room()), (key_len, value_len, words + 5));
             assert_eq!((entry.has_extras(), entry.version(), entry.marks()), (has_extras, about.version, 9));
@@ -255,7 +255,7 @@ mod tests {
             let mut noted = entry;
             noted.note_read(&body);
             let read = Entry::load(&body, 3).unwrap();
-            assert!(!entry.was_read() && read.was_read() && read == noted && read.moved(3) == entry);
+            assert!(!entry.was_read() && read.was_read() && read == noted && read.moved_to(3) == entry);
             assert_eq!((read.version(), read.marks(), read.room()), (about.version, 9, words + 5));
             let mut value_out = vec![0; value_len];
             read.read_value(&body, &mut value_out);
@@ -267,9 +267,9 @@ mod tests {
 
     #[test]
     fn the_largest_lengths_fit_their_fields() {
-        let body = Words::zeroed(Entry::words(0xFFFF, super::super::VALUE_LEN_MAX, true)).unwrap();
+        let body = TableWords::zeroed(Entry::words(0xFFFF, super::super::VALUE_LEN_MAX, true)).unwrap();
         // The room of the longest item of any table fits its field.
-        let about = About { extras: Extras { flags: 1, expires_s: 0 }, marks: 0, version: 1 };
+        let about = ItemMeta { extras: Extras { flags: 1, expires_s: 0 }, marks: 0, version: 1 };
         let largest = Entry::new(0, body.len(), 0xFFFF, super::super::VALUE_LEN_MAX, &about);
         largest.store(&body, about.extras);
         assert_eq!(Entry::load(&body, 0), Some(largest));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn nothing_is_an_item_that_does_not_lie_in_memory() {
-        let body = Words::zeroed(8).unwrap();
+        let body = TableWords::zeroed(8).unwrap();
         assert!(Entry::load(&body, 6).is_some() && Entry::load(&body, 7).is_none());
         let lies = |shape| {
             body.store(0, shape);

@@ -4,7 +4,7 @@
 //! of bit masks say which lists are not empty. A block begins with a word that has its size. A free block has its
 //! list's links next, and its size again at its end, where the block after it finds it.
 
-use sinew_mem::Words;
+use sinew_mem::TableWords;
 
 const STEP_BITS: u32 = 3;
 const STEPS: usize = 1 << STEP_BITS;
@@ -45,7 +45,7 @@ fn rounded_up(words: usize) -> usize {
 
 impl Heap {
     /// Makes a heap in which all of `memory` is free.
-    pub fn new(memory: &Words) -> Self {
+    pub fn new(memory: &TableWords) -> Self {
         let mut heap = Self { lists: Box::new([[NONE; STEPS]; LEVELS]), levels: 0, steps: [0; LEVELS], used: 0 };
         // One word in front, so that no block is at 0, and an empty block at the end, so that each block has a next.
         if let Some(words) = memory.len().checked_sub(2).filter(|words| *words >= BLOCK_MIN) {
@@ -56,11 +56,11 @@ impl Heap {
     }
 
     /// Longest piece, in words, that can be allocated from an empty heap in this memory.
-    pub fn words_max(memory: &Words) -> usize {
+    pub fn words_max(memory: &TableWords) -> usize {
         let all = memory.len().saturating_sub(2);
         // A list serves only requests that its smallest block satisfies.
-        let found = if all < STEPS { all } else { all >> (all.ilog2() - STEP_BITS) << (all.ilog2() - STEP_BITS) };
-        if found < BLOCK_MIN { 0 } else { found - 1 }
+        let guaranteed = if all < STEPS { all } else { all >> (all.ilog2() - STEP_BITS) << (all.ilog2() - STEP_BITS) };
+        if guaranteed < BLOCK_MIN { 0 } else { guaranteed - 1 }
     }
 
     /// Words in use, including each block's header.
@@ -68,7 +68,7 @@ impl Heap {
         self.used
     }
 
-    fn put_in_list(&mut self, memory: &Words, block: usize, words: usize, before: u64) {
+    fn put_in_list(&mut self, memory: &TableWords, block: usize, words: usize, before: u64) {
         let (level, step) = list_of(words);
         let next = std::mem::replace(&mut self.lists[level][step], block as u64);
         memory.store(block, (words as u64) << 2 | before | FREE);
@@ -82,9 +82,9 @@ impl Heap {
         self.steps[level] |= 1 << step;
     }
 
-    fn take_from_list(&mut self, memory: &Words, block: usize, words: usize) {
+    fn take_from_list(&mut self, memory: &TableWords, block: usize, words: usize) {
         let (level, step) = list_of(words);
-        let [next, previous] = memory.load_some(block + 1);
+        let [next, previous] = memory.load_array(block + 1);
         if next != NONE {
             memory.store(next as usize + 2, previous);
         }
@@ -101,26 +101,26 @@ impl Heap {
         }
     }
 
-    fn fitting(&self, words: usize) -> Option<usize> {
+    fn find_block(&self, words: usize) -> Option<usize> {
         let (level, step) = list_of(rounded_up(words));
         if level >= LEVELS {
             return None;
         }
-        let here = self.steps[level] & (u8::MAX << step);
-        let (level, steps) = if here != 0 {
-            (level, here)
+        let in_level = self.steps[level] & (u8::MAX << step);
+        let (level, steps) = if in_level != 0 {
+            (level, in_level)
         } else {
-            let above = self.levels & (u64::MAX << (level + 1));
-            let level = above.trailing_zeros() as usize;
+            let higher_levels = self.levels & (u64::MAX << (level + 1));
+            let level = higher_levels.trailing_zeros() as usize;
             (level, *self.steps.get(level)?)
         };
         Some(self.lists[level][steps.trailing_zeros() as usize] as usize)
     }
 
     /// Allocates `words` contiguous words if possible; returns their place and their actual number.
-    pub fn alloc(&mut self, memory: &Words, words: usize) -> Option<(usize, usize)> {
+    pub fn alloc(&mut self, memory: &TableWords, words: usize) -> Option<(usize, usize)> {
         let needed = (words + 1).max(BLOCK_MIN);
-        let block = self.fitting(needed)?;
+        let block = self.find_block(needed)?;
         let header = memory.load(block);
         let mut len = (header >> 2) as usize;
         self.take_from_list(memory, block, len);
@@ -138,8 +138,8 @@ impl Heap {
     }
 
     /// Frees what [`Heap::alloc`] returned.
-    pub fn free(&mut self, memory: &Words, place: usize) {
-        let mut block = place - 1;
+    pub fn free(&mut self, memory: &TableWords, offset: usize) {
+        let mut block = offset - 1;
         let header = memory.load(block);
         let mut words = (header >> 2) as usize;
         self.used -= words;
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn all_memory_can_be_had_in_one_piece_again() {
-        let memory = Words::zeroed(1000).unwrap();
+        let memory = TableWords::zeroed(1000).unwrap();
         let mut heap = Heap::new(&memory);
         let all = heap.alloc(&memory, 895).expect("its list begins at 896 words");
         assert_eq!(heap.alloc(&memory, 895), None);
@@ -202,16 +202,16 @@ mod tests {
     #[test]
     fn memory_has_as_much_in_one_piece_as_it_says_and_no_more() {
         for words in 0..6 {
-            let memory = Words::zeroed(words).unwrap();
+            let memory = TableWords::zeroed(words).unwrap();
             assert_eq!(Heap::new(&memory).alloc(&memory, 1), None, "{words}");
         }
         for words in 0..3000 {
-            let memory = Words::zeroed(words).unwrap();
+            let memory = TableWords::zeroed(words).unwrap();
             let most = Heap::words_max(&memory);
             assert!(most == 0 || Heap::new(&memory).alloc(&memory, most).is_some(), "{words}");
             assert_eq!(Heap::new(&memory).alloc(&memory, most + 1), None, "{words}");
         }
-        let memory = Words::zeroed(6).unwrap();
+        let memory = TableWords::zeroed(6).unwrap();
         assert!(Heap::new(&memory).alloc(&memory, 3).is_some());
         assert_eq!(Heap::new(&memory).alloc(&memory, 4), None);
         assert_eq!(Heap::new(&memory).alloc(&memory, 1 << 40), None);
@@ -224,7 +224,7 @@ mod tests {
         fn blocks_never_overlap_and_everything_comes_back(
             steps in prop::collection::vec((any::<bool>(), 0usize..200, any::<prop::sample::Index>()), 1..400),
         ) {
-            let memory = Words::zeroed(2000).unwrap();
+            let memory = TableWords::zeroed(2000).unwrap();
             let mut heap = Heap::new(&memory);
             let mut given: BTreeMap<usize, usize> = BTreeMap::new();
             for (give_back, words, which) in steps {

@@ -11,7 +11,7 @@ impl Cache {
         self.prefetch_bucket(&key);
         switch().await;
         self.prefetch_item(&mut key);
-        self.view.prefetch_rest(&key);
+        self.view.prefetch_item_end(&key);
         switch().await;
         self.get(&key, now_s)
     }
@@ -30,7 +30,7 @@ impl Cache {
             self.prefetch_bucket(&key);
             switch().await;
             self.prefetch_item(&mut key);
-            self.view.prefetch_rest(&key);
+            self.view.prefetch_item_end(&key);
             switch().await;
             self.get(&key, now_s)
         })
@@ -44,7 +44,7 @@ impl CacheReader {
         self.prefetch_bucket(&key);
         switch().await;
         self.prefetch_item(&mut key);
-        self.view.prefetch_rest(&key);
+        self.view.prefetch_item_end(&key);
         switch().await;
         self.get(&key, now_s, value)
     }

@@ -1,10 +1,10 @@
 //! How items leave a table, and how that is counted.
 
 use super::entry::Entry;
-use super::log::place;
+use super::log::offset_of;
 use super::table::{Cache, Space};
 use super::view::{CLEARED, HEAD, SLOTS, Slot};
-use super::{Key, Lost};
+use super::{Key, MissReason};
 
 /// Most items spared for each new one.
 const SPARED_MAX: usize = 4;
@@ -32,15 +32,15 @@ impl Cache {
     /// Removes the item of `key` if it has expired or was cleared, and says which. Call it when [`Cache::get`] has
     /// found nothing, to keep [`CacheStats`](super::CacheStats) exact.
     #[inline]
-    pub fn forget_lost(&mut self, key: &Key<'_>, now_s: u32) -> Option<Lost> {
+    pub fn remove_dead_item(&mut self, key: &Key<'_>, now_s: u32) -> Option<MissReason> {
         // If no item ever expires and nothing was cleared, there is nothing to remove.
         if !self.any_expires && self.cleared() == 0 {
             return None;
         }
-        let found = self.view.find(key).filter(|found| self.is_over(&found.entry, now_s))?;
-        let lost = if found.entry.version() <= self.cleared() { Lost::Cleared } else { Lost::Expired };
-        self.bury(key.bucket(self.view.buckets), found.slot, &found.entry);
-        Some(lost)
+        let found = self.view.find(key).filter(|found| self.is_dead(&found.entry, now_s))?;
+        let reason = if found.entry.version() <= self.cleared() { MissReason::Cleared } else { MissReason::Expired };
+        self.remove_dead(key.bucket(self.view.buckets), found.slot, &found.entry);
+        Some(reason)
     }
 
     /// Version up to which items have been cleared.
@@ -48,16 +48,16 @@ impl Cache {
         self.view.control.load(CLEARED)
     }
 
-    pub(super) fn is_over(&self, entry: &Entry, now_s: u32) -> bool {
-        self.view.is_gone(entry, entry.extras(&self.view.body), now_s)
+    pub(super) fn is_dead(&self, entry: &Entry, now_s: u32) -> bool {
+        self.view.is_dead(entry, entry.extras(&self.view.body), now_s)
     }
 
     pub(super) fn entry_of(&self, slot: Slot) -> Option<Entry> {
-        slot.is_item().then(|| Entry::load(&self.view.body, place(slot.position()))).flatten()
+        slot.is_item().then(|| Entry::load(&self.view.body, offset_of(slot.position()))).flatten()
     }
 
     /// Removes an item that has expired or was cleared.
-    pub(super) fn bury(&mut self, bucket: usize, slot: usize, entry: &Entry) {
+    pub(super) fn remove_dead(&mut self, bucket: usize, slot: usize, entry: &Entry) {
         self.census.leave(entry, self.cleared());
         self.census.reclaim(entry);
         self.remove(bucket, slot);
@@ -66,63 +66,63 @@ impl Cache {
     /// Counts an item that is evicted to make room for another.
     pub(super) fn count_evicted(&mut self, entry: &Entry, now_s: u32) {
         self.census.leave(entry, self.cleared());
-        if self.is_over(entry, now_s) { self.census.reclaim(entry) } else { self.census.evict(entry) }
+        if self.is_dead(entry, now_s) { self.census.reclaim(entry) } else { self.census.evict(entry) }
     }
 
     /// Removes the items of a log that an item of `words` more will overwrite, or appends them again if they were read.
     /// The item at `replaced` is left alone, since its own successor overwrites it.
-    pub(super) fn make_way(&mut self, words: usize, replaced: Option<u64>, now_s: u32) {
+    pub(super) fn evict_for(&mut self, words: usize, replaced: Option<u64>, now_s: u32) {
         let mut spared_max = if self.spares_read { SPARED_MAX } else { 0 };
         while let Space::Log(log) = &self.space
-            && let Some(position) = log.in_the_way(words)
+            && let Some(position) = log.blocking_item(words)
         {
             let entry =
-                Entry::load(&self.view.body, place(position)).expect("a log has items from its tail to its head");
+                Entry::load(&self.view.body, offset_of(position)).expect("a log has items from its tail to its head");
             if replaced == Some(position) {
                 // Nothing may overwrite it before its successor does.
                 spared_max = 0;
-                self.pass(&entry);
+                self.advance_tail(&entry);
             } else if spared_max > 0 && entry.was_read() && entry.room() <= SPARED_WORDS_MAX {
                 spared_max -= 1;
-                self.spare(position, &entry, now_s);
+                self.keep_item(position, &entry, now_s);
             } else {
                 self.evict(position, &entry, now_s);
-                self.pass(&entry);
+                self.advance_tail(&entry);
             }
         }
     }
 
-    fn pass(&mut self, entry: &Entry) {
+    fn advance_tail(&mut self, entry: &Entry) {
         if let Space::Log(log) = &mut self.space {
-            log.pass(entry.room());
+            log.advance_tail(entry.room());
         }
     }
 
     /// Appends the oldest item of the log again if its key's slot still points to it, it has not expired, and it fits;
     /// otherwise removes it.
-    fn spare(&mut self, position: u64, entry: &Entry, now_s: u32) {
+    fn keep_item(&mut self, position: u64, entry: &Entry, now_s: u32) {
         let Space::Log(log) = &self.space else { return };
         // Appended at the end of the log, it might displace other items.
-        let fits = log.has_room_once_passed(entry.room());
-        let is_kept = fits && !self.is_over(entry, now_s);
-        let Some((bucket, slot)) = self.slot_of(position, entry).filter(|_| is_kept) else {
+        let fits = log.fits_after_advance(entry.room());
+        let may_keep = fits && !self.is_dead(entry, now_s);
+        let Some((bucket, slot)) = self.slot_of(position, entry).filter(|_| may_keep) else {
             self.evict(position, entry, now_s);
-            self.pass(entry);
+            self.advance_tail(entry);
             return;
         };
         self.moved.resize(entry.room() * 8, 0);
-        self.view.body.read(entry.at, &mut self.moved);
-        self.pass(entry);
+        self.view.body.read(entry.offset, &mut self.moved);
+        self.advance_tail(entry);
         let Space::Log(log) = &mut self.space else { return };
         let position = log.reserve(entry.room());
         let head = log.head().0;
         // Between its old and its new place, a reader must not miss it.
-        self.begin_change(bucket);
+        self.begin_bucket_write(bucket);
         self.view.control.announce(HEAD, head);
-        self.view.body.write(place(position), &self.moved);
-        entry.moved(place(position)).store_header(&self.view.body);
+        self.view.body.write(offset_of(position), &self.moved);
+        entry.moved_to(offset_of(position)).store_header(&self.view.body);
         self.view.index.store(slot, self.view.slot(slot).moved(position).0);
-        self.end_change(bucket);
+        self.end_bucket_write(bucket);
         self.census.spared += 1;
     }
 
@@ -133,9 +133,9 @@ impl Cache {
         let key = self.hasher.key(&bytes);
         let bucket = key.bucket(self.view.buckets);
         let slot = Slot::item(key.tag(), position);
-        let at = self.view.bucket(bucket).iter().position(|other| *other == slot);
+        let position_in_bucket = self.view.bucket(bucket).iter().position(|other| *other == slot);
         self.key = bytes;
-        at.map(|at| (bucket, bucket * SLOTS + at))
+        position_in_bucket.map(|at| (bucket, bucket * SLOTS + at))
     }
 
     /// Evicts the item appended to the log at `position`, unless it is gone already.
@@ -156,7 +156,7 @@ impl Cache {
             last = next;
         }
         let at = self.view.bucket(last).iter().rposition(|slot| slot.is_item()).unwrap_or(0);
-        self.begin_change(bucket);
+        self.begin_bucket_write(bucket);
         if before.is_some() {
             self.view.index.store(slot, self.view.index.load(last * SLOTS + at));
             self.view.index.store(last * SLOTS + at, Slot::EMPTY.0);
@@ -167,7 +167,7 @@ impl Cache {
             self.view.index.store(before * SLOTS + SLOTS - 1, Slot::EMPTY.0);
             self.spares.push(last);
         }
-        self.end_change(bucket);
+        self.end_bucket_write(bucket);
         self.free(position);
     }
 
@@ -176,20 +176,20 @@ impl Cache {
         for _ in 0..RECLAIM_BUCKETS.min(self.view.buckets as usize) {
             let bucket = self.cursor;
             self.cursor = (bucket + 1) % self.view.buckets as usize;
-            let mut at = bucket;
+            let mut current = bucket;
             let mut slot = 0;
             loop {
-                let word = self.view.slot(at * SLOTS + slot);
-                if let Some(entry) = self.entry_of(word).filter(|entry| self.is_over(entry, now_s)) {
-                    self.bury(bucket, at * SLOTS + slot, &entry);
+                let word = self.view.slot(current * SLOTS + slot);
+                if let Some(entry) = self.entry_of(word).filter(|entry| self.is_dead(entry, now_s)) {
+                    self.remove_dead(bucket, current * SLOTS + slot, &entry);
                     // Another item has taken the slot, or the bucket has been freed.
-                    (at, slot) = (bucket, 0);
+                    (current, slot) = (bucket, 0);
                     continue;
                 }
                 slot += 1;
                 if slot == SLOTS {
                     match word.linked() {
-                        Some(next) => (at, slot) = (next, 0),
+                        Some(next) => (current, slot) = (next, 0),
                         None => break,
                     }
                 }

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 /// Bits of a place: an offset in words. A log or a heap is smaller.
-pub(crate) const PLACE_BITS: u32 = 36;
+pub(crate) const OFFSET_BITS: u32 = 36;
 const LAP_BITS: u32 = 11;
 /// Bits of a position, as a slot of the index holds it: place and lap.
-pub(crate) const POSITION_BITS: u32 = PLACE_BITS + LAP_BITS;
+pub(crate) const POSITION_BITS: u32 = OFFSET_BITS + LAP_BITS;
 const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
-const LAP: u64 = 1 << PLACE_BITS;
+const LAP: u64 = 1 << OFFSET_BITS;
 
 /// The head of the log, where the next item goes: the number of laps begun, and the place.
 ///
@@ -36,13 +36,13 @@ impl Head {
 }
 
 /// The position of a place in a lap.
-pub(crate) fn position_of(lap: u64, place: usize) -> u64 {
-    ((lap << PLACE_BITS) + place as u64) & POSITION_MASK
+pub(crate) fn position_of(lap: u64, offset: usize) -> u64 {
+    ((lap << OFFSET_BITS) + offset as u64) & POSITION_MASK
 }
 
 /// Returns the place of `position` in the log.
 #[inline(always)]
-pub(crate) fn place(position: u64) -> usize {
+pub(crate) fn offset_of(position: u64) -> usize {
     (position & (LAP - 1)) as usize
 }
 
@@ -50,9 +50,9 @@ pub(crate) fn place(position: u64) -> usize {
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     words: usize,
-    place: usize,
+    offset: usize,
     lap: u64,
-    /// Place of the oldest item that was not [passed](Self::pass), in this lap or the last one.
+    /// Place of the oldest item that was not [passed](Self::advance_tail), in this lap or the last one.
     tail: usize,
     tail_lap: u64,
     /// End of the items of the last lap.
@@ -62,7 +62,7 @@ pub(crate) struct Log {
 impl Log {
     /// Makes a log of `words` words, fewer than 2^36.
     pub fn new(words: usize) -> Self {
-        Self { words, place: 0, lap: 1, tail: 0, tail_lap: 1, end: 0 }
+        Self { words, offset: 0, lap: 1, tail: 0, tail_lap: 1, end: 0 }
     }
 
     pub fn words(&self) -> usize {
@@ -70,32 +70,32 @@ impl Log {
     }
 
     pub fn head(&self) -> Head {
-        Head((self.lap << PLACE_BITS) + self.place as u64)
+        Head((self.lap << OFFSET_BITS) + self.offset as u64)
     }
 
     /// Returns the position of the oldest item if it must go before `words` more can be [reserved](Self::reserve).
     /// `words` must be no more than the log has.
     #[inline]
-    pub fn in_the_way(&self, words: usize) -> Option<u64> {
-        let (lap, end) = if self.goes_around(words) { (self.lap + 1, words) } else { (self.lap, self.place + words) };
+    pub fn blocking_item(&self, words: usize) -> Option<u64> {
+        let (lap, end) = if self.wraps(words) { (self.lap + 1, words) } else { (self.lap, self.offset + words) };
         let is_older = self.tail_lap + 1 < lap;
         let is_under = self.tail_lap + 1 == lap && self.tail < end;
-        let is_empty = self.tail_lap == self.lap && self.tail == self.place;
+        let is_empty = self.tail_lap == self.lap && self.tail == self.offset;
         ((is_older || is_under) && !is_empty).then(|| position_of(self.tail_lap, self.tail))
     }
 
     /// Moves on from the oldest item, of `words` words, to the next.
-    pub fn pass(&mut self, words: usize) {
+    pub fn advance_tail(&mut self, words: usize) {
         self.tail += words;
         self.end_lap_of_tail();
     }
 
-    /// Whether the oldest item, of `words` words, could be appended again after it is [passed](Self::pass), with no
-    /// other in the way.
-    pub fn has_room_once_passed(&self, words: usize) -> bool {
+    /// Whether the oldest item, of `words` words, could be appended again after it is [passed](Self::advance_tail),
+    /// with no other in the way.
+    pub fn fits_after_advance(&self, words: usize) -> bool {
         let mut after = self.clone();
-        after.pass(words);
-        after.in_the_way(words).is_none()
+        after.advance_tail(words);
+        after.blocking_item(words).is_none()
     }
 
     fn end_lap_of_tail(&mut self) {
@@ -105,34 +105,34 @@ impl Log {
     }
 
     /// Whether an item of `words` words starts a new lap: items do not wrap around the end.
-    fn goes_around(&self, words: usize) -> bool {
-        self.place + words > self.words
+    fn wraps(&self, words: usize) -> bool {
+        self.offset + words > self.words
     }
 
-    /// Reserves `words` words for an item, once nothing is [in the way](Self::in_the_way); returns its position. From
-    /// then on, an item that lay there is no longer [live](Head::is_live).
+    /// Reserves `words` words for an item, once nothing is [in the way](Self::blocking_item); returns its position.
+    /// From then on, an item that lay there is no longer [live](Head::is_live).
     pub fn reserve(&mut self, words: usize) -> u64 {
-        if self.goes_around(words) {
-            self.end = self.place;
-            self.place = 0;
+        if self.wraps(words) {
+            self.end = self.offset;
+            self.offset = 0;
             self.lap += 1;
             self.end_lap_of_tail();
         }
         let position = self.head().0 & POSITION_MASK;
-        self.place += words;
+        self.offset += words;
         position
     }
 
     /// Words that have been appended to at some time.
     pub fn used(&self) -> usize {
-        if self.lap == 1 { self.place } else { self.words }
+        if self.lap == 1 { self.offset } else { self.words }
     }
 
     /// Ranges of the items that were not passed, in the last lap and in this one, each with its lap.
     pub fn laps(&self) -> [(u64, Range<usize>); 2] {
         let is_in_this = self.tail_lap == self.lap;
         let last = if is_in_this { 0..0 } else { self.tail..self.end };
-        let this = if is_in_this { self.tail..self.place } else { 0..self.place };
+        let this = if is_in_this { self.tail..self.offset } else { 0..self.offset };
         [(self.lap - 1, last), (self.lap, this)]
     }
 
@@ -140,17 +140,17 @@ impl Log {
     /// lap and in this one.
     pub fn limit(&mut self, words: usize, ends: [usize; 2]) {
         self.words = words;
-        [self.end, self.place] = ends;
+        [self.end, self.offset] = ends;
         if self.tail_lap == self.lap {
-            self.tail = self.tail.min(self.place);
+            self.tail = self.tail.min(self.offset);
         }
         self.end_lap_of_tail();
     }
 
     /// Words appended since `position`, which must be live.
     pub fn appended_since(&self, position: u64) -> usize {
-        let place = place(position);
-        if place < self.place { self.place - place } else { self.end.saturating_sub(place) + self.place }
+        let place = offset_of(position);
+        if place < self.offset { self.offset - place } else { self.end.saturating_sub(place) + self.offset }
     }
 }
 
@@ -169,25 +169,26 @@ mod tests {
             // More laps than the lap counter can tell apart.
             for number in 0..5000 * words {
                 let len = 1 + (number * 7 + number / 3) % words;
-                while let Some(position) = log.in_the_way(len) {
+                while let Some(position) = log.blocking_item(len) {
                     let (_, oldest, len) = passing.pop_front().expect("nothing else is in the way");
                     assert_eq!(position, oldest, "{words} {number}");
-                    log.pass(len);
+                    log.advance_tail(len);
                 }
                 let position = log.reserve(len);
                 assert!(position < 1 << POSITION_BITS);
                 // Exactly the items that were passed are no longer live.
                 assert!(passing.iter().all(|(_, position, _)| log.head().is_live(*position)), "{words} {number}");
                 passing.push_back((number, position, len));
-                for place in &mut owner[place(position)..place(position) + len] {
+                for place in &mut owner[offset_of(position)..offset_of(position) + len] {
                     *place = Some(number);
                 }
                 items.push((number, position, len));
                 let head = log.head();
                 let mut ages = Vec::new();
                 items.retain(|(number, position, len)| {
-                    let whole =
-                        owner[place(*position)..place(*position) + len].iter().all(|other| *other == Some(*number));
+                    let whole = owner[offset_of(*position)..offset_of(*position) + len]
+                        .iter()
+                        .all(|other| *other == Some(*number));
                     assert!(whole || !head.is_live(*position), "{words} {number}");
                     // An item beyond the last one of a lap is given up, though nothing overwrites it.
                     ages.push(head.age(*position));

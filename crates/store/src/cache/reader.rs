@@ -3,10 +3,10 @@
 use super::entry::Entry;
 use super::key::{Key, KeyHasher};
 use super::log::Head;
-use super::view::{Found, HEAD, View};
+use super::view::{FoundItem, HEAD, View};
 
 /// Attempts before a reader yields: the writer may be waiting for the reader's processor.
-const LOOKS_BEFORE_YIELD: u32 = 1000;
+const TRIES_BEFORE_YIELD: u32 = 1000;
 
 /// Reads a table that another thread writes. See [`super::Cache::reader`].
 #[derive(Clone, Debug)]
@@ -62,12 +62,12 @@ impl CacheReader {
                     let read = self.read(&found.entry, now_s, value)?;
                     self.is_whole(&found).then_some(read)
                 });
-                if versions.unchanged(version, stamp) {
+                if versions.is_unchanged(version, stamp) {
                     return read;
                 }
             }
             looks += 1;
-            if looks % LOOKS_BEFORE_YIELD == 0 {
+            if looks % TRIES_BEFORE_YIELD == 0 {
                 std::thread::yield_now();
             }
             std::hint::spin_loop();
@@ -75,8 +75,8 @@ impl CacheReader {
     }
 
     /// Whether the item had not been overwritten by the time of the last read of it.
-    fn is_whole(&self, found: &Found) -> bool {
-        !self.view.evicts || Head(self.view.control.load_after(HEAD)).is_live(found.position)
+    fn is_whole(&self, found: &FoundItem) -> bool {
+        !self.view.evicts || Head(self.view.control.load_acquired(HEAD)).is_live(found.position)
     }
 
     fn read(&self, entry: &Entry, now_s: u32, value: &mut Vec<u8>) -> Option<Read> {
@@ -85,7 +85,7 @@ impl CacheReader {
             return None;
         }
         let extras = entry.extras(&self.view.body);
-        if self.view.is_gone(entry, extras, now_s) {
+        if self.view.is_dead(entry, extras, now_s) {
             return None;
         }
         value.resize(entry.value_len(), 0);

@@ -3,15 +3,15 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 
-use sinew_mem::Words;
+use sinew_mem::TableWords;
 
 use super::census::Census;
-use super::entry::{About, Entry, Extras, VALUE_LEN_LIMIT};
+use super::entry::{Entry, Extras, ItemMeta, VALUE_LEN_LIMIT};
 use super::heap::Heap;
 use super::key::{KEY_LEN_MAX, Key, KeyHasher};
-use super::log::{Log, PLACE_BITS, place};
+use super::log::{Log, OFFSET_BITS, offset_of};
 use super::reader::CacheReader;
-use super::view::{CHAIN_MAX, CONTROL_WORDS, Found, HEAD, SLOTS, Slot, View};
+use super::view::{CHAIN_MAX, CONTROL_WORDS, FoundItem, HEAD, SLOTS, Slot, View};
 use super::{CacheConfig, CacheError, CacheStats, Eviction, ModifyError, Put, PutError, VALUE_LEN_MAX, When, WhenFull};
 
 /// Expected items for each bucket: half of its slots, so that few items find their bucket full.
@@ -43,10 +43,10 @@ struct Reserved {
 
 /// The item that a new one with the same key replaces.
 #[derive(Clone, Copy)]
-struct Old {
-    found: Found,
-    /// See [`View::is_gone`].
-    is_gone: bool,
+struct Existing {
+    found: FoundItem,
+    /// See [`View::is_dead`].
+    is_dead: bool,
 }
 
 /// A table: see [the module](super). It belongs to one thread at a time.
@@ -81,7 +81,7 @@ pub struct Cache {
 /// An item in the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
-    body: &'a Words,
+    body: &'a TableWords,
     entry: Entry,
     extras: Extras,
 }
@@ -152,26 +152,26 @@ impl Cache {
     /// [`CacheError`].
     pub fn new(config: &CacheConfig) -> Result<Self, CacheError> {
         let CacheConfig { items, memory_bytes, value_len_max, .. } = *config;
-        let senseless = |why| CacheError::Config { items, memory_bytes, value_len_max, why };
+        let config_error = |why| CacheError::Config { items, memory_bytes, value_len_max, why };
         let evicts = config.when_full == WhenFull::Evict;
         let words = memory_bytes / 8;
         let words_max = if evicts { words.max(config.memory_bytes_max / 8) } else { words };
         if value_len_max > VALUE_LEN_MAX {
-            return Err(senseless("values are at most 128 MB"));
+            return Err(config_error("values are at most 128 MB"));
         }
-        if words_max >= 1 << PLACE_BITS {
-            return Err(senseless("a table has less than 512 GB of memory: make several"));
+        if words_max >= 1 << OFFSET_BITS {
+            return Err(config_error("a table has less than 512 GB of memory: make several"));
         }
         if words < WORDS_MIN {
-            return Err(senseless("give it more memory"));
+            return Err(config_error("give it more memory"));
         }
         let buckets = u32::try_from(items.div_ceil(ITEMS_PER_BUCKET).max(1))
             .ok()
             .filter(|buckets| *buckets <= 1 << 31)
-            .ok_or_else(|| senseless("a table has at most 8 billion items: make several"))?;
+            .ok_or_else(|| config_error("a table has at most 8 billion items: make several"))?;
         let spares = if evicts { 0 } else { (buckets as usize).div_ceil(BUCKETS_PER_SPARE) + CHAIN_MAX };
         let zeroed = |words: usize| {
-            Words::zeroed(words).map_err(|source| CacheError::Memory { bytes: words.saturating_mul(8), source })
+            TableWords::zeroed(words).map_err(|source| CacheError::Memory { bytes: words.saturating_mul(8), source })
         };
         let versions = (buckets as usize).next_power_of_two().min(VERSIONS_MAX);
         let view = View {
@@ -235,10 +235,10 @@ impl Cache {
     }
 
     #[inline(always)]
-    fn find(&self, key: &Key<'_>, now_s: u32) -> Option<(Found, Extras)> {
+    fn find(&self, key: &Key<'_>, now_s: u32) -> Option<(FoundItem, Extras)> {
         let found = self.view.find(key)?;
         let extras = found.entry.extras(&self.view.body);
-        (!self.view.is_gone(&found.entry, extras, now_s)).then_some((found, extras))
+        (!self.view.is_dead(&found.entry, extras, now_s)).then_some((found, extras))
     }
 
     /// Returns the item of `key`, if there is one.
@@ -271,14 +271,14 @@ impl Cache {
         if key.bytes().len() > KEY_LEN_MAX {
             return Err(PutError::KeyTooLong { len: key.bytes().len() });
         }
-        let old = self.view.find(key).map(|found| Old { is_gone: self.is_over(&found.entry, now_s), found });
+        let old = self.view.find(key).map(|found| Existing { is_dead: self.is_dead(&found.entry, now_s), found });
         if put.when != When::Always {
-            let present = old.filter(|old| !old.is_gone).map(|old| old.found.entry.version());
+            let present = old.filter(|old| !old.is_dead).map(|old| old.found.entry.version());
             put.when.permits(present)?;
         }
         let extras = Extras { flags: put.flags, expires_s: put.expires_s };
-        let about = About { extras, marks: 0, version: self.version + 1 };
-        self.store(key, value, about, old, now_s)
+        let meta = ItemMeta { extras, marks: 0, version: self.version + 1 };
+        self.store(key, value, meta, old, now_s)
     }
 
     /// Changes the value of an item and returns its new version. Flags, marks and expiry stay.
@@ -293,8 +293,8 @@ impl Cache {
         change: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<u64, ModifyError<E>> {
         let next = self.version + 1;
-        self.rewrite(key, now_s, |value, about| {
-            about.version = next;
+        self.rewrite(key, now_s, |value, meta| {
+            meta.version = next;
             change(value)
         })
     }
@@ -319,8 +319,8 @@ impl Cache {
             self.any_expires |= extras.expires_s != 0;
             return Ok(found.entry.version());
         }
-        let changed = self.rewrite(key, now_s, |_, about| {
-            about.extras = extras;
+        let changed = self.rewrite(key, now_s, |_, meta| {
+            meta.extras = extras;
             Ok::<(), Infallible>(())
         });
         changed.map_err(|error| match error {
@@ -334,16 +334,16 @@ impl Cache {
         &mut self,
         key: &Key<'_>,
         now_s: u32,
-        change: impl FnOnce(&mut Vec<u8>, &mut About) -> Result<(), E>,
+        change: impl FnOnce(&mut Vec<u8>, &mut ItemMeta) -> Result<(), E>,
     ) -> Result<u64, ModifyError<E>> {
         let (found, extras) = self.find(key, now_s).ok_or(PutError::Absent)?;
-        let mut about = About { extras, marks: found.entry.marks(), version: found.entry.version() };
+        let mut meta = ItemMeta { extras, marks: found.entry.marks(), version: found.entry.version() };
         let mut value = std::mem::take(&mut self.scratch);
         value.resize(found.entry.value_len(), 0);
         found.entry.read_value(&self.view.body, &mut value);
-        let result = change(&mut value, &mut about)
+        let result = change(&mut value, &mut meta)
             .map_err(ModifyError::Refused)
-            .and_then(|()| Ok(self.store(key, &value, about, Some(Old { found, is_gone: false }), now_s)?));
+            .and_then(|()| Ok(self.store(key, &value, meta, Some(Existing { found, is_dead: false }), now_s)?));
         self.scratch = value;
         result
     }
@@ -352,8 +352,8 @@ impl Cache {
     pub fn delete(&mut self, key: &Key<'_>, now_s: u32) -> bool {
         let Some(found) = self.view.find(key) else { return false };
         let bucket = key.bucket(self.view.buckets);
-        if self.view.is_gone(&found.entry, found.entry.extras(&self.view.body), now_s) {
-            self.bury(bucket, found.slot, &found.entry);
+        if self.view.is_dead(&found.entry, found.entry.extras(&self.view.body), now_s) {
+            self.remove_dead(bucket, found.slot, &found.entry);
             return false;
         }
         self.census.leave(&found.entry, self.cleared());
@@ -390,41 +390,41 @@ impl Cache {
         &mut self,
         key: &Key<'_>,
         value: &[u8],
-        about: About,
-        old: Option<Old>,
+        meta: ItemMeta,
+        old: Option<Existing>,
         now_s: u32,
     ) -> Result<u64, PutError> {
         if value.len() > self.value_len_max {
             return Err(PutError::ValueTooLong { len: value.len(), max: self.value_len_max });
         }
-        let words = Entry::words(key.bytes().len(), value.len(), about.has_extras());
+        let words = Entry::words(key.bytes().len(), value.len(), meta.has_extras());
         match old {
-            Some(old) if self.fits_in_place(&old.found, words, about.has_extras()) => {
-                self.overwrite(key, value, &about, &old);
+            Some(old) if self.fits_in_place(&old.found, words, meta.has_extras()) => {
+                self.overwrite(key, value, &meta, &old);
             }
             // A separate call, so that nothing is prepared for `old` when there is none.
-            Some(old) => self.append(key, value, words, &about, Some(old), now_s)?,
-            None => self.append(key, value, words, &about, None, now_s)?,
+            Some(old) => self.append(key, value, words, &meta, Some(old), now_s)?,
+            None => self.append(key, value, words, &meta, None, now_s)?,
         }
         // A touched item keeps its version.
-        self.version = about.version.max(self.version);
+        self.version = meta.version.max(self.version);
         self.stored += 1;
-        self.any_expires |= about.extras.expires_s != 0;
-        Ok(about.version)
+        self.any_expires |= meta.extras.expires_s != 0;
+        Ok(meta.version)
     }
 
     /// Stores an item where `old` lies.
     #[inline(always)]
-    fn overwrite(&mut self, key: &Key<'_>, value: &[u8], about: &About, old: &Old) {
+    fn overwrite(&mut self, key: &Key<'_>, value: &[u8], meta: &ItemMeta, old: &Existing) {
         let replaced = &old.found.entry;
-        let entry = replaced.replaced(value.len(), about);
+        let entry = replaced.with_value(value.len(), meta);
         let bucket = key.bucket(self.view.buckets);
-        self.begin_change(bucket);
-        entry.store(&self.view.body, about.extras);
+        self.begin_bucket_write(bucket);
+        entry.store(&self.view.body, meta.extras);
         entry.store_value(&self.view.body, value);
-        self.end_change(bucket);
+        self.end_bucket_write(bucket);
         // Otherwise the number of items and words is the same as before.
-        if old.is_gone {
+        if old.is_dead {
             self.census.leave(replaced, self.cleared());
             self.census.reclaim(replaced);
             self.census.enter(&entry);
@@ -438,8 +438,8 @@ impl Cache {
         key: &Key<'_>,
         value: &[u8],
         words: usize,
-        about: &About,
-        replaced: Option<Old>,
+        meta: &ItemMeta,
+        replaced: Option<Existing>,
         now_s: u32,
     ) -> Result<(), PutError> {
         let bucket = key.bucket(self.view.buckets);
@@ -448,21 +448,21 @@ impl Cache {
         // Reclaiming may have removed the old item, or moved its slot.
         let old = if reclaimed { self.view.find(key) } else { old };
         let replaced = replaced.filter(|_| old.is_some());
-        let entry = Entry::new(place(position), room, key.bytes().len(), value.len(), about);
+        let entry = Entry::new(offset_of(position), room, key.bytes().len(), value.len(), meta);
         if old.is_some() {
             // The new item may overwrite the old one: a reader must find one or the other.
-            self.begin_change(bucket);
+            self.begin_bucket_write(bucket);
         }
         // Announced before any reader can see the new data.
         let head = if let Space::Log(log) = &self.space { log.head().0 } else { 0 };
         self.view.control.announce(HEAD, head);
-        entry.store(&self.view.body, about.extras);
+        entry.store(&self.view.body, meta.extras);
         entry.store_key(&self.view.body, key.bytes());
         entry.store_value(&self.view.body, value);
         let slot = match old {
             // The slot stays, though the log may have overwritten the old item by now.
             Some(old) => old.slot,
-            None => match self.slot_for_another(bucket, now_s) {
+            None => match self.find_free_slot(bucket, now_s) {
                 Ok(slot) => slot,
                 Err(error) => {
                     self.free(position);
@@ -470,15 +470,15 @@ impl Cache {
                 }
             },
         };
-        self.begin_change(bucket);
+        self.begin_bucket_write(bucket);
         self.view.index.store(slot, Slot::item(key.tag(), position).0);
-        self.end_change(bucket);
+        self.end_bucket_write(bucket);
         if let Some(old) = old {
             self.free(old.position);
         }
-        if let Some(Old { found, is_gone }) = replaced {
+        if let Some(Existing { found, is_dead }) = replaced {
             self.census.leave(&found.entry, self.cleared());
-            if is_gone {
+            if is_dead {
                 self.census.reclaim(&found.entry);
             }
         }
@@ -488,7 +488,7 @@ impl Cache {
 
     /// Whether an item of `words` words can take the place of `old`.
     #[inline(always)]
-    fn fits_in_place(&self, old: &Found, words: usize, has_extras: bool) -> bool {
+    fn fits_in_place(&self, old: &FoundItem, words: usize, has_extras: bool) -> bool {
         if has_extras != old.entry.has_extras() || words > old.entry.room() {
             return false;
         }
@@ -504,60 +504,60 @@ impl Cache {
         &mut self,
         words: usize,
         value_len: usize,
-        old: Option<Found>,
+        old: Option<FoundItem>,
         now_s: u32,
     ) -> Result<Reserved, PutError> {
-        let most = match &self.space {
+        let words_max = match &self.space {
             Space::Log(log) => log.words(),
             Space::Heap(_) => Heap::words_max(&self.view.body),
         };
-        if words > most {
-            let max = self.value_len_max.min(value_len.saturating_sub((words - most) * 8));
+        if words > words_max {
+            let max = self.value_len_max.min(value_len.saturating_sub((words - words_max) * 8));
             return Err(PutError::ValueTooLong { len: value_len, max });
         }
-        self.make_way(words, old.map(|old| old.position), now_s);
+        self.evict_for(words, old.map(|old| old.position), now_s);
         if let Space::Log(log) = &mut self.space {
             return Ok(Reserved { position: log.reserve(words), room: words, reclaimed: false });
         }
         for reclaimed in [false, true] {
             let Space::Heap(heap) = &mut self.space else { break };
-            if let Some((place, room)) = heap.alloc(&self.view.body, words) {
-                return Ok(Reserved { position: place as u64, room, reclaimed });
+            if let Some((offset, room)) = heap.alloc(&self.view.body, words) {
+                return Ok(Reserved { position: offset as u64, room, reclaimed });
             }
             if !reclaimed && self.any_expires {
                 self.reclaim(now_s);
             }
         }
-        Err(self.full())
+        Err(self.full_error())
     }
 
-    fn full(&self) -> PutError {
+    fn full_error(&self) -> PutError {
         let CacheStats { used_bytes, capacity_bytes, .. } = self.stats();
         PutError::Full { used_bytes, capacity_bytes }
     }
 
     pub(super) fn free(&mut self, position: u64) {
         if let Space::Heap(heap) = &mut self.space {
-            heap.free(&self.view.body, place(position));
+            heap.free(&self.view.body, offset_of(position));
         }
     }
 
     #[inline(always)]
-    pub(super) fn begin_change(&self, bucket: usize) {
+    pub(super) fn begin_bucket_write(&self, bucket: usize) {
         if let Some(versions) = &self.view.versions {
-            versions.begin_change(View::version_of(versions, bucket));
+            versions.begin_write(View::version_of(versions, bucket));
         }
     }
 
     #[inline(always)]
-    pub(super) fn end_change(&self, bucket: usize) {
+    pub(super) fn end_bucket_write(&self, bucket: usize) {
         if let Some(versions) = &self.view.versions {
-            versions.end_change(View::version_of(versions, bucket));
+            versions.end_write(View::version_of(versions, bucket));
         }
     }
 
     /// Finds a slot of `bucket` for one more item.
-    fn slot_for_another(&mut self, bucket: usize, now_s: u32) -> Result<usize, PutError> {
+    fn find_free_slot(&mut self, bucket: usize, now_s: u32) -> Result<usize, PutError> {
         if self.view.evicts {
             let head = self.view.head();
             let slots = self.view.bucket(bucket);
@@ -583,13 +583,13 @@ impl Cache {
             if buckets == CHAIN_MAX {
                 break;
             }
-            let spare = self.spares.pop().ok_or_else(|| self.full())?;
-            self.begin_change(bucket);
+            let spare = self.spares.pop().ok_or_else(|| self.full_error())?;
+            self.begin_bucket_write(bucket);
             self.view.index.store(spare * SLOTS, slots[SLOTS - 1].0);
             self.view.index.store(last * SLOTS + SLOTS - 1, Slot::link(spare).0);
-            self.end_change(bucket);
+            self.end_bucket_write(bucket);
             return Ok(spare * SLOTS + 1);
         }
-        Err(self.full())
+        Err(self.full_error())
     }
 }

@@ -1,10 +1,10 @@
 //! The common part of a table's writer and its readers: the table's memory, and how an item is found there.
 
-use sinew_mem::Words;
+use sinew_mem::TableWords;
 
 use super::entry::{Entry, Extras};
 use super::key::{Key, TAG_MAX};
-use super::log::{Head, POSITION_BITS, place};
+use super::log::{Head, POSITION_BITS, offset_of};
 
 /// Slots of a bucket, which is one cache line.
 pub(crate) const SLOTS: usize = 8;
@@ -68,7 +68,7 @@ impl Slot {
 /// Returns a bit mask of the slots that hold an item with `tag`. It has no branches: eight of them would often be
 /// mispredicted.
 #[inline(always)]
-fn with_tag(slots: impl DoubleEndedIterator<Item = u64>, tag: u16) -> u32 {
+fn match_tags(slots: impl DoubleEndedIterator<Item = u64>, tag: u16) -> u32 {
     let wanted = Slot::item(tag, 0).0;
     // If only the position differs, the xor is below IS_ITEM, and it never reaches the highest bit: subtracting IS_ITEM
     // then sets that bit, which is shifted into the mask. That takes four instructions a slot.
@@ -78,7 +78,7 @@ fn with_tag(slots: impl DoubleEndedIterator<Item = u64>, tag: u16) -> u32 {
 
 /// A found item.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundItem {
     /// Index of its slot.
     pub slot: usize,
     pub position: u64,
@@ -89,14 +89,14 @@ pub(crate) struct Found {
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     /// The buckets, followed by spare ones for chaining in a table that does not evict.
-    pub index: Words,
+    pub index: TableWords,
     /// Number of buckets without the spare ones.
     pub buckets: u32,
     /// The log or the heap.
-    pub body: Words,
-    pub control: Words,
+    pub body: TableWords,
+    pub control: TableWords,
     /// Versions, each of several buckets, for readers; `None` where only the writer reads.
-    pub versions: Option<Words>,
+    pub versions: Option<TableWords>,
     /// Whether the body is a log.
     pub evicts: bool,
 }
@@ -114,20 +114,20 @@ impl View {
 
     #[inline(always)]
     pub fn bucket(&self, bucket: usize) -> [Slot; SLOTS] {
-        self.index.load_some(bucket * SLOTS).map(Slot)
+        self.index.load_array(bucket * SLOTS).map(Slot)
     }
 
-    /// Finds the item with `key`, which may be [gone](View::is_gone).
+    /// Finds the item with `key`, which may be [gone](View::is_dead).
     #[inline(always)]
-    pub fn find(&self, key: &Key<'_>) -> Option<Found> {
+    pub fn find(&self, key: &Key<'_>) -> Option<FoundItem> {
         let head = self.head();
         let bucket = key.bucket(self.buckets);
         // First where it was last seen; with no hint, that is the bucket's first slot.
-        let seen = self.item_in(head, bucket * SLOTS + key.hint as usize, key);
-        if seen.is_some() {
-            return seen;
+        let hinted = self.item_at_slot(head, bucket * SLOTS + key.hint as usize, key);
+        if hinted.is_some() {
+            return hinted;
         }
-        self.item_in(head, self.search(head, bucket, key)?, key)
+        self.item_at_slot(head, self.search(head, bucket, key)?, key)
     }
 
     /// Returns the index of the slot of the item with `key`. Out of line, because most keys are found by their hint.
@@ -135,10 +135,10 @@ impl View {
     fn search(&self, head: Head, bucket: usize, key: &Key<'_>) -> Option<usize> {
         let mut bucket = bucket;
         for _ in 0..CHAIN_MAX {
-            let mut matching = with_tag(self.index.iter_some::<SLOTS>(bucket * SLOTS), key.tag());
+            let mut matching = match_tags(self.index.iter_array::<SLOTS>(bucket * SLOTS), key.tag());
             while matching != 0 {
                 let index = bucket * SLOTS + matching.trailing_zeros() as usize;
-                if self.item_in(head, index, key).is_some() {
+                if self.item_at_slot(head, index, key).is_some() {
                     return Some(index);
                 }
                 matching &= matching - 1;
@@ -150,19 +150,19 @@ impl View {
 
     /// Returns the item in the slot at `index`, if it has `key`.
     #[inline(always)]
-    fn item_in(&self, head: Head, index: usize, key: &Key<'_>) -> Option<Found> {
+    fn item_at_slot(&self, head: Head, index: usize, key: &Key<'_>) -> Option<FoundItem> {
         let slot = self.slot(index);
         // Compare the tag first: reading another key's item would be a needless cache miss.
         if !slot.has_tag(key.tag()) || self.evicts && !head.is_live(slot.position()) {
             return None;
         }
-        let entry = Entry::load(&self.body, place(slot.position()))?;
-        entry.has_key(&self.body, key.bytes()).then_some(Found { slot: index, position: slot.position(), entry })
+        let entry = Entry::load(&self.body, offset_of(slot.position()))?;
+        entry.has_key(&self.body, key.bytes()).then_some(FoundItem { slot: index, position: slot.position(), entry })
     }
 
     /// Whether an item has expired, or was cleared after it was stored.
     #[inline(always)]
-    pub fn is_gone(&self, entry: &Entry, extras: Extras, now_s: u32) -> bool {
+    pub fn is_dead(&self, entry: &Entry, extras: Extras, now_s: u32) -> bool {
         entry.version() <= self.control.load(CLEARED) || extras.expires_s != 0 && extras.expires_s <= now_s
     }
 
@@ -176,23 +176,23 @@ impl View {
     #[inline(always)]
     pub fn prefetch_item(&self, key: &mut Key<'_>) {
         let bucket = key.bucket(self.buckets) * SLOTS;
-        let matching = with_tag(self.index.iter_some::<SLOTS>(bucket), key.tag());
+        let matching = match_tags(self.index.iter_array::<SLOTS>(bucket), key.tag());
         if matching != 0 {
             key.hint = matching.trailing_zeros();
-            self.body.prefetch_line(place(self.slot(bucket + key.hint as usize).position()));
+            self.body.prefetch_line(offset_of(self.slot(bucket + key.hint as usize).position()));
         }
     }
 
     /// Prefetches the line behind the beginning of the item that [`Self::prefetch_item`] saw: short items end there.
     #[inline(always)]
-    pub fn prefetch_rest(&self, key: &Key<'_>) {
+    pub fn prefetch_item_end(&self, key: &Key<'_>) {
         let slot = self.slot(key.bucket(self.buckets) * SLOTS + key.hint as usize);
-        self.body.prefetch_line(place(slot.position()) + SLOTS - 1);
+        self.body.prefetch_line(offset_of(slot.position()) + SLOTS - 1);
     }
 
     /// Index of the version that protects `bucket`.
     #[inline(always)]
-    pub fn version_of(versions: &Words, bucket: usize) -> usize {
+    pub fn version_of(versions: &TableWords, bucket: usize) -> usize {
         bucket & (versions.len() - 1)
     }
 }
@@ -208,7 +208,7 @@ mod tests {
             let slot = Slot::item(tag, position);
             assert!(slot.is_item());
             let slots = [0, slot.0, 1, slot.0, 0, 0, Slot::item(!tag & TAG_MAX, position).0, Slot::link(7).0];
-            let with = |tag| with_tag(slots.into_iter(), tag);
+            let with = |tag| match_tags(slots.into_iter(), tag);
             assert_eq!((with(tag), with(!tag & TAG_MAX)), (0b1010, 0b100_0000));
             assert_eq!((slot.position(), slot.linked()), (position, None));
         }

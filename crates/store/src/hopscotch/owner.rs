@@ -6,11 +6,11 @@ use super::{CHAIN_MAX, Layout, SLOT_HEAD_LEN, SUM_LEN, Values};
 use crate::remote::{Extent, Extents, Table, TableError, word};
 
 /// Slots examined for a free one, counted from the first of a neighbourhood.
-const REACH: usize = 512;
+const SEARCH_DISTANCE: usize = 512;
 
 /// The owner's record of a slot's item.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct SlotItem {
     hash: u64,
     /// Place of its value, if it lies elsewhere.
     extent: Extent,
@@ -21,7 +21,7 @@ struct Held {
 pub struct HopscotchTable {
     layout: Layout,
     memory: SharedMemory,
-    held: Vec<Option<Held>>,
+    items_in_slots: Vec<Option<SlotItem>>,
     versions: Vec<u32>,
     /// By slot: the overflow block that continues there, numbered from 1.
     overflow: Vec<u32>,
@@ -53,7 +53,7 @@ impl HopscotchTable {
         Ok(Self {
             layout,
             memory,
-            held: vec![None; slots],
+            items_in_slots: vec![None; slots],
             versions: vec![0; slots],
             overflow: vec![0; slots],
             blocks_used: 0,
@@ -74,8 +74,8 @@ impl HopscotchTable {
     }
 
     /// Publishes the image as the contents of `slot`.
-    fn publish(&mut self, slot: usize, held: Option<Held>) {
-        self.held[slot] = held;
+    fn publish(&mut self, slot: usize, item: Option<SlotItem>) {
+        self.items_in_slots[slot] = item;
         self.versions[slot] = self.versions[slot].wrapping_add(1);
         self.image[..4].copy_from_slice(&self.versions[slot].to_le_bytes());
         self.image[4..8].copy_from_slice(&self.overflow[slot].to_le_bytes());
@@ -104,7 +104,7 @@ impl HopscotchTable {
         let mut first = Some(self.layout.home(hash));
         while let Some(group) = first {
             for slot in group..group + width {
-                if self.held[slot].is_none_or(|held| held.hash != hash) {
+                if self.items_in_slots[slot].is_none_or(|held| held.hash != hash) {
                     continue;
                 }
                 self.load(slot);
@@ -126,14 +126,15 @@ impl HopscotchTable {
     /// Frees a slot of a neighbourhood by letting items hop towards the nearest free one.
     fn hop(&mut self, home: usize) -> Option<usize> {
         let width = self.layout.neighbourhood as usize;
-        let end = (home + REACH.max(width)).min(self.layout.main_slots());
-        let mut free = (home..end).find(|slot| self.held[*slot].is_none())?;
+        let end = (home + SEARCH_DISTANCE.max(width)).min(self.layout.main_slots());
+        let mut free = (home..end).find(|slot| self.items_in_slots[*slot].is_none())?;
         while free - home >= width {
             // Of the items that may move to the free slot, take the one farthest away.
-            let near = |slot: usize| self.held[slot].is_some_and(|held| free - self.layout.home(held.hash) < width);
-            let from = (free + 1 - width..free).find(|slot| near(*slot))?;
+            let can_reach =
+                |slot: usize| self.items_in_slots[slot].is_some_and(|held| free - self.layout.home(held.hash) < width);
+            let from = (free + 1 - width..free).find(|slot| can_reach(*slot))?;
             self.load(from);
-            let held = self.held[from];
+            let held = self.items_in_slots[from];
             self.publish(free, held);
             self.clear(from);
             free = from;
@@ -144,8 +145,10 @@ impl HopscotchTable {
     /// Finds a slot of an overflow block, adding a new block if necessary.
     fn spill(&mut self, hash: u64) -> Option<usize> {
         let width = self.layout.neighbourhood as usize;
-        let free =
-            self.groups(hash).skip(1).find_map(|first| (first..first + width).find(|slot| self.held[*slot].is_none()));
+        let free = self
+            .groups(hash)
+            .skip(1)
+            .find_map(|first| (first..first + width).find(|slot| self.items_in_slots[*slot].is_none()));
         if free.is_some() {
             return free;
         }
@@ -157,7 +160,7 @@ impl HopscotchTable {
         let last = self.groups(hash).last()?;
         self.overflow[last] = self.blocks_used;
         self.load(last);
-        let held = self.held[last];
+        let held = self.items_in_slots[last];
         if held.is_none() {
             self.image.fill(0);
         }
@@ -178,19 +181,19 @@ impl Table for HopscotchTable {
         }
         let hash = self.layout.hash(key);
         let old = self.find(key, hash);
-        let old_extent = old.and_then(|slot| self.held[slot]).map(|held| held.extent);
-        let mut fresh = None;
+        let old_extent = old.and_then(|slot| self.items_in_slots[slot]).map(|held| held.extent);
+        let mut new_extent = None;
         let mut extent = Extent::default();
         if matches!(self.layout.values, Values::OutOfLine(_)) {
-            fresh = self.extents.take(value.len());
+            new_extent = self.extents.take(value.len());
             // Without memory for another extent, the old one is overwritten if it is long enough; readers notice by the
             // checksum.
             let in_place = old_extent.filter(|extent| extent.units as usize * 8 >= value.len());
-            extent = fresh.or(in_place).ok_or(TableError::NoMemory { len: value.len() })?;
+            extent = new_extent.or(in_place).ok_or(TableError::NoMemory { len: value.len() })?;
         }
         let Some(slot) = old.or_else(|| self.make_room(hash)) else {
-            if let Some(extent) = fresh {
-                self.extents.give_back(extent);
+            if let Some(extent) = new_extent {
+                self.extents.free(extent);
             }
             return Err(TableError::Full { items: self.items });
         };
@@ -209,9 +212,9 @@ impl Table for HopscotchTable {
                 self.image[at + 8..at + 16].copy_from_slice(&sum.to_le_bytes());
             }
         }
-        self.publish(slot, Some(Held { hash, extent }));
+        self.publish(slot, Some(SlotItem { hash, extent }));
         match old_extent {
-            Some(old) if fresh.is_some() => self.extents.give_back(old),
+            Some(old) if new_extent.is_some() => self.extents.free(old),
             Some(_) => {}
             None => self.items += 1,
         }
@@ -221,10 +224,10 @@ impl Table for HopscotchTable {
     fn delete(&mut self, key: &[u8]) -> bool {
         let hash = self.layout.hash(key);
         let Some(slot) = self.find(key, hash) else { return false };
-        let extent = self.held[slot].map(|held| held.extent);
+        let extent = self.items_in_slots[slot].map(|held| held.extent);
         self.clear(slot);
         if let (Some(extent), Values::OutOfLine(_)) = (extent, self.layout.values) {
-            self.extents.give_back(extent);
+            self.extents.free(extent);
         }
         self.items -= 1;
         true

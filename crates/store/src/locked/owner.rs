@@ -136,14 +136,14 @@ impl LockedTable {
     }
 
     /// Returns a free entry in the emptier of a hash's buckets.
-    fn room(&self, hash: u64) -> Option<(u32, u8)> {
-        let rooms = (0..WAYS).filter_map(|way| {
+    fn free_entry(&self, hash: u64) -> Option<(u32, u8)> {
+        let free_entries = (0..WAYS).filter_map(|way| {
             let bucket = self.layout.bucket(hash, way);
             let entries = &self.buckets[bucket as usize];
             let at = entries.iter().position(|entry| *entry == 0)?;
             Some((entries.iter().filter(|entry| **entry != 0).count(), bucket, at as u8))
         });
-        rooms.min().map(|(_, bucket, at)| (bucket, at))
+        free_entries.min().map(|(_, bucket, at)| (bucket, at))
     }
 
     /// Writes an item to a record that the owner holds, and unlocks it.
@@ -158,7 +158,7 @@ impl LockedTable {
     }
 
     /// Makes an entry name a record, or none.
-    fn name(&mut self, Item { hash, bucket, at }: Item, record: Option<u32>) {
+    fn set_entry(&mut self, Item { hash, bucket, at }: Item, record: Option<u32>) {
         let entry = record.map_or(0, |record| entry(hash, record));
         let _ = self.memory.store(bucket as usize * BUCKET_LEN + usize::from(at) * 8, entry);
         self.buckets[bucket as usize][usize::from(at)] = entry;
@@ -193,12 +193,12 @@ impl LockedTable {
             return Ok(false);
         }
         let full = TableError::Full { items: self.len() };
-        let (bucket, at) = self.room(hash).ok_or(full)?;
+        let (bucket, at) = self.free_entry(hash).ok_or(full)?;
         let record = self.free.pop_front().ok_or(full)?;
         self.fill(record, hash, key, value);
         let item = Item { hash, bucket, at };
         self.items[record as usize] = Some(item);
-        self.name(item, Some(record));
+        self.set_entry(item, Some(record));
         Ok(true)
     }
 
@@ -214,7 +214,7 @@ impl LockedTable {
     /// Removes the item of a record.
     fn discard(&mut self, record: u32) {
         if let Some(item) = self.items[record as usize] {
-            self.name(item, None);
+            self.set_entry(item, None);
         }
         self.free(record);
     }
@@ -230,8 +230,8 @@ impl LockedTable {
         if lock.holder().is_none() || record >= self.layout.records || self.lock(record) != lock {
             return None;
         }
-        let whole = self.items[record as usize].and_then(|item| Some((item, self.whole(record, item.hash)?)));
-        let Some((item, (key, value))) = whole else {
+        let intact = self.items[record as usize].and_then(|item| Some((item, self.intact_record(record, item.hash)?)));
+        let Some((item, (key, value))) = intact else {
             self.discard(record);
             return Some(Released::Removed);
         };
@@ -241,13 +241,13 @@ impl LockedTable {
         };
         self.fill(to, item.hash, &key, &value);
         self.items[to as usize] = Some(item);
-        self.name(item, Some(to));
+        self.set_entry(item, Some(to));
         self.free(record);
         Some(Released::Moved)
     }
 
     /// Returns key and value of a record, if they are undamaged and those of an item with this hash.
-    fn whole(&mut self, record: u32, hash: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+    fn intact_record(&mut self, record: u32, hash: u64) -> Option<(Vec<u8>, Vec<u8>)> {
         self.load(record);
         // Ignore the holder.
         self.image[6..8].fill(0);
@@ -261,10 +261,10 @@ impl LockedTable {
     /// freed. A client that knows its lock word may lock it in the same moment, and then loses its value; nothing is
     /// guaranteed for damaged records.
     pub fn inspect(&mut self, record: u32) -> Inspected {
-        let shares = (record..self.layout.buckets).step_by(self.layout.records as usize);
-        let spoiled = shares.filter(|bucket| self.repair(*bucket)).count();
+        let buckets = (record..self.layout.buckets).step_by(self.layout.records as usize);
+        let repaired = buckets.filter(|bucket| self.repair(*bucket)).count();
         match self.inspect_record(record) {
-            Inspected::Well if spoiled > 0 => Inspected::Repaired,
+            Inspected::Well if repaired > 0 => Inspected::Repaired,
             inspected => inspected,
         }
     }
@@ -272,14 +272,14 @@ impl LockedTable {
     /// Repairs a bucket; returns whether it was damaged.
     fn repair(&self, bucket: u32) -> bool {
         let start = bucket as usize * BUCKET_LEN;
-        let mut is_spoiled = false;
+        let mut is_repaired = false;
         for (at, entry) in self.buckets[bucket as usize].iter().enumerate() {
             if self.memory.load(start + at * 8) != Ok(*entry) {
                 let _ = self.memory.store(start + at * 8, *entry);
-                is_spoiled = true;
+                is_repaired = true;
             }
         }
-        is_spoiled
+        is_repaired
     }
 
     fn inspect_record(&mut self, record: u32) -> Inspected {
@@ -295,14 +295,14 @@ impl LockedTable {
             return Inspected::Held(lock);
         }
         // No client writes the value of the current version, so a mismatch under an unchanged lock word is damage.
-        if self.is_whole(record, item.hash) || self.lock(record) != lock {
+        if self.is_intact(record, item.hash) || self.lock(record) != lock {
             return Inspected::Well;
         }
         self.discard(record);
         Inspected::Repaired
     }
 
-    fn is_whole(&mut self, record: u32, hash: u64) -> bool {
+    fn is_intact(&mut self, record: u32, hash: u64) -> bool {
         self.load(record);
         let record = self.layout.record(&self.image, record, (&[], 0));
         matches!(record, Record::Item { hash: found, .. } if found == hash)

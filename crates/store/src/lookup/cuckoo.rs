@@ -25,7 +25,7 @@
 use std::marker::PhantomData;
 
 use sinew_interleave::{Batch, interleave};
-use sinew_mem::Words;
+use sinew_mem::TableWords;
 
 use super::GROUP_MAX;
 
@@ -34,11 +34,11 @@ const SLOTS: usize = 8;
 /// Number of versions, which keys share.
 const VERSIONS: usize = 8192;
 /// Buckets examined, at most, in search of a way to make room.
-const LOOKS_MAX: usize = 512;
+const BUCKETS_SEARCHED_MAX: usize = 512;
 /// Items for each bucket of a table at its capacity, so that 87.5 % of the slots are full.
 const FULL_SLOTS: usize = SLOTS - 1;
 /// Attempts before a reader yields: the writer may be waiting for the reader's processor.
-const LOOKS_BEFORE_YIELD: u32 = 1000;
+const TRIES_BEFORE_YIELD: u32 = 1000;
 
 /// Arrangement of keys and values in the slots of a bucket.
 pub trait Packing: sealed::Sealed + Copy + std::fmt::Debug + 'static {
@@ -116,8 +116,8 @@ pub enum CuckooError {
 /// The memory of a table, shared by its writer and its readers.
 #[derive(Clone, Debug)]
 struct View<P> {
-    words: Words,
-    versions: Words,
+    words: TableWords,
+    versions: TableWords,
     buckets: u32,
     seed: u64,
     packing: PhantomData<P>,
@@ -125,7 +125,7 @@ struct View<P> {
 
 /// The place of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct SlotPosition {
     bucket: usize,
     slot: usize,
 }
@@ -143,8 +143,8 @@ impl<P: Packing> View<P> {
     fn buckets_of(&self, hash: u64) -> [usize; 2] {
         let nth = |bits: u32| ((u64::from(bits) * u64::from(self.buckets)) >> 32) as usize;
         let (first, second) = (nth((hash >> 32) as u32), nth((hash as u32).reverse_bits()));
-        let after = if first + 1 == self.buckets as usize { 0 } else { first + 1 };
-        [first, if second == first { after } else { second }]
+        let following = if first + 1 == self.buckets as usize { 0 } else { first + 1 };
+        [first, if second == first { following } else { second }]
     }
 
     #[inline(always)]
@@ -159,7 +159,7 @@ impl<P: Packing> View<P> {
     }
 
     #[inline(always)]
-    fn ask_for(&self, bucket: usize) {
+    fn prefetch_bucket(&self, bucket: usize) {
         for column in 0..P::COLUMNS {
             self.words.prefetch_line(Self::start(bucket) + column * SLOTS);
         }
@@ -168,7 +168,7 @@ impl<P: Packing> View<P> {
     /// Returns the slot of a bucket that has the key; 0 finds an empty one.
     #[inline(always)]
     fn slot_of(&self, bucket: usize, key: u64) -> Option<usize> {
-        let words: [u64; SLOTS] = self.words.load_some(Self::start(bucket));
+        let words: [u64; SLOTS] = self.words.load_array(Self::start(bucket));
         let mut matching = 0u32;
         for (slot, word) in words.iter().enumerate() {
             matching |= u32::from(word >> P::VALUE_BITS == key) << slot;
@@ -177,14 +177,14 @@ impl<P: Packing> View<P> {
     }
 
     #[inline(always)]
-    fn value_at(&self, Place { bucket, slot }: Place) -> u64 {
+    fn value_at(&self, SlotPosition { bucket, slot }: SlotPosition) -> u64 {
         let last = self.words.load(Self::start(bucket) + (P::COLUMNS - 1) * SLOTS + slot);
         if P::COLUMNS == 1 { last & ((1 << P::VALUE_BITS) - 1) } else { last }
     }
 
     #[inline(always)]
     fn in_bucket(&self, bucket: usize, key: u64) -> Option<u64> {
-        self.slot_of(bucket, key).map(|slot| self.value_at(Place { bucket, slot }))
+        self.slot_of(bucket, key).map(|slot| self.value_at(SlotPosition { bucket, slot }))
     }
 
     /// Returns the value of a key, as the table is at the moment; key 0 has none.
@@ -192,12 +192,12 @@ impl<P: Packing> View<P> {
     #[inline(always)]
     fn get(&self, #[each] key: u64) -> Option<u64> {
         let [first, second] = self.buckets_of(self.hash(key));
-        switch!(self.ask_for(first));
+        switch!(self.prefetch_bucket(first));
         let value = self.in_bucket(first, key);
         if value.is_some() {
             return value.filter(|_| key != 0);
         }
-        switch!(self.ask_for(second));
+        switch!(self.prefetch_bucket(second));
         self.in_bucket(second, key).filter(|_| key != 0)
     }
 
@@ -208,12 +208,12 @@ impl<P: Packing> View<P> {
             let mut buckets = [[0; 2]; GROUP_MAX];
             for (buckets, key) in buckets.iter_mut().zip(keys) {
                 *buckets = self.buckets_of(self.hash(*key));
-                self.ask_for(buckets[0]);
+                self.prefetch_bucket(buckets[0]);
             }
             for ((buckets, key), value) in buckets.iter().zip(keys).zip(values.iter_mut()) {
                 *value = self.in_bucket(buckets[0], *key);
                 if value.is_none() {
-                    self.ask_for(buckets[1]);
+                    self.prefetch_bucket(buckets[1]);
                 }
             }
             for ((buckets, key), value) in buckets.iter().zip(keys).zip(values.iter_mut()) {
@@ -235,11 +235,11 @@ pub struct Cuckoo<P: Packing = Wide> {
     items: usize,
     capacity: usize,
     /// Buckets examined by a search for room, each with the way it was reached.
-    ways: Vec<Way>,
+    paths: Vec<PathStep>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct PathStep {
     bucket: usize,
     /// Index of the way that leads here, and the slot whose item would move; `None` for the buckets that the search
     /// starts with.
@@ -261,7 +261,7 @@ impl<P: Packing> Cuckoo<P> {
             return Err(CuckooError::Capacity { capacity, max: Self::CAPACITY_MAX });
         }
         let buckets = capacity.div_ceil(FULL_SLOTS).max(2);
-        let zeroed = |words| Words::zeroed(words).map_err(|source| CuckooError::Memory { capacity, source });
+        let zeroed = |words| TableWords::zeroed(words).map_err(|source| CuckooError::Memory { capacity, source });
         let view = View {
             words: zeroed(buckets * SLOTS * P::COLUMNS)?,
             versions: zeroed(VERSIONS)?,
@@ -269,7 +269,7 @@ impl<P: Packing> Cuckoo<P> {
             seed,
             packing: PhantomData,
         };
-        Ok(Self { view, items: 0, capacity, ways: Vec::new() })
+        Ok(Self { view, items: 0, capacity, paths: Vec::new() })
     }
 
     /// Number of items.
@@ -321,25 +321,25 @@ impl<P: Packing> Cuckoo<P> {
         self.view.get_grouped(keys, values);
     }
 
-    fn place_of(&self, key: u64) -> Option<Place> {
+    fn position_of(&self, key: u64) -> Option<SlotPosition> {
         let buckets = self.view.buckets_of(self.view.hash(key));
-        buckets.into_iter().find_map(|bucket| Some(Place { bucket, slot: self.view.slot_of(bucket, key)? }))
+        buckets.into_iter().find_map(|bucket| Some(SlotPosition { bucket, slot: self.view.slot_of(bucket, key)? }))
     }
 
-    fn free_in(&self, bucket: usize) -> Option<Place> {
+    fn free_in(&self, bucket: usize) -> Option<SlotPosition> {
         // In a packed table, the whole word of an empty slot is 0, since no key is 0.
-        self.view.slot_of(bucket, 0).map(|slot| Place { bucket, slot })
+        self.view.slot_of(bucket, 0).map(|slot| SlotPosition { bucket, slot })
     }
 
     /// Makes a change that readers of `key` see either whole or not at all.
-    fn change(&self, key: u64, change: impl FnOnce(&Words)) {
+    fn change(&self, key: u64, change: impl FnOnce(&TableWords)) {
         let version = View::<P>::version(self.view.hash(key));
-        self.view.versions.begin_change(version);
+        self.view.versions.begin_write(version);
         change(&self.view.words);
-        self.view.versions.end_change(version);
+        self.view.versions.end_write(version);
     }
 
-    fn write(words: &Words, Place { bucket, slot }: Place, item: Option<(u64, u64)>) {
+    fn write(words: &TableWords, SlotPosition { bucket, slot }: SlotPosition, item: Option<(u64, u64)>) {
         let (key, value) = item.unwrap_or((0, 0));
         let start = View::<P>::start(bucket) + slot;
         if P::COLUMNS == 1 {
@@ -350,7 +350,7 @@ impl<P: Packing> Cuckoo<P> {
         }
     }
 
-    fn key_at(&self, Place { bucket, slot }: Place) -> u64 {
+    fn key_at(&self, SlotPosition { bucket, slot }: SlotPosition) -> u64 {
         self.view.words.load(View::<P>::start(bucket) + slot) >> P::VALUE_BITS
     }
 
@@ -366,38 +366,38 @@ impl<P: Packing> Cuckoo<P> {
         if P::COLUMNS == 1 && (key >> (64 - P::VALUE_BITS) != 0 || value >> P::VALUE_BITS != 0) {
             return Err(CuckooError::TooLarge { key, value });
         }
-        if let Some(place) = self.place_of(key) {
-            let old = self.view.value_at(place);
-            self.change(key, |words| Self::write(words, place, Some((key, value))));
+        if let Some(position) = self.position_of(key) {
+            let old = self.view.value_at(position);
+            self.change(key, |words| Self::write(words, position, Some((key, value))));
             return Ok(Some(old));
         }
         let full = CuckooError::Full { items: self.items, capacity: self.capacity };
-        let place = self.make_room(self.view.buckets_of(self.view.hash(key))).ok_or(full)?;
-        self.change(key, |words| Self::write(words, place, Some((key, value))));
+        let position = self.make_room(self.view.buckets_of(self.view.hash(key))).ok_or(full)?;
+        self.change(key, |words| Self::write(words, position, Some((key, value))));
         self.items += 1;
         Ok(None)
     }
 
     /// Removes a key; returns its value.
     pub fn remove(&mut self, key: u64) -> Option<u64> {
-        let place = if key == 0 { None } else { self.place_of(key) }?;
-        let old = self.view.value_at(place);
-        self.change(key, |words| Self::write(words, place, None));
+        let position = if key == 0 { None } else { self.position_of(key) }?;
+        let old = self.view.value_at(position);
+        self.change(key, |words| Self::write(words, position, None));
         self.items -= 1;
         Some(old)
     }
 
     /// Finds a free slot in one of two buckets, moving other items if necessary.
-    fn make_room(&mut self, buckets: [usize; 2]) -> Option<Place> {
-        let mut ways = std::mem::take(&mut self.ways);
-        ways.clear();
-        ways.extend(buckets.map(|bucket| Way { bucket, from: None }));
-        let found = self.way_to_free(&mut ways);
-        let place = found.map(|(end, mut free)| {
+    fn make_room(&mut self, buckets: [usize; 2]) -> Option<SlotPosition> {
+        let mut paths = std::mem::take(&mut self.paths);
+        paths.clear();
+        paths.extend(buckets.map(|bucket| PathStep { bucket, from: None }));
+        let found = self.path_to_free(&mut paths);
+        let freed = found.map(|(end, mut free)| {
             let mut at = end;
             // From the end of the chain: each item is in its new place before its old one is needed.
-            while let Some((from, slot)) = ways[at].from {
-                let moving = Place { bucket: ways[from].bucket, slot };
+            while let Some((from, slot)) = paths[at].from {
+                let moving = SlotPosition { bucket: paths[from].bucket, slot };
                 let item = (self.key_at(moving), self.view.value_at(moving));
                 self.change(item.0, |words| {
                     Self::write(words, free, Some(item));
@@ -407,12 +407,12 @@ impl<P: Packing> Cuckoo<P> {
             }
             free
         });
-        self.ways = ways;
-        place
+        self.paths = paths;
+        freed
     }
 
     /// Finds the shortest way to a bucket with a free slot; returns its index and the slot.
-    fn way_to_free(&self, ways: &mut Vec<Way>) -> Option<(usize, Place)> {
+    fn path_to_free(&self, ways: &mut Vec<PathStep>) -> Option<(usize, SlotPosition)> {
         let mut at = 0;
         while at < ways.len() {
             let bucket = ways[at].bucket;
@@ -420,14 +420,14 @@ impl<P: Packing> Cuckoo<P> {
                 return Some((at, free));
             }
             for slot in 0..SLOTS {
-                if ways.len() >= LOOKS_MAX {
+                if ways.len() >= BUCKETS_SEARCHED_MAX {
                     break;
                 }
-                let [first, second] = self.view.buckets_of(self.view.hash(self.key_at(Place { bucket, slot })));
+                let [first, second] = self.view.buckets_of(self.view.hash(self.key_at(SlotPosition { bucket, slot })));
                 let other = if first == bucket { second } else { first };
                 // A way that visits a bucket twice would move an item twice.
                 if ways.iter().all(|way| way.bucket != other) {
-                    ways.push(Way { bucket: other, from: Some((at, slot)) });
+                    ways.push(PathStep { bucket: other, from: Some((at, slot)) });
                 }
             }
             at += 1;
@@ -447,13 +447,13 @@ impl<P: Packing> CuckooReader<P> {
     /// changing items with the same version.
     #[inline(always)]
     pub fn get(&self, key: u64) -> Option<u64> {
-        sinew_interleave::alone(self.look_again(key, |key| std::future::ready(self.view.get(key))))
+        sinew_interleave::alone(self.retry_until_stable(key, |key| std::future::ready(self.view.get(key))))
     }
 
     /// [`Self::get`] as a lookup that lets others run while it waits.
     #[inline(always)]
     pub async fn look_up(&self, key: u64) -> Option<u64> {
-        self.look_again(key, |key| self.view.look_up(key)).await
+        self.retry_until_stable(key, |key| self.view.look_up(key)).await
     }
 
     /// [`Self::get`] of each key, interleaved; results are in the order of the keys. Returns the number of keys.
@@ -468,18 +468,22 @@ impl<P: Packing> CuckooReader<P> {
     }
 
     #[inline(always)]
-    async fn look_again<F: Future<Output = Option<u64>>>(&self, key: u64, look: impl Fn(u64) -> F) -> Option<u64> {
+    async fn retry_until_stable<F: Future<Output = Option<u64>>>(
+        &self,
+        key: u64,
+        look: impl Fn(u64) -> F,
+    ) -> Option<u64> {
         let version = View::<P>::version(self.view.hash(key));
-        let mut looks = 0;
+        let mut tries = 0;
         loop {
             if let Some(stamp) = self.view.versions.stamp(version) {
                 let value = look(key).await;
-                if self.view.versions.unchanged(version, stamp) {
+                if self.view.versions.is_unchanged(version, stamp) {
                     return value;
                 }
             }
-            looks += 1;
-            if looks % LOOKS_BEFORE_YIELD == 0 {
+            tries += 1;
+            if tries % TRIES_BEFORE_YIELD == 0 {
                 std::thread::yield_now();
             }
             std::hint::spin_loop();

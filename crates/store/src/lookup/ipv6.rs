@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use sinew_interleave::interleave;
 
-use super::trie::{Entry, Says, Trie};
+use super::trie::{Entry, EntryExt, Trie};
 use super::{GROUP_MAX, RouteError};
 
 /// A table of routes. It belongs to one thread at a time; to serve readers elsewhere, give them a complete new table.

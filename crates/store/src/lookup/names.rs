@@ -20,7 +20,7 @@
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 use sinew_interleave::{Batch, switch};
-use sinew_mem::Words;
+use sinew_mem::TableWords;
 
 use super::cuckoo::{Cuckoo, CuckooError};
 
@@ -123,7 +123,7 @@ struct Prefixes {
 
 /// Mixes a chain of components' hashes.
 #[inline(always)]
-fn folded(hash: u64) -> u64 {
+fn fold(hash: u64) -> u64 {
     let product = u128::from(hash) * 0x9E37_79B9_7F4A_7C15;
     (product >> 64) as u64 ^ product as u64
 }
@@ -133,7 +133,7 @@ fn folded(hash: u64) -> u64 {
 pub struct NameTable {
     hashes: Cuckoo,
     /// The texts: one word with length and components, then the bytes.
-    texts: Words,
+    texts: TableWords,
     /// Words of `texts` in use, from the start.
     used: usize,
     /// Words of it that are no longer referred to.
@@ -155,8 +155,8 @@ impl NameTable {
     ///
     /// [`NameError::Table`], [`NameError::Memory`].
     pub fn new(prefixes: usize, text_bytes: usize, seed: u64) -> Result<Self, NameError> {
-        let texts =
-            Words::zeroed(text_bytes.div_ceil(8)).map_err(|source| NameError::Memory { bytes: text_bytes, source })?;
+        let texts = TableWords::zeroed(text_bytes.div_ceil(8))
+            .map_err(|source| NameError::Memory { bytes: text_bytes, source })?;
         Ok(Self {
             hashes: Cuckoo::new(prefixes, seed)?,
             texts,
@@ -194,7 +194,7 @@ impl NameTable {
                 break;
             }
             let component = rapidhash_v3_inline::<true, false, false>(&bytes[at..end], &self.secrets);
-            hash = folded(hash.rotate_left(29) ^ component);
+            hash = fold(hash.rotate_left(29) ^ component);
             prefixes.components += 1;
             prefixes.hashes[prefixes.components] = self.key_of(hash);
             prefixes.ends[prefixes.components] = end as u16;
@@ -274,7 +274,8 @@ impl NameTable {
 
     #[inline(always)]
     fn is_text(&self, text: usize, components: usize, bytes: &[u8]) -> bool {
-        self.texts.load(text) == (bytes.len() as u64) << 8 | components as u64 && self.texts.holds(text + 1, bytes)
+        self.texts.load(text) == (bytes.len() as u64) << 8 | components as u64
+            && self.texts.bytes_equal(text + 1, bytes)
     }
 
     /// Lengths to try, as bits.
@@ -345,10 +346,10 @@ impl NameTable {
                 let components = lengths.ilog2() as usize;
                 lengths ^= 1 << components;
                 // Names that have such a prefix, and have found none yet.
-                let (mut keys, mut which, mut count) = ([0; GROUP], [0; GROUP], 0);
+                let (mut keys, mut indices, mut count) = ([0; GROUP], [0; GROUP], 0);
                 for (at, prefixes) in prefixes.iter().flatten().enumerate() {
                     if prefixes.components >= components && hops[at].is_none() {
-                        (keys[count], which[count]) = (prefixes.hashes[components], at);
+                        (keys[count], indices[count]) = (prefixes.hashes[components], at);
                         count += 1;
                     }
                 }
@@ -357,7 +358,7 @@ impl NameTable {
                 for value in values.iter().flatten() {
                     self.texts.prefetch_line((value >> HOP_BITS) as usize);
                 }
-                for (value, at) in values[..count].iter().zip(which) {
+                for (value, at) in values[..count].iter().zip(indices) {
                     let (Some(value), Some(prefixes)) = (value, &prefixes[at]) else { continue };
                     let bytes = &names[at].0[..prefixes.ends[components].into()];
                     if self.is_text((value >> HOP_BITS) as usize, components, bytes) {

@@ -81,7 +81,7 @@ fn group(number: u32) -> Entry {
 }
 
 /// Decodes an [`Entry`].
-pub(super) trait Says {
+pub(super) trait EntryExt {
     fn hop(self) -> Option<u32>;
 
     /// Index at which the group that continues the entry begins.
@@ -91,7 +91,7 @@ pub(super) trait Says {
     fn len(self) -> u8;
 }
 
-impl Says for Entry {
+impl EntryExt for Entry {
     #[inline(always)]
     fn hop(self) -> Option<u32> {
         (self & IS_ROUTE != 0).then_some(self & HOP_MAX)

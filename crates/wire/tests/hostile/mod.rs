@@ -1,6 +1,8 @@
 //! Properties that must hold for any bytes given to a reader. The fuzz targets and the property tests share them.
 
-use sinew_wire::management::{Accept, Challenge, Connect, Life, Management, Refusal, ending, read_ending};
+use sinew_wire::management::{
+    Accept, Challenge, Connect, Liveness, Management, Refusal, read_session_end, session_end,
+};
 use sinew_wire::{HEADER_LEN, Header, HeaderError, Kind, MAGIC, SessionKey, VERSION};
 
 /// Asserts that a header is refused with the right reason, or means exactly the bytes that it was read from.
@@ -19,28 +21,28 @@ pub fn management(bytes: &[u8]) {
     let key = SessionKey::new(7, 0x12_3456_789A);
     let body = |packet: Management| packet.as_bytes()[HEADER_LEN..].to_vec();
     if let Some(connect) = Connect::read(bytes) {
-        assert_eq!(Connect::read(&body(connect.packet())), Some(connect));
+        assert_eq!(Connect::read(&body(connect.encode())), Some(connect));
         assert!(connect.offer.credits > 0 && connect.offer.slots > 0 && connect.offer.data_per_packet > 0);
     }
     if let Some(challenge) = Challenge::read(bytes) {
-        assert_eq!(Challenge::read(&body(challenge.packet(key))), Some(challenge));
+        assert_eq!(Challenge::read(&body(challenge.encode(key))), Some(challenge));
     }
     if let Some(accept) = Accept::read(bytes) {
-        assert_eq!(Accept::read(&body(accept.packet(key))), Some(accept));
+        assert_eq!(Accept::read(&body(accept.encode(key))), Some(accept));
         assert!(accept.granted.credits > 0 && accept.granted.slots > 0 && accept.granted.data_per_packet > 0);
     }
     for code in 0..8 {
         if let Some(refusal) = Refusal::read(code, bytes) {
-            let packet = refusal.packet(key);
+            let packet = refusal.encode(key);
             assert_eq!(Header::read(packet.as_bytes()), Ok(Header::management(Kind::Refuse, key, code)));
             // A reason need not use all the words that came with it.
             assert_eq!(Refusal::read(code, &body(packet)), Some(refusal));
         }
     }
-    if let Some(sender) = read_ending(bytes) {
-        assert_eq!(body(ending(Kind::Disconnect, key, sender)), bytes);
+    if let Some(sender) = read_session_end(bytes) {
+        assert_eq!(body(session_end(Kind::Disconnect, key, sender)), bytes);
     }
-    if let Some(life) = Life::read(bytes) {
-        assert_eq!(body(life.packet(Kind::Ping)), bytes);
+    if let Some(life) = Liveness::read(bytes) {
+        assert_eq!(body(life.encode(Kind::Ping)), bytes);
     }
 }

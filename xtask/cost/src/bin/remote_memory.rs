@@ -7,7 +7,7 @@ use sinew_fabric::verbs::{
     Request as Post, Scatter, ThreadDomain, Transport,
 };
 use sinew_remote_memory::engine::{
-    Engine, EngineConfig, Lending, Op, Request, Shared, SharedConfig, StaticWindow, VerbsPath, VerbsPathConfig,
+    DonorQueuePairs, Engine, EngineConfig, Op, Request, Shared, SharedConfig, StaticWindow, VerbsPath, VerbsPathConfig,
 };
 
 const OPERATIONS: &[Operation] = &[
@@ -67,7 +67,7 @@ fn engine(count: &mut Count) -> anyhow::Result<()> {
     let memory = domain.expose(MEMORY, Access::ALL)?;
     let arena = domain.arena(4 << 20)?;
     let mut path = VerbsPath::new(&device, &domain, std::slice::from_ref(&arena), &VerbsPathConfig::default())?;
-    let lending = Lending::new(&device, &domain, &path.addresses())?;
+    let lending = DonorQueuePairs::new(&device, &domain, &path.addresses())?;
     path.connect(&lending.addresses(), memory.remote())?;
     let shared = Shared::new("donor", MEMORY as u64, StaticWindow::PAPER, SharedConfig::default());
     let mut engine = Engine::new(&shared, path, EngineConfig::default());

@@ -6,7 +6,7 @@ use raft::storage::MemStorage;
 use raft::{RawNode, Storage};
 use sinew_cost::{Count, Operation, key_bytes, operation};
 use sinew_fabric::{Clock, ManualClock, SeededGenerator};
-use sinew_replica::client::{Answered, Client};
+use sinew_replica::client::{Client, RequestOutcome};
 use sinew_replica::disk::SimDisk;
 use sinew_replica::host::Host;
 use sinew_replica::kv::{Command, KvStore};
@@ -115,7 +115,7 @@ fn put(count: &mut Count) -> anyhow::Result<()> {
                 client.poll()
             });
             if let Some((tag, answer)) = answer {
-                ensure!(tag == number && matches!(answer?, Answered::Ran(_)));
+                ensure!(tag == number && matches!(answer?, RequestOutcome::CommandAnswer(_)));
                 break;
             }
             clock.advance(if number == 0 { 100_000 } else { PUT_NS / 8 });

@@ -97,7 +97,7 @@ fn verbs(count: &mut Count, transport: Transport) -> anyhow::Result<()> {
     let mut targets = (0..VERBS).map(|_| arena.alloc(32, 32)).collect::<Result<Vec<MessageBuffer>, _>>()?;
     let mut completions = Vec::new();
     count.rounds(ROUNDS, ROUNDS, |count| {
-        let over = count.step("simulator", VERBS, || {
+        let last_polled = count.step("simulator", VERBS, || {
             for nth in 1..=VERBS {
                 let remote = memory.remote();
                 let target = if transport == Transport::Rc { targets.pop() } else { None };
@@ -115,7 +115,7 @@ fn verbs(count: &mut Count, transport: Transport) -> anyhow::Result<()> {
             polled
         });
         let expected = if transport == Transport::Rc { VERBS } else { 1 };
-        ensure!(over == expected, "{over} completions");
+        ensure!(last_polled == expected, "{last_polled} completions");
         Ok(())
     })
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-const FIRST: &str = "/sys/fs/cgroup/memory";
-const SECOND: &str = "/sys/fs/cgroup";
+const CGROUP_V1: &str = "/sys/fs/cgroup/memory";
+const CGROUP_V2: &str = "/sys/fs/cgroup";
 /// Time that a group is given to fall below its limit.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SHRINK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A group, removed when dropped.
 pub struct Group {
@@ -26,12 +26,12 @@ pub fn present() -> Result<(), String> {
 impl Group {
     /// Creates a group without a limit.
     pub fn new(name: &str) -> anyhow::Result<Self> {
-        let (parent, limit) = if Path::new(FIRST).join("memory.limit_in_bytes").exists() {
-            (FIRST, "memory.limit_in_bytes")
+        let (parent, limit) = if Path::new(CGROUP_V1).join("memory.limit_in_bytes").exists() {
+            (CGROUP_V1, "memory.limit_in_bytes")
         } else {
             // An error is ignored, since the controller may be enabled already.
-            let _ = std::fs::write(Path::new(SECOND).join("cgroup.subtree_control"), "+memory");
-            (SECOND, "memory.max")
+            let _ = std::fs::write(Path::new(CGROUP_V2).join("cgroup.subtree_control"), "+memory");
+            (CGROUP_V2, "memory.max")
         };
         let path = Path::new(parent).join(format!("sinew-peers-{}-{name}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("making the group {}", path.display()))?;
@@ -47,7 +47,7 @@ impl Group {
             // The system refuses until it has swapped enough out.
             match std::fs::write(&self.limit, bytes.to_string()) {
                 Ok(()) => return Ok(()),
-                Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(100)),
+                Err(_) if began.elapsed() < SHRINK_TIMEOUT => std::thread::sleep(Duration::from_millis(100)),
                 Err(error) => return Err(error).with_context(|| format!("limiting {}", self.path.display())),
             }
         }

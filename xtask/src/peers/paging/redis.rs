@@ -94,7 +94,7 @@ impl Client {
         Ok(Self { socket: BufReader::new(socket), word: step(number + 7) })
     }
 
-    fn say(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+    fn send_command(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         Ok(self.socket.get_mut().write_all(bytes)?)
     }
 
@@ -105,7 +105,7 @@ impl Client {
         Ok(line.trim_end().to_owned())
     }
 
-    fn hear_ok(&mut self) -> anyhow::Result<()> {
+    fn expect_ok(&mut self) -> anyhow::Result<()> {
         let line = self.line()?;
         ensure!(line == "+OK", "redis-server says {line}");
         Ok(())
@@ -127,7 +127,7 @@ impl Client {
             let mut writer = self.socket.get_ref().try_clone()?;
             // redis answers while it is written to, so another thread writes.
             let sent = std::thread::spawn(move || writer.write_all(&batch));
-            (0..BATCH).try_for_each(|_| self.hear_ok())?;
+            (0..BATCH).try_for_each(|_| self.expect_ok())?;
             sent.join().unwrap_or_else(|_| Err(std::io::Error::other("a writer panicked")))?;
         }
         Ok(())
@@ -135,7 +135,7 @@ impl Client {
 
     /// Bytes that the server has in memory.
     fn resident(&mut self) -> anyhow::Result<u64> {
-        self.say(b"*2\r\n$4\r\nINFO\r\n$6\r\nmemory\r\n")?;
+        self.send_command(b"*2\r\n$4\r\nINFO\r\n$6\r\nmemory\r\n")?;
         let info = String::from_utf8_lossy(&self.bulk()?).into_owned();
         let used = info.lines().find_map(|line| line.strip_prefix("used_memory_rss:")?.trim().parse().ok());
         used.with_context(|| format!("no used_memory_rss in {info}"))
@@ -151,14 +151,14 @@ impl Client {
             let record = scatter(zipf.rank(self.word));
             if self.word % 100 < u64::from(reads) {
                 let key = key(record);
-                self.say(format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()).as_bytes())?;
+                self.send_command(format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()).as_bytes())?;
                 let found = self.bulk()?;
                 let is_it = found.len() >= VALUE && found[..8] == record.to_le_bytes();
                 ensure!(is_it, "record {record} does not have the value that was stored");
             } else {
                 let value = value(record, self.word);
-                self.say(&set(record, &value))?;
-                self.hear_ok()?;
+                self.send_command(&set(record, &value))?;
+                self.expect_ok()?;
             }
             count += u64::from(is_counted);
         }

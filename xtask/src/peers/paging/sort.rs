@@ -12,7 +12,7 @@ use super::group::Group;
 /// Bytes that are sorted.
 pub const LEN: u64 = 96 << 20;
 /// Bytes of memory that the program has beside them.
-const BESIDE: u64 = 6 << 20;
+const OVERHEAD_LEN: u64 = 6 << 20;
 /// Number of SIGKILL.
 const KILLED: i32 = 9;
 /// Task of `cargo xtask` that runs the sort.
@@ -25,7 +25,7 @@ const TRIES: u32 = 8;
 /// Returns the seconds that a program takes that may have `share` percent of the memory that it sorts.
 pub fn measure(share: u64) -> anyhow::Result<f64> {
     let group = Group::new("sort")?;
-    group.limit(LEN * share / 100 + BESIDE)?;
+    group.limit(LEN * share / 100 + OVERHEAD_LEN)?;
     let program = std::env::current_exe().context("finding this program")?;
     for _ in 0..TRIES {
         let output = group.command(Path::new(&program), &[TASK]).stderr(Stdio::inherit()).output()?;

@@ -170,7 +170,7 @@ impl CqInner {
             let id = WorkId::unpack(completed.wr_id);
             let qp = self.thread.qps.borrow().find(id);
             if let Some(qp) = qp {
-                qp.settle(id, completed, sink);
+                qp.handle_completion(id, completed, sink);
             }
         }
         count
@@ -269,7 +269,7 @@ impl CompletionQueue for IbCompletionQueue {
         while taken < max {
             let asked = (max - taken).min(BURST);
             // A completion that covers unsignaled READs before it yields several.
-            let had = inner.take(asked, &mut |completion| {
+            let len_before = inner.take(asked, &mut |completion| {
                 if taken < max {
                     completions.push(completion);
                     taken += 1;
@@ -277,7 +277,7 @@ impl CompletionQueue for IbCompletionQueue {
                     backlog.push_back(completion);
                 }
             });
-            if had < asked {
+            if len_before < asked {
                 break;
             }
         }

@@ -11,8 +11,8 @@ use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 
 use sinew_fabric::verbs::{
-    Destination, Entry, GATHER_MAX, Operation, PostError, QpAddress, QpConfig, QpNumber, QpState, QueuePair,
-    RefusedReceive, RefusedRequest, RemoteMemory, Request, Scatter, Transport, VerbsError, check_receive,
+    Destination, GATHER_MAX, Operation, PostError, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive,
+    RefusedRequest, RemoteMemory, Request, Scatter, Transport, VerbsError, WorkEntry, check_receive,
 };
 
 use super::ThreadInner;
@@ -20,8 +20,8 @@ use super::cq::{CqInner, IbCompletionQueue};
 use crate::abi::*;
 use crate::device::qp_type;
 use crate::library::system;
-use crate::ways::AddressHandle;
-use crate::work::{Headers, Posted, Rung, Sent, Work};
+use crate::routes::AddressHandle;
+use crate::work::{Headers, PostOutcome, Posted, Sent, Work};
 use crate::work_id::WorkId;
 
 use states::PACKET_MASK;
@@ -182,7 +182,7 @@ impl QpInner {
                 wr.opcode = if immediate.is_some() { IBV_WR_SEND_WITH_IMM } else { IBV_WR_SEND };
                 wr.imm_data = immediate.unwrap_or(0).to_be();
                 if let Some(to) = to {
-                    let found = self.find_way(to, source.len())?;
+                    let found = self.address_handle_for(to, source.len())?;
                     wr.wr.ud = ibv_wr_ud { ah: found.as_ptr(), remote_qpn: to.number.0, remote_qkey: to.qkey };
                     handle = Some(found);
                 }
@@ -202,13 +202,13 @@ impl QpInner {
             Operation::CompareSwap { target, remote, expected, desired } => {
                 wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
                 wr.wr.atomic = atomic(remote, *expected, *desired);
-                sges[0] = keys.word(domain, target)?;
+                sges[0] = keys.sge_of(domain, target)?;
                 wr.num_sge = 1;
             }
             Operation::FetchAdd { target, remote, add } => {
                 wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
                 wr.wr.atomic = atomic(remote, *add, 0);
-                sges[0] = keys.word(domain, target)?;
+                sges[0] = keys.sge_of(domain, target)?;
                 wr.num_sge = 1;
             }
         }
@@ -217,7 +217,7 @@ impl QpInner {
 
     /// Finds the way to a destination, and checks that a message of `len` bytes fits on it.
     #[inline]
-    fn find_way(&self, to: &Destination, len: usize) -> Result<Rc<AddressHandle>, PostError> {
+    fn address_handle_for(&self, to: &Destination, len: usize) -> Result<Rc<AddressHandle>, PostError> {
         let mut ways = self.thread.ways.borrow_mut();
         let way = ways.get(to.handle).ok_or(PostError::UnknownDestination)?;
         if len > way.mtu {
@@ -243,14 +243,14 @@ impl QpInner {
         }
         let number = receives.oldest() + receives.len() as u64;
         let mut sges = [ibv_sge::default(); GATHER_MAX + 1];
-        let behind = match &*self.headers {
+        let slots_after = match &*self.headers {
             Some(headers) => {
                 sges[0] = headers.piece(number);
                 1
             }
             None => 0,
         };
-        let count = behind + keys.scatter(&self.thread.domain, buffers, &mut sges[behind..])?;
+        let count = slots_after + keys.scatter(&self.thread.domain, buffers, &mut sges[slots_after..])?;
         let at_device = state != QpState::Error;
         if at_device {
             let mut wr = ibv_recv_wr {
@@ -289,7 +289,7 @@ impl QueuePair for IbQueuePair {
     }
 
     fn state(&self) -> QpState {
-        self.0.ask_state()
+        self.0.query_state()
     }
 
     fn address(&self) -> QpAddress {
@@ -319,7 +319,7 @@ impl QueuePair for IbQueuePair {
         match self.0.describe(&mut work, &request) {
             Ok(handle) => {
                 work.chain.push();
-                work.sends.push(Sent { entry: Entry::new(request), _handle: handle });
+                work.sends.push(Sent { entry: WorkEntry::new(request), _handle: handle });
                 Ok(())
             }
             Err(error) => Err(RefusedRequest::new(error, request.operation)),
@@ -338,12 +338,12 @@ impl QueuePair for IbQueuePair {
         let first = sends.oldest() + (sends.len() - chain.len()) as u64;
         // SAFETY: our queue pair, and its device's function. What the requests name stays in the table until they are
         // over.
-        let rung = unsafe { chain.ring(qp.qp.as_ptr(), qp.post_send) };
+        let rung = unsafe { chain.post_all(qp.qp.as_ptr(), qp.post_send) };
         drop(work);
         match rung {
-            Rung::All => {}
-            Rung::Some(taken) => qp.refuse(Some(first + taken as u64)),
-            Rung::Unknown => qp.refuse(None),
+            PostOutcome::All => {}
+            PostOutcome::Some(taken) => qp.refuse(Some(first + taken as u64)),
+            PostOutcome::Unknown => qp.refuse(None),
         }
     }
 }
@@ -379,7 +379,7 @@ mod tests {
     use sinew_fabric::verbs::{Access, CompletionQueue, Exposed, ProtectionDomain, Slice, Source, Status};
 
     /// The last pushed request as the device sees it: its flags, and its pieces' lengths.
-    fn told(pair: &Pair) -> (u32, Vec<u32>) {
+    fn last_request(pair: &Pair) -> (u32, Vec<u32>) {
         pair.a.qp.0.held.borrow().chain.last()
     }
 
@@ -392,15 +392,15 @@ mod tests {
         (request.fence, request.solicited) = (true, true);
         pair.a.qp.push(request).unwrap();
         // A piece without bytes would be one of 2 GiB.
-        assert_eq!(told(&pair), (IBV_SEND_SIGNALED | IBV_SEND_FENCE | IBV_SEND_SOLICITED, vec![3, 1]));
+        assert_eq!(last_request(&pair), (IBV_SEND_SIGNALED | IBV_SEND_FENCE | IBV_SEND_SOLICITED, vec![3, 1]));
         let memory = pair.domain.expose(8, Access::ALL).unwrap();
         let target = [0, 5].into_iter().map(|len| pair.empty(len)).collect();
         let read = Operation::Read { target, remote: memory.remote() };
         pair.a.qp.push(Request::new(0, read).unsignaled()).unwrap();
-        assert_eq!(told(&pair), (0, vec![5]));
+        assert_eq!(last_request(&pair), (0, vec![5]));
         let send = Operation::Send { source: Source::Inline(&[]), immediate: None, to: None };
         pair.a.qp.push(Request::new(0, send)).unwrap();
-        assert_eq!(told(&pair), (IBV_SEND_SIGNALED, vec![]));
+        assert_eq!(last_request(&pair), (IBV_SEND_SIGNALED, vec![]));
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
             let send = Operation::Send { source: Source::Inline(b"x"), immediate: None, to: None };
             pair.a.qp.push(Request::new(id, send).unsignaled()).unwrap();
             if id == 2 {
-                pair.a.qp.0.held.borrow_mut().chain.spoil_last();
+                pair.a.qp.0.held.borrow_mut().chain.corrupt_last();
             }
         }
     }

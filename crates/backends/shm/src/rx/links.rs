@@ -9,8 +9,8 @@ use sinew_mem::ring::{self, Doorbell, Words};
 
 use super::{Remote, RxLink, ShmRx};
 use crate::LINKS_MAX;
-use crate::door::Door;
 use crate::link::{Claim, Ends, LinkState, PeerArena, TxChange, TxLink, Wake};
+use crate::peer_source::PeerSource;
 
 /// A link that is ready to be added.
 pub(super) struct NewLink {
@@ -79,7 +79,7 @@ impl ShmRx {
             resolved,
         }));
         self.inbox.post(TxChange::Add(index, Box::new(tx)));
-        self.heat(index);
+        self.start_polling(index);
         Peer([index as u64, generation, 0])
     }
 
@@ -104,8 +104,8 @@ impl ShmRx {
         };
         let Some(index) = self.index() else { return Err(limit()) };
         let made = match &self.door {
-            Door::Process { .. } => self.connect_process(index, address, name),
-            Door::Hub { hub, .. } => {
+            PeerSource::Process { .. } => self.connect_process(index, address, name),
+            PeerSource::Hub { hub, .. } => {
                 let other = hub.find(address, name);
                 other.and_then(|other| self.connect_thread(index, address, other))
             }
@@ -125,6 +125,6 @@ impl ShmRx {
     pub(super) fn attach(&mut self, index: usize, doorbell: Doorbell) {
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         self.inbox.post(TxChange::Attach(index, link.generation, doorbell));
-        self.heat(index);
+        self.start_polling(index);
     }
 }

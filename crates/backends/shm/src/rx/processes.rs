@@ -9,10 +9,10 @@ use sinew_mem::{Access, Region, ring};
 
 use super::links::{NewLink, doorbell};
 use super::{Remote, ShmRx};
-use crate::door::{Door, Token};
 use crate::hello::{self, Hello, Message, Refusal};
 use crate::link::{Claim, Lines, PeerArena, Side, Wake, ends, map_peer};
 use crate::names;
+use crate::peer_source::{PeerSource, Token};
 
 /// Most messages read from one socket in one look.
 const MESSAGES_PER_LOOK: usize = 16;
@@ -36,7 +36,7 @@ impl ShmRx {
             let Remote::Process { socket, .. } = &link.peer else { return };
             match hello::receive(socket) {
                 Message::Nothing => return,
-                Message::Bell => self.heat(index),
+                Message::Bell => self.start_polling(index),
                 Message::Welcome(hello, fds) => {
                     if let Err(refusal) = self.attach_process(index, &hello, &fds) {
                         self.cut_off(index, refusal);
@@ -71,7 +71,7 @@ impl ShmRx {
         // SAFETY: this is our side of memory that was just made here; it is shared, so not trusted.
         let ends = unsafe { ends(&region, lines, Side::Initiator, false) }
             .ok_or_else(|| system("laying out the link")(ErrorKind::InvalidInput.into()))?;
-        let Door::Process { board, .. } = &self.door else {
+        let PeerSource::Process { board, .. } = &self.door else {
             return Err(system("finding the board")(ErrorKind::NotFound.into()));
         };
         let arena_fd = self.own.arena.fd().ok_or_else(|| system("sharing the arena")(ErrorKind::NotFound.into()))?;
@@ -163,7 +163,7 @@ impl ShmRx {
         let doorbell = doorbell(&board, hello.bit).ok_or(Refusal::Hello)?;
         let generation = self.next_generation();
         let peer = self.watch_process(Arc::clone(socket), index, generation).map_err(|_| Refusal::Links)?;
-        let (Door::Process { board, .. }, Some(own_arena)) = (&self.door, self.own.arena.fd()) else {
+        let (PeerSource::Process { board, .. }, Some(own_arena)) = (&self.door, self.own.arena.fd()) else {
             return Err(Refusal::Hello);
         };
         let answer = Hello { arena_bytes: self.own.arena.capacity(), bit: index, ..hello };

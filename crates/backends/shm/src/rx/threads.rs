@@ -1,4 +1,5 @@
-//! Links with ports of other threads of this process: they are set up by [letters](Letter), and use private memory.
+//! Links with ports of other threads of this process: they are set up by [messages](ControlMessage), and use private
+//! memory.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -8,9 +9,9 @@ use sinew_mem::Region;
 
 use super::links::{NewLink, doorbell};
 use super::{Remote, RxLink, ShmRx};
-use crate::door::Door;
-use crate::hub::{Letter, Mailbox};
+use crate::hub::{ControlMessage, Mailbox};
 use crate::link::{Lines, PeerArena, Side, Wake, ends};
+use crate::peer_source::PeerSource;
 
 impl ShmRx {
     pub(super) fn connect_thread(
@@ -26,8 +27,8 @@ impl ShmRx {
         // too.
         let ends = unsafe { ends(&region, lines, Side::Initiator, true) }
             .ok_or_else(|| system(ErrorKind::InvalidInput.into()))?;
-        let Door::Hub { mailbox, .. } = &self.door else { return Err(system(ErrorKind::NotFound.into())) };
-        let hello = Letter::Hello { from: Arc::clone(mailbox), link: Arc::clone(&region), lines, bit: index };
+        let PeerSource::Hub { mailbox, .. } = &self.door else { return Err(system(ErrorKind::NotFound.into())) };
+        let hello = ControlMessage::Hello { from: Arc::clone(mailbox), link: Arc::clone(&region), lines, bit: index };
         if !other.post(hello) {
             return Err(PortError::NotFound { address: address.to_owned(), looked_in: "this hub".to_owned() });
         }
@@ -45,15 +46,15 @@ impl ShmRx {
         })
     }
 
-    pub(super) fn read_letters(&mut self) {
+    pub(super) fn read_messages(&mut self) {
         let letters = match &self.door {
-            Door::Hub { mailbox, .. } if mailbox.is_pending() => mailbox.take(),
+            PeerSource::Hub { mailbox, .. } if mailbox.is_pending() => mailbox.take(),
             _ => return,
         };
         for letter in letters {
             match letter {
-                Letter::Hello { from, link, lines, bit } => self.welcome_thread(from, link, lines, bit),
-                Letter::Welcome { link, bit } => {
+                ControlMessage::Hello { from, link, lines, bit } => self.welcome_thread(from, link, lines, bit),
+                ControlMessage::Welcome { link, bit } => {
                     if let Some(index) = self.link_of(&link, Side::Initiator)
                         && let Some(Some(there)) = self.links.get(index)
                         && let Remote::Thread { mailbox, .. } = &there.peer
@@ -62,12 +63,12 @@ impl ShmRx {
                         self.attach(index, doorbell);
                     }
                 }
-                Letter::Refusal { link } => {
+                ControlMessage::Refusal { link } => {
                     if let Some(index) = self.link_of(&link, Side::Initiator) {
                         self.end(index, Some(PeerLoss::Refused));
                     }
                 }
-                Letter::Bye { link, to } => {
+                ControlMessage::Closed { link, to } => {
                     if let Some(index) = self.link_of(&link, to) {
                         self.end(index, Some(PeerLoss::Closed));
                     }
@@ -100,12 +101,12 @@ impl ShmRx {
             }
         });
         let Some((index, ends, doorbell)) = made else {
-            from.post(Letter::Refusal { link });
+            from.post(ControlMessage::Refusal { link });
             return;
         };
         let generation = self.next_generation();
         let name = if from.name.is_empty() { "shm://(thread)".to_owned() } else { format!("shm://{}", from.name) };
-        let welcome = Letter::Welcome { link: Arc::clone(&link), bit: index };
+        let welcome = ControlMessage::Welcome { link: Arc::clone(&link), bit: index };
         let new = NewLink {
             generation,
             ends,

@@ -1,4 +1,4 @@
-//! The occasional work of a port: it checks sockets and letters, and links that end or are not polled.
+//! The occasional work of a port: it checks sockets and messages, and links that end or are not polled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use sinew_fabric::{Dropped, Peer, PeerLoss, PortEvent};
 
 use super::{Ending, Remote, ShmRx};
-use crate::door::{Door, Heard, Token};
 use crate::hello::{Message, Refusal};
-use crate::hub::Letter;
+use crate::hub::ControlMessage;
 use crate::link::{Side, TxChange};
+use crate::peer_source::{FirstMessage, PeerSource, Token};
 
 /// Links that are checked in one look although they are not polled. A packet waits only for this check if its sender
 /// was stopped before it rang the doorbell, or if another process has cleared the sender's bit.
@@ -18,34 +18,34 @@ const SWEEP: usize = 16;
 const ROUNDS_PER_LOOK: usize = 4;
 
 impl ShmRx {
-    /// Checks sockets and letters, and links that end or are not polled. `now_ns` is given where the caller's time is
+    /// Checks sockets and messages, and links that end or are not polled. `now_ns` is given where the caller's time is
     /// known.
     #[cold]
     #[inline(never)]
     pub(crate) fn look(&mut self, now_ns: Option<u64>) {
         if let Some(now_ns) = now_ns {
-            self.looked_ns = now_ns;
+            self.upkeep_ns = now_ns;
         }
         // A connection accepted in one round says hello in the next.
         for _ in 0..ROUNDS_PER_LOOK {
             let tokens = self.own.watch.ready();
             for token in tokens.into_iter().flatten() {
-                self.attend(token);
+                self.handle_ready(token);
             }
             if tokens[0].is_none() {
                 break;
             }
         }
-        self.read_letters();
+        self.read_messages();
         if let Some(now_ns) = now_ns {
-            self.door.keep_time(now_ns, &self.own.watch);
+            self.door.expire_pending(now_ns, &self.own.watch);
         }
         self.sweep_idle();
-        self.drop_breakers();
+        self.end_broken_links();
         self.finish_ending();
     }
 
-    fn attend(&mut self, token: Token) {
+    fn handle_ready(&mut self, token: Token) {
         match token {
             Token::Waker => {
                 let _ = rustix::io::read(&*self.own.watch.event, &mut [0; 8]);
@@ -53,10 +53,10 @@ impl ShmRx {
             }
             Token::Listener => self.door.accept(&self.own.watch),
             Token::Stranger(id) => {
-                if let Some(Heard { socket, message }) = self.door.hear(id, &self.own.watch) {
+                if let Some(FirstMessage { socket, message }) = self.door.read_first(id, &self.own.watch) {
                     match message {
                         Message::Hello(hello, fds) => self.welcome(socket, hello, &fds),
-                        // The stranger changed its mind, or was killed.
+                        // The peer changed its mind, or was killed.
                         Message::Closed => self.door.count_turned_away(),
                         Message::NoRoom => {
                             self.door.count_out_of_descriptors();
@@ -89,13 +89,13 @@ impl ShmRx {
                 && !link.hot
                 && !link.consumer.is_empty()
             {
-                self.heat(self.sweep);
+                self.start_polling(self.sweep);
             }
         }
     }
 
     /// Ends the links of peers that broke the rules.
-    fn drop_breakers(&mut self) {
+    fn end_broken_links(&mut self) {
         for index in 0..self.links.len() {
             if let Some(Some(link)) = self.links.get(index)
                 && link.ending.is_none()
@@ -135,13 +135,13 @@ impl ShmRx {
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
             Remote::Thread { mailbox, link } => {
-                mailbox.post(Letter::Bye { link: Arc::clone(link), to: other_side });
+                mailbox.post(ControlMessage::Closed { link: Arc::clone(link), to: other_side });
             }
         }
         link.ending = Some(Ending { loss, last_position: link.consumer.last_position() });
         self.inbox.post(TxChange::Remove(index, link.generation));
         self.ending += 1;
-        self.heat(index);
+        self.start_polling(index);
     }
 
     /// Removes ending links whose packets have all been taken.
@@ -174,11 +174,11 @@ impl ShmRx {
         for index in 0..self.links.len() {
             self.end(index, None);
         }
-        if let Door::Hub { hub, mailbox } = &self.door {
+        if let PeerSource::Hub { hub, mailbox } = &self.door {
             hub.remove(mailbox);
             for letter in mailbox.close() {
-                if let Letter::Hello { from, link, .. } = letter {
-                    from.post(Letter::Bye { link, to: Side::Initiator });
+                if let ControlMessage::Hello { from, link, .. } = letter {
+                    from.post(ControlMessage::Closed { link, to: Side::Initiator });
                 }
             }
         }

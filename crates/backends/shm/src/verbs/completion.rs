@@ -67,7 +67,7 @@ impl Readiness for ShmCompletionQueue {
             queue.woken.swap(false, Ordering::Acquire);
             return Ok(Armed::Ready);
         }
-        Ok(armed.by(engine.nap_ns().map(|nap_ns| now_ns.saturating_add(nap_ns))))
+        Ok(armed.min_deadline(engine.nap_ns().map(|nap_ns| now_ns.saturating_add(nap_ns))))
     }
 
     fn disarm(&mut self) -> bool {
@@ -77,7 +77,7 @@ impl Readiness for ShmCompletionQueue {
             return false;
         }
         let was_woken = queue.woken.swap(false, Ordering::Acquire);
-        if !engine.queues.any_armed() {
+        if !engine.queues.is_any_armed() {
             engine.port.disarm();
         }
         was_woken

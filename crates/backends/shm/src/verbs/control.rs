@@ -31,11 +31,11 @@ const CLIENTS_MAX: usize = 1024;
 /// Time for which a client waits for an answer.
 const ANSWER_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// Time for which nobody is accepted after a lack of descriptors.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Messages of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Message {
+enum DeviceMessage {
     /// The first message of a client.
     Hello,
     /// The answer to it, with two descriptors.
@@ -48,7 +48,7 @@ enum Message {
     NoSeat,
 }
 
-impl Message {
+impl DeviceMessage {
     fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
         let (kind, words) = match self {
             Self::Hello => (1u16, [0, 0]),
@@ -105,12 +105,12 @@ impl Server {
         let (memory, stopped) = (Arc::clone(memory), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("sinew-verbs".to_owned()).spawn(move || {
             // SAFETY: the watch is dropped below, before `memory` is.
-            let watch = memory.directory.life_futex().and_then(|word| unsafe { life::Watch::new(word) });
+            let watch = memory.directory.life_futex().and_then(|word| unsafe { life::RobustWord::new(word) });
             if watch.is_none() {
                 memory.directory.set_life(life::SAME_PROCESS);
             }
             let _ = lives.send(());
-            Answering { memory: &memory, incarnation, name, clients: Vec::new(), paused: false }.run(&stopped);
+            ServerLoop { memory: &memory, incarnation, name, clients: Vec::new(), paused: false }.run(&stopped);
             memory.directory.set_life(0);
             drop(watch);
         });
@@ -132,23 +132,23 @@ impl Drop for Server {
 }
 
 /// A process that holds the memory.
-struct Holder {
+struct SeatHolder {
     socket: OwnedFd,
     /// Another sign of its end: a child that it forked can hold its end of the socket open.
     process: Option<OwnedFd>,
     seats: Vec<u32>,
 }
 
-struct Answering<'a> {
+struct ServerLoop<'a> {
     memory: &'a DeviceMemory,
     incarnation: u64,
     name: Name,
-    clients: Vec<Holder>,
+    clients: Vec<SeatHolder>,
     /// Accepting is paused, as there was no descriptor for a client.
     paused: bool,
 }
 
-impl Answering<'_> {
+impl ServerLoop<'_> {
     fn run(mut self, stop: &OwnedFd) {
         loop {
             let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
@@ -160,7 +160,7 @@ impl Answering<'_> {
                     None => PollFd::new(&client.socket, PollFlags::empty()),
                 });
             }
-            let timeout = self.paused.then_some(&PAUSE);
+            let timeout = self.paused.then_some(&ACCEPT_PAUSE);
             match rustix::event::poll(&mut fds, timeout) {
                 Ok(_) | Err(Errno::INTR) => {}
                 // The kernel is out of memory for the moment.
@@ -173,8 +173,8 @@ impl Answering<'_> {
             }
             self.paused = false;
             for at in (0..self.clients.len()).rev() {
-                let (spoke, died) = (ready[2 + 2 * at], ready[3 + 2 * at] && self.clients[at].process.is_some());
-                if died || (spoke && !self.answer(at)) {
+                let (readable, died) = (ready[2 + 2 * at], ready[3 + 2 * at] && self.clients[at].process.is_some());
+                if died || (readable && !self.answer(at)) {
                     let client = self.clients.swap_remove(at);
                     self.memory.give_back_seats(client.seats);
                 }
@@ -200,7 +200,7 @@ impl Answering<'_> {
                         (peer.pid != rustix::process::getpid())
                             .then(|| rustix::process::pidfd_open(peer.pid, flags).ok())?
                     });
-                    self.clients.push(Holder { socket, process, seats: Vec::new() });
+                    self.clients.push(SeatHolder { socket, process, seats: Vec::new() });
                 }
             }
             Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => {}
@@ -214,22 +214,22 @@ impl Answering<'_> {
         // The buffer is one byte longer than a message, so that a truncated message is recognised as too long.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let message = match hello::receive_bytes(&client.socket, &mut bytes) {
-            Ok((len, fds)) if fds.is_empty() => Message::from_bytes(&bytes[..len]),
+            Ok((len, fds)) if fds.is_empty() => DeviceMessage::from_bytes(&bytes[..len]),
             Err(Errno::AGAIN | Errno::INTR) => return true,
             _ => None,
         };
         let memory = self.memory;
         let sent = match message {
-            Some(Message::Hello) => {
+            Some(DeviceMessage::Hello) => {
                 let exposed_bytes = memory.exposed.len() as u64;
-                let welcome = Message::Welcome { incarnation: self.incarnation, exposed_bytes };
+                let welcome = DeviceMessage::Welcome { incarnation: self.incarnation, exposed_bytes };
                 let fds = [memory.directory_fd.as_fd(), memory.exposed_fd.as_fd()];
                 hello::send(&client.socket, &welcome.to_bytes(), &fds)
             }
-            Some(Message::WantSeat) => {
+            Some(DeviceMessage::WantSeat) => {
                 let seat = memory.take_seat();
                 client.seats.extend(seat);
-                hello::send(&client.socket, &seat.map_or(Message::NoSeat, Message::Seat).to_bytes(), &[])
+                hello::send(&client.socket, &seat.map_or(DeviceMessage::NoSeat, DeviceMessage::Seat).to_bytes(), &[])
             }
             _ => return false,
         };
@@ -251,9 +251,9 @@ impl Client {
         let unreachable = |error| VerbsError::Address(format!("its device cannot be reached: {error}"));
         let connection = names::connect(&address, &memory_name(&home.device)).map_err(unreachable)?;
         let client = Self { socket: connection.socket.into(), device: home.device.clone() };
-        let (answer, fds) = client.ask(Message::Hello)?;
-        let (Message::Welcome { incarnation, exposed_bytes }, [directory, exposed]) = (answer, &fds[..]) else {
-            return Err(client.nonsense());
+        let (answer, fds) = client.query(DeviceMessage::Hello)?;
+        let (DeviceMessage::Welcome { incarnation, exposed_bytes }, [directory, exposed]) = (answer, &fds[..]) else {
+            return Err(client.unexpected_answer());
         };
         if incarnation != home.incarnation {
             return Err(VerbsError::Address(format!("{address} was reopened after the address was given out")));
@@ -262,31 +262,32 @@ impl Client {
             map_peer(fd, bytes, Access::ReadWrite)
                 .map_err(|error| system(&format!("mapping the memory of {address}"), error))
         };
-        let directory = Directory::new(whole(map(directory, DIRECTORY_BYTES)?)?).ok_or_else(|| client.nonsense())?;
-        let exposed_bytes = usize::try_from(exposed_bytes).map_err(|_| client.nonsense())?;
+        let directory =
+            Directory::new(whole(map(directory, DIRECTORY_BYTES)?)?).ok_or_else(|| client.unexpected_answer())?;
+        let exposed_bytes = usize::try_from(exposed_bytes).map_err(|_| client.unexpected_answer())?;
         let exposed = whole(map(exposed, exposed_bytes)?)?;
         Ok((client, directory, exposed))
     }
 
     /// Asks for a seat; `None` when there is none left.
     pub fn seat(&self) -> Result<Option<u32>, VerbsError> {
-        match self.ask(Message::WantSeat)?.0 {
-            Message::Seat(seat) if (seat as usize) < super::directory::SEATS_MAX => Ok(Some(seat)),
-            Message::NoSeat => Ok(None),
-            _ => Err(self.nonsense()),
+        match self.query(DeviceMessage::WantSeat)?.0 {
+            DeviceMessage::Seat(seat) if (seat as usize) < super::directory::SEATS_MAX => Ok(Some(seat)),
+            DeviceMessage::NoSeat => Ok(None),
+            _ => Err(self.unexpected_answer()),
         }
     }
 
-    fn nonsense(&self) -> VerbsError {
+    fn unexpected_answer(&self) -> VerbsError {
         VerbsError::Address(format!("shm://{} sent an invalid answer", self.device))
     }
 
-    fn ask(&self, question: Message) -> Result<(Message, Vec<OwnedFd>), VerbsError> {
+    fn query(&self, request: DeviceMessage) -> Result<(DeviceMessage, Vec<OwnedFd>), VerbsError> {
         let device = &self.device;
         // The lock is held until the answer is there, so that each question gets its own.
         let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let gone = |error: std::io::Error| VerbsError::Address(format!("its device shm://{device} is gone: {error}"));
-        hello::send(&*socket, &question.to_bytes(), &[]).map_err(gone)?;
+        hello::send(&*socket, &request.to_bytes(), &[]).map_err(gone)?;
         let mut bytes = [0; MESSAGE_BYTES + 1];
         loop {
             match rustix::event::poll(&mut [PollFd::new(&*socket, PollFlags::IN)], Some(&ANSWER_TIMEOUT)) {
@@ -301,7 +302,9 @@ impl Client {
             }
             return match hello::receive_bytes(&*socket, &mut bytes) {
                 Ok((0, _)) => Err(gone(std::io::ErrorKind::ConnectionReset.into())),
-                Ok((len, fds)) => Ok((Message::from_bytes(&bytes[..len]).ok_or_else(|| self.nonsense())?, fds)),
+                Ok((len, fds)) => {
+                    Ok((DeviceMessage::from_bytes(&bytes[..len]).ok_or_else(|| self.unexpected_answer())?, fds))
+                }
                 Err(Errno::AGAIN | Errno::INTR) => continue,
                 Err(error) => Err(gone(error.into())),
             };
@@ -316,20 +319,20 @@ mod tests {
     #[test]
     fn messages_read_as_they_were_written_and_others_are_none() {
         for message in [
-            Message::Hello,
-            Message::Welcome { incarnation: 7, exposed_bytes: u64::MAX },
-            Message::WantSeat,
-            Message::Seat(9),
-            Message::NoSeat,
+            DeviceMessage::Hello,
+            DeviceMessage::Welcome { incarnation: 7, exposed_bytes: u64::MAX },
+            DeviceMessage::WantSeat,
+            DeviceMessage::Seat(9),
+            DeviceMessage::NoSeat,
         ] {
-            assert_eq!(Message::from_bytes(&message.to_bytes()), Some(message));
+            assert_eq!(DeviceMessage::from_bytes(&message.to_bytes()), Some(message));
         }
-        let good = Message::Seat(1).to_bytes();
-        assert!(Message::from_bytes(&good[..31]).is_none());
+        let good = DeviceMessage::Seat(1).to_bytes();
+        assert!(DeviceMessage::from_bytes(&good[..31]).is_none());
         for (at, byte) in [(0, 0), (4, 9), (6, 9), (13, 1)] {
             let mut bad = good;
             bad[at] = byte;
-            assert!(Message::from_bytes(&bad).is_none(), "{at}");
+            assert!(DeviceMessage::from_bytes(&bad).is_none(), "{at}");
         }
     }
 }

@@ -46,9 +46,9 @@ struct Inner {
     reach: Reach,
     ring_packets: usize,
     memory: Arc<DeviceMemory>,
-    own: Arc<Target>,
+    local_target: Arc<Target>,
     /// The devices of other processes whose memory we hold.
-    theirs: Mutex<HashMap<u64, Weak<Target>>>,
+    remote_targets: Mutex<HashMap<u64, Weak<Target>>>,
     domains: AtomicU32,
     ports: AtomicU32,
     keys: AtomicU32,
@@ -124,7 +124,7 @@ impl ShmDevice {
             atomics: true,
             line_rate_bps: None,
         };
-        let own = Arc::new(Target::own(&memory));
+        let own = Arc::new(Target::local(&memory));
         Self(Arc::new(Inner {
             attributes,
             name,
@@ -132,8 +132,8 @@ impl ShmDevice {
             reach,
             ring_packets,
             memory,
-            own,
-            theirs: Mutex::default(),
+            local_target: own,
+            remote_targets: Mutex::default(),
             domains: AtomicU32::new(1),
             ports: AtomicU32::new(0),
             keys: AtomicU32::new(random() as u32),
@@ -153,18 +153,18 @@ impl ShmDevice {
     pub(super) fn target(&self, home: &Home) -> Result<Arc<Target>, VerbsError> {
         let inner = &*self.0;
         if home.incarnation == inner.incarnation {
-            return Ok(Arc::clone(&inner.own));
+            return Ok(Arc::clone(&inner.local_target));
         }
         if let Reach::Threads(_) = inner.reach {
             let reason =
                 "it belongs to another device, and this one reaches only its own process: open both with a name";
             return Err(VerbsError::Address(reason.to_owned()));
         }
-        let mut theirs = inner.theirs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut theirs = inner.remote_targets.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(target) = theirs.get(&home.incarnation).and_then(Weak::upgrade) {
             return Ok(target);
         }
-        let target = Arc::new(Target::theirs(home)?);
+        let target = Arc::new(Target::remote(home)?);
         theirs.retain(|_, target| target.strong_count() > 0);
         theirs.insert(home.incarnation, Arc::downgrade(&target));
         Ok(target)

@@ -39,27 +39,27 @@ pub(crate) const DIRECTORY_BYTES: usize = QUEUE_PAIRS + QUEUE_PAIRS_MAX * QUEUE_
 
 /// Offsets of its parts.
 #[cfg(test)]
-pub(crate) const PLACES: [usize; 4] = [0, SEATS, REGIONS, QUEUE_PAIRS];
+pub(crate) const PART_OFFSETS: [usize; 4] = [0, SEATS, REGIONS, QUEUE_PAIRS];
 
 /// Offset of the word of [`super::life`].
-const LIFE: usize = 0;
+const LIFE_OFFSET: usize = 0;
 /// Offset of the promise of fences.
-const FENCES: usize = 128;
+const FENCES_OFFSET: usize = 128;
 /// Index of the word of a queue pair that counts its receives.
-const RECEIVES: usize = QUEUE_PAIR_BYTES / 2 / 8;
+const RECEIVES_WORD: usize = QUEUE_PAIR_BYTES / 2 / 8;
 
 /// The accesses that others may make, in the low bits of a region's first word.
-const ACCESS: u64 = 0b111;
+const ACCESS_MASK: u64 = 0b111;
 /// In the first word of a region or a seat: it is in use.
 const VALID: u64 = 1 << 63;
 /// In a seat's first word: its thread changes memory. The queue pair's number lies above the region's key.
 const CHANGES: u64 = 1 << 62;
 /// In a seat's first word: the change may be anywhere in the region. Otherwise the next words give its place.
-const ANYWHERE: u64 = 1 << 61;
+const WHOLE_REGION: u64 = 1 << 61;
 /// In a seat's first word: lowest bit of the queue pair's number.
-const NUMBER: u32 = 32;
+const QP_NUMBER_SHIFT: u32 = 32;
 /// The part of a seat's first word that says in which region its thread is at work.
-const PLACE: u64 = VALID | 0xFFFF_FFFF;
+const REGION_MASK: u64 = VALID | 0xFFFF_FFFF;
 
 fn bits(access: Access) -> u64 {
     u64::from(access.write) | u64::from(access.read) << 1 | u64::from(access.atomic) << 2
@@ -85,7 +85,7 @@ pub(crate) struct Entry {
 pub(crate) struct Straggler {
     pub seat: u32,
     /// The seat's first word.
-    pub sits: u64,
+    pub seat_word: u64,
     /// Bytes of the exposed memory that it changes, as offset and number: its own claim. `None`: any bytes of the
     /// region.
     pub bytes: Option<(u64, u64)>,
@@ -93,7 +93,7 @@ pub(crate) struct Straggler {
 
 /// State of a queue pair that others can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listens {
+pub(crate) enum ListenState {
     /// It is not connected to its peer yet.
     NotYet,
     /// It listens to this peer.
@@ -102,7 +102,7 @@ pub(crate) enum Listens {
     NoLonger,
 }
 
-impl Listens {
+impl ListenState {
     /// The word by which queue pair `number` shows this state.
     #[inline]
     pub fn word(self, number: QpNumber) -> u64 {
@@ -161,7 +161,7 @@ impl Directory {
     /// The word that says whether the owner lives: see [`super::life`].
     #[inline(always)]
     pub fn life(&self) -> u32 {
-        // Partner: the stores of `life::Watch`, of the kernel, and of `set_life`.
+        // Partner: the stores of `life::RobustWord`, of the kernel, and of `set_life`.
         self.life_futex().map_or(0, |word| word.load(Ordering::Acquire))
     }
 
@@ -171,22 +171,22 @@ impl Directory {
         }
     }
 
-    /// The same word, for [`super::life::Watch`].
+    /// The same word, for [`super::life::RobustWord`].
     #[inline(always)]
     pub fn life_futex(&self) -> Option<&AtomicU32> {
         // SAFETY: the directory's owner and its observers reach this word by this method alone.
-        unsafe { self.header.futex(LIFE) }.ok()
+        unsafe { self.header.futex(LIFE_OFFSET) }.ok()
     }
 
     /// Promises that the owner, when it ends an exposure, makes the fences of those who may be inside. To be called
     /// before the directory is shared.
     pub fn promise_fences(&self) {
-        let stored = self.header.store(FENCES, 1);
+        let stored = self.header.store(FENCES_OFFSET, 1);
         debug_assert!(stored.is_ok());
     }
 
     pub fn promises_fences(&self) -> bool {
-        self.header.load(FENCES).is_ok_and(|promise| promise != 0)
+        self.header.load(FENCES_OFFSET).is_ok_and(|promise| promise != 0)
     }
 
     #[inline(always)]
@@ -205,15 +205,15 @@ impl Directory {
     #[inline(always)]
     pub fn sit_down_to_change(&self, seat: u32, rkey: u32, by: QpNumber, bytes: Option<(u64, u64)>) {
         let [word, first, len, ..] = self.seats.row(seat as usize);
-        let mut sits = VALID | CHANGES | u64::from(by.0 & 0xFF_FFFF) << NUMBER | u64::from(rkey);
+        let mut seat_word = VALID | CHANGES | u64::from(by.0 & 0xFF_FFFF) << QP_NUMBER_SHIFT | u64::from(rkey);
         match bytes {
             Some(bytes) => {
                 store(first, bytes.0);
                 store(len, bytes.1);
             }
-            None => sits |= ANYWHERE,
+            None => seat_word |= WHOLE_REGION,
         }
-        store(word, sits);
+        store(word, seat_word);
     }
 
     /// Leaves the seat. (This is a release, like every store: all work done from the seat is complete before it.)
@@ -224,27 +224,27 @@ impl Directory {
 
     /// Whether the seat's thread is at work on the region of `rkey`.
     pub fn is_at_work(&self, seat: u32, rkey: u32) -> bool {
-        load(self.seat(seat)) & PLACE == VALID | u64::from(rkey)
+        load(self.seat(seat)) & REGION_MASK == VALID | u64::from(rkey)
     }
 
     /// The change that the seat's thread makes to the region of `rkey` through a queue pair that no longer listens to
     /// anybody; `None` if it makes none.
     pub fn straggler(&self, seat: u32, rkey: u32) -> Option<Straggler> {
         let [word, first, len, ..] = self.seats.row(seat as usize);
-        let sits = load(word);
-        let number = QpNumber((sits >> NUMBER) as u32 & 0xFF_FFFF);
-        let listens = || matches!(Listens::of_word(self.listens(number), number), Listens::To(_));
-        if sits & PLACE != VALID | u64::from(rkey) || sits & CHANGES == 0 || listens() {
+        let seat_word = load(word);
+        let number = QpNumber((seat_word >> QP_NUMBER_SHIFT) as u32 & 0xFF_FFFF);
+        let listens = || matches!(ListenState::of_word(self.listen_word(number), number), ListenState::To(_));
+        if seat_word & REGION_MASK != VALID | u64::from(rkey) || seat_word & CHANGES == 0 || listens() {
             return None;
         }
-        let bytes = (sits & ANYWHERE == 0).then(|| (load(first), load(len)));
-        Some(Straggler { seat, sits, bytes })
+        let bytes = (seat_word & WHOLE_REGION == 0).then(|| (load(first), load(len)));
+        Some(Straggler { seat, seat_word, bytes })
     }
 
     /// Whether a straggler is still where it was found.
-    pub fn is_there(&self, straggler: &Straggler) -> bool {
+    pub fn is_unchanged(&self, straggler: &Straggler) -> bool {
         let [word, first, len, ..] = self.seats.row(straggler.seat as usize);
-        load(word) == straggler.sits && straggler.bytes.is_none_or(|bytes| bytes == (load(first), load(len)))
+        load(word) == straggler.seat_word && straggler.bytes.is_none_or(|bytes| bytes == (load(first), load(len)))
     }
 
     #[inline(always)]
@@ -257,7 +257,7 @@ impl Directory {
     pub fn entry(&self, domain: u32, rkey: u32) -> Option<Entry> {
         let [word, start, len, _] = self.region(rkey);
         let word = load(word);
-        if word & !ACCESS != region_word(domain, rkey) {
+        if word & !ACCESS_MASK != region_word(domain, rkey) {
             return None;
         }
         let access = Access { write: word & 1 != 0, read: word & 2 != 0, atomic: word & 4 != 0 };
@@ -266,9 +266,9 @@ impl Directory {
 
     /// Whether the region of `rkey` is still exposed for writing, to protection domain `domain`.
     #[inline(always)]
-    pub fn takes_writes(&self, domain: u32, rkey: u32) -> bool {
+    pub fn accepts_writes(&self, domain: u32, rkey: u32) -> bool {
         let word = load(&self.region(rkey)[0]);
-        word & !ACCESS == region_word(domain, rkey) && word & 1 != 0
+        word & !ACCESS_MASK == region_word(domain, rkey) && word & 1 != 0
     }
 
     /// Exposes a region. Nobody may be inside an earlier one with the same index.
@@ -289,13 +289,13 @@ impl Directory {
         self.queue_pairs.row(number.0 as usize)
     }
 
-    /// The word of a queue pair: see [`Listens::word`].
+    /// The word of a queue pair: see [`ListenState::word`].
     #[inline(always)]
-    pub fn listens(&self, number: QpNumber) -> u64 {
+    pub fn listen_word(&self, number: QpNumber) -> u64 {
         load(&self.queue_pair(number)[0])
     }
 
-    pub fn set_listens(&self, number: QpNumber, listens: Listens) {
+    pub fn set_listen_state(&self, number: QpNumber, listens: ListenState) {
         store(&self.queue_pair(number)[0], listens.word(number));
     }
 
@@ -308,12 +308,12 @@ impl Directory {
     /// Receives that a queue pair has posted since its last reset; the count wraps.
     #[inline]
     pub fn receives(&self, number: QpNumber) -> u32 {
-        load(&self.queue_pair(number)[RECEIVES]) as u32
+        load(&self.queue_pair(number)[RECEIVES_WORD]) as u32
     }
 
     #[inline]
     pub fn set_receives(&self, number: QpNumber, receives: u32) {
-        store(&self.queue_pair(number)[RECEIVES], u64::from(receives));
+        store(&self.queue_pair(number)[RECEIVES_WORD], u64::from(receives));
     }
 }
 
@@ -342,11 +342,11 @@ mod tests {
     fn a_queue_pair_says_to_whom_it_listens_and_no_other_speaks_for_it() {
         let directory = directory();
         let (number, other) = (QpNumber(0x01_0007), QpNumber(0x02_0007));
-        assert_eq!(Listens::of_word(directory.listens(number), number), Listens::NoLonger);
-        for listens in [Listens::NotYet, Listens::To(QpNumber(0xFF_FFFF)), Listens::NoLonger] {
-            directory.set_listens(number, listens);
-            assert_eq!(Listens::of_word(directory.listens(number), number), listens);
-            assert_eq!(Listens::of_word(directory.listens(other), other), Listens::NoLonger);
+        assert_eq!(ListenState::of_word(directory.listen_word(number), number), ListenState::NoLonger);
+        for listens in [ListenState::NotYet, ListenState::To(QpNumber(0xFF_FFFF)), ListenState::NoLonger] {
+            directory.set_listen_state(number, listens);
+            assert_eq!(ListenState::of_word(directory.listen_word(number), number), listens);
+            assert_eq!(ListenState::of_word(directory.listen_word(other), other), ListenState::NoLonger);
         }
     }
 
@@ -354,7 +354,7 @@ mod tests {
     fn only_changes_by_queue_pairs_that_listen_to_nobody_are_late() {
         let directory = directory();
         let (number, other) = (QpNumber(0x01_0007), QpNumber(0xFF_FFFF));
-        directory.set_listens(number, Listens::To(QpNumber(3)));
+        directory.set_listen_state(number, ListenState::To(QpNumber(3)));
         directory.sit_down_to_change(1, 9, number, Some((4096, 10)));
         directory.sit_down_to_change(2, 9, other, None);
         directory.sit_down(3, 9);
@@ -362,8 +362,8 @@ mod tests {
         assert!((1..5).all(|seat| directory.is_at_work(seat, if seat == 4 { 8 } else { 9 })));
         let late = |directory: &Directory| (0..6).filter_map(|seat| directory.straggler(seat, 9)).collect::<Vec<_>>();
         let [found] = late(&directory)[..] else { panic!("{:?}", late(&directory)) };
-        assert!((found.seat, found.bytes) == (2, None) && directory.is_there(&found));
-        directory.set_listens(number, Listens::NoLonger);
+        assert!((found.seat, found.bytes) == (2, None) && directory.is_unchanged(&found));
+        directory.set_listen_state(number, ListenState::NoLonger);
         let found = late(&directory);
         assert_eq!(
             found.iter().map(|late| (late.seat, late.bytes)).collect::<Vec<_>>(),
@@ -372,7 +372,7 @@ mod tests {
         // The next change through the same queue pair is a different one.
         directory.sit_down_to_change(1, 9, number, Some((4096, 11)));
         directory.stand_up(2);
-        assert!(found.iter().all(|found| !directory.is_there(found)));
+        assert!(found.iter().all(|found| !directory.is_unchanged(found)));
     }
 
     #[test]
@@ -382,7 +382,7 @@ mod tests {
         assert!(directory.is_at_work(SEATS_MAX as u32 - 1, 9) && !directory.is_at_work(0, 9));
         let last = QpNumber(0xFF_FFFF);
         directory.set_receives(last, 3);
-        directory.set_listens(last, Listens::NotYet);
+        directory.set_listen_state(last, ListenState::NotYet);
         assert_eq!((directory.receives(last), directory.receives(QpNumber(0))), (3, 0));
         assert!(Directory::new(SharedMemory::private(DIRECTORY_BYTES - 1).unwrap()).is_none());
     }

@@ -14,12 +14,12 @@ use super::initiator::Seat;
 use super::life;
 use super::packet::Header;
 use super::queue_pair::{Inbound, QueuePair, WATCH_EVERY_NS};
-use super::queues::{Frees, Queues, Ready};
-use super::wire::{Notes, Wire};
+use super::queues::{FreedSlots, Queues, Ready};
+use super::wire::{Deferred, Wire};
 use crate::port::ShmPort;
 
 /// Turns between two readings of the clock, where nothing waits for a time.
-const TURNS_PER_LOOK: u32 = 64;
+const TURNS_PER_CLOCK_READ: u32 = 64;
 /// Longest sleep of a thread, in ns, while it waits for something that wakes nobody: a peer's receive, or room in its
 /// ring.
 const NAP_NS: u64 = 200_000;
@@ -33,21 +33,21 @@ pub(crate) struct Engine {
     pub queues: Queues,
     /// Seats at the devices in whose memory this thread works, by incarnation.
     seats: Vec<(u64, Rc<Seat>)>,
-    pub(super) notes: Notes,
+    pub(super) notes: Deferred,
     pub(super) scratch: Vec<u8>,
     pub(super) counts: Counts,
     epochs: u32,
     turns: u32,
     pub(super) time_ns: u64,
     /// Time of the last check of unacknowledged messages, in ns.
-    pub(super) watched_ns: u64,
+    pub(super) probed_ns: u64,
 }
 
 /// A queue pair and the parts of its engine that it works with, borrowed separately.
-pub(crate) struct At<'a> {
+pub(crate) struct Parts<'a> {
     pub qp: &'a mut QueuePair,
     pub queues: &'a mut Queues,
-    pub notes: &'a mut Notes,
+    pub notes: &'a mut Deferred,
     pub wire: Wire<'a>,
 }
 
@@ -61,22 +61,22 @@ impl Engine {
             queue_pairs: Vec::new(),
             queues: Queues::default(),
             seats: Vec::new(),
-            notes: Notes::default(),
+            notes: Deferred::default(),
             scratch: Vec::new(),
             counts: Counts::default(),
             epochs: 0,
             turns: 0,
             time_ns: clock_ns(),
-            watched_ns: 0,
+            probed_ns: 0,
         })
     }
 
     /// The queue pair of a handle, and the parts of the engine that it works with.
     #[inline(always)]
-    pub fn at(&mut self, number: QpNumber) -> At<'_> {
+    pub fn parts(&mut self, number: QpNumber) -> Parts<'_> {
         let Self { queue_pairs, queues, notes, port, counts, scratch, .. } = self;
         let qp = queue_pairs[(number.0 & 0xFFFF) as usize].as_deref_mut();
-        At {
+        Parts {
             qp: qp.expect("a queue pair exists as long as its handle"),
             queues,
             notes,
@@ -119,8 +119,8 @@ impl Engine {
                 && qp.epoch == epoch
             {
                 match frees {
-                    Frees::Requests(before) => qp.requests_known = before,
-                    Frees::Receive => qp.receives_held -= 1,
+                    FreedSlots::Requests(before) => qp.requests_polled = before,
+                    FreedSlots::Receive => qp.receives_held -= 1,
                 }
             }
         }
@@ -133,30 +133,30 @@ impl Engine {
     #[inline]
     pub fn turn(&mut self) -> usize {
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS_PER_LOOK) {
-            self.look_at_clock();
+        if self.turns.is_multiple_of(TURNS_PER_CLOCK_READ) {
+            self.update_time();
         }
         let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
         let packets = {
             // The burst has thousands of bytes, so it is dropped where it lies, and not moved.
             let mut burst = RxBurst::new(self.time_ns);
             port.split().0.receive(&mut burst);
-            let mut around = Inbound { queues, notes, counts, scratch };
+            let mut inbound = Inbound { queues, notes, counts, scratch };
             for packet in &burst.packets {
                 let Some((header, rest)) = Header::read(packet.head) else {
-                    around.counts.count(Discarded::Malformed);
+                    inbound.counts.count(Discarded::Malformed);
                     continue;
                 };
                 match find(queue_pairs, header.to) {
-                    Some(qp) => qp.deliver(header, rest, packet, &mut around),
-                    None => around.counts.count(Discarded::NoSuchQueuePair),
+                    Some(qp) => qp.deliver(header, rest, packet, &mut inbound),
+                    None => inbound.counts.count(Discarded::NoSuchQueuePair),
                 }
             }
             burst.packets.len()
         };
-        self.notice_losses();
-        if !self.notes.owing.is_empty() || !self.notes.stalled.is_empty() || !self.notes.letters.is_empty() {
-            self.send_what_waits();
+        self.handle_lost_peers();
+        if !self.notes.owing_acks.is_empty() || !self.notes.stalled.is_empty() || !self.notes.final_packets.is_empty() {
+            self.send_deferred();
         }
         packets
     }
@@ -166,36 +166,36 @@ impl Engine {
     #[inline(never)]
     pub fn turn_before_sleep(&mut self) -> usize {
         let packets = self.turn();
-        self.look_at_clock();
+        self.update_time();
         packets
     }
 
     /// Reads the clock, and checks the unacknowledged messages when that is due.
     #[inline]
-    pub fn look_at_clock(&mut self) {
+    pub fn update_time(&mut self) {
         self.time_ns = clock_ns();
-        if self.time_ns.saturating_sub(self.watched_ns) >= WATCH_EVERY_NS {
-            self.watch();
+        if self.time_ns.saturating_sub(self.probed_ns) >= WATCH_EVERY_NS {
+            self.probe_acks();
         }
     }
 
     /// Checks the messages that are not acknowledged.
     #[cold]
     #[inline(never)]
-    pub(super) fn watch(&mut self) {
-        self.watched_ns = self.time_ns;
+    pub(super) fn probe_acks(&mut self) {
+        self.probed_ns = self.time_ns;
         let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
         let mut wire = Wire { tx: port.split().1, counts, scratch, offered: false };
         for qp in queue_pairs.iter_mut().flatten() {
-            if qp.is_forgotten(&mut wire) {
-                qp.fail_and_leave(Status::RetryExceeded, queues, notes);
+            if qp.probe_for_lost_ack(&mut wire) {
+                qp.fail_and_disconnect(Status::RetryExceeded, queues, notes);
             }
         }
         wire.submit();
     }
 
     #[inline]
-    fn notice_losses(&mut self) {
+    fn handle_lost_peers(&mut self) {
         while let Some(PortEvent::PeerLost { peer, .. }) = self.port.poll_event() {
             for qp in self.queue_pairs.iter_mut().flatten() {
                 if qp.connection.as_ref().is_some_and(|connection| connection.link == peer) {
@@ -206,19 +206,19 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn send_what_waits(&mut self) {
+    fn send_deferred(&mut self) {
         // Only stalled requests need the time: acknowledgements, of which each turn of a busy receiver has one, do not.
         if !self.notes.stalled.is_empty() {
             self.time_ns = clock_ns();
         }
         let Self { queue_pairs, queues, notes, port, counts, scratch, .. } = self;
         let mut wire = Wire { tx: port.split().1, counts, scratch, offered: false };
-        for _ in 0..notes.owing.len() {
-            let Some(number) = notes.owing.pop_front() else { break };
+        for _ in 0..notes.owing_acks.len() {
+            let Some(number) = notes.owing_acks.pop_front() else { break };
             if let Some(qp) = find(queue_pairs, number)
                 && !qp.acknowledge(&mut wire)
             {
-                notes.owing.push_back(number);
+                notes.owing_acks.push_back(number);
             }
         }
         for _ in 0..notes.stalled.len() {
@@ -228,9 +228,9 @@ impl Engine {
                 qp.advance(&mut wire, queues, notes);
             }
         }
-        // A peer that takes nothing keeps its own letters waiting, in order, and nobody else's.
+        // A peer that takes nothing keeps its own final packets waiting, in order, and nobody else's.
         let mut full = Vec::new();
-        notes.letters.retain(|&(peer, header)| {
+        notes.final_packets.retain(|&(peer, header)| {
             let waits = full.contains(&peer);
             let stays = waits || !wire.send_header(peer, header);
             if stays && !waits {
@@ -243,7 +243,7 @@ impl Engine {
 
     /// Longest time for which the thread may sleep, in ns; `None` when there is no limit.
     pub fn nap_ns(&self) -> Option<u64> {
-        let Notes { owing, stalled, letters } = &self.notes;
+        let Deferred { owing_acks: owing, stalled, final_packets: letters } = &self.notes;
         if !owing.is_empty() || !stalled.is_empty() || !letters.is_empty() {
             return Some(NAP_NS);
         }
@@ -256,17 +256,17 @@ impl Engine {
         let Self { queues, notes, port, counts, scratch, .. } = self;
         let mut wire = Wire { tx: port.split().1, counts, scratch, offered: false };
         // Messages that it received are acknowledged before it says that it goes.
-        if qp.owes {
+        if qp.owes_ack {
             qp.acknowledge(&mut wire);
         }
-        qp.leave_peer(notes);
+        qp.disconnect(notes);
         qp.clear(queues);
         queues.forget(qp.send_queue, number);
         queues.forget(qp.receive_queue, number);
         queues.release(qp.send_queue, qp.config.send_depth);
         queues.release(qp.receive_queue, qp.config.receive_depth);
         self.domain.device().memory().give_back_number(number);
-        self.send_what_waits();
+        self.send_deferred();
     }
 
     /// This thread's seat at the device of `home`.

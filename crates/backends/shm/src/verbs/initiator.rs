@@ -28,8 +28,8 @@ pub(crate) struct Target {
 
 #[derive(Debug)]
 enum Seats {
-    Own(Arc<DeviceMemory>),
-    Theirs { client: Client, free: Mutex<Vec<u32>> },
+    Local(Arc<DeviceMemory>),
+    Remote { client: Client, free: Mutex<Vec<u32>> },
 }
 
 impl Target {
@@ -39,21 +39,21 @@ impl Target {
     }
 
     /// A device of this process.
-    pub fn own(memory: &Arc<DeviceMemory>) -> Self {
-        Self::new(memory.directory.clone(), memory.exposed.clone(), Seats::Own(Arc::clone(memory)))
+    pub fn local(memory: &Arc<DeviceMemory>) -> Self {
+        Self::new(memory.directory.clone(), memory.exposed.clone(), Seats::Local(Arc::clone(memory)))
     }
 
     /// The device of another process that is at `home`.
-    pub fn theirs(home: &Home) -> Result<Self, VerbsError> {
+    pub fn remote(home: &Home) -> Result<Self, VerbsError> {
         let (client, directory, exposed) = Client::connect(home)?;
-        Ok(Self::new(directory, exposed, Seats::Theirs { client, free: Mutex::default() }))
+        Ok(Self::new(directory, exposed, Seats::Remote { client, free: Mutex::default() }))
     }
 
     /// Takes a seat for one thread.
     pub fn seat(self: &Arc<Self>) -> Result<Seat, VerbsError> {
         let number = match &self.seats {
-            Seats::Own(memory) => memory.take_seat(),
-            Seats::Theirs { client, free } => {
+            Seats::Local(memory) => memory.take_seat(),
+            Seats::Remote { client, free } => {
                 let left = free.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 if left.is_some() { left } else { client.seat()? }
             }
@@ -75,15 +75,15 @@ pub(crate) struct Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         match &self.target.seats {
-            Seats::Own(memory) => memory.give_back_seats([self.number]),
-            Seats::Theirs { free, .. } => free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number),
+            Seats::Local(memory) => memory.give_back_seats([self.number]),
+            Seats::Remote { free, .. } => free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number),
         }
     }
 }
 
 /// The other queue pair of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct RemotePair {
     /// Its protection domain.
     pub domain: u32,
     pub number: QpNumber,
@@ -93,8 +93,8 @@ pub(crate) struct Way {
 
 /// Target of an operation: a range of a region, and the queue pair through which it is reached.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub way: Way,
+pub(crate) struct AccessTarget {
+    pub pair: RemotePair,
     pub remote: RemoteMemory,
 }
 
@@ -103,7 +103,12 @@ impl Seat {
     /// `verb` is allowed there. The offset rests on the owner's claim, which the memory checks against its own bounds.
     /// On success, the work must be followed by [`Self::leave`]; on failure, the seat has been left already.
     #[inline(always)]
-    fn enter(&self, Place { way, remote }: Place, verb: Verb, (done, total): (usize, usize)) -> Result<usize, Status> {
+    fn enter(
+        &self,
+        AccessTarget { pair: way, remote }: AccessTarget,
+        verb: Verb,
+        (done, total): (usize, usize),
+    ) -> Result<usize, Status> {
         if verb == Verb::Read {
             return match self.sit_down(way.domain, remote.rkey) {
                 Some(entry) if entry.access.read && is_inside(remote.address, total, entry.start, entry.len) => {
@@ -148,11 +153,11 @@ impl Seat {
 
     /// Like [`Self::sit_down`], for changes, for which the queue pair must also still listen.
     #[inline(always)]
-    fn sit_down_to_change(&self, way: Way, rkey: u32, bytes: Option<(u64, u64)>) -> Result<Entry, Status> {
+    fn sit_down_to_change(&self, way: RemotePair, rkey: u32, bytes: Option<(u64, u64)>) -> Result<Entry, Status> {
         let directory = &self.target.directory;
         directory.sit_down_to_change(self.number, rkey, way.number, bytes);
         self.fence();
-        if directory.listens(way.number) != way.listening {
+        if directory.listen_word(way.number) != way.listening {
             return Err(Status::RetryExceeded);
         }
         directory.entry(way.domain, rkey).ok_or(Status::RemoteAccess)
@@ -167,9 +172,9 @@ impl Seat {
     /// Does `work` with the exposed memory and the offset of the place in it. Nothing in between returns early, so the
     /// seat is left in any case.
     #[inline(always)]
-    fn inside<R>(
+    fn with_region<R>(
         &self,
-        place: Place,
+        place: AccessTarget,
         verb: Verb,
         range: (usize, usize),
         work: impl FnOnce(&SharedMemory, usize) -> Result<R, sinew_mem::OutOfBounds>,
@@ -182,11 +187,11 @@ impl Seat {
 
     /// Writes the pieces, one after another.
     #[inline(always)]
-    pub fn write(&self, place: Place, verb: Verb, pieces: &[&[u8]], total: usize) -> Result<(), Status> {
+    pub fn write(&self, place: AccessTarget, verb: Verb, pieces: &[&[u8]], total: usize) -> Result<(), Status> {
         match pieces {
             // A zero-length WRITE skips the region check, so it takes the slow path.
             [piece] if (1..=CHUNK).contains(&piece.len()) => {
-                self.inside(place, verb, (0, total), |memory, offset| memory.write(offset, piece))
+                self.with_region(place, verb, (0, total), |memory, offset| memory.write(offset, piece))
             }
             _ => self.write_long(place, verb, pieces, total),
         }
@@ -194,17 +199,17 @@ impl Seat {
 
     /// Sits down to write to the region of this key; `None` when that is not allowed, for whatever reason.
     #[inline(always)]
-    pub fn sit(&self, way: Way, rkey: u32) -> Option<Sitting<'_>> {
+    pub fn guard_region(&self, way: RemotePair, rkey: u32) -> Option<RegionGuard<'_>> {
         let entry = self.sit_down_to_change(way, rkey, None).ok().filter(|entry| entry.access.write);
         if entry.is_none() {
             self.leave();
         }
-        entry.map(|Entry { start, len, .. }| Sitting { seat: self, domain: way.domain, rkey, start, len })
+        entry.map(|Entry { start, len, .. }| RegionGuard { seat: self, domain: way.domain, rkey, start, len })
     }
 
     /// Fills a buffer of at most [`CHUNK`] bytes. Returns false when it read nothing, for whatever reason.
     #[inline(always)]
-    pub fn read_short(&self, place: Place, target: &mut [u8]) -> bool {
+    pub fn read_short(&self, place: AccessTarget, target: &mut [u8]) -> bool {
         let Ok(offset) = self.enter(place, Verb::Read, (0, target.len())) else { return false };
         let read = self.target.exposed.read(offset, target);
         self.leave();
@@ -212,11 +217,11 @@ impl Seat {
     }
 
     #[inline(never)]
-    fn write_long(&self, place: Place, verb: Verb, pieces: &[&[u8]], total: usize) -> Result<(), Status> {
+    fn write_long(&self, place: AccessTarget, verb: Verb, pieces: &[&[u8]], total: usize) -> Result<(), Status> {
         let mut done = 0;
         for piece in pieces {
             for chunk in piece.chunks(CHUNK) {
-                self.inside(place, verb, (done, total), |memory, offset| memory.write(offset, chunk))?;
+                self.with_region(place, verb, (done, total), |memory, offset| memory.write(offset, chunk))?;
                 done += chunk.len();
             }
         }
@@ -225,12 +230,12 @@ impl Seat {
 
     /// Fills the buffers, one after another.
     #[inline]
-    pub fn read(&self, place: Place, target: &mut [MessageBuffer], total: usize) -> Result<(), Status> {
+    pub fn read(&self, place: AccessTarget, target: &mut [MessageBuffer], total: usize) -> Result<(), Status> {
         let mut done = 0;
         for buffer in target {
             for chunk in buffer.chunks_mut(CHUNK) {
                 let len = chunk.len();
-                self.inside(place, Verb::Read, (done, total), |memory, offset| memory.read(offset, chunk))?;
+                self.with_region(place, Verb::Read, (done, total), |memory, offset| memory.read(offset, chunk))?;
                 done += len;
             }
         }
@@ -238,20 +243,22 @@ impl Seat {
     }
 
     /// Swaps a word if it has the expected value; returns the value that it had.
-    pub fn compare_swap(&self, place: Place, expected: u64, desired: u64) -> Result<u64, Status> {
-        self.inside(place, Verb::CompareSwap, (0, 8), |memory, offset| memory.compare_swap(offset, expected, desired))
+    pub fn compare_swap(&self, place: AccessTarget, expected: u64, desired: u64) -> Result<u64, Status> {
+        self.with_region(place, Verb::CompareSwap, (0, 8), |memory, offset| {
+            memory.compare_swap(offset, expected, desired)
+        })
     }
 
     /// Adds to a word; returns the value that it had.
-    pub fn fetch_add(&self, place: Place, add: u64) -> Result<u64, Status> {
-        self.inside(place, Verb::FetchAdd, (0, 8), |memory, offset| memory.fetch_add(offset, add))
+    pub fn fetch_add(&self, place: AccessTarget, add: u64) -> Result<u64, Status> {
+        self.with_region(place, Verb::FetchAdd, (0, 8), |memory, offset| memory.fetch_add(offset, add))
     }
 }
 
 /// A thread at work in a region that others may write. It leaves the region when this is dropped, and an owner that
 /// ends the exposure waits until then.
 #[derive(Debug)]
-pub(crate) struct Sitting<'a> {
+pub(crate) struct RegionGuard<'a> {
     seat: &'a Seat,
     domain: u32,
     rkey: u32,
@@ -260,17 +267,17 @@ pub(crate) struct Sitting<'a> {
     len: u64,
 }
 
-impl Sitting<'_> {
+impl RegionGuard<'_> {
     /// Writes some bytes. Returns false when it wrote nothing, for whatever reason, such as the end of the exposure.
     #[inline(always)]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
         is_inside(address, bytes.len(), self.start, self.len)
-            && self.seat.target.directory.takes_writes(self.domain, self.rkey)
+            && self.seat.target.directory.accepts_writes(self.domain, self.rkey)
             && usize::try_from(address).is_ok_and(|offset| self.seat.target.exposed.write(offset, bytes).is_ok())
     }
 }
 
-impl Drop for Sitting<'_> {
+impl Drop for RegionGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.seat.leave();
@@ -295,26 +302,26 @@ mod tests {
     use sinew_fabric::verbs::{Access, Scatter};
     use sinew_mem::Arena;
 
-    use super::super::directory::Listens;
+    use super::super::directory::ListenState;
     use super::*;
 
     fn target() -> (Arc<DeviceMemory>, Seat) {
         let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
-        memory.directory.set_listens(PEER, LISTENS);
-        let seat = Arc::new(Target::own(&memory)).seat().unwrap();
+        memory.directory.set_listen_state(PEER, LISTENS);
+        let seat = Arc::new(Target::local(&memory)).seat().unwrap();
         (memory, seat)
     }
 
     const PEER: QpNumber = QpNumber(0x01_0005);
-    const LISTENS: Listens = Listens::To(QpNumber(0x01_0004));
+    const LISTENS: ListenState = ListenState::To(QpNumber(0x01_0004));
 
     /// Through a queue pair that listens.
-    fn way(domain: u32) -> Way {
-        Way { domain, number: PEER, listening: LISTENS.word(PEER) }
+    fn way(domain: u32) -> RemotePair {
+        RemotePair { domain, number: PEER, listening: LISTENS.word(PEER) }
     }
 
     fn write(seat: &Seat, domain: u32, remote: RemoteMemory, bytes: &[u8]) -> Result<(), Status> {
-        seat.write(Place { way: way(domain), remote }, Verb::Write, &[bytes], bytes.len())
+        seat.write(AccessTarget { pair: way(domain), remote }, Verb::Write, &[bytes], bytes.len())
     }
 
     #[test]
@@ -340,8 +347,8 @@ mod tests {
         assert_eq!(write(&seat, 3, RemoteMemory { address: remote.address - 1, ..remote }, &[8; 8]), refused);
         let mut target = Scatter::new();
         target.push(Arena::private(4096).unwrap().alloc(8, 8).unwrap());
-        assert_eq!(seat.read(Place { way: way(3), remote }, &mut target, 8), refused);
-        assert_eq!(seat.fetch_add(Place { way: way(3), remote }, 1), Err(Status::RemoteAccess));
+        assert_eq!(seat.read(AccessTarget { pair: way(3), remote }, &mut target, 8), refused);
+        assert_eq!(seat.fetch_add(AccessTarget { pair: way(3), remote }, 1), Err(Status::RemoteAccess));
         memory.withdraw(remote.rkey);
         assert_eq!(write(&seat, 3, remote, &[8; 8]), refused);
         assert_eq!(bytes.load(0), Ok(0x0707_0707_0707_0707));
@@ -351,8 +358,8 @@ mod tests {
     fn whoever_sits_in_a_region_writes_nothing_once_its_exposure_ended() {
         let (memory, seat) = target();
         let (bytes, remote) = memory.expose(3, 64, Access::WRITE).unwrap();
-        assert!(seat.sit(way(2), remote.rkey).is_none());
-        let sitting = seat.sit(way(3), remote.rkey).unwrap();
+        assert!(seat.guard_region(way(2), remote.rkey).is_none());
+        let sitting = seat.guard_region(way(3), remote.rkey).unwrap();
         assert!(sitting.write(remote.address, &[7; 8]) && !sitting.write(remote.address + 57, &[8; 8]));
         memory.withdraw(remote.rkey);
         assert!(!sitting.write(remote.address, &[8; 8]));
@@ -363,26 +370,26 @@ mod tests {
     fn whoever_was_stopped_by_the_end_of_its_queue_pair_is_found_where_it_is() {
         let (memory, seat) = target();
         let (bytes, remote) = memory.expose(3, 4096, Access::ALL).unwrap();
-        let place = Place { way: way(3), remote: RemoteMemory { address: remote.address + 64, ..remote } };
+        let place = AccessTarget { pair: way(3), remote: RemoteMemory { address: remote.address + 64, ..remote } };
         let healthy = seat.target.seat().unwrap();
         // Both checked that their queue pairs listen, and neither has left yet.
         let other = QpNumber(0x01_0006);
-        memory.directory.set_listens(other, LISTENS);
-        let to_other = Way { number: other, listening: LISTENS.word(other), ..way(3) };
+        memory.directory.set_listen_state(other, LISTENS);
+        let to_other = RemotePair { number: other, listening: LISTENS.word(other), ..way(3) };
         seat.enter(place, Verb::Write, (0, 100)).unwrap();
-        healthy.enter(Place { way: to_other, ..place }, Verb::Write, (0, 100)).unwrap();
+        healthy.enter(AccessTarget { pair: to_other, ..place }, Verb::Write, (0, 100)).unwrap();
         assert_eq!(memory.stragglers(remote.rkey, &[]), Some(Vec::new()));
-        memory.directory.set_listens(PEER, Listens::NoLonger);
+        memory.directory.set_listen_state(PEER, ListenState::NoLonger);
         let [late] = memory.stragglers(remote.rkey, &[]).unwrap()[..] else {
             panic!("the one whose queue pair is gone is late")
         };
         assert_eq!(late.bytes, Some((remote.address + 64, 100)));
         seat.leave();
-        assert!(!memory.is_there(&late) && memory.stragglers(remote.rkey, &[late]) == Some(Vec::new()));
+        assert!(!memory.is_unchanged(&late) && memory.stragglers(remote.rkey, &[late]) == Some(Vec::new()));
         // Later changes have no effect, however they are made.
         assert_eq!(write(&seat, 3, remote, &[8; 8]), Err(Status::RetryExceeded));
         assert_eq!(seat.fetch_add(place, 1), Err(Status::RetryExceeded));
-        assert!(seat.sit(way(3), remote.rkey).is_none());
+        assert!(seat.guard_region(way(3), remote.rkey).is_none());
         assert!((0..512).all(|word| bytes.load(word * 8) == Ok(0)));
     }
 
@@ -390,8 +397,8 @@ mod tests {
     fn an_initiator_that_stays_stopped_is_waited_for_once() {
         let (memory, seat) = target();
         let (_bytes, remote) = memory.expose(3, 4096, Access::ALL).unwrap();
-        seat.enter(Place { way: way(3), remote }, Verb::Write, (0, 100)).unwrap();
-        memory.directory.set_listens(PEER, Listens::NoLonger);
+        seat.enter(AccessTarget { pair: way(3), remote }, Verb::Write, (0, 100)).unwrap();
+        memory.directory.set_listen_state(PEER, ListenState::NoLonger);
         let waited = |known: &[_]| {
             let since = std::time::Instant::now();
             let late = memory.stragglers(remote.rkey, known).unwrap();
@@ -410,7 +417,7 @@ mod tests {
         use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
         for fenced in [true, false] {
             let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
-            let own = Target::own(&memory);
+            let own = Target::local(&memory);
             let target = Arc::new(Target { fenced: fenced && own.fenced, ..own });
             let (bytes, remote) = memory.expose(1, 512, Access::WRITE).unwrap();
             let (round, written, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
@@ -419,9 +426,9 @@ mod tests {
                     scope.spawn(|| {
                         let seat = target.seat().unwrap();
                         while !stop.load(Ordering::Relaxed) {
-                            let listening = Listens::To(QpNumber(round.load(Ordering::Acquire) as u32)).word(PEER);
-                            let way = Way { domain: 1, number: PEER, listening };
-                            let place = Place { way, remote };
+                            let listening = ListenState::To(QpNumber(round.load(Ordering::Acquire) as u32)).word(PEER);
+                            let way = RemotePair { domain: 1, number: PEER, listening };
+                            let place = AccessTarget { pair: way, remote };
                             while seat.write(place, Verb::Write, &[&[0xFF; 512]], 512).is_ok() {
                                 written.fetch_add(1, Ordering::Relaxed);
                             }
@@ -433,11 +440,11 @@ mod tests {
                 for number in 1..100 {
                     let before = written.load(Ordering::Relaxed);
                     round.store(number, Ordering::Release);
-                    memory.directory.set_listens(PEER, Listens::To(QpNumber(number as u32)));
+                    memory.directory.set_listen_state(PEER, ListenState::To(QpNumber(number as u32)));
                     while written.load(Ordering::Relaxed) == before {
                         std::thread::yield_now();
                     }
-                    memory.directory.set_listens(PEER, Listens::NoLonger);
+                    memory.directory.set_listen_state(PEER, ListenState::NoLonger);
                     // This takes several tries where a writer does not get a processor.
                     while memory.stragglers(remote.rkey, &[]).is_none_or(|late| !late.is_empty()) {}
                     bytes.write(0, &[0; 512]).unwrap();
@@ -474,7 +481,7 @@ mod tests {
         let (_bytes, remote) = memory.expose(1, 900_000, Access::ALL).unwrap();
         let (first, second): (Vec<u8>, Vec<u8>) =
             ((0..300_001u32).map(|at| at as u8).collect(), (0..599_999u32).map(|at| (at * 7) as u8).collect());
-        let place = Place { way: way(1), remote };
+        let place = AccessTarget { pair: way(1), remote };
         seat.write(place, Verb::Write, &[&first, &second], 900_000).unwrap();
         let arena = Arena::private(8 << 20).unwrap();
         let mut target: Scatter = [450_000, 450_000].iter().map(|&len| arena.alloc(len, len).unwrap()).collect();
@@ -499,8 +506,8 @@ mod tests {
         // Runs with the fences made by the owner, where it can, and with the initiator's own.
         for fenced in [true, false] {
             let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
-            memory.directory.set_listens(PEER, LISTENS);
-            let own = Target::own(&memory);
+            memory.directory.set_listen_state(PEER, LISTENS);
+            let own = Target::local(&memory);
             let target = Arc::new(Target { fenced: fenced && own.fenced, ..own });
             let (remote, stop, written) = (Mutex::new(None), AtomicBool::new(false), AtomicUsize::new(0));
             std::thread::scope(|scope| {

@@ -38,14 +38,14 @@ struct Link {
 const HEAD_BYTES: libc::size_t = std::mem::offset_of!(List, link);
 
 /// Keeps a word marked as alive for as long as the calling thread lives, or until this is dropped on the same thread.
-pub(crate) struct Watch<'a> {
+pub(crate) struct RobustWord<'a> {
     word: &'a AtomicU32,
     list: *mut List,
     /// The list that the thread had before, which belongs to the C library, and its length.
     before: (*mut libc::c_void, libc::size_t),
 }
 
-impl<'a> Watch<'a> {
+impl<'a> RobustWord<'a> {
     /// Sets `word` to the calling thread's number, and has the kernel mark it when the thread dies. `None` where the
     /// system does not support this.
     ///
@@ -89,7 +89,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for RobustWord<'_> {
     fn drop(&mut self) {
         self.word.store(OWNER_DIED, Ordering::Release);
         // SAFETY: this is the list that the thread had before.
@@ -112,7 +112,7 @@ mod tests {
             assert!(!is_alive(word.load(Ordering::Relaxed)));
             std::thread::spawn(move || {
                 // SAFETY: the word was leaked, so it stays mapped.
-                let watch = unsafe { Watch::new(word) }.expect("robust futexes");
+                let watch = unsafe { RobustWord::new(word) }.expect("robust futexes");
                 assert!(is_alive(word.load(Ordering::Relaxed)));
                 if forget {
                     std::mem::forget(watch);

@@ -14,11 +14,11 @@ use super::ranges::{PAGE, Ranges, pages};
 use crate::barrier;
 
 /// Time for which the end of an exposure waits for initiators that are inside.
-const PATIENCE: Duration = Duration::from_secs(1);
+const VACATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which to wait for changes through queue pairs that are gone.
-const PATIENCE_WITH_STRAGGLERS: Duration = Duration::from_millis(100);
+const STRAGGLER_TIMEOUT: Duration = Duration::from_millis(100);
 /// Pause between two checks for initiators.
-const PAUSE: Duration = Duration::from_micros(50);
+const CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The memory of a device. Initiators of other processes map both parts of it completely.
 #[derive(Debug)]
@@ -27,11 +27,11 @@ pub(crate) struct DeviceMemory {
     pub exposed: SharedMemory,
     pub directory_fd: OwnedFd,
     pub exposed_fd: OwnedFd,
-    books: Mutex<Books>,
+    allocator: Mutex<Allocator>,
 }
 
 #[derive(Debug)]
-struct Books {
+struct Allocator {
     ranges: Ranges,
     regions: Keys,
     queue_pairs: Keys,
@@ -55,12 +55,12 @@ struct Keys {
     generations: Vec<u32>,
     max: usize,
     /// Number of generations; 1 for keys that are plain indices.
-    wrap: u32,
+    generation_count: u32,
 }
 
 impl Keys {
     fn new(max: usize, wrap: u32) -> Self {
-        Self { free: VecDeque::new(), generations: Vec::new(), max, wrap }
+        Self { free: VecDeque::new(), generations: Vec::new(), max, generation_count: wrap }
     }
 
     fn take(&mut self) -> Option<u32> {
@@ -70,7 +70,7 @@ impl Keys {
         let index = self.generations.len();
         (index < self.max).then(|| {
             // Where there are generations, no key is zero.
-            self.generations.push(u32::from(self.wrap > 1));
+            self.generations.push(u32::from(self.generation_count > 1));
             self.generations[index] << 16 | index as u32
         })
     }
@@ -78,7 +78,11 @@ impl Keys {
     fn give_back(&mut self, key: u32) {
         let index = key & 0xFFFF;
         let Some(generation) = self.generations.get_mut(index as usize) else { return };
-        *generation = if *generation + 1 < self.wrap { *generation + 1 } else { u32::from(self.wrap > 1) };
+        *generation = if *generation + 1 < self.generation_count {
+            *generation + 1
+        } else {
+            u32::from(self.generation_count > 1)
+        };
         self.free.push_back(index);
     }
 
@@ -120,18 +124,18 @@ impl DeviceMemory {
         if barrier::is_shared() {
             directory.promise_fences();
         }
-        let books = Mutex::new(Books {
+        let books = Mutex::new(Allocator {
             ranges: Ranges::new(PAGE, exposed_bytes),
             regions: Keys::new(REGIONS_MAX, 1 << 16),
             queue_pairs: Keys::new(QUEUE_PAIRS_MAX, 1 << 8),
             seats: Keys::new(SEATS_MAX, 1),
             quarantine: Vec::new(),
         });
-        Ok(Self { directory, exposed, directory_fd, exposed_fd, books })
+        Ok(Self { directory, exposed, directory_fd, exposed_fd, allocator: books })
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn allocator(&self) -> MutexGuard<'_, Allocator> {
+        self.allocator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Exposes `len` bytes, all zero, to initiators of protection domain `domain`.
@@ -141,7 +145,7 @@ impl DeviceMemory {
         len: usize,
         access: Access,
     ) -> Result<(SharedMemory, RemoteMemory), VerbsError> {
-        let mut books = self.books();
+        let mut books = self.allocator();
         self.sweep(&mut books);
         let limit = |what, asked, limit| VerbsError::Limit { what, asked, limit };
         let rkey = books.regions.take().ok_or_else(|| limit("exposed regions", REGIONS_MAX + 1, REGIONS_MAX))?;
@@ -163,25 +167,25 @@ impl DeviceMemory {
     }
 
     /// Waits until nobody is inside a withdrawn region. Returns false when an initiator does not leave within
-    /// [`PATIENCE`], or the system cannot make the fences.
+    /// [`VACATE_TIMEOUT`], or the system cannot make the fences.
     pub fn wait_until_vacant(&self, rkey: u32) -> bool {
         // One fence is enough: an initiator that sits down later sees that the region is withdrawn.
         if !barrier::fence_everywhere() {
             return false;
         }
-        let seats = self.books().seats.used();
+        let seats = self.allocator().seats.used();
         let since = Instant::now();
         while self.is_anybody_inside(seats, rkey) {
-            if since.elapsed() >= PATIENCE {
+            if since.elapsed() >= VACATE_TIMEOUT {
                 return false;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         true
     }
 
     /// Initiators that may still change the region of `rkey` through a queue pair that no longer listens. Waits up to
-    /// [`PATIENCE_WITH_STRAGGLERS`] for them to finish, unless they are all `known`: an initiator that stays stopped
+    /// [`STRAGGLER_TIMEOUT`] for them to finish, unless they are all `known`: an initiator that stays stopped
     /// costs its target one wait, however often the target asks. `None`: the system cannot make the fences, so this
     /// cannot be determined now.
     pub fn stragglers(&self, rkey: u32, known: &[Straggler]) -> Option<Vec<Straggler>> {
@@ -189,21 +193,21 @@ impl DeviceMemory {
         if !barrier::fence_everywhere() {
             return None;
         }
-        let seats = self.books().seats.used();
-        let mut late: Vec<_> = (0..seats).filter_map(|seat| self.directory.straggler(seat, rkey)).collect();
+        let seats = self.allocator().seats.used();
+        let mut stragglers: Vec<_> = (0..seats).filter_map(|seat| self.directory.straggler(seat, rkey)).collect();
         // By the seat alone: the rest is what the initiator claims.
         let is_known = |late: &Straggler| known.iter().any(|known| known.seat == late.seat);
         let since = Instant::now();
-        while !late.iter().all(is_known) && since.elapsed() < PATIENCE_WITH_STRAGGLERS {
-            std::thread::sleep(PAUSE);
-            late.retain(|straggler| self.is_there(straggler));
+        while !stragglers.iter().all(is_known) && since.elapsed() < STRAGGLER_TIMEOUT {
+            std::thread::sleep(CHECK_INTERVAL);
+            stragglers.retain(|straggler| self.is_unchanged(straggler));
         }
-        Some(late)
+        Some(stragglers)
     }
 
     /// Whether a straggler is still where it was found. Meaningful only after [`Self::stragglers`].
-    pub fn is_there(&self, straggler: &Straggler) -> bool {
-        self.directory.is_there(straggler)
+    pub fn is_unchanged(&self, straggler: &Straggler) -> bool {
+        self.directory.is_unchanged(straggler)
     }
 
     /// Whether one of the first `seats` is at work on a region. Meaningful only after [`barrier::fence_everywhere`].
@@ -212,7 +216,7 @@ impl DeviceMemory {
     }
 
     /// Frees the ranges of the quarantine that have no initiator inside any more.
-    fn sweep(&self, books: &mut Books) {
+    fn sweep(&self, books: &mut Allocator) {
         if books.quarantine.is_empty() || !barrier::fence_everywhere() {
             return;
         }
@@ -226,7 +230,7 @@ impl DeviceMemory {
         }
     }
 
-    fn free(&self, books: &mut Books, Range { rkey, start, len }: Range) {
+    fn free(&self, books: &mut Allocator, Range { rkey, start, len }: Range) {
         let bytes = pages(len).unwrap_or(len);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // The next owner must find zeros; until then the pages belong to the system.
@@ -242,19 +246,19 @@ impl DeviceMemory {
 
     /// Number of ranges in quarantine, which wait for stopped initiators.
     pub fn quarantined(&self) -> usize {
-        let mut books = self.books();
+        let mut books = self.allocator();
         self.sweep(&mut books);
         books.quarantine.len()
     }
 
     /// Takes a seat for one more initiator.
     pub fn take_seat(&self) -> Option<u32> {
-        self.books().seats.take()
+        self.allocator().seats.take()
     }
 
     /// Takes back the seats of initiators that are gone, even if they were at work.
     pub fn give_back_seats(&self, seats: impl IntoIterator<Item = u32>) {
-        let mut books = self.books();
+        let mut books = self.allocator();
         for seat in seats {
             self.directory.stand_up(seat);
             books.seats.give_back(seat);
@@ -264,11 +268,11 @@ impl DeviceMemory {
 
     /// Takes a number for a queue pair.
     pub fn take_number(&self) -> Option<QpNumber> {
-        self.books().queue_pairs.take().map(QpNumber)
+        self.allocator().queue_pairs.take().map(QpNumber)
     }
 
     pub fn give_back_number(&self, number: QpNumber) {
-        self.books().queue_pairs.give_back(number.0);
+        self.allocator().queue_pairs.give_back(number.0);
     }
 }
 
@@ -281,7 +285,7 @@ struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.memory.withdraw(self.range.rkey);
-        let mut books = self.memory.books();
+        let mut books = self.memory.allocator();
         books.quarantine.push(self.range);
         self.memory.sweep(&mut books);
     }

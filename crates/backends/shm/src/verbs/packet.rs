@@ -13,9 +13,9 @@
 use sinew_fabric::verbs::QpNumber;
 
 /// Bytes of the short header. With up to 32 bytes of message behind it, a packet is one line of the ring.
-pub(crate) const SHORT: usize = 24;
+pub(crate) const SHORT_LEN: usize = 24;
 /// Bytes of the long header.
-pub(crate) const LONG: usize = 32;
+pub(crate) const LONG_LEN: usize = 32;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"sV");
 const HAS_IMMEDIATE: u8 = 1;
@@ -69,7 +69,7 @@ impl Header {
 
     /// The header's bytes, and their number.
     #[inline(always)]
-    pub fn to_bytes(self) -> ([u8; LONG], usize) {
+    pub fn to_bytes(self) -> ([u8; LONG_LEN], usize) {
         let flags = if self.immediate.is_some() { HAS_IMMEDIATE } else { 0 };
         let first = u32::from(self.kind as u8) | u32::from(flags) << 8 | u32::from(MAGIC) << 16;
         // These are whole words, as the ring's producer loads words next: a load that spans two stores waits for both.
@@ -80,21 +80,21 @@ impl Header {
             pair(self.number, self.immediate.unwrap_or(NO_IMMEDIATE)),
             pair(self.offset, self.total),
         ];
-        let mut bytes = [0; LONG];
+        let mut bytes = [0; LONG_LEN];
         for (word, bytes) in words.into_iter().zip(bytes.as_chunks_mut::<8>().0) {
             *bytes = word.to_le_bytes();
         }
-        (bytes, if Self::is_long(self.kind) { LONG } else { SHORT })
+        (bytes, if Self::is_long(self.kind) { LONG_LEN } else { SHORT_LEN })
     }
 
     /// The header at the start of a packet, and what follows it.
     #[inline(always)]
     pub fn read(packet: &[u8]) -> Option<(Self, &[u8])> {
-        let (short, rest) = packet.split_first_chunk::<SHORT>()?;
+        let (short, rest) = packet.split_first_chunk::<SHORT_LEN>()?;
         let word = |at: usize| u32::from_le_bytes([short[at], short[at + 1], short[at + 2], short[at + 3]]);
         let kind = *Kind::ALL.get(usize::from(short[0]))?;
         let (offset, total, rest) = if Self::is_long(kind) {
-            let (long, rest) = rest.split_first_chunk::<{ LONG - SHORT }>()?;
+            let (long, rest) = rest.split_first_chunk::<{ LONG_LEN - SHORT_LEN }>()?;
             let word = |at: usize| u32::from_le_bytes([long[at], long[at + 1], long[at + 2], long[at + 3]]);
             (word(0), word(4), rest)
         } else {
@@ -152,7 +152,7 @@ mod tests {
             2, 1, b's', b'V', 3, 2, 1, 0, 6, 5, 4, 0, 0x0A, 9, 8, 7, 0x0E, 0x0D, 0x0C, 0x0B, 0x12, 0x11, 0x10, 0x0F,
             0x16, 0x15, 0x14, 0x13, 0x1A, 0x19, 0x18, 0x17,
         ];
-        assert_eq!((bytes, len), (expected, LONG));
+        assert_eq!((bytes, len), (expected, LONG_LEN));
     }
 
     #[test]

@@ -11,11 +11,11 @@ use sinew_mem::MessageBuffer;
 
 use super::address::Home;
 use super::device::MTU;
-use super::directory::Listens;
-use super::engine::{At, Engine};
+use super::directory::ListenState;
+use super::engine::{Engine, Parts};
 use super::fifo::Buffers;
 use super::queue_pair::{Connection, Outbound, WriteRun};
-use super::waiting::What;
+use super::waiting::RequestKind;
 
 /// A queue pair of a [`super::ShmThread`].
 pub struct ShmQueuePair {
@@ -45,7 +45,7 @@ impl ShmQueuePair {
     }
 
     /// Connects `engine`'s queue pair to `remote`.
-    fn meet(&self, engine: &mut Engine, remote: Option<&QpAddress>) -> Result<(), VerbsError> {
+    fn connect_to(&self, engine: &mut Engine, remote: Option<&QpAddress>) -> Result<(), VerbsError> {
         if !self.transport.is_connected() {
             return Ok(());
         }
@@ -66,12 +66,12 @@ impl ShmQueuePair {
             number: remote.number,
             key: home.key,
             domain: home.domain,
-            listening: Listens::To(self.number).word(remote.number),
+            listening_word: ListenState::To(self.number).word(remote.number),
             receives: Cell::new(0),
         };
-        let At { qp, .. } = engine.at(self.number);
+        let Parts { qp, .. } = engine.parts(self.number);
         qp.connection = Some(connection);
-        qp.directory().set_listens(self.number, Listens::To(remote.number));
+        qp.directory().set_listen_state(self.number, ListenState::To(remote.number));
         Ok(())
     }
 }
@@ -92,13 +92,13 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
     }
 
     fn state(&self) -> QpState {
-        self.engine.borrow_mut().at(self.number).qp.state
+        self.engine.borrow_mut().parts(self.number).qp.state
     }
 
     fn address(&self) -> QpAddress {
         let engine = &mut *self.engine.borrow_mut();
         let port = engine.port_number;
-        let qp = engine.at(self.number).qp;
+        let qp = engine.parts(self.number).qp;
         QpAddress {
             number: self.number,
             transport: self.transport,
@@ -111,26 +111,26 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
 
     fn modify(&mut self, state: QpState, remote: Option<&QpAddress>) -> Result<(), VerbsError> {
         let engine = &mut *self.engine.borrow_mut();
-        let from = engine.at(self.number).qp.state;
+        let from = engine.parts(self.number).qp.state;
         if !from.can_become(state) {
             return Err(VerbsError::Transition { from, to: state });
         }
         match state {
             QpState::Reset => {
                 let epoch = engine.epoch();
-                let At { qp, queues, notes, .. } = engine.at(self.number);
-                qp.leave_peer(notes);
+                let Parts { qp, queues, notes, .. } = engine.parts(self.number);
+                qp.disconnect(notes);
                 qp.reset(epoch, queues);
                 engine.turn();
             }
-            QpState::Init | QpState::ReadyToSend => engine.at(self.number).qp.state = state,
+            QpState::Init | QpState::ReadyToSend => engine.parts(self.number).qp.state = state,
             QpState::ReadyToReceive => {
-                self.meet(engine, remote)?;
-                engine.at(self.number).qp.state = state;
+                self.connect_to(engine, remote)?;
+                engine.parts(self.number).qp.state = state;
             }
             QpState::Error => {
-                let At { qp, queues, notes, .. } = engine.at(self.number);
-                qp.fail_and_leave(Status::Flushed, queues, notes);
+                let Parts { qp, queues, notes, .. } = engine.parts(self.number);
+                qp.fail_and_disconnect(Status::Flushed, queues, notes);
                 engine.turn();
             }
         }
@@ -140,7 +140,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
     #[inline]
     fn post_receive(&mut self, id: u64, mut buffers: Scatter) -> Result<(), RefusedReceive> {
         let engine = &mut *self.engine.borrow_mut();
-        let At { qp, queues, .. } = engine.at(self.number);
+        let Parts { qp, queues, .. } = engine.parts(self.number);
         if let Err(error) = qp.check_receive(&buffers) {
             return Err(RefusedReceive { error, buffers });
         }
@@ -152,7 +152,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
     #[inline]
     fn post_buffer(&mut self, id: u64, buffer: MessageBuffer) -> Result<(), RefusedReceive> {
         let engine = &mut *self.engine.borrow_mut();
-        let At { qp, queues, .. } = engine.at(self.number);
+        let Parts { qp, queues, .. } = engine.parts(self.number);
         if let Err(error) = qp.check_receive(std::slice::from_ref(&buffer)) {
             return Err(RefusedReceive { error, buffers: [buffer].into_iter().collect() });
         }
@@ -168,14 +168,15 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
             Operation::Write { source: Source::Inline(bytes), remote, immediate: None } => {
                 // Nothing in it needs a drop; without this, the compiler would emit checks for it.
                 std::mem::forget(operation);
-                if self.push_inline(id, signaled, bytes, What::Write(remote), None) {
+                if self.push_inline(id, signaled, bytes, RequestKind::Write(remote), None) {
                     return Ok(());
                 }
                 Operation::Write { source: Source::Inline(bytes), remote, immediate: None }
             }
             Operation::Send { source: Source::Inline(bytes), immediate, to } => {
                 std::mem::forget(operation);
-                if self.push_inline(id, signaled, bytes, to.map_or(What::Send, What::Datagram), immediate) {
+                if self.push_inline(id, signaled, bytes, to.map_or(RequestKind::Send, RequestKind::Datagram), immediate)
+                {
                     return Ok(());
                 }
                 Operation::Send { source: Source::Inline(bytes), immediate, to }
@@ -197,7 +198,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
     #[inline]
     fn doorbell(&mut self) {
         let engine = &mut *self.engine.borrow_mut();
-        let At { qp, queues, notes, mut wire } = engine.at(self.number);
+        let Parts { qp, queues, notes, mut wire } = engine.parts(self.number);
         qp.ring(&mut wire, queues, notes);
     }
 
@@ -285,7 +286,14 @@ impl ShmQueuePair {
 
     /// Pushes a request of inline bytes, in the common case.
     #[inline(always)]
-    fn push_inline(&mut self, id: u64, signaled: bool, bytes: &[u8], what: What, immediate: Option<u32>) -> bool {
+    fn push_inline(
+        &mut self,
+        id: u64,
+        signaled: bool,
+        bytes: &[u8],
+        what: RequestKind,
+        immediate: Option<u32>,
+    ) -> bool {
         let engine = &mut *self.engine.borrow_mut();
         engine.queue_pair(self.number).0.push_inline((id, signaled), bytes, what, immediate)
     }
@@ -346,7 +354,7 @@ impl ShmQueuePair {
         to: Option<Destination>,
     ) -> bool {
         let engine = &mut *self.engine.borrow_mut();
-        let At { qp, queues, notes, mut wire } = engine.at(self.number);
+        let Parts { qp, queues, notes, mut wire } = engine.parts(self.number);
         let around = Outbound { wire: &mut wire, queues, notes };
         qp.send_inline((id, signaled), bytes, immediate, to, around)
     }
@@ -355,7 +363,7 @@ impl ShmQueuePair {
     #[inline(never)]
     fn post_any(&mut self, mut request: Request<'_>) -> Result<(), RefusedRequest> {
         let engine = &mut *self.engine.borrow_mut();
-        let At { qp, queues, notes, mut wire } = engine.at(self.number);
+        let Parts { qp, queues, notes, mut wire } = engine.parts(self.number);
         match qp.check(&request, &self.attributes) {
             Err(error) => Err(RefusedRequest::new(error, request.operation)),
             Ok(()) => {

@@ -15,18 +15,18 @@ use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use super::address::Home;
 use super::device::ShmDomain;
-use super::directory::{Directory, Listens};
+use super::directory::{Directory, ListenState};
 use super::fifo::{Buffers, Fifo};
-use super::initiator::{Seat, Way};
+use super::initiator::{RemotePair, Seat};
 use super::life;
 use super::packet::{Header, Kind};
-use super::queues::{Frees, Queues, Ready};
-use super::waiting::{Flying, Waiting};
-use super::wire::Notes;
+use super::queues::{FreedSlots, Queues, Ready};
+use super::waiting::{InFlight, Waiting};
+use super::wire::Deferred;
 
-use receiving::{Arrived, Assembly, Posted};
+use receiving::{Assembly, Posted, ReceiveOutcome};
 use sending::Stall;
-use watch::Sight;
+use watch::AckProbe;
 
 pub(crate) use receiving::Inbound;
 pub(crate) use sending::Outbound;
@@ -45,7 +45,7 @@ pub(crate) struct Connection {
     /// Its protection domain.
     pub domain: u32,
     /// Word in its device's directory while it listens to us.
-    pub listening: u64,
+    pub listening_word: u64,
     /// Receives that it had posted when last checked.
     pub receives: Cell<u32>,
 }
@@ -53,14 +53,14 @@ pub(crate) struct Connection {
 impl Connection {
     /// The peer, as needed by operations in its memory.
     #[inline(always)]
-    pub fn way(&self) -> Way {
-        Way { domain: self.domain, number: self.number, listening: self.listening }
+    pub fn remote_pair(&self) -> RemotePair {
+        RemotePair { domain: self.domain, number: self.number, listening: self.listening_word }
     }
 
     /// Whether the peer lives and listens to us.
     #[inline(always)]
     pub fn is_listening(&self) -> bool {
-        self.seat.target.directory.listens(self.number) == self.listening && self.is_alive()
+        self.seat.target.directory.listen_word(self.number) == self.listening_word && self.is_alive()
     }
 
     /// Whether the owner of the peer's device lives. An operation that sits down to change the peer's memory checks
@@ -96,15 +96,15 @@ pub(crate) struct QueuePair {
     /// Requests that were pushed.
     pub requests_pushed: u64,
     /// Requests that are complete.
-    pub requests_over: u64,
+    pub requests_completed: u64,
     /// Requests whose completion the user has polled.
-    pub requests_known: u64,
+    pub requests_polled: u64,
     /// Requests whose turn has not come.
     pub waiting: Waiting,
     /// Requests that were performed, and are not complete because an earlier one is not.
-    pub flying: Fifo<Flying>,
+    pub in_flight: Fifo<InFlight>,
     /// One of the performed requests failed, so nothing more is performed.
-    pub broken: bool,
+    pub has_failed: bool,
     /// Bytes of the oldest waiting request that have been sent; 1 for a WRITE with immediate whose data has been
     /// written.
     pub progress: usize,
@@ -115,7 +115,7 @@ pub(crate) struct QueuePair {
     /// Whether it is in the engine's list of stalled queue pairs.
     pub is_stalled: bool,
     /// Observations of the oldest message that is not acknowledged.
-    pub sight: Option<Sight>,
+    pub ack_probe: Option<AckProbe>,
 
     pub receives: Fifo<Posted>,
     /// Receives posted since the last reset; the count wraps.
@@ -127,7 +127,7 @@ pub(crate) struct QueuePair {
     /// The number of the peer's next message.
     pub expected: u32,
     /// Whether it is in the engine's list of queue pairs that owe an acknowledgement.
-    pub owes: bool,
+    pub owes_ack: bool,
 }
 
 impl QueuePair {
@@ -144,25 +144,25 @@ impl QueuePair {
             arenas: domain.arenas(),
             domain,
             requests_pushed: 0,
-            requests_over: 0,
-            requests_known: 0,
+            requests_completed: 0,
+            requests_polled: 0,
             waiting: Waiting::new(config),
-            flying: Fifo::default(),
-            broken: false,
+            in_flight: Fifo::default(),
+            has_failed: false,
             progress: 0,
             sent: 0,
             stall: None,
             is_stalled: false,
-            sight: None,
+            ack_probe: None,
             receives: Fifo::default(),
             receives_posted: 0,
             receives_held: 0,
             assembly: None,
             expected: 0,
-            owes: false,
+            owes_ack: false,
         };
         qp.directory().set_receives(number, 0);
-        qp.directory().set_listens(number, Listens::NotYet);
+        qp.directory().set_listen_state(number, ListenState::NotYet);
         qp
     }
 
@@ -183,7 +183,7 @@ impl QueuePair {
 
     /// Whether a buffer with these contents belongs to an arena of the domain, or is registered.
     #[inline]
-    pub fn knows(&mut self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
+    pub fn owns(&mut self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
         if self.arenas.iter().any(&is_from) {
             return true;
         }
@@ -193,47 +193,47 @@ impl QueuePair {
 
     /// Whether a buffer belongs to an arena that was already read from the domain, as almost always.
     #[inline(always)]
-    pub fn knows_already(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
+    pub fn owns_cached(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
         self.arenas.iter().any(is_from)
     }
 
     #[inline(always)]
-    pub fn knows_buffers(&mut self, buffers: &[MessageBuffer]) -> bool {
-        buffers.iter().all(|buffer| self.knows(buffer, |arena| buffer.is_from(arena)))
+    pub fn owns_buffers(&mut self, buffers: &[MessageBuffer]) -> bool {
+        buffers.iter().all(|buffer| self.owns(buffer, |arena| buffer.is_from(arena)))
     }
 
     /// Whether the buffers of a request belong to arenas of the domain, or are registered.
-    pub fn knows_request(&mut self, request: &Request<'_>) -> bool {
-        let frozen = |qp: &mut Self, buffer: &Frozen| qp.knows(buffer, |arena| buffer.is_from(arena));
+    pub fn owns_request(&mut self, request: &Request<'_>) -> bool {
+        let frozen = |qp: &mut Self, buffer: &Frozen| qp.owns(buffer, |arena| buffer.is_from(arena));
         match &request.operation {
             Operation::Send { source, .. } | Operation::Write { source, .. } => match source {
                 Source::Gather(pieces) => pieces.iter().all(|piece| frozen(self, &piece.buffer)),
                 Source::Empty | Source::Inline(_) => true,
             },
-            Operation::Read { target, .. } => self.knows_buffers(target),
+            Operation::Read { target, .. } => self.owns_buffers(target),
             Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
-                self.knows_buffers(std::slice::from_ref(target))
+                self.owns_buffers(std::slice::from_ref(target))
             }
         }
     }
 
     /// Completes the oldest incomplete request. Adds no completion for an unsignaled success without targets.
     #[inline]
-    pub fn complete_request(&mut self, request: Flying, status: Status, queues: &mut Queues) {
-        let Flying { id, opcode, signaled, len, targets, .. } = request;
+    pub fn complete_request(&mut self, request: InFlight, status: Status, queues: &mut Queues) {
+        let InFlight { id, opcode, signaled, len, targets, .. } = request;
         if !signaled && status.is_success() && targets.is_empty() {
-            self.requests_over += 1;
+            self.requests_completed += 1;
             return;
         }
-        let ready = self.tell_success(id, opcode, len, queues);
+        let ready = self.push_success(id, opcode, len, queues);
         ready.status = status;
         ready.buffers = targets;
     }
 
     /// Adds a successful completion without targets for the oldest incomplete request. Returns it for changes.
     #[inline(always)]
-    pub fn tell_success<'a>(&mut self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
-        self.requests_over += 1;
+    pub fn push_success<'a>(&mut self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
+        self.requests_completed += 1;
         let ready = queues.ready(self.send_queue);
         ready.id = id;
         ready.qp = self.number;
@@ -243,7 +243,7 @@ impl QueuePair {
         ready.immediate = None;
         ready.from = None;
         ready.buffers = Buffers::default();
-        ready.frees = Frees::Requests(self.requests_over);
+        ready.frees = FreedSlots::Requests(self.requests_completed);
         ready.epoch = self.epoch;
         ready
     }
@@ -252,27 +252,27 @@ impl QueuePair {
     /// `first`.
     pub fn fail(&mut self, first: Status, queues: &mut Queues) {
         self.state = QpState::Error;
-        self.directory().set_listens(self.number, Listens::NoLonger);
+        self.directory().set_listen_state(self.number, ListenState::NoLonger);
         self.stall = None;
         let mut status = first;
-        while let Some(request) = self.flying.front() {
+        while let Some(request) = self.in_flight.front() {
             let request = std::mem::take(request);
-            self.flying.drop_front();
+            self.in_flight.drop_front();
             self.complete_request(request, status, queues);
             status = Status::Flushed;
         }
         self.flush_all_waiting(status, queues);
         self.assembly = None;
         while !self.receives.is_empty() {
-            self.complete_receive(Arrived { status: Status::Flushed, ..Arrived::default() }, queues);
+            self.complete_receive(ReceiveOutcome { status: Status::Flushed, ..ReceiveOutcome::default() }, queues);
         }
     }
 
     /// Drops all requests and receives, without completions.
     pub fn clear(&mut self, queues: &mut Queues) {
-        while let Some(request) = self.flying.front() {
+        while let Some(request) = self.in_flight.front() {
             request.targets.take_all(&mut queues.pool);
-            self.flying.drop_front();
+            self.in_flight.drop_front();
         }
         self.waiting.ring();
         while let Some(mut request) = self.waiting.pop(&mut queues.pool) {
@@ -285,27 +285,27 @@ impl QueuePair {
     }
 
     /// Ends the connection because the peer is gone.
-    pub fn lose_peer(&mut self, queues: &mut Queues, notes: &mut Notes) {
+    pub fn lose_peer(&mut self, queues: &mut Queues, notes: &mut Deferred) {
         // The connection is taken first, as the peer need not be told.
         let is_dead = self.connection.take().is_some_and(|connection| connection.is_dead());
         let first = match self.waiting.oldest() {
-            Some((work, ..)) if is_dead && self.flying.is_empty() && work.what.is_access() => Status::RemoteAccess,
+            Some((work, ..)) if is_dead && self.in_flight.is_empty() && work.kind.is_access() => Status::RemoteAccess,
             _ => Status::RetryExceeded,
         };
-        self.fail_and_leave(first, queues, notes);
+        self.fail_and_disconnect(first, queues, notes);
     }
 
     /// Goes to the error state, and tells the peer.
-    pub fn fail_and_leave(&mut self, first: Status, queues: &mut Queues, notes: &mut Notes) {
-        self.leave_peer(notes);
+    pub fn fail_and_disconnect(&mut self, first: Status, queues: &mut Queues, notes: &mut Deferred) {
+        self.disconnect(notes);
         self.fail(first, queues);
     }
 
     /// Ends the connection, if there is one, and tells the peer.
-    pub fn leave_peer(&mut self, notes: &mut Notes) {
-        self.directory().set_listens(self.number, Listens::NoLonger);
+    pub fn disconnect(&mut self, notes: &mut Deferred) {
+        self.directory().set_listen_state(self.number, ListenState::NoLonger);
         if let Some(connection) = self.connection.take() {
-            notes.letters.push_back((connection.link, self.header(Kind::Gone, &connection, 0)));
+            notes.final_packets.push_back((connection.link, self.header(Kind::Gone, &connection, 0)));
         }
     }
 
@@ -329,7 +329,7 @@ impl QueuePair {
         let fresh =
             Self::new(self.number, &self.config, self.domain.clone(), epoch, (self.send_queue, self.receive_queue));
         // It is still in the engine's lists.
-        let (is_stalled, owes) = (self.is_stalled, self.owes);
-        *self = Self { is_stalled, owes, ..fresh };
+        let (is_stalled, owes) = (self.is_stalled, self.owes_ack);
+        *self = Self { is_stalled, owes_ack: owes, ..fresh };
     }
 }

@@ -19,14 +19,14 @@ pub(crate) struct Ready {
     pub immediate: Option<u32>,
     pub from: Option<Destination>,
     pub buffers: Buffers,
-    pub frees: Frees,
+    pub frees: FreedSlots,
     /// Epoch of the queue pair when it completed: a queue pair that was reset since has another.
     pub epoch: u32,
 }
 
 /// Places in its queue pair that a completion frees.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Frees {
+pub(crate) enum FreedSlots {
     /// All requests before this one.
     Requests(u64),
     /// A receive.
@@ -44,7 +44,7 @@ impl Default for Ready {
             immediate: None,
             from: None,
             buffers: Buffers::default(),
-            frees: Frees::Receive,
+            frees: FreedSlots::Receive,
             epoch: 0,
         }
     }
@@ -78,7 +78,7 @@ impl Queues {
     }
 
     /// Whether the user sleeps on any of the queues.
-    pub fn any_armed(&self) -> bool {
+    pub fn is_any_armed(&self) -> bool {
         self.list.iter().flatten().any(|queue| queue.armed)
     }
 

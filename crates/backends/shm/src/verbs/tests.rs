@@ -11,9 +11,9 @@ use sinew_mem::ring::Words;
 use sinew_mem::{Arena, SharedMemory};
 
 use super::address::{Home, port_name};
-use super::directory::{DIRECTORY_BYTES, Listens, PLACES};
+use super::directory::{DIRECTORY_BYTES, ListenState, PART_OFFSETS};
 use super::memory::whole;
-use super::packet::{Header, Kind, LONG};
+use super::packet::{Header, Kind, LONG_LEN};
 use super::*;
 use crate::ShmPort;
 use crate::link::map_peer;
@@ -157,7 +157,7 @@ fn a_reliable_peer_that_breaks_the_rules_loses_its_connection_and_nothing_else_h
         end.post_receive(1, 64);
         let mut stranger = Stranger::to(&end.qp.address());
         let (header, len) = bad(good(&end, &other));
-        stranger.send_header(header, &[7; LONG][..len]);
+        stranger.send_header(header, &[7; LONG_LEN][..len]);
         let flushed = end.poll();
         assert_eq!((flushed.len(), flushed[0].status), (1, Status::Flushed), "{what}");
         assert_eq!(end.qp.state(), QpState::Error, "{what}");
@@ -216,7 +216,7 @@ fn what_a_directory_says_is_not_believed() {
         // Any process that maps the directory can write it; here its own owner does.
         let directory = &other.device.memory().directory;
         match word {
-            0 => directory.set_listens(other.qp.number(), Listens::NoLonger),
+            0 => directory.set_listen_state(other.qp.number(), ListenState::NoLonger),
             _ => directory.set_word(other.qp.number(), word),
         }
         directory.set_receives(other.qp.number(), u32::MAX);
@@ -230,12 +230,12 @@ fn what_a_directory_says_is_not_believed() {
 
 /// A device's directory, which any process that works in its memory can write, and the words that a well-meaning
 /// process leaves there.
-struct Scribbler {
+struct DirectoryCorruptor {
     directory: SharedMemory,
     good: Vec<(usize, u64)>,
 }
 
-impl Scribbler {
+impl DirectoryCorruptor {
     fn of(end: &End) -> Self {
         let fd = &end.device.memory().directory_fd;
         let directory = whole(map_peer(fd, DIRECTORY_BYTES, sinew_mem::Access::ReadWrite).unwrap()).unwrap();
@@ -244,7 +244,7 @@ impl Scribbler {
 
     /// Remembers the words that are there now.
     fn remember(&mut self) {
-        let places = PLACES.into_iter().flat_map(|start| (start..start + 1024).step_by(8));
+        let places = PART_OFFSETS.into_iter().flat_map(|start| (start..start + 1024).step_by(8));
         self.good = places.map(|at| (at, self.directory.load(at).unwrap())).collect();
     }
 
@@ -258,8 +258,8 @@ impl Scribbler {
     fn scribble(&self, random: &mut SeededGenerator) {
         let at = match random.below(8) {
             0 => random.below(DIRECTORY_BYTES as u64 / 8) as usize * 8,
-            1 => PLACES[random.below(4) as usize] + random.below(1024 / 8) as usize * 8,
-            _ => PLACES[random.below(4) as usize] + random.below(8) as usize * 8,
+            1 => PART_OFFSETS[random.below(4) as usize] + random.below(1024 / 8) as usize * 8,
+            _ => PART_OFFSETS[random.below(4) as usize] + random.below(8) as usize * 8,
         };
         let was = self.directory.load(at).unwrap();
         let word = match random.below(5) {
@@ -274,7 +274,12 @@ impl Scribbler {
 }
 
 /// A random operation, valid or not.
-fn anything<'a>(end: &End, remote: RemoteMemory, bytes: &'a [u8], random: &mut SeededGenerator) -> Operation<'a> {
+fn random_operation<'a>(
+    end: &End,
+    remote: RemoteMemory,
+    bytes: &'a [u8],
+    random: &mut SeededGenerator,
+) -> Operation<'a> {
     let address = match random.below(6) {
         0 => random.next_u64(),
         1 => u64::MAX - random.below(64),
@@ -311,10 +316,10 @@ fn whatever_stands_in_the_directories_nothing_panics_and_datagrams_of_a_third_ar
     datagrams.connect(None).unwrap();
     third.qp.connect(None).unwrap();
     let to = Some(third.thread.destination(&datagrams.address()).unwrap());
-    let mut scribblers = [Scribbler::of(&ends[0]), Scribbler::of(&ends[1])];
+    let mut scribblers = [DirectoryCorruptor::of(&ends[0]), DirectoryCorruptor::of(&ends[1])];
     let (mut completions, mut statuses) = (Vec::new(), Vec::new());
     for round in 0..300u64 {
-        scribblers.iter().for_each(Scribbler::restore);
+        scribblers.iter().for_each(DirectoryCorruptor::restore);
         let addresses = [1, 0].map(|other: usize| {
             ends[other].qp.modify(QpState::Reset, None).unwrap();
             ends[other].qp.address()
@@ -325,7 +330,7 @@ fn whatever_stands_in_the_directories_nothing_panics_and_datagrams_of_a_third_ar
                 end.post_receive(id, 64);
             }
         }
-        scribblers.iter_mut().for_each(Scribbler::remember);
+        scribblers.iter_mut().for_each(DirectoryCorruptor::remember);
         for step in 0..10 {
             let number = (round * 10 + step).to_le_bytes();
             datagrams.post_buffer(7, ends[0].arena.alloc(64, 64).unwrap()).unwrap();
@@ -335,7 +340,7 @@ fn whatever_stands_in_the_directories_nothing_panics_and_datagrams_of_a_third_ar
             let source = Source::Inline(&number);
             third.qp.post(Request::new(0, Operation::Send { source, immediate: None, to })).unwrap();
             for (at, end) in ends.iter_mut().enumerate() {
-                let operation = anything(end, exposed[1 - at].remote(), &number, &mut random);
+                let operation = random_operation(end, exposed[1 - at].remote(), &number, &mut random);
                 let request = Request::new(9, operation);
                 // The queue can be full of requests that wait for a word in a directory.
                 let _ = if random.chance(0.5) { end.qp.post(request) } else { end.qp.push(request) };
@@ -471,7 +476,7 @@ fn last_words_to_a_peer_whose_ring_is_full_hold_back_none_to_others() {
 }
 
 /// Two connected queue pairs on one device of threads, after one message has been exchanged.
-fn in_touch() -> (End, End) {
+fn connected_pair() -> (End, End) {
     let device = ShmDevice::threads().unwrap();
     let (mut end, mut other) = (End::on(device.clone(), Transport::Rc), End::on(device, Transport::Rc));
     end.connect_to(&other);
@@ -506,7 +511,7 @@ fn wipe_rings(end: &End) {
 #[test]
 fn a_message_that_was_wiped_out_of_its_ring_ends_its_connection() {
     for waits in [false, true] {
-        let (mut end, mut other) = in_touch();
+        let (mut end, mut other) = connected_pair();
         send_one(&mut end, 1);
         wipe_rings(&end);
         assert!(other.poll().is_empty());
@@ -525,13 +530,13 @@ fn a_message_that_was_wiped_out_of_its_ring_ends_its_connection() {
 
 #[test]
 fn a_message_whose_acknowledgement_was_wiped_out_ends_its_connection_once_its_peer_has_turned_again_and_again() {
-    let (mut end, mut other) = in_touch();
+    let (mut end, mut other) = connected_pair();
     send_one(&mut end, 1);
     send_one(&mut end, 2);
     assert_eq!(other.poll().len(), 2);
     wipe_rings(&end);
     let mut look = |other: &mut End| {
-        end.thread.engine.borrow_mut().watch();
+        end.thread.engine.borrow_mut().probe_acks();
         // A packet taken in one turn is given back in the next.
         assert!(other.poll().is_empty() && other.poll().is_empty());
         end.poll().iter().map(|completion| (completion.id, completion.status)).collect::<Vec<_>>()
@@ -544,7 +549,7 @@ fn a_message_whose_acknowledgement_was_wiped_out_ends_its_connection_once_its_pe
 #[test]
 fn a_peer_that_stands_still_keeps_its_connection_whether_it_has_taken_the_message_or_not() {
     for is_taken in [true, false] {
-        let (mut end, mut other) = in_touch();
+        let (mut end, mut other) = connected_pair();
         if is_taken {
             // The peer is to find no room for its acknowledgement.
             let config = QpConfig { send_depth: 8, receive_depth: 8, ..QpConfig::new(Transport::Uc) };
@@ -565,7 +570,7 @@ fn a_peer_that_stands_still_keeps_its_connection_whether_it_has_taken_the_messag
         }
         let ends: Vec<_> = (0..100)
             .flat_map(|_| {
-                end.thread.engine.borrow_mut().watch();
+                end.thread.engine.borrow_mut().probe_acks();
                 end.poll()
             })
             .collect();

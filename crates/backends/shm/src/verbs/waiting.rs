@@ -11,7 +11,7 @@ use super::fifo::{Buffers, Pool};
 
 /// A request's operation, without the data that it moves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum RequestKind {
     Send,
     Datagram(Destination),
     Write(RemoteMemory),
@@ -20,7 +20,7 @@ pub(crate) enum What {
     FetchAdd { remote: RemoteMemory, add: u64 },
 }
 
-impl What {
+impl RequestKind {
     /// Whether it is an operation in the peer's memory.
     pub fn is_access(self) -> bool {
         !matches!(self, Self::Send | Self::Datagram(_))
@@ -39,20 +39,20 @@ impl What {
 
 /// A request whose turn has not come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
+pub(crate) struct QueuedRequest {
     pub id: u64,
-    pub what: What,
+    pub kind: RequestKind,
     pub immediate: Option<u32>,
     inline_len: usize,
     pub signaled: bool,
 }
 
-impl Work {
+impl QueuedRequest {
     /// Its target, if it is a WRITE of at least one inline byte and without an immediate.
     #[inline(always)]
     fn inline_write(&self) -> Option<&RemoteMemory> {
         match self {
-            Self { what: What::Write(remote), immediate: None, inline_len: 1.., .. } => Some(remote),
+            Self { kind: RequestKind::Write(remote), immediate: None, inline_len: 1.., .. } => Some(remote),
             _ => None,
         }
     }
@@ -60,18 +60,18 @@ impl Work {
 
 /// The data or targets of a request, unless they are inline.
 #[derive(Debug, Default)]
-pub(crate) enum Load {
+pub(crate) enum Payload {
     #[default]
     None,
-    From(ArrayVec<Slice, GATHER_MAX>),
-    To(Buffers),
+    Sources(ArrayVec<Slice, GATHER_MAX>),
+    Targets(Buffers),
 }
 
-impl Load {
+impl Payload {
     fn len(&self) -> usize {
         match self {
-            Self::From(slices) => slices.iter().map(|slice| slice.len).sum(),
-            Self::To(_) | Self::None => 0,
+            Self::Sources(slices) => slices.iter().map(|slice| slice.len).sum(),
+            Self::Targets(_) | Self::None => 0,
         }
     }
 }
@@ -80,8 +80,8 @@ impl Load {
 /// from the rest, which most requests lack.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    works: Vec<Work>,
-    loads: Vec<Load>,
+    requests: Vec<QueuedRequest>,
+    payloads: Vec<Payload>,
     inline: Box<[u8]>,
     inline_max: usize,
     /// Number of slots, a power of two, less one.
@@ -91,21 +91,21 @@ pub(crate) struct Waiting {
     /// Number of the next request.
     next: u64,
     /// Number of the first request for which the doorbell has not rung.
-    rung: u64,
+    doorbell_at: u64,
 }
 
 impl Waiting {
     pub fn new(config: &QpConfig) -> Self {
         let slots = config.send_depth.max(1).next_power_of_two();
         Self {
-            works: Vec::new(),
-            loads: Vec::new(),
+            requests: Vec::new(),
+            payloads: Vec::new(),
             inline: vec![0; slots * config.inline_max].into(),
             inline_max: config.inline_max,
             mask: slots as u64 - 1,
             oldest: 0,
             next: 0,
-            rung: 0,
+            doorbell_at: 0,
         }
     }
 
@@ -117,14 +117,14 @@ impl Waiting {
     /// Rings the doorbell for all requests so far.
     #[inline(always)]
     pub fn ring(&mut self) {
-        self.rung = self.next;
+        self.doorbell_at = self.next;
     }
 
     /// Takes the slot of the next request; there are as many as the queue pair can hold.
     #[inline(always)]
     fn next_slot(&mut self) -> usize {
         let slot = (self.next & self.mask) as usize;
-        if slot >= self.works.len() {
+        if slot >= self.requests.len() {
             self.grow();
         }
         self.next += 1;
@@ -133,14 +133,14 @@ impl Waiting {
 
     /// Adds a request whose bytes are inline.
     #[inline(always)]
-    pub fn push_inline(&mut self, id: u64, signaled: bool, what: What, immediate: Option<u32>, bytes: &[u8]) {
+    pub fn push_inline(&mut self, id: u64, signaled: bool, kind: RequestKind, immediate: Option<u32>, bytes: &[u8]) {
         let slot = self.next_slot();
         let at = slot * self.inline_max;
         copy_short(&mut self.inline[at..at + bytes.len()], bytes);
         // The request is written a field at a time, and read in the same way: see `fifo`.
-        let work = &mut self.works[slot];
+        let work = &mut self.requests[slot];
         work.id = id;
-        work.what = what;
+        work.kind = kind;
         work.immediate = immediate;
         work.inline_len = bytes.len();
         work.signaled = signaled;
@@ -151,23 +151,23 @@ impl Waiting {
     pub fn push_loaded(&mut self, request: Request<'_>, pool: &mut Pool) {
         let slot = self.next_slot();
         let Request { id, operation, signaled, .. } = request;
-        let (what, immediate) = what(&operation);
-        self.loads[slot] = match operation {
+        let (kind, immediate) = kind_of(&operation);
+        self.payloads[slot] = match operation {
             Operation::Send { source: Source::Gather(slices), .. }
-            | Operation::Write { source: Source::Gather(slices), .. } => Load::From(slices),
-            operation => Load::To(Buffers::take(&mut operation.into_targets(), pool)),
+            | Operation::Write { source: Source::Gather(slices), .. } => Payload::Sources(slices),
+            operation => Payload::Targets(Buffers::take(&mut operation.into_targets(), pool)),
         };
-        self.works[slot] = Work { id, what, immediate, inline_len: 0, signaled };
+        self.requests[slot] = QueuedRequest { id, kind, immediate, inline_len: 0, signaled };
     }
 
     /// Adds a READ or an atomic with one target.
     #[inline(always)]
-    pub fn push_target(&mut self, id: u64, signaled: bool, what: What, target: MessageBuffer) {
+    pub fn push_target(&mut self, id: u64, signaled: bool, kind: RequestKind, target: MessageBuffer) {
         let slot = self.next_slot();
-        self.loads[slot] = Load::To(Buffers::one(target));
-        let work = &mut self.works[slot];
+        self.payloads[slot] = Payload::Targets(Buffers::one(target));
+        let work = &mut self.requests[slot];
         work.id = id;
-        work.what = what;
+        work.kind = kind;
         work.immediate = None;
         work.inline_len = 0;
         work.signaled = signaled;
@@ -176,45 +176,45 @@ impl Waiting {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let nothing = Work { id: 0, what: What::Send, immediate: None, inline_len: 0, signaled: false };
+        let empty = QueuedRequest { id: 0, kind: RequestKind::Send, immediate: None, inline_len: 0, signaled: false };
         let slots = self.mask as usize + 1;
-        self.works.resize(slots, nothing);
-        self.loads.resize_with(slots, Load::default);
+        self.requests.resize(slots, empty);
+        self.payloads.resize_with(slots, Payload::default);
     }
 
     /// The oldest request for which the doorbell has rung, its inline bytes, and its other data or targets.
     #[inline(always)]
-    pub fn oldest(&mut self) -> Option<(&Work, &[u8], &mut Load)> {
-        if self.oldest == self.rung {
+    pub fn oldest(&mut self) -> Option<(&QueuedRequest, &[u8], &mut Payload)> {
+        if self.oldest == self.doorbell_at {
             return None;
         }
         let slot = (self.oldest & self.mask) as usize;
-        let work = self.works.get(slot)?;
+        let work = self.requests.get(slot)?;
         let at = slot * self.inline_max;
-        Some((work, &self.inline[at..at + work.inline_len], self.loads.get_mut(slot)?))
+        Some((work, &self.inline[at..at + work.inline_len], self.payloads.get_mut(slot)?))
     }
 
     /// The oldest request for which the doorbell has rung: if it is a WRITE of inline bytes, the key of its region.
     #[inline(always)]
     pub fn oldest_inline_write(&self) -> Option<u32> {
-        if self.oldest == self.rung {
+        if self.oldest == self.doorbell_at {
             return None;
         }
-        self.works.get((self.oldest & self.mask) as usize)?.inline_write().map(|remote| remote.rkey)
+        self.requests.get((self.oldest & self.mask) as usize)?.inline_write().map(|remote| remote.rkey)
     }
 
     /// Removes up to `max` such requests with this key in turn, for as long as `write` writes their bytes to their
     /// addresses. Returns the number of unsignaled ones. The first signaled one ends the run, and its id and length are
     /// returned.
     #[inline(always)]
-    pub fn write_inline(
+    pub fn write_oldest_inline(
         &mut self,
         rkey: u32,
         max: u64,
         write: impl Fn(u64, &[u8]) -> bool,
     ) -> (u64, Option<(u64, usize)>) {
         // Everything is kept in registers: each write is a release, for which all stores to memory would have to wait.
-        let Self { works, inline, inline_max, mask, oldest: first, rung, .. } = self;
+        let Self { requests: works, inline, inline_max, mask, oldest: first, doorbell_at: rung, .. } = self;
         let (works, inline, inline_max, mask) = (&works[..], &inline[..], *inline_max, *mask);
         let end = (*rung).min(*first + max);
         let mut at = *first;
@@ -234,30 +234,30 @@ impl Waiting {
                 signaled = Some((work.id, bytes.len()));
             }
         }
-        let untold = at - *first - u64::from(signaled.is_some());
+        let unsignaled = at - *first - u64::from(signaled.is_some());
         *first = at;
-        (untold, signaled)
+        (unsignaled, signaled)
     }
 
     /// Starts again at the first slot when no request waits, since slots that were just used are in the cache.
     #[inline(always)]
     pub fn rewind(&mut self) {
         if self.is_empty() {
-            (self.oldest, self.next, self.rung) = (0, 0, 0);
+            (self.oldest, self.next, self.doorbell_at) = (0, 0, 0);
         }
     }
 
     /// Drops the oldest request, which moves its bytes to the peer, and returns how many they are.
     #[inline(always)]
-    pub fn drop_oldest(&mut self) -> usize {
+    pub fn pop_oldest(&mut self) -> usize {
         let slot = (self.oldest & self.mask) as usize;
         self.oldest += 1;
-        let mut len = self.works.get(slot).map_or(0, |work| work.inline_len);
-        if let Some(load) = self.loads.get_mut(slot)
-            && !matches!(load, Load::None)
+        let mut len = self.requests.get(slot).map_or(0, |work| work.inline_len);
+        if let Some(load) = self.payloads.get_mut(slot)
+            && !matches!(load, Payload::None)
         {
             len = load.len();
-            *load = Load::None;
+            *load = Payload::None;
         }
         len
     }
@@ -267,9 +267,9 @@ impl Waiting {
     pub fn take_oldest_targets(&mut self) -> Buffers {
         let slot = (self.oldest & self.mask) as usize;
         self.oldest += 1;
-        match self.loads.get_mut(slot) {
-            Some(load @ Load::To(_)) => match std::mem::take(load) {
-                Load::To(targets) => targets,
+        match self.payloads.get_mut(slot) {
+            Some(load @ Payload::Targets(_)) => match std::mem::take(load) {
+                Payload::Targets(targets) => targets,
                 _ => Buffers::default(),
             },
             _ => Buffers::default(),
@@ -278,25 +278,25 @@ impl Waiting {
 
     /// Removes the oldest request for which the doorbell has rung.
     #[inline]
-    pub fn pop(&mut self, pool: &mut Pool) -> Option<Flying> {
-        if self.oldest == self.rung {
+    pub fn pop(&mut self, pool: &mut Pool) -> Option<InFlight> {
+        if self.oldest == self.doorbell_at {
             return None;
         }
         let slot = (self.oldest & self.mask) as usize;
         self.oldest += 1;
-        let Work { id, what, inline_len, signaled, .. } = *self.works.get(slot)?;
-        let load = self.loads.get_mut(slot)?;
-        let mut request = Flying { id, opcode: what.opcode(), signaled, len: inline_len, ..Flying::default() };
+        let QueuedRequest { id, kind: what, inline_len, signaled, .. } = *self.requests.get(slot)?;
+        let load = self.payloads.get_mut(slot)?;
+        let mut request = InFlight { id, opcode: what.opcode(), signaled, len: inline_len, ..InFlight::default() };
         match load {
-            Load::None => {}
-            Load::From(_) => {
+            Payload::None => {}
+            Payload::Sources(_) => {
                 request.len = load.len();
-                *load = Load::None;
+                *load = Payload::None;
             }
-            Load::To(targets) => {
+            Payload::Targets(targets) => {
                 request.len = len_of(what, targets.get(pool));
                 request.targets = std::mem::take(targets);
-                *load = Load::None;
+                *load = Payload::None;
             }
         }
         Some(request)
@@ -305,25 +305,25 @@ impl Waiting {
 
 /// Bytes that a request brings to its targets.
 #[inline(always)]
-pub(crate) fn len_of(what: What, targets: &[MessageBuffer]) -> usize {
-    match what {
-        What::CompareSwap { .. } | What::FetchAdd { .. } => 8,
+pub(crate) fn len_of(kind: RequestKind, targets: &[MessageBuffer]) -> usize {
+    match kind {
+        RequestKind::CompareSwap { .. } | RequestKind::FetchAdd { .. } => 8,
         _ => targets.iter().map(|buffer| buffer.len()).sum(),
     }
 }
 
 /// An operation without its data, and its immediate.
 #[inline(always)]
-pub(crate) fn what(operation: &Operation<'_>) -> (What, Option<u32>) {
+pub(crate) fn kind_of(operation: &Operation<'_>) -> (RequestKind, Option<u32>) {
     match *operation {
-        Operation::Send { to: None, immediate, .. } => (What::Send, immediate),
-        Operation::Send { to: Some(to), immediate, .. } => (What::Datagram(to), immediate),
-        Operation::Write { remote, immediate, .. } => (What::Write(remote), immediate),
-        Operation::Read { remote, .. } => (What::Read(remote), None),
+        Operation::Send { to: None, immediate, .. } => (RequestKind::Send, immediate),
+        Operation::Send { to: Some(to), immediate, .. } => (RequestKind::Datagram(to), immediate),
+        Operation::Write { remote, immediate, .. } => (RequestKind::Write(remote), immediate),
+        Operation::Read { remote, .. } => (RequestKind::Read(remote), None),
         Operation::CompareSwap { remote, expected, desired, .. } => {
-            (What::CompareSwap { remote, expected, desired }, None)
+            (RequestKind::CompareSwap { remote, expected, desired }, None)
         }
-        Operation::FetchAdd { remote, add, .. } => (What::FetchAdd { remote, add }, None),
+        Operation::FetchAdd { remote, add, .. } => (RequestKind::FetchAdd { remote, add }, None),
     }
 }
 
@@ -355,8 +355,8 @@ pub(crate) fn one_piece<'a>(operation: &'a Operation<'_>) -> Option<&'a [u8]> {
 
 /// Whether the request has targets, which come back with its completion.
 #[inline(always)]
-pub(crate) fn has_targets(what: What) -> bool {
-    !matches!(what, What::Send | What::Datagram(_) | What::Write(_))
+pub(crate) fn has_targets(kind: RequestKind) -> bool {
+    !matches!(kind, RequestKind::Send | RequestKind::Datagram(_) | RequestKind::Write(_))
 }
 
 /// Takes the targets that come back with a request's completion, and leaves an empty operation.
@@ -365,27 +365,27 @@ pub(crate) fn take_targets(operation: &mut Operation<'_>, pool: &mut Pool) -> Bu
     if let Operation::Read { target, .. } = operation {
         return Buffers::take(target, pool);
     }
-    let nothing = Operation::Send { source: Source::Empty, immediate: None, to: None };
-    Buffers::take(&mut std::mem::replace(operation, nothing).into_targets(), pool)
+    let empty = Operation::Send { source: Source::Empty, immediate: None, to: None };
+    Buffers::take(&mut std::mem::replace(operation, empty).into_targets(), pool)
 }
 
 /// A request that was performed and is not complete.
 #[derive(Debug)]
-pub(crate) struct Flying {
+pub(crate) struct InFlight {
     pub id: u64,
     pub opcode: Opcode,
     pub signaled: bool,
     pub len: usize,
     pub targets: Buffers,
     /// Its status; `None` for a message that is not acknowledged yet.
-    pub end: Option<Status>,
+    pub status: Option<Status>,
     /// Number of the message.
     pub number: u32,
 }
 
-impl Default for Flying {
+impl Default for InFlight {
     fn default() -> Self {
         let (opcode, targets) = (Opcode::Send, Buffers::default());
-        Self { id: 0, opcode, signaled: false, len: 0, targets, end: None, number: 0 }
+        Self { id: 0, opcode, signaled: false, len: 0, targets, status: None, number: 0 }
     }
 }

@@ -7,7 +7,7 @@ use sinew_fabric::verbs::QpNumber;
 use sinew_fabric::{PacketTx, Peer, TxData, TxPacket};
 
 use super::counts::Counts;
-use super::packet::{Header, SHORT};
+use super::packet::{Header, SHORT_LEN};
 use crate::tx::ShmTx;
 
 /// Resources with which a queue pair sends.
@@ -22,13 +22,13 @@ pub(crate) struct Wire<'a> {
 
 /// Deferred work of a thread's queue pairs.
 #[derive(Debug, Default)]
-pub(crate) struct Notes {
+pub(crate) struct Deferred {
     /// Queue pairs that owe an acknowledgement.
-    pub owing: VecDeque<QpNumber>,
+    pub owing_acks: VecDeque<QpNumber>,
     /// Queue pairs whose oldest request waits.
     pub stalled: VecDeque<QpNumber>,
     /// Final packets to peers, which found no room yet.
-    pub letters: VecDeque<(Peer, Header)>,
+    pub final_packets: VecDeque<(Peer, Header)>,
 }
 
 impl Wire<'_> {
@@ -43,7 +43,7 @@ impl Wire<'_> {
     /// Sends a packet that is a header alone. Returns false when there is no room for it now.
     pub fn send_header(&mut self, to: Peer, header: Header) -> bool {
         let (bytes, len) = header.to_bytes();
-        debug_assert_eq!(len, SHORT);
+        debug_assert_eq!(len, SHORT_LEN);
         let packet = TxPacket { to, head: &bytes[..len], data: TxData::None };
         self.offered = true;
         !matches!(self.tx.offer(packet), Err(sinew_fabric::Dropped::Full))

@@ -82,7 +82,7 @@ impl Bus {
     /// turn that began at `turn_ps`. Returns how long it has to wait for room in its write-combining buffers, given the
     /// writes that are on their way or announced by then.
     #[inline]
-    pub fn write_soon(&mut self, turn_ps: u64, now_ps: u64, lines: usize) -> u64 {
+    pub fn write_posted(&mut self, turn_ps: u64, now_ps: u64, lines: usize) -> u64 {
         let takes_ps = self.written_ps(lines);
         let free_ps = self.down.free_ps.max(self.intake.free_ps).max(turn_ps) + self.soon_ps;
         self.soon_ps += takes_ps;

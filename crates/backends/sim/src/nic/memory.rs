@@ -59,9 +59,9 @@ impl Regions {
         self.arenas.len()
     }
 
-    /// Whether `is_it` is true of some arena of a domain.
-    pub fn any_arena(&self, domain: u32, is_it: impl Fn(&Arena) -> bool) -> bool {
-        self.arenas.iter().any(|(of, arena)| *of == domain && is_it(arena))
+    /// Whether `matches` is true of some arena of a domain.
+    pub fn any_arena(&self, domain: u32, matches: impl Fn(&Arena) -> bool) -> bool {
+        self.arenas.iter().any(|(of, arena)| *of == domain && matches(arena))
     }
 
     pub fn expose(&mut self, memory: SharedMemory, access: Access, domain: u32, node: usize) -> RemoteMemory {

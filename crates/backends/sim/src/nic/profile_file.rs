@@ -62,7 +62,7 @@ impl Profile {
     pub fn read(text: &str) -> Result<Self, FileError> {
         let file = FileError::parse(text)?;
         let file = file.get_ref();
-        let mut reader = Reader { text, problems: Vec::new() };
+        let mut reader = ProfileReader { text, problems: Vec::new() };
         let base = reader.base(file);
         reader.check_fields(file, file.contains_key("based_on"));
         let mut profile = Self { is_built_in: false, ..base.clone().unwrap_or_else(blank) };
@@ -162,12 +162,12 @@ fn blank() -> Profile {
 }
 
 /// Reads a file, and gathers its problems.
-struct Reader<'a> {
+struct ProfileReader<'a> {
     text: &'a str,
     problems: Vec<Problem>,
 }
 
-impl Reader<'_> {
+impl ProfileReader<'_> {
     fn problem(&mut self, at: usize, problem: String) {
         self.problems.extend(FileError::in_text(self.text, at, &problem).problems().iter().cloned());
     }
@@ -258,7 +258,7 @@ impl Reader<'_> {
             self.problem(at, format!("{path}: value is a number of at most 18 digits, or a text"));
         }
         let source = table.get("source")?.get_ref().as_str().unwrap_or_default().trim();
-        if let Some(problem) = what_is_wrong_with(source) {
+        if let Some(problem) = source_problem(source) {
             self.problem(at, format!("{path}: {problem}"));
             return None;
         }
@@ -321,7 +321,7 @@ impl Reader<'_> {
 const SOURCE_MAX: usize = 500;
 
 /// The problem with a source, if it has one.
-fn what_is_wrong_with(source: &str) -> Option<&'static str> {
+fn source_problem(source: &str) -> Option<&'static str> {
     if source.chars().any(char::is_control) {
         return Some("source cannot have control characters: it is shown on terminals");
     }

@@ -21,7 +21,7 @@ pub(crate) struct Remote {
 
 /// The action of a request at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum WorkKind {
     Send,
     Write,
     Read,
@@ -29,9 +29,9 @@ pub(crate) enum Doing {
     FetchAdd,
 }
 
-impl Doing {
+impl WorkKind {
     /// Whether it brings a result back.
-    pub fn brings(self) -> bool {
+    pub fn has_result(self) -> bool {
         matches!(self, Self::Read | Self::CompareSwap | Self::FetchAdd)
     }
 
@@ -50,13 +50,13 @@ impl Doing {
 #[derive(Debug)]
 pub(crate) struct Wqe {
     pub id: u64,
-    pub doing: Doing,
+    pub kind: WorkKind,
     pub is_signaled: bool,
     pub is_fenced: bool,
     pub is_solicited: bool,
     pub immediate: Option<u32>,
     /// UD: the receiver, and its key.
-    pub to: Option<(Remote, u32)>,
+    pub destination: Option<(Remote, u32)>,
     pub rkey: u32,
     pub address: u64,
     pub operand: u64,
@@ -70,33 +70,33 @@ pub(crate) struct Wqe {
     /// Whether the NIC has to fetch it.
     pub is_fetched: bool,
     /// Number of elements handed to the NIC before it.
-    pub born: u64,
+    pub handed_before: u64,
     /// The number of its first packet, once that has been sent.
     pub psn: u32,
     /// Bytes of its result that have arrived.
     pub received: usize,
-    /// Whether it was sent and awaits its result, as counted in [`Qp::reading`].
+    /// Whether it was sent and awaits its result, as counted in [`Qp::reads_in_flight`].
     pub is_awaited: bool,
     /// Whether all of its result has arrived, and will soon be in memory.
-    pub is_brought: bool,
-    pub is_over: bool,
+    pub is_result_complete: bool,
+    pub is_completed: bool,
 }
 
 impl Wqe {
     /// Number of packets of the request.
     pub fn packets(&self, mtu: usize) -> u32 {
-        let len = if self.doing.brings() && self.doing != Doing::Read { 0 } else { self.len };
+        let len = if self.kind.has_result() && self.kind != WorkKind::Read { 0 } else { self.len };
         len.div_ceil(mtu).max(1) as u32
     }
 
     /// Its completion, with its target buffers. None for an unsignaled success without buffers.
     pub fn complete(&mut self, qp: QpNumber, status: Status) -> Option<Completion> {
-        let is_told = self.is_signaled || !status.is_success() || !self.targets.is_empty();
-        is_told.then(|| Completion {
+        let needs_completion = self.is_signaled || !status.is_success() || !self.targets.is_empty();
+        needs_completion.then(|| Completion {
             id: self.id,
             qp,
             status,
-            opcode: self.doing.opcode(),
+            opcode: self.kind.opcode(),
             len: self.len,
             immediate: None,
             from: None,
@@ -128,7 +128,7 @@ pub(crate) enum Reply {
     /// An answer that memory has not given yet.
     Awaited,
     /// An acknowledgement or a refusal, to be sent no earlier than this.
-    Told { header: Header, goes_ps: u64 },
+    Ready { header: Header, earliest_ps: u64 },
 }
 
 /// A queue pair.
@@ -166,32 +166,32 @@ pub(crate) struct Qp {
     /// Doorbells whose elements have not arrived.
     pub fetches: u32,
     /// The requests before this one that a core wrote to the NIC itself have arrived.
-    pub early: u64,
+    pub mmio_arrived: u64,
     /// Whether the element of the next packet had to be fetched again.
-    pub is_missed: bool,
+    pub wqe_missed: bool,
     /// A request that failed, and its status, to be completed once those before it are over.
     pub failing: Option<(u64, Status)>,
     /// Places of requests that are taken until a completion is polled.
     pub held: usize,
     /// Requests that are over and that no completion has accounted for yet.
-    pub untold: usize,
+    pub unaccounted: usize,
     /// Whether its unit has work for it in its queue.
     pub is_queued: bool,
     /// Whether it waits before it sends again, since its peer was not ready to receive.
-    pub is_resting: bool,
+    pub in_rnr_backoff: bool,
     pub psn: u32,
     /// READs and atomics in flight.
-    pub reading: usize,
+    pub reads_in_flight: usize,
     /// Packets that wait for a payload to be fetched, their own or an earlier one.
-    pub fetching: u32,
+    pub payload_fetches: u32,
     /// When the last of them can be sent.
-    pub sent_ps: u64,
+    pub sendable_ps: u64,
     /// When the last request for a payload reaches memory.
-    pub asked_ps: u64,
+    pub read_issued_ps: u64,
     /// When the last result is in memory.
-    pub brought_ps: u64,
+    pub result_written_ps: u64,
     pub tries: u8,
-    pub not_ready_tries: u8,
+    pub rnr_tries: u8,
     /// Whether the retransmission timer runs.
     pub is_timed: bool,
     /// Whether anything has come back since the timer began.
@@ -208,9 +208,9 @@ pub(crate) struct Qp {
     /// Whether a SEND is being received, and has missed no packet.
     pub in_message: bool,
     /// UC: whether the next packet may continue a message.
-    pub goes_on: bool,
+    pub continues_message: bool,
     /// Whether a message was too long: all packets after it are dropped.
-    pub is_deaf: bool,
+    pub drops_all: bool,
     /// When all that the peer has written is in memory.
     pub visible_ps: u64,
     /// When memory is read for the last of the peer's requests.
@@ -244,21 +244,21 @@ impl Qp {
             numbered: 0,
             acked: 0,
             fetches: 0,
-            early: 0,
-            is_missed: false,
+            mmio_arrived: 0,
+            wqe_missed: false,
             failing: None,
             held: 0,
-            untold: 0,
+            unaccounted: 0,
             is_queued: false,
-            is_resting: false,
+            in_rnr_backoff: false,
             psn: 0,
-            reading: 0,
-            fetching: 0,
-            sent_ps: 0,
-            asked_ps: 0,
-            brought_ps: 0,
+            reads_in_flight: 0,
+            payload_fetches: 0,
+            sendable_ps: 0,
+            read_issued_ps: 0,
+            result_written_ps: 0,
             tries: 0,
-            not_ready_tries: 0,
+            rnr_tries: 0,
             is_timed: false,
             has_progress: false,
             receives: VecDeque::new(),
@@ -268,8 +268,8 @@ impl Qp {
             filling: VecDeque::new(),
             messages: 0,
             in_message: false,
-            goes_on: false,
-            is_deaf: false,
+            continues_message: false,
+            drops_all: false,
             visible_ps: 0,
             read_ps: 0,
             replies: VecDeque::new(),
@@ -281,7 +281,8 @@ impl Qp {
     /// Places that no completion will account for become free.
     pub fn reset(&mut self) {
         let Self { config, number, domain, units, node, send_cq, receive_cq, nic_mtu, .. } = *self;
-        let (epoch, held, receives_held) = (self.epoch.wrapping_add(1), self.held - self.untold, self.receives_held);
+        let (epoch, held, receives_held) =
+            (self.epoch.wrapping_add(1), self.held - self.unaccounted, self.receives_held);
         *self = Self {
             epoch,
             units,
@@ -292,7 +293,7 @@ impl Qp {
     }
 
     /// Whether it accepts packets from this queue pair.
-    pub fn hears(&self, remote: Remote) -> bool {
+    pub fn accepts(&self, remote: Remote) -> bool {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend)
             && (!self.config.transport.is_connected()
                 || self.remote.is_some_and(|peer| (peer.node, peer.number) == (remote.node, remote.number)))
@@ -315,14 +316,14 @@ impl Qp {
 
     /// Returns when a write that reaches memory by `at_ps` is seen: no earlier than the writes before it, which the bus
     /// may have finished later.
-    pub fn seen_ps(&mut self, at_ps: u64) -> u64 {
+    pub fn order_write(&mut self, at_ps: u64) -> u64 {
         self.visible_ps = self.visible_ps.max(at_ps);
         self.visible_ps
     }
 
     /// Returns when memory is read for a request that reaches it by `at_ps`: no earlier than for the requests before
     /// it, and, for a request's first part, once all writes before it are seen.
-    pub fn looks_ps(&mut self, at_ps: u64, is_first: bool) -> u64 {
+    pub fn order_read(&mut self, at_ps: u64, is_first: bool) -> u64 {
         let after_ps = if is_first { self.visible_ps } else { 0 };
         self.read_ps = self.read_ps.max(at_ps).max(after_ps);
         self.read_ps
@@ -330,14 +331,14 @@ impl Qp {
 
     /// Whether it can send a packet now.
     pub fn can_send(&mut self, reads_max: usize) -> bool {
-        if self.state != QpState::ReadyToSend || self.is_resting {
+        if self.state != QpState::ReadyToSend || self.in_rnr_backoff {
             return false;
         }
         // A request to be retransmitted may be over by now: retired already, or waiting behind one that is not over.
         if self.next < self.sends.oldest() {
             (self.next, self.offset) = (self.sends.oldest(), 0);
         }
-        let is_done = |wqe: &mut Wqe| wqe.is_over || wqe.is_brought;
+        let is_done = |wqe: &mut Wqe| wqe.is_completed || wqe.is_result_complete;
         while self.next < self.arrived && self.sends.get_mut(self.next).is_some_and(is_done) {
             (self.next, self.offset) = (self.next + 1, 0);
         }
@@ -346,8 +347,8 @@ impl Qp {
         if self.next >= end {
             return false;
         }
-        let (reading, offset, next) = (self.reading, self.offset, self.next);
+        let (reading, offset, next) = (self.reads_in_flight, self.offset, self.next);
         let Some(wqe) = self.sends.get_mut(next) else { return false };
-        offset > 0 || !(wqe.is_fenced && reading > 0 || wqe.doing.brings() && reading >= reads_max)
+        offset > 0 || !(wqe.is_fenced && reading > 0 || wqe.kind.has_result() && reading >= reads_max)
     }
 }

@@ -77,7 +77,7 @@ impl Network {
             atomics: true,
             line_rate_bps: Some((profile.link.rate_gbps * 1e9) as u64),
         };
-        Ok(SimVerbs(Handle::new(self.id(), (node, world.opening(node)), nic, attributes, regions)))
+        Ok(SimVerbs(Handle::new(self.id(), (node, world.generation(node)), nic, attributes, regions)))
     }
 
     /// Counters of a host's NIC; none where the host has none.

@@ -14,19 +14,19 @@ pub(crate) struct Handle {
     pub nic: u32,
     pub attributes: Arc<Attributes>,
     pub regions: Arc<Mutex<Regions>>,
-    place: Arc<Place>,
+    node_place: Arc<NodePlace>,
 }
 
 /// The node of a handle, whose actor completions and WRITEs wake.
 #[derive(Debug)]
-struct Place {
+struct NodePlace {
     network: NetworkId,
     node: usize,
-    opening: u64,
+    generation: u64,
 }
 
 /// Frees the name.
-impl Drop for Place {
+impl Drop for NodePlace {
     fn drop(&mut self) {
         // In a thread without the network, it stays taken.
         if let Some(network) = self.network.find()
@@ -34,7 +34,7 @@ impl Drop for Place {
         {
             let now_ns = network.0.clock.event_ns();
             // If the actor crashed, another handle may have the name.
-            if world.opening(self.node) == self.opening {
+            if world.generation(self.node) == self.generation {
                 world.close(self.node, now_ns);
             }
         }
@@ -49,16 +49,21 @@ impl Handle {
         attributes: Attributes,
         regions: Arc<Mutex<Regions>>,
     ) -> Self {
-        Self { nic, attributes: Arc::new(attributes), regions, place: Arc::new(Place { network, node, opening }) }
+        Self {
+            nic,
+            attributes: Arc::new(attributes),
+            regions,
+            node_place: Arc::new(NodePlace { network, node, generation: opening }),
+        }
     }
 
     pub fn network(&self) -> NetworkId {
-        self.place.network
+        self.node_place.network
     }
 
     /// The node whose actor completions and WRITEs wake.
     pub fn node(&self) -> usize {
-        self.place.node
+        self.node_place.node
     }
 
     pub fn regions(&self) -> MutexGuard<'_, Regions> {

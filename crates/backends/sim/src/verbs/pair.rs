@@ -11,7 +11,7 @@ use sinew_fabric::verbs::{
 use super::handle::{Domain, PORT_MARK, node_of};
 use crate::lanes::PS;
 use crate::network::Network;
-use crate::nic::queue_pair::{Doing, Qp, Receive, Remote, Wqe};
+use crate::nic::queue_pair::{Qp, Receive, Remote, WorkKind, Wqe};
 use crate::nic::{self, Core, WqeLayout};
 use crate::pcie;
 use crate::world::World;
@@ -110,12 +110,12 @@ fn element(request: Request<'_>, lines: usize) -> Wqe {
     let len = operation.len();
     let mut wqe = Wqe {
         id,
-        doing: Doing::Send,
+        kind: WorkKind::Send,
         is_signaled: signaled,
         is_fenced: fence,
         is_solicited: solicited,
         immediate: None,
-        to: None,
+        destination: None,
         rkey: 0,
         address: 0,
         operand: 0,
@@ -126,12 +126,12 @@ fn element(request: Request<'_>, lines: usize) -> Wqe {
         targets: Scatter::new(),
         lines,
         is_fetched: false,
-        born: 0,
+        handed_before: 0,
         psn: 0,
         received: 0,
         is_awaited: false,
-        is_brought: false,
-        is_over: false,
+        is_result_complete: false,
+        is_completed: false,
     };
     let take = |wqe: &mut Wqe, source: Source<'_>| match source {
         Source::Empty => {}
@@ -142,24 +142,24 @@ fn element(request: Request<'_>, lines: usize) -> Wqe {
         Operation::Send { source, immediate, to } => {
             take(&mut wqe, source);
             wqe.immediate = immediate;
-            wqe.to = to.map(|to| (Remote { node: to.handle as u32, number: to.number.0, epoch: 0 }, to.qkey));
+            wqe.destination = to.map(|to| (Remote { node: to.handle as u32, number: to.number.0, epoch: 0 }, to.qkey));
         }
         Operation::Write { source, remote, immediate } => {
             take(&mut wqe, source);
-            (wqe.doing, wqe.immediate) = (Doing::Write, immediate);
+            (wqe.kind, wqe.immediate) = (WorkKind::Write, immediate);
             (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
         }
         Operation::Read { target, remote } => {
-            (wqe.doing, wqe.targets) = (Doing::Read, target);
+            (wqe.kind, wqe.targets) = (WorkKind::Read, target);
             (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
         }
         Operation::CompareSwap { target, remote, expected, desired } => {
-            (wqe.doing, wqe.operand, wqe.swap) = (Doing::CompareSwap, expected, desired);
+            (wqe.kind, wqe.operand, wqe.swap) = (WorkKind::CompareSwap, expected, desired);
             wqe.targets.push(target);
             (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
         }
         Operation::FetchAdd { target, remote, add } => {
-            (wqe.doing, wqe.operand) = (Doing::FetchAdd, add);
+            (wqe.kind, wqe.operand) = (WorkKind::FetchAdd, add);
             wqe.targets.push(target);
             (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
         }

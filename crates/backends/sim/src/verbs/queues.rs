@@ -154,8 +154,8 @@ impl CompletionQueue for SimCq {
             spent_ns += if is_written { self.completion_ns } else { self.look_ns };
         }
         let queue = (self.nic, self.number);
-        if !nic.cq(self.number).ready.is_empty() && !nodes[self.node].left.contains(&queue) {
-            nodes[self.node].left.push(queue);
+        if !nic.cq(self.number).ready.is_empty() && !nodes[self.node].unpolled_cqs.contains(&queue) {
+            nodes[self.node].unpolled_cqs.push(queue);
         }
         drop(world);
         let spent_ns = if count == 0 { self.look_ns } else { spent_ns };

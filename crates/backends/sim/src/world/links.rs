@@ -15,20 +15,20 @@ pub(super) const NONE: Direction = Direction::MAX;
 
 impl World {
     /// Sends packets that have reached their host's interface.
-    pub(super) fn sent(&mut self, host: HostId, first: u32, now_ns: u64) {
+    pub(super) fn launch(&mut self, host: HostId, first: u32, now_ns: u64) {
         let mut next = Some(first);
         while let Some(index) = next {
             next = self.flights.next(index);
             let flight = &self.flights[index];
-            match self.routes.way(NodeId::Host(host), HostId(flight.target as usize), flight.flow) {
+            match self.routes.next_link(NodeId::Host(host), HostId(flight.target as usize), flight.flow) {
                 Some(lane) => {
                     self.settle_lane(lane, now_ns);
-                    self.queue(lane, Waiting { flight: index, ready_ps: now_ns * PS, came_by: NONE }, now_ns);
+                    self.queue(lane, Waiting { flight: index, ready_ps: now_ns * PS, arrived_by: NONE }, now_ns);
                 }
                 // To a port of the same host: the interface turns the packet around.
                 None => {
                     let latency_ns = self.topology.hosts[host.0].receive_latency_ns;
-                    self.stray(index, NONE, now_ns + latency_ns);
+                    self.schedule_out_of_order(index, NONE, now_ns + latency_ns);
                 }
             }
         }
@@ -40,13 +40,13 @@ impl World {
     #[inline(always)]
     pub(super) fn queue(&mut self, lane_index: Direction, packet: Waiting, now_ns: u64) {
         if self.pauses {
-            return self.queue_for(lane_index, packet, now_ns);
+            return self.enqueue(lane_index, packet, now_ns);
         }
         let lane = &mut self.lanes[lane_index as usize];
         if lane.busy_until_ps > packet.ready_ps {
             let len = self.flights[packet.flight].len;
             lane.hold(len);
-            lane.leaving.push_back((lane.busy_until_ps, len));
+            lane.departures.push_back((lane.busy_until_ps, len));
             if let NodeId::Switch(switch) = lane.from {
                 self.switches[switch.0].used_bytes += u64::from(len);
             }
@@ -70,17 +70,17 @@ impl World {
         let (started_ps, arrives_ns) = lane.start(flight, ready_ps);
         let to = flight.to;
         if !lane.is_plain {
-            if !self.comes_through(lane_index, index, started_ps / PS, arrives_ns) {
+            if !self.send_through_faults(lane_index, index, started_ps / PS, arrives_ns) {
                 return;
             }
             lane = &mut self.lanes[lane_index as usize];
         }
         if let NodeId::Host(_) = lane.to
-            && self.nodes[to as usize].foresees(arrives_ns)
+            && self.nodes[to as usize].needs_no_event(arrives_ns)
         {
-            return self.foresee(index, to, arrives_ns);
+            return self.arrive_without_event(index, to, arrives_ns);
         }
-        if self.flights.append(&mut lane.flying, index, arrives_ns) {
+        if self.flights.append(&mut lane.in_flight, index, arrives_ns) {
             self.events.add(arrives_ns, Event::Landed { lane: lane_index, flight: index });
         }
     }
@@ -88,24 +88,24 @@ impl World {
     /// Sends a packet on a lane that has faults, is down or is captured; returns whether it arrives in order. If not,
     /// it is lost, or arrives by an event of its own.
     #[cold]
-    fn comes_through(&mut self, lane_index: Direction, index: u32, started_ns: u64, arrives_ns: u64) -> bool {
+    fn send_through_faults(&mut self, lane_index: Direction, index: u32, started_ns: u64, arrives_ns: u64) -> bool {
         let lane = &self.lanes[lane_index as usize];
         let (is_up, faults) = (lane.is_up, lane.faults);
         if lane.is_watched && is_up {
             self.capture(lane_index, index, started_ns);
         }
-        let late_ns = match faults {
+        let delay_ns = match faults {
             _ if !is_up => None,
-            Some(faults) => self.go_wrong(lane_index, index, faults),
+            Some(faults) => self.draw_faults(lane_index, index, faults),
             None => Some(0),
         };
-        match late_ns {
+        match delay_ns {
             None => {
                 self.lanes[lane_index as usize].stats.failed += 1;
                 self.lose(index, started_ns);
             }
             Some(0) => return true,
-            Some(late_ns) => self.stray(index, lane_index, arrives_ns + late_ns),
+            Some(late_ns) => self.schedule_out_of_order(index, lane_index, arrives_ns + late_ns),
         }
         false
     }
@@ -117,7 +117,7 @@ impl World {
         let packet = flight.packet();
         let sender = self.nodes[packet.from as usize].host;
         if let Some(capturing) = &mut self.capturing
-            && (from == NodeId::Host(sender) || !capturing.has(sender))
+            && (from == NodeId::Host(sender) || !capturing.includes(sender))
         {
             capturing.add(packet, [sender, target], started_ns);
         }
@@ -125,17 +125,17 @@ impl World {
 
     /// Ends a flight whose packet will have arrived when an actor looks.
     #[inline]
-    pub(super) fn foresee(&mut self, index: u32, to: u32, arrives_ns: u64) {
+    pub(super) fn arrive_without_event(&mut self, index: u32, to: u32, arrives_ns: u64) {
         let node = &mut self.nodes[to as usize];
-        node.coming.push_back((arrives_ns, self.flights.end(index)));
+        node.arriving.push_back((arrives_ns, self.flights.end(index)));
         self.touched.extend(node.actor.map(|actor| (actor, arrives_ns)));
     }
 
     /// Handles the arrival of a lane's first packet at the lane's end.
     #[inline]
-    pub(super) fn landed(&mut self, lane_index: Direction, index: u32, now_ns: u64) {
+    pub(super) fn land(&mut self, lane_index: Direction, index: u32, now_ns: u64) {
         let lane = &mut self.lanes[lane_index as usize];
-        if let Some((next, next_ns)) = self.flights.take_first(&mut lane.flying, index) {
+        if let Some((next, next_ns)) = self.flights.take_first(&mut lane.in_flight, index) {
             self.events.add(next_ns, Event::Landed { lane: lane_index, flight: next });
         }
         match lane.to {
@@ -145,12 +145,12 @@ impl World {
     }
 
     /// Schedules the arrival of a packet outside its lane's order.
-    pub(super) fn stray(&mut self, flight: u32, on: Direction, arrives_ns: u64) {
+    pub(super) fn schedule_out_of_order(&mut self, flight: u32, on: Direction, arrives_ns: u64) {
         self.events.add(arrives_ns, Event::Stray { flight, on });
     }
 
     #[cold]
-    pub(super) fn stray_lands(&mut self, flight: u32, on: Direction, now_ns: u64) {
+    pub(super) fn land_out_of_order(&mut self, flight: u32, on: Direction, now_ns: u64) {
         match self.lanes.get(on as usize).map(|lane| lane.to) {
             Some(NodeId::Switch(switch)) => self.forward(switch, on, flight, now_ns),
             _ => self.deliver(flight, now_ns),
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// Draws the faults that a packet meets; returns its delay in ns, or none when it is lost.
-    pub(super) fn go_wrong(&mut self, lane_index: Direction, index: u32, faults: LinkFaults) -> Option<u64> {
+    pub(super) fn draw_faults(&mut self, lane_index: Direction, index: u32, faults: LinkFaults) -> Option<u64> {
         let (lane, flight) = (&self.lanes[lane_index as usize], &mut self.flights[index]);
         let delay_ns = lane.delay_ps / PS;
         if self.generator.chance(faults.loss) {
@@ -176,7 +176,7 @@ impl World {
             let mut twin = Flight::new(packet, flight.target, flight.flow, flight.len);
             twin.tail_ps = flight.tail_ps;
             let twin = self.flights.begin(twin);
-            self.stray(twin, lane_index, arrives_ns);
+            self.schedule_out_of_order(twin, lane_index, arrives_ns);
             self.stats.duplicated += 1;
         }
         Some(if self.generator.chance(faults.reordering) { faults.reordering_ns } else { 0 })
@@ -205,7 +205,7 @@ impl World {
     pub fn set_capturing(&mut self, capturing: Option<Capturing>) -> Option<Capturing> {
         for lane in &mut self.lanes {
             let is_watched = |node| match (node, &capturing) {
-                (NodeId::Host(host), Some(capturing)) => capturing.has(host),
+                (NodeId::Host(host), Some(capturing)) => capturing.includes(host),
                 _ => false,
             };
             let is_watched = is_watched(lane.from) || is_watched(lane.to);

@@ -47,7 +47,7 @@ impl World {
 
     /// Hands a packet that has arrived to the NIC.
     #[inline]
-    pub(super) fn land_at_nic(&mut self, nic: u32, packet: Box<Packet>, now_ns: u64) {
+    pub(super) fn receive_at_nic(&mut self, nic: u32, packet: Box<Packet>, now_ns: u64) {
         self.packets.lend();
         let (from, to) = (packet.from as usize, packet.to as usize);
         let is_cut = !self.cut.is_empty() && self.cut.contains(&(self.nodes[from].host.0, self.nodes[to].host.0));
@@ -55,16 +55,16 @@ impl World {
             self.nics[nic as usize].stats.dropped += 1;
             return self.packets.give_back(packet);
         }
-        self.nodes[to].note(&packet, now_ns);
+        self.nodes[to].add_to_hash(&packet, now_ns);
         self.stats.delivered += 1;
-        self.nic_hears(nic, packet, now_ns);
+        self.packet_arrives(nic, packet, now_ns);
     }
 
     /// Returns when the link to a node has room for another packet of a NIC.
     #[inline]
     pub fn link_free_ps(&self, nic: u32, to: u32) -> u64 {
         let (host, target) = (self.nics[nic as usize].host, self.nodes[to as usize].host);
-        let Some(lane) = self.routes.way(NodeId::Host(host), target, 0) else { return 0 };
+        let Some(lane) = self.routes.next_link(NodeId::Host(host), target, 0) else { return 0 };
         let lane = &self.lanes[lane as usize];
         let waits_ps = if self.pauses { lane.takes_ps(lane.queued_bytes as u32) } else { 0 };
         lane.busy_until_ps + waits_ps
@@ -77,12 +77,12 @@ impl World {
         let target = self.nodes[packet.to as usize].host;
         let flow = Hash::of(&[u64::from(packet.from) << 32 | u64::from(packet.to)]) as u32;
         let flight = self.flights.begin(Flight::new(packet, target.0 as u32, flow, len as u32));
-        match self.routes.way(NodeId::Host(host), target, flow) {
+        match self.routes.next_link(NodeId::Host(host), target, flow) {
             Some(lane) => {
                 self.settle_lane(lane, now_ns);
-                self.queue(lane, Waiting { flight, ready_ps, came_by: NONE }, now_ns);
+                self.queue(lane, Waiting { flight, ready_ps, arrived_by: NONE }, now_ns);
             }
-            None => self.stray(flight, NONE, ceil_ns(ready_ps) + TURN_AROUND_NS),
+            None => self.schedule_out_of_order(flight, NONE, ceil_ns(ready_ps) + TURN_AROUND_NS),
         }
     }
 
@@ -93,14 +93,15 @@ impl World {
 
     /// Whether an actor left completions in a queue when it polled.
     #[inline]
-    pub fn has_left(&mut self, node: usize) -> bool {
-        let left = &mut self.nodes[node].left;
-        if left.is_empty() {
+    pub fn has_unpolled(&mut self, node: usize) -> bool {
+        let unpolled = &mut self.nodes[node].unpolled_cqs;
+        if unpolled.is_empty() {
             return false;
         }
         let nics = &self.nics;
-        left.retain(|(nic, cq)| nics[*nic as usize].cqs[*cq as usize].as_ref().is_some_and(|cq| !cq.ready.is_empty()));
-        !left.is_empty()
+        unpolled
+            .retain(|(nic, cq)| nics[*nic as usize].cqs[*cq as usize].as_ref().is_some_and(|cq| !cq.ready.is_empty()));
+        !unpolled.is_empty()
     }
 
     /// Gives the actor that works on a node a turn.

@@ -10,7 +10,7 @@ use super::World;
 use super::links::NONE;
 use crate::flights::Flight;
 use crate::hash::Hash;
-use crate::packets::{Coming, Packet};
+use crate::packets::{Arriving, Packet};
 use crate::topology::{HostId, NodeId};
 use crate::wakes::Source;
 
@@ -18,7 +18,7 @@ use crate::wakes::Source;
 const PEER_MARK: u64 = 0x7369_6d70_6f72_7473;
 
 /// Most times that an actor may ask for its next turn in one turn.
-const WAITS_MAX: u32 = 1_000;
+const WAIT_CALLS_MAX: u32 = 1_000;
 const NOT_IN_A_TURN: &str = "an actor waits in its turn for something that cannot happen before the turn is over: \
     begin it, and look for its result in later turns";
 pub(crate) const NOT_BESIDE_ACTORS: &str = "a port without an actor cannot wait beside a cluster's actors, which would \
@@ -30,7 +30,7 @@ pub(crate) struct Node {
     pub host: HostId,
     pub is_open: bool,
     /// Number of times that it was opened.
-    pub openings: u64,
+    pub generation: u64,
     /// The NIC behind this node, if it is a NIC's.
     pub nic: Option<u32>,
     /// The actor that works on this port.
@@ -38,17 +38,17 @@ pub(crate) struct Node {
     /// When the actor wants its next turn at the latest.
     pub wake_ns: Option<u64>,
     /// Time of the actor's last turn in which it asked for the next, and how often it did in that turn.
-    pub waits: (u64, u32),
+    pub wait_calls: (u64, u32),
     pub receive_packets: usize,
     /// Packets that have arrived and wait to be received.
     pub waiting: VecDeque<Box<Packet>>,
     /// Packets that arrive at the given times, without events: an actor looks when it has its turn.
-    pub(super) coming: Coming,
+    pub(super) arriving: Arriving,
     /// Hash over the packets that arrived here, and over when.
     pub(super) hash: Hash,
     pub stats: PortStats,
     /// Completion queues, by NIC and number, that were polled and not emptied.
-    pub left: Vec<(u32, u32)>,
+    pub unpolled_cqs: Vec<(u32, u32)>,
     /// Wakes the actor that works on this port.
     pub source: Arc<Source>,
     pub name: String,
@@ -58,22 +58,22 @@ impl Node {
     /// Whether a packet needs no event to arrive here: an actor looks for it, and it arrives no earlier than those
     /// already coming.
     #[inline]
-    pub(super) fn foresees(&self, arrives_ns: u64) -> bool {
-        self.actor.is_some() && self.coming.back().is_none_or(|(last_ns, _)| *last_ns <= arrives_ns)
+    pub(super) fn needs_no_event(&self, arrives_ns: u64) -> bool {
+        self.actor.is_some() && self.arriving.back().is_none_or(|(last_ns, _)| *last_ns <= arrives_ns)
     }
 
     /// Prefetches all packets that have arrived by now: they are read next, and were sent too long ago to be in a near
     /// cache.
     #[inline]
     pub(super) fn prefetch(&self, now_ns: u64) {
-        let arrived = self.coming.iter().take_while(|(at_ns, _)| *at_ns <= now_ns);
+        let arrived = self.arriving.iter().take_while(|(at_ns, _)| *at_ns <= now_ns);
         arrived.for_each(|(_, packet)| sinew_mem::prefetch_read::<Packet>(packet));
     }
 
     /// Adds a packet to the hash, by its time of arrival. (For one that was lost here, that is a time that no
     /// simulation reaches.)
     #[inline]
-    pub(super) fn note(&mut self, packet: &Packet, arrived_ns: u64) {
+    pub(super) fn add_to_hash(&mut self, packet: &Packet, arrived_ns: u64) {
         self.hash.add(arrived_ns);
         self.hash.add(u64::from(packet.from) << 32 | u64::from(packet.len()));
     }
@@ -87,20 +87,21 @@ impl Node {
         lent.push(packet);
     }
 
-    /// Notes that the actor here wants its next turn by `deadline_ns`; refuses after [`WAITS_MAX`] times in one turn.
-    pub fn wants_turn_by(&mut self, deadline_ns: Option<u64>, turn_ns: u64) -> io::Result<()> {
+    /// Notes that the actor here wants its next turn by `deadline_ns`; refuses after [`WAIT_CALLS_MAX`] times in one
+    /// turn.
+    pub fn request_turn(&mut self, deadline_ns: Option<u64>, turn_ns: u64) -> io::Result<()> {
         self.wake_ns = deadline_ns;
         // An actor has at most one turn at any time.
-        self.waits = if self.waits.0 == turn_ns { (turn_ns, self.waits.1 + 1) } else { (turn_ns, 1) };
-        if self.waits.1 > WAITS_MAX {
+        self.wait_calls = if self.wait_calls.0 == turn_ns { (turn_ns, self.wait_calls.1 + 1) } else { (turn_ns, 1) };
+        if self.wait_calls.1 > WAIT_CALLS_MAX {
             return Err(io::Error::new(ErrorKind::Unsupported, NOT_IN_A_TURN));
         }
         Ok(())
     }
 
     /// Returns when the next packet that is still coming arrives.
-    pub fn next_ns(&self) -> Option<u64> {
-        self.coming.front().map(|(arrives_ns, _)| *arrives_ns)
+    pub fn next_arrival_ns(&self) -> Option<u64> {
+        self.arriving.front().map(|(arrives_ns, _)| *arrives_ns)
     }
 }
 
@@ -126,7 +127,7 @@ impl World {
     }
 
     pub fn port_stats(&mut self, index: usize, now_ns: u64) -> PortStats {
-        self.settle(index, now_ns);
+        self.process_arrivals(index, now_ns);
         self.nodes[index].stats
     }
 
@@ -135,7 +136,7 @@ impl World {
         if let Some(index) = self.by_name.get(name).copied() {
             let node = &mut self.nodes[index];
             (node.is_open, node.host, node.stats) = (true, host, PortStats::default());
-            node.openings += 1;
+            node.generation += 1;
             node.receive_packets = receive_packets;
             return index;
         }
@@ -144,17 +145,17 @@ impl World {
         self.nodes.push(Node {
             host,
             is_open: true,
-            openings: 1,
+            generation: 1,
             nic: None,
             actor: None,
             wake_ns: None,
-            waits: (0, 0),
+            wait_calls: (0, 0),
             receive_packets,
             waiting: VecDeque::new(),
-            coming: Coming::new(),
+            arriving: Arriving::new(),
             hash: Hash::default(),
             stats: PortStats::default(),
-            left: Vec::new(),
+            unpolled_cqs: Vec::new(),
             source: self.wakes.source(),
             name: name.to_owned(),
         });
@@ -162,21 +163,21 @@ impl World {
     }
 
     /// Number of times that this place was opened, which tells apart the ports that have had it.
-    pub fn opening(&self, index: usize) -> u64 {
-        self.nodes[index].openings
+    pub fn generation(&self, index: usize) -> u64 {
+        self.nodes[index].generation
     }
 
     pub fn close(&mut self, index: usize, now_ns: u64) {
-        self.settle(index, now_ns);
+        self.process_arrivals(index, now_ns);
         let node = &mut self.nodes[index];
         node.is_open = false;
         node.actor = None;
         node.source.leave();
-        let (waiting, coming) = (std::mem::take(&mut node.waiting), std::mem::take(&mut node.coming));
+        let (waiting, coming) = (std::mem::take(&mut node.waiting), std::mem::take(&mut node.arriving));
         waiting.into_iter().for_each(|packet| self.packets.end(packet));
         for (arrives_ns, packet) in coming {
             let flight = self.flights.begin(Flight::new(packet, 0, 0, 0));
-            self.stray(flight, NONE, arrives_ns);
+            self.schedule_out_of_order(flight, NONE, arrives_ns);
         }
     }
 
@@ -186,19 +187,20 @@ impl World {
     #[expect(clippy::vec_box)]
     pub fn take_arrived(&mut self, index: usize, now_ns: u64, room: usize, lent: &mut Vec<Box<Packet>>) {
         let node = &mut self.nodes[index];
-        if node.waiting.is_empty() && node.coming.len() <= node.receive_packets && node.is_open && self.cut.is_empty() {
+        if node.waiting.is_empty() && node.arriving.len() <= node.receive_packets && node.is_open && self.cut.is_empty()
+        {
             // The usual case: none can be lost, and packets go straight to the port.
             node.prefetch(now_ns);
             while lent.len() < room
-                && let Some((arrived_ns, packet)) = node.coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns)
+                && let Some((arrived_ns, packet)) = node.arriving.pop_front_if(|(at_ns, _)| *at_ns <= now_ns)
             {
-                node.note(&packet, arrived_ns);
+                node.add_to_hash(&packet, arrived_ns);
                 self.stats.delivered += 1;
                 self.packets.lend();
                 node.lend(packet, lent);
             }
         }
-        self.settle(index, now_ns);
+        self.process_arrivals(index, now_ns);
         let node = &mut self.nodes[index];
         while lent.len() < room
             && let Some(packet) = node.waiting.pop_front()
@@ -224,9 +226,9 @@ impl World {
         let packet = self.flights.end(flight);
         let to = packet.to as usize;
         if let Some(nic) = self.nodes[to].nic {
-            return self.land_at_nic(nic, packet, now_ns);
+            return self.receive_at_nic(nic, packet, now_ns);
         }
-        self.settle(to, now_ns);
+        self.process_arrivals(to, now_ns);
         self.arrive(to, packet, now_ns);
         if let Some(actor) = self.nodes[to].actor {
             self.touched.push((actor, now_ns));
@@ -235,12 +237,12 @@ impl World {
 
     /// Makes all packets arrive that reach a port by now.
     #[inline]
-    pub(super) fn settle(&mut self, index: usize, now_ns: u64) {
-        if self.nodes[index].next_ns().is_none_or(|next_ns| next_ns > now_ns) {
+    pub(super) fn process_arrivals(&mut self, index: usize, now_ns: u64) {
+        if self.nodes[index].next_arrival_ns().is_none_or(|next_ns| next_ns > now_ns) {
             return;
         }
         self.nodes[index].prefetch(now_ns);
-        while let Some((arrived_ns, packet)) = self.nodes[index].coming.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+        while let Some((arrived_ns, packet)) = self.nodes[index].arriving.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
             self.arrive(index, packet, arrived_ns);
         }
     }
@@ -251,7 +253,7 @@ impl World {
         let node = &mut self.nodes[to];
         let is_full = node.waiting.len() >= node.receive_packets;
         let is_lost = is_cut || !node.is_open || is_full;
-        node.note(&packet, if is_lost { !now_ns } else { now_ns });
+        node.add_to_hash(&packet, if is_lost { !now_ns } else { now_ns });
         if is_lost {
             if is_full && !is_cut && node.is_open {
                 node.stats.count_dropped(Dropped::Overflow, 1);

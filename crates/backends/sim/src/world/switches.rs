@@ -37,24 +37,24 @@ impl World {
     pub(super) fn forward(&mut self, switch: SwitchId, came_by: Direction, index: u32, now_ns: u64) {
         let flight = &mut self.flights[index];
         let (target, len) = (HostId(flight.target as usize), flight.len);
-        let Some(lane_index) = self.routes.way(NodeId::Switch(switch), target, flight.flow) else {
+        let Some(lane_index) = self.routes.next_link(NodeId::Switch(switch), target, flight.flow) else {
             return self.lose(index, now_ns);
         };
         let lane = &self.lanes[lane_index as usize];
         // It cannot leave faster than it comes in.
-        let as_it_comes_ps = flight.tail_ps.saturating_sub(lane.takes_ps(len));
-        let ready_ps = (now_ns * PS).max(as_it_comes_ps) + self.switches[switch.0].latency_ps;
-        let waits = lane.busy_until_ps > ready_ps || self.pauses && (!lane.queue.is_empty() || lane.is_paused);
-        if waits {
+        let cut_through_ps = flight.tail_ps.saturating_sub(lane.takes_ps(len));
+        let ready_ps = (now_ns * PS).max(cut_through_ps) + self.switches[switch.0].latency_ps;
+        let is_queued = lane.busy_until_ps > ready_ps || self.pauses && (!lane.queue.is_empty() || lane.is_paused);
+        if is_queued {
             if !self.has_room(switch, lane_index, u64::from(len), now_ns) {
                 return self.overflow(lane_index, index, now_ns);
             }
-            if self.marks(switch, lane_index) {
+            if self.draws_mark(switch, lane_index) {
                 self.flights[index].packet().is_marked = true;
                 self.stats.marked += 1;
             }
         }
-        self.queue(lane_index, Waiting { flight: index, ready_ps, came_by }, now_ns);
+        self.queue(lane_index, Waiting { flight: index, ready_ps, arrived_by: came_by }, now_ns);
     }
 
     #[cold]
@@ -68,18 +68,12 @@ impl World {
     pub(super) fn has_room(&mut self, switch: SwitchId, lane_index: Direction, len: u64, now_ns: u64) -> bool {
         let (lane, state) = (&mut self.lanes[lane_index as usize], &mut self.switches[switch.0]);
         state.used_bytes -= lane.settle(now_ns);
-        state.fits(lane.queued_bytes, len) || self.has_room_after_all(switch, lane_index, len, now_ns)
+        state.fits(lane.queued_bytes, len) || self.has_room_settled(switch, lane_index, len, now_ns)
     }
 
     /// Checks again, once packets that have left by other lanes are accounted for.
     #[cold]
-    pub(super) fn has_room_after_all(
-        &mut self,
-        switch: SwitchId,
-        lane_index: Direction,
-        len: u64,
-        now_ns: u64,
-    ) -> bool {
+    pub(super) fn has_room_settled(&mut self, switch: SwitchId, lane_index: Direction, len: u64, now_ns: u64) -> bool {
         for at in 0..self.switches[switch.0].leaving.len() {
             self.settle_lane(self.switches[switch.0].leaving[at], now_ns);
         }
@@ -87,7 +81,7 @@ impl World {
     }
 
     #[inline]
-    pub(super) fn marks(&mut self, switch: SwitchId, lane_index: Direction) -> bool {
+    pub(super) fn draws_mark(&mut self, switch: SwitchId, lane_index: Direction) -> bool {
         let Some(ecn) = self.switches[switch.0].ecn else { return false };
         let queued = self.lanes[lane_index as usize].queued_bytes;
         if queued < ecn.min_bytes {

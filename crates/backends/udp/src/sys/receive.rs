@@ -50,7 +50,7 @@ pub(crate) struct Received {
     /// Bytes of each of the joined datagrams but the last; `len` when it is a single datagram.
     pub segment_len: usize,
     /// Whether it was longer than its slot and was truncated.
-    pub cut: bool,
+    pub truncated: bool,
     /// The kernel's count of packets lost to a full buffer, if it came with this datagram.
     pub overflows: Option<u32>,
 }
@@ -118,7 +118,7 @@ impl ReceiveRing {
             from: self.names[index].peer(),
             len,
             segment_len: len,
-            cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             overflows: None,
         };
         if header.msg_hdr.msg_controllen != 0 {

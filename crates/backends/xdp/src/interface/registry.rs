@@ -6,23 +6,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use sinew_fabric::PortError;
 use sinew_mem::atomic::plain::Arc;
 
-use super::{Interface, InterfaceOptions, Take, find};
+use super::{Capture, Interface, InterfaceOptions, find};
 use crate::bpf::KEY_LEN;
 use crate::memory::Memory;
 use crate::sys::namespace;
 use crate::sys::netlink::Netlink;
 
 /// An open interface by its namespace and number, and the places that its ports have.
-struct Entry {
+struct OpenInterface {
     namespace: (u64, u64),
     index: u32,
     interface: Weak<Interface>,
     claimed: HashSet<[u8; KEY_LEN]>,
 }
 
-static OPEN: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<OpenInterface>> = Mutex::new(Vec::new());
 
-fn open() -> MutexGuard<'static, Vec<Entry>> {
+fn open() -> MutexGuard<'static, Vec<OpenInterface>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -30,7 +30,7 @@ fn open() -> MutexGuard<'static, Vec<Entry>> {
 /// `memory` makes its memory, from its MTU and the number of its queues.
 pub(crate) fn shared(
     name: &str,
-    take: Take,
+    capture: Capture,
     options: InterfaceOptions,
     memory: impl FnOnce(usize, usize) -> Result<Arc<Memory>, PortError>,
 ) -> Result<Arc<Interface>, PortError> {
@@ -45,7 +45,7 @@ pub(crate) fn shared(
     if let Some(entry) = open.iter().find(|entry| entry.namespace == namespace && entry.index == index)
         && let Some(interface) = entry.interface.upgrade()
     {
-        if interface.take == take {
+        if interface.capture == capture {
             return Ok(interface);
         }
         return Err(PortError::Taken {
@@ -54,18 +54,18 @@ pub(crate) fn shared(
         });
     }
     if !link.is_up {
-        return Err(super::unavailable(
+        return Err(super::unavailable_error(
             format!("the interface {name} is down"),
             &format!("switch it on: ip link set {name} up"),
         ));
     }
     let memory = memory(link.mtu, super::queues_of(name, &link) as usize)?;
-    let interface = Arc::new(Interface::open(name, link, memory, take, options)?);
-    open.push(Entry { namespace, index, interface: Arc::downgrade(&interface), claimed: HashSet::new() });
+    let interface = Arc::new(Interface::open(name, link, memory, capture, options)?);
+    open.push(OpenInterface { namespace, index, interface: Arc::downgrade(&interface), claimed: HashSet::new() });
     Ok(interface)
 }
 
-fn entry_of<T>(interface: &Arc<Interface>, then: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+fn entry_of<T>(interface: &Arc<Interface>, then: impl FnOnce(&mut OpenInterface) -> T) -> Option<T> {
     let mut open = open();
     let entry = open.iter_mut().find(|entry| std::ptr::eq(entry.interface.as_ptr(), Arc::as_ptr(interface)))?;
     Some(then(entry))

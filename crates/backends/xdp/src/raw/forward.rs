@@ -9,16 +9,16 @@ use sinew_mem::atomic::plain::Arc;
 
 use super::{BURST, CHUNK_LEN, RING, bytes_of};
 use crate::bpf;
-use crate::interface::{Mode, attach, find, refused};
+use crate::interface::{Mode, attach, attach_error, find};
 use crate::memory::borrowed;
 use crate::ring::{Consumer, Producer};
 use crate::sys::bpf as calls;
 use crate::sys::netlink::Netlink;
-use crate::sys::socket::{Descriptor, Place, QueueRings, Unbound, kick_tx};
+use crate::sys::socket::{BindAddress, Descriptor, QueueRings, Unbound, kick_tx};
 
 /// A socket on queue 0 of an interface.
 #[derive(Debug)]
-struct End {
+struct ForwarderSide {
     fd: Arc<OwnedFd>,
     rx: Consumer<Descriptor>,
     tx: Producer<Descriptor>,
@@ -32,33 +32,33 @@ struct End {
 /// Two sockets on queue 0 of their interfaces, which share one memory. Each sends the frames that came at the other.
 #[derive(Debug)]
 pub struct BareForwarder {
-    ends: [End; 2],
+    sides: [ForwarderSide; 2],
     region: Region,
 }
 
-impl End {
+impl ForwarderSide {
     fn open(
         interface: &str,
         mode: Mode,
         neighbour: MacAddress,
         region: &Region,
-        with: Option<&Arc<OwnedFd>>,
+        shared_with: Option<&Arc<OwnedFd>>,
     ) -> Result<Self, PortError> {
         let doing = format!("opening a bare socket at {interface}");
-        let system = |error| refused(&doing, error);
+        let system = |error| attach_error(&doing, error);
         let link = find(&Netlink::open().map_err(system)?, interface)?;
         let sockets = calls::Map::of_sockets(bpf::QUEUES_MAX).map_err(system)?;
         let program = calls::load(&bpf::take_all(rustix::fd::AsRawFd::as_raw_fd(&sockets.fd()))).map_err(system)?;
         let (attached, _) = attach(interface, &link, &program, mode)?;
         let socket = Unbound::new().map_err(system)?;
-        if with.is_none() {
+        if shared_with.is_none() {
             let start = region.start().addr().get() as u64;
             socket.register(start, region.len() as u64, CHUNK_LEN as u32).map_err(system)?;
         }
         let rings = socket.queue_rings(RING).map_err(system)?;
         let (rx, tx) = (socket.rx_ring(RING).map_err(system)?, socket.tx_ring(RING).map_err(system)?);
-        let place = Place { interface: link.index, queue: 0 };
-        let fd = match with {
+        let place = BindAddress { interface: link.index, queue: 0 };
+        let fd = match shared_with {
             None => socket.bind(place, false),
             Some(with) => socket.bind_sharing(place, borrowed(with)),
         };
@@ -76,18 +76,18 @@ impl BareForwarder {
     /// As [`XdpFrames::open`](crate::XdpFrames::open).
     pub fn open(interfaces: [&str; 2], neighbours: [MacAddress; 2], mode: Mode) -> Result<Self, PortError> {
         let region = Region::private(2 * RING as usize * CHUNK_LEN)
-            .map_err(|error| refused("mapping memory for bare sockets", error))?;
+            .map_err(|error| attach_error("mapping memory for bare sockets", error))?;
         region.prefer_huge_pages();
-        let first = End::open(interfaces[0], mode, neighbours[0], &region, None)?;
-        let second = End::open(interfaces[1], mode, neighbours[1], &region, Some(&first.fd))?;
+        let first = ForwarderSide::open(interfaces[0], mode, neighbours[0], &region, None)?;
+        let second = ForwarderSide::open(interfaces[1], mode, neighbours[1], &region, Some(&first.fd))?;
         let mut ends = [first, second];
         for (end, first) in ends.iter_mut().zip([0, u64::from(RING)]) {
             (first..first + u64::from(RING)).for_each(|chunk| {
-                end.rings.fill.put(chunk * CHUNK_LEN as u64);
+                end.rings.fill.push(chunk * CHUNK_LEN as u64);
             });
             end.rings.fill.publish();
         }
-        Ok(Self { ends, region })
+        Ok(Self { sides: ends, region })
     }
 
     /// Forwards the frames that came at each interface to the other; returns how many.
@@ -96,7 +96,7 @@ impl BareForwarder {
     }
 
     fn forward(&mut self, from: usize) -> usize {
-        let [first, second] = &mut self.ends;
+        let [first, second] = &mut self.sides;
         let (rx, to) = if from == 0 { (first, second) } else { (second, first) };
         reap(to, rx, from);
         let mut count = 0;
@@ -110,7 +110,7 @@ impl BareForwarder {
                 addresses[..6].copy_from_slice(&to.macs[1].0);
                 addresses[6..].copy_from_slice(&to.macs[0].0);
             }
-            to.tx.put(Descriptor { address, len, options: 0 });
+            to.tx.push(Descriptor { address, len, options: 0 });
             count += 1;
         }
         if count > 0 {
@@ -130,13 +130,13 @@ impl BareForwarder {
 }
 
 /// Returns chunks whose frames were sent at `to` to the interface where they were received: at `rx`, number `from`.
-fn reap(to: &mut End, rx: &mut End, from: usize) {
+fn reap(to: &mut ForwarderSide, rx: &mut ForwarderSide, from: usize) {
     let mut filled = false;
     while let Some(address) = to.rings.completion.take() {
         let chunk = address / CHUNK_LEN as u64;
         // The chunk's owner shows whether the kernel's address is plausible.
         if (chunk >= u64::from(RING)) == (from == 1) {
-            filled |= rx.rings.fill.put(chunk * CHUNK_LEN as u64);
+            filled |= rx.rings.fill.push(chunk * CHUNK_LEN as u64);
         }
     }
     to.rings.completion.release();

@@ -11,14 +11,14 @@ use super::check;
 const GET_CHANNELS: u32 = 0x3c;
 /// Commands that ask whether the device computes checksums and segments packets (GSO, TSO).
 const GET_TX_CHECKSUM: u32 = 0x16;
-const GET_CUTTING: u32 = 0x23;
-const GET_TCP_CUTTING: u32 = 0x1e;
+const GET_GSO: u32 = 0x23;
+const GET_TSO: u32 = 0x1e;
 /// Commands that switch a device's offloads: checksums of sent packets, segmentation (GSO, TSO), and joining of
 /// received packets (GRO).
 const SET_TX_CHECKSUM: u32 = 0x17;
-const SET_CUTTING: u32 = 0x24;
-const SET_TCP_CUTTING: u32 = 0x1f;
-const SET_JOINING: u32 = 0x2c;
+const SET_GSO: u32 = 0x24;
+const SET_TSO: u32 = 0x1f;
+const SET_GRO: u32 = 0x2c;
 
 #[repr(C)]
 #[derive(Default)]
@@ -35,7 +35,7 @@ struct Channels {
 }
 
 #[repr(C)]
-struct Value {
+struct EthtoolValue {
     command: u32,
     data: u32,
 }
@@ -50,7 +50,7 @@ fn call<T>(interface: &str, argument: &mut T) -> io::Result<()> {
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    const _: () = assert!(size_of::<Channels>() == 36 && size_of::<Value>() == 8);
+    const _: () = assert!(size_of::<Channels>() == 36 && size_of::<EthtoolValue>() == 8);
     request.ifr_ifru.ifru_data = std::ptr::from_mut(argument).cast();
     // SAFETY: the request names an interface and an argument of the length that its command has; both live through the
     // call.
@@ -66,24 +66,24 @@ pub(crate) fn rx_queues(interface: &str) -> io::Result<u32> {
 }
 
 /// The work on sent packets that the kernel leaves to the interface, by the names of `ethtool -K`.
-pub(crate) fn left_to_device(interface: &str) -> io::Result<Vec<&'static str>> {
-    let mut left = Vec::new();
-    for (command, name) in [(GET_TX_CHECKSUM, "tx"), (GET_CUTTING, "gso"), (GET_TCP_CUTTING, "tso")] {
-        let mut value = Value { command, data: 0 };
+pub(crate) fn offloads_on(interface: &str) -> io::Result<Vec<&'static str>> {
+    let mut offloads = Vec::new();
+    for (command, name) in [(GET_TX_CHECKSUM, "tx"), (GET_GSO, "gso"), (GET_TSO, "tso")] {
+        let mut value = EthtoolValue { command, data: 0 };
         call(interface, &mut value)?;
         if value.data != 0 {
-            left.push(name);
+            offloads.push(name);
         }
     }
-    Ok(left)
+    Ok(offloads)
 }
 
 /// Makes the kernel finish the packets that it sends there, checksums and cutting, or leave this to the interface. If
 /// it finishes them, it does not join received packets either.
 pub(crate) fn finish_in_kernel(interface: &str, finish: bool) -> io::Result<()> {
-    let commands = [SET_TX_CHECKSUM, SET_CUTTING, SET_TCP_CUTTING];
-    for &command in commands.iter().chain(finish.then_some(&SET_JOINING)) {
-        let result = call(interface, &mut Value { command, data: u32::from(!finish) });
+    let commands = [SET_TX_CHECKSUM, SET_GSO, SET_TSO];
+    for &command in commands.iter().chain(finish.then_some(&SET_GRO)) {
+        let result = call(interface, &mut EthtoolValue { command, data: u32::from(!finish) });
         // Some are switched off along with others, and then refuse.
         if command == SET_TX_CHECKSUM {
             result?;

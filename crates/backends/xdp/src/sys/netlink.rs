@@ -79,7 +79,7 @@ pub(crate) struct Link {
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct InterfaceAddress {
     pub interface: u32,
     pub address: IpAddr,
 }
@@ -94,9 +94,9 @@ pub(crate) struct Route {
 }
 
 /// A request that is being built.
-struct Question(Vec<u8>);
+struct NetlinkRequest(Vec<u8>);
 
-impl Question {
+impl NetlinkRequest {
     fn new(kind: u16, flags: u16) -> Self {
         let mut bytes = vec![0; 16];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -194,8 +194,8 @@ impl Netlink {
     }
 
     /// Sends a request, and hands each answer's body to `each`.
-    fn ask(&self, question: Question, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
-        let question = question.finish();
+    fn request(&self, request: NetlinkRequest, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+        let question = request.finish();
         let flags = u16_at(&question, 6).unwrap_or(0);
         let is_dump = flags & DUMP == DUMP;
         send(&self.0, &question, SendFlags::empty())?;
@@ -233,17 +233,17 @@ impl Netlink {
     /// The interface of this name.
     pub fn link(&self, name: &str) -> io::Result<Link> {
         let mut found = None;
-        let question = Question::new(GET_LINK, 0)
+        let question = NetlinkRequest::new(GET_LINK, 0)
             .body(&link_body(0, 0, 0))
             .attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
-        self.ask(question, |_, body| found = read_link(body))?;
+        self.request(question, |_, body| found = read_link(body))?;
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// The name of the interface with this index.
     pub fn name(&self, index: u32) -> io::Result<String> {
         let mut found = None;
-        self.ask(Question::new(GET_LINK, 0).body(&link_body(index, 0, 0)), |_, body| {
+        self.request(NetlinkRequest::new(GET_LINK, 0).body(&link_body(index, 0, 0)), |_, body| {
             let name = attributes(body.get(16..).unwrap_or(&[])).find(|(kind, _)| *kind == IFLA_IFNAME);
             found = name.map(|(_, name)| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
         })?;
@@ -251,9 +251,9 @@ impl Netlink {
     }
 
     /// All addresses of all interfaces.
-    pub fn addresses(&self) -> io::Result<Vec<Held>> {
+    pub fn addresses(&self) -> io::Result<Vec<InterfaceAddress>> {
         let mut all = Vec::new();
-        self.ask(Question::new(GET_ADDR, DUMP).body(&[0; 8]), |kind, body| {
+        self.request(NetlinkRequest::new(GET_ADDR, DUMP).body(&[0; 8]), |kind, body| {
             let interface = u32_at(body, 4).filter(|_| kind == NEW_ADDR);
             let (mut local, mut address) = (None, None);
             for (kind, value) in attributes(body.get(8..).unwrap_or(&[])) {
@@ -264,7 +264,7 @@ impl Netlink {
                 }
             }
             if let (Some(interface), Some(address)) = (interface, local.or(address)) {
-                all.push(Held { interface, address });
+                all.push(InterfaceAddress { interface, address });
             }
         })?;
         Ok(all)
@@ -276,12 +276,12 @@ impl Netlink {
         body[0] = family(to);
         let bytes = octets(to);
         body[1] = bytes.len() as u8 * 8;
-        let mut question = Question::new(GET_ROUTE, 0).body(&body).attribute(RTA_DST, &bytes);
+        let mut question = NetlinkRequest::new(GET_ROUTE, 0).body(&body).attribute(RTA_DST, &bytes);
         if let Some(interface) = interface {
             question = question.attribute(RTA_OIF, &interface.to_ne_bytes());
         }
         let mut route = Route::default();
-        self.ask(question, |kind, body| {
+        self.request(question, |kind, body| {
             for (attribute, value) in attributes(body.get(12..).unwrap_or(&[])).take_while(|_| kind == NEW_ROUTE) {
                 match attribute {
                     RTA_GATEWAY => route.gateway = address_of(value),
@@ -296,11 +296,11 @@ impl Netlink {
 
     /// The Ethernet address of a neighbour, if the kernel knows it.
     pub fn neighbour(&self, interface: u32, address: IpAddr) -> Option<MacAddress> {
-        let question = Question::new(GET_NEIGH, 0)
+        let question = NetlinkRequest::new(GET_NEIGH, 0)
             .body(&neighbour_body(interface, address, 0, 0))
             .attribute(NDA_DST, &octets(address));
         let mut found = None;
-        let asked = self.ask(question, |kind, body| {
+        let asked = self.request(question, |kind, body| {
             let state = u16_at(body, 8).filter(|_| kind == NEW_NEIGH).unwrap_or(0);
             if state & NUD_VALID != 0 {
                 let mut values = attributes(body.get(12..).unwrap_or(&[]));
@@ -312,31 +312,31 @@ impl Netlink {
 
     /// Makes the kernel find out the address of a neighbour.
     pub fn probe(&self, interface: u32, address: IpAddr) -> io::Result<()> {
-        let question = Question::new(NEW_NEIGH, ACK | CREATE | REPLACE)
+        let question = NetlinkRequest::new(NEW_NEIGH, ACK | CREATE | REPLACE)
             .body(&neighbour_body(interface, address, 0, NTF_USE))
             .attribute(NDA_DST, &octets(address));
-        self.ask(question, |_, _| {})
+        self.request(question, |_, _| {})
     }
 
     /// Tells the kernel the address of a neighbour, which holds until it is told another.
     pub fn set_neighbour(&self, interface: u32, address: IpAddr, mac: MacAddress) -> io::Result<()> {
-        let question = Question::new(NEW_NEIGH, ACK | CREATE | REPLACE)
+        let question = NetlinkRequest::new(NEW_NEIGH, ACK | CREATE | REPLACE)
             .body(&neighbour_body(interface, address, NUD_PERMANENT, 0))
             .attribute(NDA_DST, &octets(address))
             .attribute(NDA_LLADDR, &mac.0);
-        self.ask(question, |_, _| {})
+        self.request(question, |_, _| {})
     }
 
     /// Makes a pair of virtual interfaces, the second in another namespace. Both have `queues` queues.
     pub fn make_pair(&self, [here, there]: [&str; 2], other: &File, queues: u32, mtu: u32) -> io::Result<()> {
-        let named = |question: Question, name: &str| {
+        let named = |question: NetlinkRequest, name: &str| {
             question
                 .attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat())
                 .attribute(IFLA_MTU, &mtu.to_ne_bytes())
                 .attribute(IFLA_NUM_TX_QUEUES, &queues.to_ne_bytes())
                 .attribute(IFLA_NUM_RX_QUEUES, &queues.to_ne_bytes())
         };
-        let question = Question::new(NEW_LINK, ACK | CREATE | EXCLUSIVE).body(&link_body(0, 0, 0));
+        let question = NetlinkRequest::new(NEW_LINK, ACK | CREATE | EXCLUSIVE).body(&link_body(0, 0, 0));
         let question = named(question, here).nested(IFLA_LINKINFO, |question| {
             question.attribute(IFLA_INFO_KIND, b"veth\0").nested(IFLA_INFO_DATA, |question| {
                 question.nested(VETH_INFO_PEER, |question| {
@@ -345,7 +345,7 @@ impl Netlink {
                 })
             })
         });
-        self.ask(question, |_, _| {})
+        self.request(question, |_, _| {})
     }
 
     /// Switches an interface on.
@@ -356,7 +356,7 @@ impl Netlink {
     /// Switches an interface on or off.
     pub fn switch(&self, interface: u32, on: bool) -> io::Result<()> {
         let flags = if on { IFF_UP } else { 0 };
-        self.ask(Question::new(NEW_LINK, ACK).body(&link_body(interface, flags, IFF_UP)), |_, _| {})
+        self.request(NetlinkRequest::new(NEW_LINK, ACK).body(&link_body(interface, flags, IFF_UP)), |_, _| {})
     }
 
     /// Gives an interface an address with a prefix of `prefix` bits, which can be used at once.
@@ -365,12 +365,12 @@ impl Netlink {
         (body[0], body[1]) = (family(address), prefix);
         body[4..8].copy_from_slice(&interface.to_ne_bytes());
         let bytes = octets(address);
-        let question = Question::new(NEW_ADDR, ACK | CREATE | EXCLUSIVE)
+        let question = NetlinkRequest::new(NEW_ADDR, ACK | CREATE | EXCLUSIVE)
             .body(&body)
             .attribute(IFA_LOCAL, &bytes)
             .attribute(IFA_ADDRESS, &bytes)
             .attribute(IFA_FLAGS, &IFA_F_NODAD.to_ne_bytes());
-        self.ask(question, |_, _| {})
+        self.request(question, |_, _| {})
     }
 }
 
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn attributes_are_read_as_they_were_written() {
         let question =
-            Question::new(GET_LINK, 0).nested(7, |question| question.attribute(1, b"abc").attribute(2, &[9; 4]));
+            NetlinkRequest::new(GET_LINK, 0).nested(7, |question| question.attribute(1, b"abc").attribute(2, &[9; 4]));
         let bytes = question.finish();
         let (kind, inside) = attributes(&bytes[16..]).next().unwrap();
         assert_eq!(kind, 7);
@@ -442,7 +442,7 @@ mod tests {
         assert!(link.index > 0 && link.mtu > 1000);
         assert!(netlink.link("no-such-if").is_err());
         if link.is_up {
-            let held = Held { interface: link.index, address: Ipv4Addr::LOCALHOST.into() };
+            let held = InterfaceAddress { interface: link.index, address: Ipv4Addr::LOCALHOST.into() };
             assert!(netlink.addresses().unwrap().contains(&held));
         }
     }

@@ -41,7 +41,7 @@ pub(crate) struct QueueRings {
 
 /// Interface and queue to which a socket is bound.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct BindAddress {
     pub interface: u32,
     pub queue: u32,
 }
@@ -147,7 +147,7 @@ impl Unbound {
     }
 
     /// Binds a socket that has memory and the rings of its queue.
-    pub fn bind(self, place: Place, zero_copy: bool) -> Result<Arc<OwnedFd>, Errno> {
+    pub fn bind(self, place: BindAddress, zero_copy: bool) -> Result<Arc<OwnedFd>, Errno> {
         let way = if zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
         let flags = way | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         bind(&self.fd, &SocketAddrXdp::new(flags, place.interface, place.queue))?;
@@ -156,7 +156,7 @@ impl Unbound {
 
     /// Binds a socket that has its memory from another. If it is the first at its queue it brings the queue's rings;
     /// otherwise it uses those that are there.
-    pub fn bind_sharing(self, place: Place, with: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Errno> {
+    pub fn bind_sharing(self, place: BindAddress, with: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Errno> {
         let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, place.interface, place.queue);
         bind(&self.fd, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd: with })?;
         Ok(Arc::new(self.fd))

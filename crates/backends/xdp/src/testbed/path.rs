@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use sinew_fabric::frames::MacAddress;
 
-use super::{Namespace, PairOptions, Side, quiet, set_up};
+use super::{Namespace, PairOptions, Side, set_up, silence_kernel};
 use crate::sys::netlink::Netlink;
 
 /// A place on a [`Path`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PathNode {
     /// The host at this side.
     Host(Side),
     /// The host between them.
@@ -40,11 +40,11 @@ impl Path {
     /// As [`super::Pair::new`].
     pub fn new(options: PairOptions) -> io::Result<Self> {
         let path = Self { hosts: [Namespace::new()?, Namespace::new()?], middle: Namespace::new()?, options };
-        path.middle.within(|| quiet(options.addresses))??;
+        path.middle.within(|| silence_kernel(options.addresses))??;
         for side in Side::ALL {
-            let (host, between) = (path.at(Place::Host(side)), Self::MIDDLE[side as usize]);
+            let (host, between) = (path.at(PathNode::Host(side)), Self::MIDDLE[side as usize]);
             host.within(|| {
-                quiet(false)?;
+                silence_kernel(false)?;
                 let netlink = Netlink::open()?;
                 netlink.make_pair([Self::HOST, between], &path.middle.0, options.queues, options.mtu)
             })??;
@@ -58,10 +58,10 @@ impl Path {
     }
 
     /// The namespace of a place.
-    pub fn at(&self, place: Place) -> &Namespace {
+    pub fn at(&self, place: PathNode) -> &Namespace {
         match place {
-            Place::Host(side) => &self.hosts[side as usize],
-            Place::Middle => &self.middle,
+            PathNode::Host(side) => &self.hosts[side as usize],
+            PathNode::Middle => &self.middle,
         }
     }
 
@@ -78,7 +78,7 @@ impl Path {
     /// The system's error.
     pub fn host_macs(&self) -> io::Result<[MacAddress; 2]> {
         let mac = || Netlink::open()?.link(Self::HOST).map(|link| link.mac);
-        let of = |side| self.at(Place::Host(side)).within(mac)?;
+        let of = |side| self.at(PathNode::Host(side)).within(mac)?;
         Ok([of(Side::A)?, of(Side::B)?])
     }
 

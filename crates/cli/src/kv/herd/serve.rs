@@ -13,9 +13,9 @@ use sinew_harness::machine;
 use sinew_harness::units::{parse_count, parse_size};
 use sinew_harness::workload::{KEY_LEN, fill_value, key_bytes};
 
-use crate::herd::{Hosting, host};
-use crate::serve::{READY, begin, tell_addresses};
-use crate::verbs::{Carried, DeviceArgs, Job, parse_address};
+use crate::herd::{HostConfig, host};
+use crate::serve::{READY, begin, print_addresses};
+use crate::verbs::{DeviceArgs, Job, VerbsFabric, parse_address};
 use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
@@ -61,7 +61,7 @@ pub fn parse_window(text: &str) -> Result<usize, String> {
 
 const WINDOW_MAX: usize = 1024;
 /// Keys stored between checks for an interrupt.
-const KEYS_PER_LOOK: u64 = 1 << 16;
+const KEYS_PER_CHECK: u64 = 1 << 16;
 /// Default window.
 pub const WINDOW: usize = 16;
 
@@ -153,12 +153,12 @@ struct Serve<'a> {
 impl Job for Serve<'_> {
     type Result = Outcome;
 
-    fn run<D: Device + 'static>(self, device: D, carried: Carried) -> anyhow::Result<Outcome> {
+    fn run<D: Device + 'static>(self, device: D, carried: VerbsFabric) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
         let workers = usize::from(args.workers.workers);
         let cpus: Vec<_> = (0..workers).map(|index| args.pin.get(index % args.pin.len().max(1)).copied()).collect();
-        let hosting = Hosting {
-            at: &args.at,
+        let hosting = HostConfig {
+            address: &args.at,
             layout: layout(workers, args.clients as usize, args.window),
             worker: args.workers.config(args.design, usize::from(args.batch)),
             cpus: &cpus,
@@ -169,7 +169,7 @@ impl Job for Serve<'_> {
             &hosting,
             |index| make(args, index, interrupt),
             |address| {
-                tell_addresses(&[address.to_string()])?;
+                print_addresses(&[address.to_string()])?;
                 if args.child {
                     output::print(READY)?;
                 } else {
@@ -203,7 +203,7 @@ fn make(args: &Args, index: usize, interrupt: Interrupt) -> anyhow::Result<Cache
     let hasher = cache.hasher().clone();
     let mut value = vec![0; args.value_size];
     for key in 0..args.keys as u64 {
-        ensure!(!key.is_multiple_of(KEYS_PER_LOOK) || !interrupt.is_set(), "interrupted");
+        ensure!(!key.is_multiple_of(KEYS_PER_CHECK) || !interrupt.is_set(), "interrupted");
         let bytes = key_bytes(key);
         if partitions.of(&bytes) == index {
             fill_value(&mut value, key, 0);

@@ -43,7 +43,7 @@ pub fn start(
 /// ratios slice by slice.
 pub fn results(peers: Vec<Peer>, measured: &Measured, first: usize) -> Vec<PeerResult> {
     let result = |(index, (shape, side)): (usize, Peer)| {
-        let (rates, times) = (measured.slices(first + index), measured.times(0, first + index));
+        let (rates, times) = (measured.slices(first + index), measured.median_ratio(0, first + index));
         let Started { name, command, .. } = &side.started;
         let Shape { connections, depth, .. } = shape;
         let (rate, hits) = (units::median(&rates), side.sum.hit_percent());

@@ -99,13 +99,13 @@ pub struct Options {
     pub is_lossy: bool,
     pub notices_death: bool,
     /// Whether a UC or UD message that does not fit is reported to its receiver, and breaks a UC queue pair.
-    pub tells_misfits: bool,
+    pub reports_misfits: bool,
     pub has_atomics: bool,
 }
 
 impl Options {
     pub const PLAIN: Self =
-        Self { flaw: None, is_lossy: false, notices_death: true, tells_misfits: true, has_atomics: true };
+        Self { flaw: None, is_lossy: false, notices_death: true, reports_misfits: true, has_atomics: true };
 }
 
 /// A device of the model, and its world.

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::places::Places;
+use super::window::Window;
 use super::{BURST, Cq, Domain, JoinError, Qp, RECEIVE_ID, Reader, ReaderStats, Sleeps, Thread};
 use crate::reader::hello::{Hello, WINDOW_MAX, Welcome};
 use crate::reader::load::Meter;
 use crate::reader::message::{ANSWER_LEN, REQUEST_LEN};
-use crate::reader::object::{Chase, Limits};
+use crate::reader::object::{ObjectLimits, PointerChase};
 use crate::reader::policy::{Policy, PolicyConfig};
 use crate::time::Generator;
 use crate::verbs::{Device, ProtectionDomain, QpConfig, QueuePair, ThreadDomain, Transport, VerbsError};
@@ -21,7 +21,7 @@ pub struct ReaderConfig {
     /// The most gets in flight, up to [`WINDOW_MAX`]; the server may allow fewer.
     pub window: usize,
     /// The largest gets; the server may allow less.
-    pub limits: Limits,
+    pub limits: ObjectLimits,
     /// Time after which a get ends with an error, in nanoseconds.
     pub timeout_ns: u64,
     /// Configuration of the policy that makes the choices.
@@ -35,7 +35,7 @@ impl ReaderConfig {
         Self {
             peer: peer.into(),
             window: 16,
-            limits: Limits { accesses_max: 8, len_max: 4096 },
+            limits: ObjectLimits { accesses_max: 8, len_max: 4096 },
             timeout_ns: 1_000_000_000,
             policy: PolicyConfig::default(),
         }
@@ -89,7 +89,7 @@ impl<D: Device> Joining<D> {
     /// # Errors
     ///
     /// [`JoinError`].
-    pub fn join<C: Chase, G: Generator>(
+    pub fn join<C: PointerChase, G: Generator>(
         mut self,
         welcome: &Welcome,
         chase: C,
@@ -99,7 +99,7 @@ impl<D: Device> Joining<D> {
         if !(1..=asked).contains(&window) {
             return Err(VerbsError::Limit { what: "gets under way", asked: window, limit: asked }.into());
         }
-        let limits = Limits {
+        let limits = ObjectLimits {
             accesses_max: self.config.limits.accesses_max.min(welcome.limits.accesses_max),
             len_max: self.config.limits.len_max.min(welcome.limits.len_max),
         };
@@ -110,9 +110,9 @@ impl<D: Device> Joining<D> {
             self.qp.post_buffer(RECEIVE_ID, buffer).map_err(|refused| refused.error)?;
         }
         let buffer = |_| -> Result<MessageBuffer, _> { self.arena.alloc(len.max(1), len.max(1)) };
-        let places = Places::new((0..window).map(buffer).collect::<Result<_, _>>()?);
+        let places = Window::new((0..window).map(buffer).collect::<Result<_, _>>()?);
         Ok(Reader {
-            places,
+            window: places,
             chase,
             generator,
             policy: Policy::new(self.config.policy),
@@ -127,9 +127,9 @@ impl<D: Device> Joining<D> {
             spent: VecDeque::with_capacity(window),
             pushed: false,
             sends: (0, (window / 2).max(1)),
-            spun: false,
+            was_spinning: false,
             asleep_until_ns: None,
-            lost: None,
+            server_lost: None,
             stats: ReaderStats::default(),
             qp: self.qp,
             cq: self.cq,

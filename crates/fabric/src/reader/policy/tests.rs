@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::choice::Way;
+use super::super::choice::AccessMethod;
 use super::*;
 use crate::time::SeededGenerator;
 
@@ -46,7 +46,7 @@ struct World {
     noise: SeededGenerator,
     /// The most that a latency is off, up or down, in thousandths.
     noise_permille: u64,
-    class: Class,
+    class: GetClass,
 }
 
 impl World {
@@ -59,7 +59,7 @@ impl World {
             chance: SeededGenerator::new(seed),
             noise: SeededGenerator::new(!seed),
             noise_permille: 200,
-            class: Class::of(32, 1),
+            class: GetClass::of(32, 1),
         }
     }
 
@@ -72,7 +72,7 @@ impl World {
             let latency_ns =
                 latency * (1000 - self.noise_permille + self.noise.below(2 * self.noise_permille + 1)) / 1000;
             self.now_ns += latency_ns;
-            self.policy.measured(self.class, picked.choice, Some(sample(latency_ns, spun_ns)), self.now_ns);
+            self.policy.record(self.class, picked.choice, Some(sample(latency_ns, spun_ns)), self.now_ns);
             total += cost(&self.config, (latency, spun_ns));
             gets += 1;
             tries += u64::from(picked.is_try);
@@ -137,7 +137,7 @@ fn a_choice_that_becomes_better_unseen_is_found_within_ten_milliseconds() {
         world.run(&[(20 * US, 0), (160 * US, 0), (100 * US, 0), (80 * US, 0)], 30 * MS);
         let table = [(20 * US, 0), (10 * US, 0), (100 * US, 0), (80 * US, 0)];
         world.run(&table, 10 * MS);
-        assert_eq!(world.policy.in_use(world.class).way, Way::TwoSided, "seed {seed}");
+        assert_eq!(world.policy.in_use(world.class).method, AccessMethod::TwoSided, "seed {seed}");
     }
 }
 
@@ -156,7 +156,10 @@ fn a_change_of_the_choice_in_use_has_the_others_tried_at_once() {
 fn with_equal_latencies_the_one_that_burns_less_wins() {
     let mut world = World::new(3);
     world.run(&[(20 * US, 20 * US), (25 * US, 20 * US), (20 * US, 0), (25 * US, 0)], 20 * MS);
-    assert_eq!(world.policy.in_use(world.class), Choice { way: Way::OneSided, notice: Notice::Events });
+    assert_eq!(
+        world.policy.in_use(world.class),
+        Choice { method: AccessMethod::OneSided, mode: CompletionMode::Events }
+    );
 }
 
 #[test]
@@ -168,7 +171,7 @@ fn equal_inputs_have_equal_decisions_and_classes_are_apart() {
     assert_eq!(picks(7), picks(7));
     let mut world = World::new(1);
     world.run(&table(true, 32, 4), 20 * MS);
-    let other = Class::of(4096, 4);
+    let other = GetClass::of(4096, 4);
     assert_eq!(world.policy.in_use(other), Choice::ALL[0]);
     assert_eq!(world.policy.measurement(other, Choice::ALL[0]).samples, 0);
     assert!(world.policy.measurement(world.class, Choice::ALL[0]).samples > 2);
@@ -179,9 +182,9 @@ fn equal_inputs_have_equal_decisions_and_classes_are_apart() {
 fn what_failed_or_was_not_pure_is_no_measurement() {
     let mut world = World::new(1);
     let picked = world.policy.choose(world.class, 0, 0, &mut world.chance);
-    world.policy.measured(world.class, picked.choice, None, 5);
+    world.policy.record(world.class, picked.choice, None, 5);
     let sample = Sample { is_pure: false, ..sample(5, 0) };
-    world.policy.measured(world.class, picked.choice, Some(sample), 5);
+    world.policy.record(world.class, picked.choice, Some(sample), 5);
     assert_eq!(world.policy.measurement(world.class, picked.choice).samples, 0);
 }
 
@@ -209,7 +212,7 @@ impl Sliced {
             let began_ns = world.now_ns;
             let choice = world.policy.choose(world.class, 0, began_ns, &mut world.chance).choice;
             let (base_ns, spun_ns) = table[choice.index()];
-            let sleeps = choice.notice == Notice::Events;
+            let sleeps = choice.mode == CompletionMode::Events;
             if self.slice_ns == u64::MAX {
                 // There is no program to pay back.
                 self.lead_ns = 0;
@@ -219,18 +222,18 @@ impl Sliced {
             world.now_ns += stall_ns + base_ns;
             let lost_ns = if sleeps { 0 } else { stall_ns };
             if !sleeps {
-                world.policy.polled(began_ns, began_ns + lost_ns, true);
-                world.policy.polled(began_ns + lost_ns, world.now_ns, false);
+                world.policy.record_poll(began_ns, began_ns + lost_ns, true);
+                world.policy.record_poll(began_ns + lost_ns, world.now_ns, false);
                 self.lead_ns += base_ns;
             }
             if sleeps && self.is_told {
                 // No competitor's slices have this length: it stands for no program.
-                world.policy.ours_is_shared(self.slice_ns != u64::MAX, world.now_ns);
+                world.policy.set_ours_shared(self.slice_ns != u64::MAX, world.now_ns);
             }
             let is_first_sleep = sleeps && !std::mem::replace(&mut was_sleeping, sleeps);
             was_sleeping = sleeps;
             let taken = Sample { lost_ns, is_first_sleep, ..sample(stall_ns + base_ns, spun_ns) };
-            world.policy.measured(world.class, choice, Some(taken), world.now_ns);
+            world.policy.record(world.class, choice, Some(taken), world.now_ns);
             gets[usize::from(sleeps)] += 1;
         }
         gets
@@ -285,10 +288,10 @@ fn a_program_of_a_lower_class_that_takes_no_slices_is_slept_for_no_longer_than_a
     let mut world = World::new(3);
     world.run(&table, 10 * MS);
     // As for a thread that sleeps now and then.
-    world.policy.ours_is_shared(true, world.now_ns);
+    world.policy.set_ours_shared(true, world.now_ns);
     assert_eq!(world.policy.shared(world.now_ns), [true, true], "the server's is taken to be as ours");
     for _ in 0..200 {
-        world.policy.ours_is_shared(true, world.now_ns);
+        world.policy.set_ours_shared(true, world.now_ns);
         world.run(&table, MS);
     }
     assert_eq!(world.policy.shared(world.now_ns), [false, false]);
@@ -299,13 +302,13 @@ fn a_program_of_a_lower_class_that_takes_no_slices_is_slept_for_no_longer_than_a
 fn what_a_server_says_of_its_processor_is_believed_of_it_alone() {
     let mut policy = Policy::new(PolicyConfig::default());
     assert_eq!(policy.shared(MS), [false, false]);
-    policy.servers_is_shared(true, MS);
+    policy.set_servers_shared(true, MS);
     assert_eq!(policy.shared(MS), [false, true]);
-    policy.servers_is_shared(false, 2 * MS);
+    policy.set_servers_shared(false, 2 * MS);
     assert_eq!(policy.shared(2 * MS), [false, false]);
-    policy.ours_is_shared(true, 3 * MS);
+    policy.set_ours_shared(true, 3 * MS);
     assert_eq!(policy.shared(3 * MS), [true, true], "until the server says more");
-    policy.servers_is_shared(false, 4 * MS);
+    policy.set_servers_shared(false, 4 * MS);
     assert_eq!(policy.shared(4 * MS), [true, false]);
 }
 
@@ -318,12 +321,12 @@ fn a_lone_long_get_is_a_stall_and_the_second_in_a_row_is_what_gets_take() {
     let before = cost(&world);
     let long = |world: &mut World| {
         world.now_ns += 2 * MS;
-        world.policy.measured(world.class, choice, Some(sample(2 * MS, 0)), world.now_ns);
+        world.policy.record(world.class, choice, Some(sample(2 * MS, 0)), world.now_ns);
     };
     long(&mut world);
     assert_eq!(cost(&world), before);
     // A get of the same window met the same stall.
-    world.policy.measured(world.class, choice, Some(sample(2 * MS + 5, 0)), world.now_ns);
+    world.policy.record(world.class, choice, Some(sample(2 * MS + 5, 0)), world.now_ns);
     assert_eq!(cost(&world), before);
     long(&mut world);
     assert!(cost(&world) > 10 * before, "{}", cost(&world));
@@ -335,17 +338,17 @@ fn a_full_window_measures_events_too() {
     const WINDOW: usize = 16;
     let mut world = World::new(9);
     // By notice: what a get takes. Events are better, as on a processor that others use.
-    let latency = |choice: Choice| if choice.notice == Notice::Polling { 60 * US } else { 40 * US };
+    let latency = |choice: Choice| if choice.mode == CompletionMode::Polling { 60 * US } else { 40 * US };
     let mut flights: Vec<(u64, u64, Choice, bool)> = Vec::new();
     while world.now_ns < 15 * MS {
         while flights.len() < WINDOW {
             let now_ns = world.now_ns;
             let picked = world.policy.choose(world.class, flights.len(), now_ns, &mut world.chance);
-            let polls = picked.choice.notice == Notice::Polling;
+            let polls = picked.choice.mode == CompletionMode::Polling;
             if polls {
-                flights.iter_mut().for_each(|flight| flight.3 &= flight.2.notice == Notice::Polling);
+                flights.iter_mut().for_each(|flight| flight.3 &= flight.2.mode == CompletionMode::Polling);
             }
-            let is_pure = polls || flights.iter().all(|flight| flight.2.notice == Notice::Events);
+            let is_pure = polls || flights.iter().all(|flight| flight.2.mode == CompletionMode::Events);
             let jitter = world.noise.below(2 * US);
             flights.push((now_ns + latency(picked.choice) + jitter, now_ns, picked.choice, is_pure));
         }
@@ -353,9 +356,9 @@ fn a_full_window_measures_events_too() {
         let (end_ns, start_ns, choice, is_pure) = flights.swap_remove(first);
         world.now_ns = end_ns;
         let sample = Sample { is_pure, ..sample(end_ns - start_ns, 0) };
-        world.policy.measured(world.class, choice, Some(sample), end_ns);
+        world.policy.record(world.class, choice, Some(sample), end_ns);
     }
-    assert_eq!(world.policy.in_use(world.class).notice, Notice::Events);
+    assert_eq!(world.policy.in_use(world.class).mode, CompletionMode::Events);
 }
 
 proptest! {

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::time::{Generator, SeededGenerator};
 
-const LIMITS: Limits = Limits { chunk_len: 1000, overhead_len: 24, quantum_len: 2048, outstanding_max_len: 10_240 };
+const LIMITS: ShareLimits =
+    ShareLimits { chunk_len: 1000, overhead_len: 24, quantum_len: 2048, outstanding_max_len: 10_240 };
 
 fn class(weight: u32) -> ClassConfig {
     ClassConfig { weight, outstanding_max_len: 10_240, reserve_len: 0 }
@@ -20,12 +21,12 @@ struct World {
     chance: SeededGenerator,
     /// For each class, the bytes posted.
     sent: Vec<u64>,
-    limits: Limits,
+    limits: ShareLimits,
     classes: Vec<ClassConfig>,
 }
 
 impl World {
-    fn new(limits: Limits, classes: &[ClassConfig], seed: u64) -> Self {
+    fn new(limits: ShareLimits, classes: &[ClassConfig], seed: u64) -> Self {
         Self {
             scheduler: Scheduler::new(limits, classes).unwrap(),
             outstanding: Vec::new(),
@@ -154,13 +155,13 @@ fn both_sides_of_every_limit() {
     for weight in [0, WEIGHT_MAX + 1] {
         assert_eq!(new(LIMITS, &[class(weight)]), Err(ConfigError::Weight(weight)));
     }
-    assert_eq!(new(Limits { chunk_len: 0, ..LIMITS }, &[class(1)]), Err(ConfigError::Chunk));
-    let just = Limits { quantum_len: 1024, outstanding_max_len: 1024, ..LIMITS };
+    assert_eq!(new(ShareLimits { chunk_len: 0, ..LIMITS }, &[class(1)]), Err(ConfigError::Chunk));
+    let just = ShareLimits { quantum_len: 1024, outstanding_max_len: 1024, ..LIMITS };
     let bounded = |outstanding_max_len| ClassConfig { outstanding_max_len, ..class(1) };
     assert_eq!(new(just, &[bounded(1024)]), Ok(()));
     let is_bound = |result: Result<(), ConfigError>| matches!(result, Err(ConfigError::Bound { len: 1023, .. }));
-    assert!(is_bound(new(Limits { quantum_len: 1023, ..just }, &[bounded(1024)])));
-    assert!(is_bound(new(Limits { outstanding_max_len: 1023, ..just }, &[bounded(1024)])));
+    assert!(is_bound(new(ShareLimits { quantum_len: 1023, ..just }, &[bounded(1024)])));
+    assert!(is_bound(new(ShareLimits { outstanding_max_len: 1023, ..just }, &[bounded(1024)])));
     assert!(is_bound(new(just, &[bounded(1023)])));
 }
 

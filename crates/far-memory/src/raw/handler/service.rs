@@ -7,19 +7,19 @@ use rustix::io::Errno;
 use sinew_fabric::Armed;
 use sinew_remote_memory::Store;
 
-use super::{Handler, REQUESTS, RETRY_NS};
+use super::{Handler, REQUESTS_MAX, RETRY_NS};
 use crate::error::FarError;
 
 /// Time without work after which the thread sleeps, in ns. It is longer than a thread whose fault was answered takes to
 /// wake up and fault again, so that one that faults repeatedly meets a handler that is awake.
-const AWAKE_NS: u64 = 50_000;
+const SPIN_NS: u64 = 50_000;
 /// Free frames: when fewer than the first are free, frames are freed together up to the second, ahead of the next
 /// faults. Dropping pages interrupts the processors that run the program's threads.
-const SPARE: [usize; 2] = [4, 32];
+const FREE_FRAMES_LOW_HIGH: [usize; 2] = [4, 32];
 
 impl<S: Store> Handler<S> {
     /// Serves faults until [`Control::stop`](super::super::Control::stop). Failures that no caller receives are passed
-    /// to `tell`: lost pages, pages that cannot be fetched now, and failed writes, whose pages stay local. It may be
+    /// to `report`: lost pages, pages that cannot be fetched now, and failed writes, whose pages stay local. It may be
     /// called again.
     ///
     /// The thread must not touch the mapping: nothing would fetch the page for it.
@@ -28,43 +28,43 @@ impl<S: Store> Handler<S> {
     ///
     /// [`FarError::System`] and [`FarError::Sleep`]: errors of the system; [`FarError::Lost`] and [`FarError::Fetch`]
     /// when the store can never take a request. Then threads that fault keep waiting.
-    pub fn run(&mut self, mut tell: impl FnMut(FarError)) -> Result<(), FarError> {
-        self.area.asked().has_stopped = false;
-        let result = self.serve(&mut tell);
-        self.give_up_flush();
+    pub fn run(&mut self, mut report: impl FnMut(FarError)) -> Result<(), FarError> {
+        self.area.lock_requests().has_stopped = false;
+        let result = self.serve(&mut report);
+        self.fail_flush();
         {
             // Threads that wait for a flush stop waiting.
-            let mut asked = self.area.asked();
-            (asked.stop, asked.has_stopped) = (false, true);
+            let mut requests = self.area.lock_requests();
+            (requests.stop, requests.has_stopped) = (false, true);
         }
-        self.area.tell_answered();
+        self.area.notify_done();
         result
     }
 
-    fn serve(&mut self, tell: &mut impl FnMut(FarError)) -> Result<(), FarError> {
-        let mut news_ns = self.clock.now_ns();
+    fn serve(&mut self, report: &mut impl FnMut(FarError)) -> Result<(), FarError> {
+        let mut last_work_ns = self.clock.now_ns();
         loop {
             let (stop, forgive, flushes) = {
-                let mut asked = self.area.asked();
-                (asked.stop, std::mem::take(&mut asked.forgive), asked.flushes)
+                let mut requests = self.area.lock_requests();
+                (requests.stop, std::mem::take(&mut requests.retry_lost), requests.flushes)
             };
             if stop {
                 return Ok(());
             }
             if forgive {
-                self.forgive()?;
+                self.retry_lost()?;
             }
             self.begin_flush(flushes.0, flushes.1);
             let now_ns = self.clock.now_ns();
-            let some = self.turn(now_ns)?;
+            let has_worked = self.turn(now_ns)?;
             if let Some(failure) = self.failure.take() {
-                tell(failure);
+                report(failure);
             }
-            if some {
-                news_ns = now_ns;
-            } else if now_ns.saturating_sub(news_ns) > AWAKE_NS {
+            if has_worked {
+                last_work_ns = now_ns;
+            } else if now_ns.saturating_sub(last_work_ns) > SPIN_NS {
                 self.sleep()?;
-                news_ns = self.clock.now_ns();
+                last_work_ns = self.clock.now_ns();
             }
         }
     }
@@ -73,7 +73,7 @@ impl<S: Store> Handler<S> {
     fn turn(&mut self, now_ns: u64) -> Result<bool, FarError> {
         let area = std::sync::Arc::clone(&self.area);
         let mut result = Ok(());
-        let mut some = area
+        let mut has_worked = area
             .uffd()
             .faults(|fault| {
                 if result.is_ok() {
@@ -82,37 +82,37 @@ impl<S: Store> Handler<S> {
             })
             .map_err(FarError::System)?;
         result?;
-        some |= self.try_again(now_ns)?;
-        some |= self.store.turn();
+        has_worked |= self.retry_waiting(now_ns)?;
+        has_worked |= self.store.turn();
         let mut finished = std::mem::take(&mut self.finished);
-        some |= self.store.poll(&mut finished, REQUESTS) > 0;
+        has_worked |= self.store.poll(&mut finished, REQUESTS_MAX) > 0;
         for finished in finished.drain(..) {
-            self.settle(finished, now_ns)?;
+            self.handle_finished(finished, now_ns)?;
         }
         self.finished = finished;
         if self.is_flushing() {
-            some |= self.go_on_flushing()?;
+            has_worked |= self.continue_flush()?;
         } else {
-            some |= self.clean(false)?;
+            has_worked |= self.clean(false)?;
         }
-        if !some {
+        if !has_worked {
             // Idle time is used to free frames for the next faults.
-            let [few, many] = SPARE.map(|spare| spare.min(self.frames.len() / 8));
-            if self.free.len() < few {
+            let [low, high] = FREE_FRAMES_LOW_HIGH.map(|spare| spare.min(self.frames.len() / 8));
+            if self.free.len() < low {
                 let before = self.free.len();
-                self.make_room(many)?;
-                some = self.free.len() > before;
+                self.make_room(high)?;
+                has_worked = self.free.len() > before;
             }
         }
-        Ok(some)
+        Ok(has_worked)
     }
 
     /// Retries faults that waited for room, or for their next attempt.
-    fn try_again(&mut self, now_ns: u64) -> Result<bool, FarError> {
-        let mut some = false;
+    fn retry_waiting(&mut self, now_ns: u64) -> Result<bool, FarError> {
+        let mut has_retried = false;
         for _ in 0..self.waiting.len() {
             let Some(waiting) = self.waiting.pop_front() else { break };
-            if waiting.from_ns > now_ns {
+            if waiting.retry_at_ns > now_ns {
                 self.waiting.push_back(waiting);
                 continue;
             }
@@ -126,24 +126,24 @@ impl<S: Store> Handler<S> {
                     let at = self.area.address(waiting.page);
                     self.area.uffd().wake(at, crate::options::PAGE).map_err(super::system)?;
                 }
-                some = true;
+                has_retried = true;
                 continue;
             }
             let before = self.waiting.len();
-            self.begin(waiting, None)?;
+            self.begin_fault(waiting, None)?;
             if self.waiting.len() > before {
                 // No room: changed pages must be written first. If writes are failing, the retry can wait.
                 if self.failed > 0
                     && let Some(waiting) = self.waiting.back_mut()
                 {
-                    waiting.from_ns = now_ns + RETRY_NS;
+                    waiting.retry_at_ns = now_ns + RETRY_NS;
                 }
-                some |= self.writing == 0 && self.clean(true)?;
+                has_retried |= self.writing == 0 && self.clean(true)?;
                 break;
             }
-            some = true;
+            has_retried = true;
         }
-        Ok(some)
+        Ok(has_retried)
     }
 
     /// Sleeps until a fault, progress of the store, or a request of another thread.
@@ -159,8 +159,8 @@ impl<S: Store> Handler<S> {
 
     fn sleep_armed(&mut self, now_ns: u64) -> Result<(), FarError> {
         {
-            let asked = self.area.asked();
-            if asked.stop || asked.forgive || asked.flushes.0 > asked.flushes.1 && !self.is_flushing() {
+            let requests = self.area.lock_requests();
+            if requests.stop || requests.retry_lost || requests.flushes.0 > requests.flushes.1 && !self.is_flushing() {
                 return Ok(());
             }
         }
@@ -175,9 +175,9 @@ impl<S: Store> Handler<S> {
         if armed == Armed::Ready {
             return Ok(());
         }
-        let retry_ns = self.waiting.iter().map(|waiting| waiting.from_ns.max(now_ns + 1_000_000)).min();
+        let retry_ns = self.waiting.iter().map(|waiting| waiting.retry_at_ns.max(now_ns + 1_000_000)).min();
         let timeout = armed
-            .by(retry_ns)
+            .min_deadline(retry_ns)
             .timeout_ns(now_ns)
             .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000).min(3600) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
         let (alarm, store) = (self.alarm.descriptor(), self.store.descriptor());

@@ -3,7 +3,7 @@
 use sinew_fabric::verbs::Slice;
 use sinew_remote_memory::{Job, Refused, Request, Store, StoreError};
 
-use super::{FLUSH, Handler, Sent, TOGETHER, system};
+use super::{FLUSH_TAG, Handler, InFlight, RUN_MAX, system};
 use crate::error::FarError;
 use crate::options::PAGE;
 
@@ -11,7 +11,7 @@ use crate::options::PAGE;
 #[derive(Debug, Default)]
 pub struct Flush {
     /// Number of the last flush request that it answers; 0: no flush is in progress.
-    upto: u64,
+    covers_up_to: u64,
     /// The next frame to look at.
     at: usize,
     /// `Stats::writes_failed` when the flush began.
@@ -25,7 +25,7 @@ pub struct Flush {
 }
 
 impl<S: Store> Handler<S> {
-    pub(super) fn changed(&mut self, at: u32) {
+    pub(super) fn mark_changed(&mut self, at: u32) {
         let frame = &mut self.frames[at as usize];
         frame.is_hot = true;
         self.stats.dirty += usize::from(!std::mem::replace(&mut frame.is_dirty, true));
@@ -46,11 +46,11 @@ impl<S: Store> Handler<S> {
         }
         let (mut begun, wanted) = (0, untried - low.min(untried));
         for _ in 0..2 * self.frames.len() {
-            if begun >= wanted || self.writing >= self.options.writes {
+            if begun >= wanted || self.writing >= self.options.writes_max {
                 break;
             }
-            let at = self.hand;
-            self.hand = if at + 1 == self.frames.len() { 0 } else { at + 1 };
+            let at = self.clean_cursor;
+            self.clean_cursor = if at + 1 == self.frames.len() { 0 } else { at + 1 };
             let is_hot = std::mem::take(&mut self.frames[at].is_hot);
             let page = self.frames[at].page;
             if is_hot && !is_urgent || !self.can_be_written(page, is_urgent) {
@@ -66,11 +66,11 @@ impl<S: Store> Handler<S> {
 
     /// Writes a changed page with its changed neighbours by one request. Returns the number of pages, or 0 if there is
     /// no room for the request.
-    fn write_around(&mut self, page: u64, is_again: bool) -> Result<usize, FarError> {
+    fn write_around(&mut self, page: u64, retries: bool) -> Result<usize, FarError> {
         let Some(tag) = self.unsent.last().copied() else { return Ok(0) };
-        let most = TOGETHER.min(self.options.writes.saturating_sub(self.writing).max(1)) as u64;
-        let below = (1..most).take_while(|by| page >= *by && self.can_be_written(page - by, is_again)).count() as u64;
-        let above = (1..most - below).take_while(|by| self.can_be_written(page + by, is_again)).count() as u64;
+        let run_max = RUN_MAX.min(self.options.writes_max.saturating_sub(self.writing).max(1)) as u64;
+        let below = (1..run_max).take_while(|by| page >= *by && self.can_be_written(page - by, retries)).count() as u64;
+        let above = (1..run_max - below).take_while(|by| self.can_be_written(page + by, retries)).count() as u64;
         let (first, count) = (page - below, (below + above + 1) as usize);
         let Ok(mut bytes) = self.store.arena().alloc(count * PAGE, count * PAGE) else { return Ok(0) };
         self.area.uffd().protect(self.area.address(first), count * PAGE).map_err(system)?;
@@ -84,7 +84,7 @@ impl<S: Store> Handler<S> {
             // The pages stay changed and protected. A thread that stores to one faults first, which is harmless.
             return Ok(0);
         }
-        let sent = Sent { page: first, count, bytes: Some(bytes) };
+        let sent = InFlight { page: first, count, bytes: Some(bytes) };
         for page in first..first + count as u64 {
             let Some(frame) = self.table.frame(page) else { continue };
             let frame = &mut self.frames[frame as usize];
@@ -94,7 +94,7 @@ impl<S: Store> Handler<S> {
         self.stats.dirty -= count;
         self.writing += count;
         if let Err(Refused::Never { error, .. }) = result {
-            self.was_written(&sent, Err(error));
+            self.on_written(&sent, Err(error));
             return Ok(count);
         }
         self.unsent.pop();
@@ -102,7 +102,7 @@ impl<S: Store> Handler<S> {
         Ok(count)
     }
 
-    pub(super) fn was_written(&mut self, sent: &Sent, result: Result<(), StoreError>) {
+    pub(super) fn on_written(&mut self, sent: &InFlight, result: Result<(), StoreError>) {
         self.writing -= sent.count;
         for page in sent.page..sent.page + sent.count as u64 {
             let Some(at) = self.table.frame(page) else { continue };
@@ -124,18 +124,18 @@ impl<S: Store> Handler<S> {
     }
 
     /// Begins a flush if one was requested and none is in progress.
-    pub(super) fn begin_flush(&mut self, asked: u64, over: u64) {
-        if self.flush.upto == 0 && asked > over {
-            self.flush = Flush { upto: asked, ..Flush::default() };
+    pub(super) fn begin_flush(&mut self, requested: u64, finished: u64) {
+        if self.flush.covers_up_to == 0 && requested > finished {
+            self.flush = Flush { covers_up_to: requested, ..Flush::default() };
         }
     }
 
     pub(super) fn is_flushing(&self) -> bool {
-        self.flush.upto != 0
+        self.flush.covers_up_to != 0
     }
 
     /// Continues a flush. Returns whether it made progress.
-    pub(super) fn go_on_flushing(&mut self) -> Result<bool, FarError> {
+    pub(super) fn continue_flush(&mut self) -> Result<bool, FarError> {
         if !self.is_flushing() || self.flush.is_confirming {
             return Ok(false);
         }
@@ -145,7 +145,7 @@ impl<S: Store> Handler<S> {
                 return Ok(false);
             }
             self.flush = Flush {
-                upto: self.flush.upto,
+                covers_up_to: self.flush.covers_up_to,
                 failures: self.stats.writes_failed,
                 has_begun: true,
                 ..Flush::default()
@@ -160,7 +160,7 @@ impl<S: Store> Handler<S> {
             let is_again = self.stats.writes_failed == self.flush.failures;
             if self.can_be_written(frame.page, is_again) {
                 let page = frame.page;
-                if self.writing >= self.options.writes || self.write_around(page, is_again)? == 0 {
+                if self.writing >= self.options.writes_max || self.write_around(page, is_again)? == 0 {
                     return Ok(moved);
                 }
             }
@@ -175,7 +175,7 @@ impl<S: Store> Handler<S> {
             self.end_flush(error);
             return Ok(true);
         }
-        match self.store.submit(Request { tag: FLUSH, job: Job::Flush }) {
+        match self.store.submit(Request { tag: FLUSH_TAG, job: Job::Flush }) {
             Ok(()) => self.flush.is_confirming = true,
             Err(Refused::Never { error, .. }) => self.end_flush(Some(FarError::Unconfirmed(error))),
             Err(_) => return Ok(moved),
@@ -183,12 +183,12 @@ impl<S: Store> Handler<S> {
         Ok(true)
     }
 
-    pub(super) fn confirmed(&mut self, result: Result<(), StoreError>) {
+    pub(super) fn on_flush_confirmed(&mut self, result: Result<(), StoreError>) {
         self.end_flush(result.err().map(FarError::Unconfirmed));
     }
 
     /// Abandons a flush in progress. Threads that wait for it are told that the handler has stopped.
-    pub(super) fn give_up_flush(&mut self) {
+    pub(super) fn fail_flush(&mut self) {
         self.flush = Flush::default();
     }
 
@@ -196,11 +196,11 @@ impl<S: Store> Handler<S> {
         if !self.is_flushing() {
             return;
         }
-        let mut asked = self.area.asked();
-        asked.flushes.1 = asked.flushes.1.max(self.flush.upto);
-        asked.result = error;
-        drop(asked);
-        self.flush.upto = 0;
-        self.area.tell_answered();
+        let mut requests = self.area.lock_requests();
+        requests.flushes.1 = requests.flushes.1.max(self.flush.covers_up_to);
+        requests.result = error;
+        drop(requests);
+        self.flush.covers_up_to = 0;
+        self.area.notify_done();
     }
 }

@@ -13,11 +13,11 @@ use sinew::forward::interface::{Interface, Network};
 use sinew::forward::router::{Router, RouterConfig};
 use sinew::forward::{Fib, Forwarder, Outbox};
 use sinew::host::HostClock;
-use sinew::xdp::raw::{Bare, BareForwarder};
-use sinew::xdp::testbed::{PairOptions, Path, Place, Side};
+use sinew::xdp::raw::{BareForwarder, BareSocket};
+use sinew::xdp::testbed::{PairOptions, Path, PathNode, Side};
 use sinew::xdp::{FrameOptions, InterfaceOptions, Mode, XdpFrames};
 
-use super::told_of;
+use super::report_open;
 use crate::machine;
 
 /// Frames that are sent, and then forwarded, together.
@@ -46,7 +46,7 @@ enum Forwards {
 
 /// Frames that passed, in millions a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Passed {
+pub struct ForwardRates {
     /// Over the whole time, that of sender and receiver included.
     pub end_to_end: f64,
     /// Over the time spent between the hosts alone; 0 for the kernel, whose work is part of the sender's call.
@@ -55,32 +55,32 @@ pub struct Passed {
 
 /// Two hosts and a forwarder between them, on a thread of their own, which is idle while nothing is measured.
 #[derive(Debug)]
-pub struct Passing {
-    ask: Option<Sender<Duration>>,
-    told: Receiver<anyhow::Result<Passed>>,
+pub struct ForwardBench {
+    orders: Option<Sender<Duration>>,
+    results: Receiver<anyhow::Result<ForwardRates>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Passing {
+impl ForwardBench {
     /// Makes the hosts and the forwarder, on a processor.
     ///
     /// # Errors
     ///
     /// This user may not make pairs and open their ends.
     pub fn start(middle: Middle, frame_len: usize, cpu: Option<usize>) -> anyhow::Result<Self> {
-        let (ask, asked) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
+        let (orders, order_receiver) = mpsc::channel();
+        let (sender, results) = mpsc::channel();
         let (opened, is_open) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let made = machine::pin(cpu).and_then(|()| Ends::make(middle, frame_len));
-            let Some(mut ends) = told_of(opened, made) else { return };
-            while let Ok(duration) = asked.recv() {
-                if tell.send(ends.measure(duration)).is_err() {
+            let Some(mut ends) = report_open(opened, made) else { return };
+            while let Ok(duration) = order_receiver.recv() {
+                if sender.send(ends.measure(duration)).is_err() {
                     return;
                 }
             }
         });
-        let passing = Self { ask: Some(ask), told, thread: Some(thread) };
+        let passing = Self { orders: Some(orders), results, thread: Some(thread) };
         is_open.recv().context("a measuring thread ended")??;
         Ok(passing)
     }
@@ -90,15 +90,15 @@ impl Passing {
     /// # Errors
     ///
     /// More than one frame in a hundred was lost, or the thread has ended.
-    pub fn measure(&self, duration: Duration) -> anyhow::Result<Passed> {
-        let asked = self.ask.as_ref().is_some_and(|ask| ask.send(duration).is_ok());
-        asked.then(|| self.told.recv().ok()).flatten().context("the measuring thread ended")?
+    pub fn measure(&self, duration: Duration) -> anyhow::Result<ForwardRates> {
+        let asked = self.orders.as_ref().is_some_and(|ask| ask.send(duration).is_ok());
+        asked.then(|| self.results.recv().ok()).flatten().context("the measuring thread ended")?
     }
 }
 
-impl Drop for Passing {
+impl Drop for ForwardBench {
     fn drop(&mut self) {
-        self.ask = None;
+        self.orders = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -108,7 +108,7 @@ impl Drop for Passing {
 /// Two hosts, which are bare sockets, and the forwarder between them.
 struct Ends {
     path: Path,
-    hosts: [Bare; 2],
+    hosts: [BareSocket; 2],
     forwards: Forwards,
     frame: Vec<u8>,
 }
@@ -138,7 +138,7 @@ impl Ends {
         let path = Path::new(PairOptions { addresses: middle == Middle::Kernel, ..PairOptions::default() })
             .context("making pairs of virtual interfaces")?;
         let (hosts, between) = (path.host_macs()?, path.middle_macs()?);
-        let forwards = path.at(Place::Middle).within(|| {
+        let forwards = path.at(PathNode::Middle).within(|| {
             anyhow::Ok(match middle {
                 Middle::Router => Forwards::Router(Box::new(router()?), HostClock::new()),
                 Middle::Bare => Forwards::Bare(Box::new(BareForwarder::open(Path::MIDDLE, hosts, Mode::Auto)?)),
@@ -148,7 +148,7 @@ impl Ends {
         if middle == Middle::Kernel {
             path.route_in_kernel().context("having the kernel route")?;
         }
-        let host = |side| path.at(Place::Host(side)).within(|| Bare::open(Path::HOST, Mode::Auto));
+        let host = |side| path.at(PathNode::Host(side)).within(|| BareSocket::open(Path::HOST, Mode::Auto));
         let ends = [host(Side::A)??, host(Side::B)??];
         let payload = vec![0x5A; frame_len.saturating_sub(ETHERNET_HEADER_LEN + HEADERS_LEN)];
         let udp = [&[0x1B, 0x58, 0x1B, 0x58][..], &((8 + payload.len()) as u16).to_be_bytes(), &[0, 0]].concat();
@@ -159,14 +159,14 @@ impl Ends {
         Ok(Self { path, hosts: ends, forwards, frame })
     }
 
-    fn measure(&mut self, duration: Duration) -> anyhow::Result<Passed> {
+    fn measure(&mut self, duration: Duration) -> anyhow::Result<ForwardRates> {
         if let Forwards::Router(forwarder, clock) = &mut self.forwards {
             // Tell the router what a host with a kernel would have answered.
             let (address, mac) = (self.path.host_v4(Side::B).into(), self.path.host_macs()?[1]);
             forwarder.application_mut().learn(1, address, mac, clock.now_ns(), &mut Outbox::new());
         }
         let [sender, receiver] = &mut self.hosts;
-        let (mut sent, mut came, mut between) = (0, 0, Duration::ZERO);
+        let (mut sent, mut received, mut between) = (0, 0, Duration::ZERO);
         let began = Instant::now();
         while began.elapsed() < duration {
             let batch = sender.send(&self.frame, BATCH);
@@ -186,19 +186,19 @@ impl Ends {
             }
             let done = Instant::now();
             between += done - turned;
-            while came < sent && done.elapsed() < LOST_AFTER {
-                came += receiver.receive().0;
+            while received < sent && done.elapsed() < LOST_AFTER {
+                received += receiver.receive().0;
             }
-            if came < sent {
+            if received < sent {
                 // Frames count as lost only once.
-                ensure!(sent - came <= sent / 100, "{} of {sent} frames were lost", sent - came);
-                sent = came;
+                ensure!(sent - received <= sent / 100, "{} of {sent} frames were lost", sent - received);
+                sent = received;
             }
         }
         let whole = began.elapsed();
-        let mops = |time: Duration| came as f64 / time.as_secs_f64() * 1e-6;
+        let mops = |time: Duration| received as f64 / time.as_secs_f64() * 1e-6;
         let between = if matches!(self.forwards, Forwards::Kernel) { 0.0 } else { mops(between) };
-        Ok(Passed { end_to_end: mops(whole), between })
+        Ok(ForwardRates { end_to_end: mops(whole), between })
     }
 }
 

@@ -6,8 +6,8 @@ use anyhow::{anyhow, ensure};
 use sinew::fabric::Clock;
 use sinew::fabric::verbs::{Completion, Device};
 
-use super::link::{Rig, Turned, Way, is_arrival, link_of};
-use super::plan::Form;
+use super::link::{MessageOp, Rig, TurnOutcome, is_arrival, link_of};
+use super::plan::EchoForm;
 use crate::load::Slice;
 
 /// Sampling interval: the latency of one echo in this many is recorded, if several are in flight.
@@ -24,7 +24,7 @@ struct Slot {
 }
 
 pub struct Echoes {
-    form: Form,
+    form: EchoForm,
     /// Slots, by link and slot number.
     slots: Vec<Slot>,
     /// Slots whose next message waits for room in the queue.
@@ -35,7 +35,7 @@ pub struct Echoes {
 }
 
 impl Echoes {
-    pub fn new<D: Device>(rig: &Rig<D>, form: Form) -> Self {
+    pub fn new<D: Device>(rig: &Rig<D>, form: EchoForm) -> Self {
         let of_link = (0..rig.layout.slots as u64).map(|next| Slot { next, is_asked: false, began_ns: 0 });
         let slots = (0..rig.links.len()).flat_map(|_| of_link.clone()).collect();
         Self { form, slots, waiting: VecDeque::new(), left: 0, count: 0 }
@@ -50,25 +50,25 @@ impl Echoes {
         &mut self,
         rig: &mut Rig<D>,
         clock: &impl Clock,
-        goes_on: bool,
+        may_start: bool,
         slice: &mut Slice,
-    ) -> anyhow::Result<Turned> {
-        if !goes_on {
+    ) -> anyhow::Result<TurnOutcome> {
+        if !may_start {
             self.waiting.clear();
         }
         for _ in 0..self.waiting.len() {
             let Some(at) = self.waiting.pop_front() else { break };
             self.ask(rig, at, clock.now_ns())?;
         }
-        let mut came = 0;
-        let polls_memory = self.form == Form::Ww;
+        let mut arrivals = 0;
+        let polls_memory = self.form == EchoForm::Ww;
         if polls_memory {
             for at in 0..self.slots.len() {
                 let (index, slot) = (at / rig.layout.slots, at % rig.layout.slots);
                 let Slot { next, is_asked, .. } = self.slots[at];
                 if is_asked && rig.has_arrived(index, slot, rig.layout.place(next).1) {
-                    came += 1;
-                    self.answered(rig, clock, at, goes_on, slice)?;
+                    arrivals += 1;
+                    self.answered(rig, clock, at, may_start, slice)?;
                 }
             }
         }
@@ -77,16 +77,16 @@ impl Echoes {
             for completion in completions.drain(..) {
                 let (index, _) = link_of(completion.id);
                 if is_arrival(completion.opcode) {
-                    came += 1;
+                    arrivals += 1;
                     let at = self.received(rig, index, completion)?;
-                    self.answered(rig, clock, at, goes_on, slice)?;
+                    self.answered(rig, clock, at, may_start, slice)?;
                 } else {
                     rig.links[index].flow.completed();
                 }
             }
             rig.completions = completions;
         }
-        Ok(Turned { is_busy: came > 0, came: came > 0, is_over: self.left == 0 })
+        Ok(TurnOutcome { is_busy: arrivals > 0, has_returned: arrivals > 0, is_drained: self.left == 0 })
     }
 
     /// Sends the next message of a slot, or has it wait for room; `began_ns` is 0 if its latency is not recorded.
@@ -94,12 +94,12 @@ impl Echoes {
     fn ask<D: Device>(&mut self, rig: &mut Rig<D>, at: usize, began_ns: u64) -> anyhow::Result<()> {
         let nth = self.slots[at].next;
         let (slot, sequence) = rig.layout.place(nth);
-        let way = match self.form {
-            Form::Ss => Way::Send { immediate: Some(nth as u32) },
-            Form::Imm => Way::Write { slot, immediate: Some(nth as u32) },
-            Form::Ww | Form::Ws => Way::Write { slot, immediate: None },
+        let message_op = match self.form {
+            EchoForm::Ss => MessageOp::Send { immediate: Some(nth as u32) },
+            EchoForm::Imm => MessageOp::Write { slot, immediate: Some(nth as u32) },
+            EchoForm::Ww | EchoForm::Ws => MessageOp::Write { slot, immediate: None },
         };
-        if rig.start(at / rig.layout.slots, sequence, way)? {
+        if rig.start(at / rig.layout.slots, sequence, message_op)? {
             self.slots[at] = Slot { next: nth, is_asked: true, began_ns };
             self.left += 1;
         } else {

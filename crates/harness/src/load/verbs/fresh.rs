@@ -3,10 +3,10 @@
 use anyhow::{Context, anyhow, ensure};
 use sinew::fabric::Clock;
 use sinew::fabric::verbs::{Device, Operation, QueuePair, Request, Source};
-use sinew::host::settle;
+use sinew::host::serialize;
 use sinew::mem::MessageBuffer;
 
-use super::link::{Rig, Turned};
+use super::link::{Rig, TurnOutcome};
 use super::message::Exchange;
 use super::stream::{is_right, spoil};
 use crate::load::Slice;
@@ -41,14 +41,14 @@ impl Fresh {
         &mut self,
         rig: &mut Rig<D>,
         clock: &impl Clock,
-        goes_on: bool,
+        may_start: bool,
         slice: &mut Slice,
-    ) -> anyhow::Result<Turned> {
-        let turned = |came| Ok(Turned { is_busy: came, came, is_over: false });
+    ) -> anyhow::Result<TurnOutcome> {
+        let outcome = |came| Ok(TurnOutcome { is_busy: came, has_returned: came, is_drained: false });
         let sequence = rig.links[0].made + 1;
         if self.step == Step::Resting {
-            if !goes_on {
-                return Ok(Turned { is_busy: false, came: false, is_over: true });
+            if !may_start {
+                return Ok(TurnOutcome { is_busy: false, has_returned: false, is_drained: true });
             }
             let source = &sequence.to_ne_bytes();
             let remote = rig.links[0].remote_at(self.exchange.asked)?;
@@ -58,13 +58,13 @@ impl Fresh {
             self.step = Step::Asked;
         }
         if rig.poll()? == 0 {
-            return turned(false);
+            return outcome(false);
         }
         if self.step == Step::Asked {
             let word = self.word.insert(taken(rig)?);
             if word.first_chunk() != Some(&sequence.to_ne_bytes()) {
                 self.read_word(rig)?;
-                return turned(false);
+                return outcome(false);
             }
             let mut target = self.target.take().context("no buffer for a result")?;
             spoil(&mut target);
@@ -73,16 +73,16 @@ impl Fresh {
             let request = Request::new(sequence, operation);
             // As in the limit: keeps the reads from moving ahead of the clock, and the clock from moving ahead of the
             // wait.
-            settle();
+            serialize();
             let began_ns = clock.now_ns();
             post(rig, request)?;
             self.step = Step::Timed(began_ns);
             if rig.poll()? == 0 {
-                return turned(false);
+                return outcome(false);
             }
         }
         if let Step::Timed(began_ns) = self.step {
-            settle();
+            serialize();
             slice.latency.saturating_record((clock.now_ns() - began_ns).max(1));
             let target = self.target.insert(taken(rig)?);
             ensure!(
@@ -90,10 +90,10 @@ impl Fresh {
                 "READ {sequence} did not return what is there: the fabric corrupts data"
             );
             rig.links[0].made += 1;
-            slice.done += u64::from(goes_on);
+            slice.done += u64::from(may_start);
             self.step = Step::Resting;
         }
-        turned(true)
+        outcome(true)
     }
 
     fn read_word<D: Device>(&mut self, rig: &mut Rig<D>) -> anyhow::Result<()> {

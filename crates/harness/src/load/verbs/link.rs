@@ -12,7 +12,7 @@ use sinew::fabric::verbs::{
 use sinew::mem::{Arena, Frozen, MessageBuffer};
 
 use super::message::{self, Layout};
-use super::plan::{Carrier, Op, Side, VerbsPlan, Wait, Work};
+use super::plan::{Op, Side, TransportKind, VerbsPlan, Wait, WorkKind};
 
 /// Completions taken at a time.
 const BURST: usize = 32;
@@ -61,7 +61,7 @@ pub struct Flow {
     batch: usize,
     unsignaled: u32,
     /// Whether each request completes by itself, with its buffer, rather than with the next signaled one.
-    each: bool,
+    completes_alone: bool,
     /// Requests that each signaled one stands for, oldest first.
     signals: VecDeque<u32>,
 }
@@ -69,14 +69,14 @@ pub struct Flow {
 impl Flow {
     /// The flow of a plan's requests.
     pub fn of(plan: &VerbsPlan) -> Self {
-        let each = plan.is_atomic() || plan.work == Work::Load(Op::Read);
-        Self { each, ..Self::new(plan.requests(), plan.signal, plan.doorbell) }
+        let each = plan.is_atomic() || plan.work == WorkKind::Load(Op::Read);
+        Self { completes_alone: each, ..Self::new(plan.requests(), plan.signal, plan.doorbell) }
     }
 
     /// `depth` requests in flight, pushed `batch` at a time, one in `every` of which is signaled.
     fn new(depth: usize, every: usize, batch: usize) -> Self {
         let signals = VecDeque::with_capacity(depth);
-        Self { in_flight: 0, depth, every, batch, unsignaled: 0, each: false, signals }
+        Self { in_flight: 0, depth, every, batch, unsignaled: 0, completes_alone: false, signals }
     }
 
     /// Whether a batch can be pushed.
@@ -97,9 +97,9 @@ impl Flow {
         self.in_flight += 1;
         self.unsignaled += 1;
         if signaled {
-            let over = std::mem::take(&mut self.unsignaled);
-            if !self.each {
-                self.signals.push_back(over);
+            let completed = std::mem::take(&mut self.unsignaled);
+            if !self.completes_alone {
+                self.signals.push_back(completed);
             }
         }
     }
@@ -107,9 +107,9 @@ impl Flow {
     /// Handles a completion. Returns the number of requests that are over.
     #[inline(always)]
     pub fn completed(&mut self) -> usize {
-        let over = if self.each { 1 } else { self.signals.pop_front().unwrap_or(0) as usize };
-        self.in_flight -= over.min(self.in_flight);
-        over
+        let completed = if self.completes_alone { 1 } else { self.signals.pop_front().unwrap_or(0) as usize };
+        self.in_flight -= completed.min(self.in_flight);
+        completed
     }
 
     /// Whether the last requests are unsignaled, so that their completion would go unreported.
@@ -141,18 +141,18 @@ pub struct Link<D: Device> {
 }
 
 /// Result of a turn.
-pub(super) struct Turned {
+pub(super) struct TurnOutcome {
     /// Whether anything was begun or has arrived.
     pub is_busy: bool,
     /// Whether a request, or a credit, came back.
-    pub came: bool,
+    pub has_returned: bool,
     /// Whether nothing is in flight.
-    pub is_over: bool,
+    pub is_drained: bool,
 }
 
 /// Operation that carries a message.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
+pub enum MessageOp {
     Write { slot: usize, immediate: Option<u32> },
     Send { immediate: Option<u32> },
 }
@@ -172,7 +172,7 @@ pub struct Rig<D: Device> {
     messages: Vec<u8>,
     pub seen: Vec<u8>,
     pub completions: Vec<Completion>,
-    looks: u32,
+    empty_polls: u32,
 }
 
 /// Checks that a device can do what a plan asks for.
@@ -182,7 +182,7 @@ pub struct Rig<D: Device> {
 /// Names the option that asks for too much.
 pub fn check_device(plan: &VerbsPlan, attributes: &Attributes) -> anyhow::Result<()> {
     let (name, size) = (&attributes.name, plan.size);
-    let is_datagram = plan.carrier == Carrier::Ud || plan.has_reply_qp();
+    let is_datagram = plan.carrier == TransportKind::Ud || plan.has_reply_qp();
     let limit = if is_datagram { attributes.mtu } else { attributes.message_len_max };
     ensure!(size <= limit, "--size {size}: {name} takes up to {limit} bytes in a message over this transport");
     let limit = attributes.inline_max.min(INLINE_MAX);
@@ -262,7 +262,7 @@ impl<D: Device> Rig<D> {
             seen: vec![0; plan.size],
             completions: Vec::with_capacity(BURST),
             plan: plan.clone(),
-            looks: 0,
+            empty_polls: 0,
         };
         Ok((rig, addresses))
     }
@@ -337,7 +337,7 @@ impl<D: Device> Rig<D> {
     pub fn poll(&mut self) -> anyhow::Result<usize> {
         let count = self.cq.poll(&mut self.completions, BURST);
         if count > 0 {
-            self.looks = 0;
+            self.empty_polls = 0;
         }
         if let Some(bad) = self.completions.iter().find(|completion| !completion.status.is_success()) {
             bail!("{:?} {} failed: {}", bad.opcode, bad.id & NTH_MASK, bad.status);
@@ -348,8 +348,8 @@ impl<D: Device> Rig<D> {
     /// Waits after a poll that found nothing. Returns whether the thread has slept.
     #[inline]
     pub fn rest(&mut self, wait: Wait) -> anyhow::Result<bool> {
-        self.looks = self.looks.saturating_add(1);
-        let sleeps = wait == Wait::Events || (wait == Wait::Adaptive && self.looks >= LOOKS_BEFORE_SLEEP);
+        self.empty_polls = self.empty_polls.saturating_add(1);
+        let sleeps = wait == Wait::Events || (wait == Wait::Adaptive && self.empty_polls >= LOOKS_BEFORE_SLEEP);
         if sleeps {
             self.cq.wait(Some(NAP_NS)).context("waiting for completions")?;
         }
@@ -359,15 +359,15 @@ impl<D: Device> Rig<D> {
     /// Starts a message as [`Self::push_message`] does, signaled when its turn has come. Returns whether there was room
     /// for it.
     #[inline(always)]
-    pub fn start(&mut self, index: usize, sequence: u64, way: Way) -> anyhow::Result<bool> {
+    pub fn start(&mut self, index: usize, sequence: u64, message_op: MessageOp) -> anyhow::Result<bool> {
         let flow = &self.links[index].flow;
         if !flow.has_room() {
             return Ok(false);
         }
-        self.push_message(index, sequence, way, flow.is_signal_due(true))?;
+        self.push_message(index, sequence, message_op, flow.is_signal_due(true))?;
         let link = &mut self.links[index];
-        match (&mut link.reply, way) {
-            (Some(reply), Way::Send { .. }) => reply.doorbell(),
+        match (&mut link.reply, message_op) {
+            (Some(reply), MessageOp::Send { .. }) => reply.doorbell(),
             _ => link.qp.doorbell(),
         }
         Ok(true)
@@ -375,17 +375,29 @@ impl<D: Device> Rig<D> {
 
     /// Pushes a message, which is `self.message` with number `sequence`, as a WRITE to `slot`, or as a SEND.
     #[inline(always)]
-    pub fn push_message(&mut self, index: usize, sequence: u64, way: Way, signaled: bool) -> anyhow::Result<()> {
+    pub fn push_message(
+        &mut self,
+        index: usize,
+        sequence: u64,
+        message_op: MessageOp,
+        signaled: bool,
+    ) -> anyhow::Result<()> {
         if !self.plan.inline || self.message.is_empty() {
-            return self.push_staged(index, sequence, way, signaled);
+            return self.push_staged(index, sequence, message_op, signaled);
         }
         message::stamp(&mut self.message, sequence);
-        self.links[index].push_from(index, self.layout, Source::Inline(&self.message), way, signaled)
+        self.links[index].push_from(index, self.layout, Source::Inline(&self.message), message_op, signaled)
     }
 
     /// Pushes a message that lies in a buffer, or has no bytes.
     #[inline(never)]
-    fn push_staged(&mut self, index: usize, sequence: u64, way: Way, signaled: bool) -> anyhow::Result<()> {
+    fn push_staged(
+        &mut self,
+        index: usize,
+        sequence: u64,
+        message_op: MessageOp,
+        signaled: bool,
+    ) -> anyhow::Result<()> {
         let (link, len) = (&mut self.links[index], self.message.len());
         let mut source = Source::Empty;
         if len > 0 {
@@ -405,13 +417,13 @@ impl<D: Device> Rig<D> {
             *place = Some(buffer.clone());
             source = Source::from(buffer);
         }
-        link.push_from(index, self.layout, source, way, signaled)
+        link.push_from(index, self.layout, source, message_op, signaled)
     }
 
     /// Whether messages are posted with [`Self::post_writes`].
     #[inline(always)]
     pub fn posts_writes(&self) -> bool {
-        self.plan.inline && self.plan.work == Work::Load(Op::Write)
+        self.plan.inline && self.plan.work == WorkKind::Load(Op::Write)
     }
 
     /// Posts as many messages as one doorbell starts, as a list of inline WRITEs.
@@ -471,17 +483,17 @@ impl<D: Device> Link<D> {
         index: usize,
         layout: Layout,
         source: Source<'_>,
-        way: Way,
+        message_op: MessageOp,
         signaled: bool,
     ) -> anyhow::Result<()> {
         let id = id(index, self.made);
-        let pushed = match way {
-            Way::Write { slot, immediate } => {
+        let pushed = match message_op {
+            MessageOp::Write { slot, immediate } => {
                 let remote = self.remote_at(layout.offset(slot))?;
                 let operation = Operation::Write { source, remote, immediate };
                 self.qp.push(Request { id, operation, signaled, fence: false, solicited: false })
             }
-            Way::Send { immediate } => {
+            MessageOp::Send { immediate } => {
                 let operation = Operation::Send { source, immediate, to: self.to };
                 let qp = self.reply.as_mut().unwrap_or(&mut self.qp);
                 qp.push(Request { id, operation, signaled, fence: false, solicited: false })

@@ -28,7 +28,7 @@ pub enum Op {
 /// Verbs by which a message goes to the server and comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Form {
+pub enum EchoForm {
     /// WRITE there, WRITE back
     Ww,
     /// WRITE there, SEND back
@@ -42,7 +42,7 @@ pub enum Form {
 /// Transport of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Carrier {
+pub enum TransportKind {
     /// Reliable connection
     Rc,
     /// Unreliable connection
@@ -51,7 +51,7 @@ pub enum Carrier {
     Ud,
 }
 
-impl Carrier {
+impl TransportKind {
     /// The transport in the terms of the verbs traits.
     pub fn transport(self) -> Transport {
         match self {
@@ -77,11 +77,11 @@ pub enum Wait {
 /// Work of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Work {
+pub enum WorkKind {
     /// Requests of one kind, from the client to the server.
     Load(Op),
     /// Messages that the server sends back.
-    Echo(Form),
+    Echo(EchoForm),
 }
 
 /// Connections between client threads and server threads.
@@ -117,10 +117,10 @@ pub fn name(value: impl ValueEnum) -> String {
 #[serde(deny_unknown_fields)]
 pub struct VerbsPlan {
     /// Work to do.
-    pub work: Work,
+    pub work: WorkKind,
     /// Transport of the queue pairs.
     #[serde(rename = "transport")]
-    pub carrier: Carrier,
+    pub carrier: TransportKind,
     /// Length of a message, in bytes.
     pub size: usize,
     /// Requests of each queue pair in flight.
@@ -175,7 +175,7 @@ const ECHO_SIGNAL: usize = 64;
 impl VerbsPlan {
     /// A plan of one queue pair between two threads that are not pinned, with 128 requests in flight, one in 64 of
     /// which is signaled.
-    pub fn new(work: Work, carrier: Carrier, size: usize) -> Self {
+    pub fn new(work: WorkKind, carrier: TransportKind, size: usize) -> Self {
         Self {
             work,
             carrier,
@@ -197,23 +197,23 @@ impl VerbsPlan {
 
     /// Whether the request, or the echo's way there, is a SEND.
     pub fn sends(&self) -> bool {
-        matches!(self.work, Work::Load(Op::Send) | Work::Echo(Form::Ss))
+        matches!(self.work, WorkKind::Load(Op::Send) | WorkKind::Echo(EchoForm::Ss))
     }
 
     /// Whether a request is an atomic.
     pub fn is_atomic(&self) -> bool {
-        matches!(self.work, Work::Load(Op::FetchAdd | Op::CompareSwap))
+        matches!(self.work, WorkKind::Load(Op::FetchAdd | Op::CompareSwap))
     }
 
     /// Whether a request takes a receive of the server, which then gets a completion.
     pub fn takes_receives(&self) -> bool {
-        self.sends() || matches!(self.work, Work::Load(Op::WriteImm) | Work::Echo(Form::Imm))
+        self.sends() || matches!(self.work, WorkKind::Load(Op::WriteImm) | WorkKind::Echo(EchoForm::Imm))
     }
 
     /// Whether a side exposes memory.
     pub fn exposes(&self, side: Side) -> bool {
         match side {
-            Side::Client => matches!(self.work, Work::Echo(Form::Ww | Form::Imm)),
+            Side::Client => matches!(self.work, WorkKind::Echo(EchoForm::Ww | EchoForm::Imm)),
             Side::Server => !self.sends(),
         }
     }
@@ -221,41 +221,43 @@ impl VerbsPlan {
     /// Whether a side posts receives.
     pub fn posts_receives(&self, side: Side) -> bool {
         match side {
-            Side::Client => self.has_credits() || matches!(self.work, Work::Echo(Form::Ws | Form::Ss | Form::Imm)),
+            Side::Client => {
+                self.has_credits() || matches!(self.work, WorkKind::Echo(EchoForm::Ws | EchoForm::Ss | EchoForm::Imm))
+            }
             Side::Server => self.takes_receives(),
         }
     }
 
     /// Whether answers use a UD queue pair of their own, as in HERD (sigcomm14 4.3).
     pub fn has_reply_qp(&self) -> bool {
-        self.work == Work::Echo(Form::Ws)
+        self.work == WorkKind::Echo(EchoForm::Ws)
     }
 
     /// Whether the receiver tells the sender how far it is. On RC its device does that.
     pub fn has_credits(&self) -> bool {
-        matches!(self.work, Work::Load(_)) && self.takes_receives() && self.carrier != Carrier::Rc
+        matches!(self.work, WorkKind::Load(_)) && self.takes_receives() && self.carrier != TransportKind::Rc
     }
 
     /// Whether each message of a load carries its number as an immediate: if it is written, has no data, or has too few
     /// bytes to be told from earlier messages, which may be lost.
     pub fn is_numbered(&self) -> bool {
         match self.work {
-            Work::Load(Op::Send) => self.header_only || (self.size < SHORT && self.carrier != Carrier::Rc),
-            work => work == Work::Load(Op::WriteImm),
+            WorkKind::Load(Op::Send) => self.header_only || (self.size < SHORT && self.carrier != TransportKind::Rc),
+            work => work == WorkKind::Load(Op::WriteImm),
         }
     }
 
     /// Whether it is known which messages arrived. Of WRITEs on an unreliable connection it is only known that they
     /// were sent.
     pub fn knows_arrivals(&self) -> bool {
-        self.carrier == Carrier::Rc || self.work != Work::Load(Op::Write)
+        self.carrier == TransportKind::Rc || self.work != WorkKind::Load(Op::Write)
     }
 
     /// Most requests of a queue pair that may not be over.
     pub fn requests(&self) -> usize {
         match self.work {
-            Work::Load(_) => self.window,
-            Work::Echo(_) => self.window + self.signal,
+            WorkKind::Load(_) => self.window,
+            WorkKind::Echo(_) => self.window + self.signal,
         }
     }
 
@@ -264,9 +266,9 @@ impl VerbsPlan {
         let fit = RECEIVE_BYTES / self.size.max(1);
         let (fewest, most) = (*RECEIVES.start(), *RECEIVES.end());
         match self.work {
-            Work::Load(_) => fit.clamp(fewest, most),
+            WorkKind::Load(_) => fit.clamp(fewest, most),
             // No more messages than the window are in flight.
-            Work::Echo(_) => fit.clamp(self.window, most.max(self.window)),
+            WorkKind::Echo(_) => fit.clamp(self.window, most.max(self.window)),
         }
     }
 
@@ -277,7 +279,7 @@ impl VerbsPlan {
 
     /// Most buffers of one queue pair of a side: for its requests' data, and for messages to it.
     pub fn buffers(&self, side: Side) -> usize {
-        let moves = (side == Side::Client || matches!(self.work, Work::Echo(_))) && !self.inline;
+        let moves = (side == Side::Client || matches!(self.work, WorkKind::Echo(_))) && !self.inline;
         let receives = if self.posts_receives(side) { self.receives() } else { 0 };
         receives + if moves { self.requests() } else { 0 }
     }
@@ -285,12 +287,12 @@ impl VerbsPlan {
     /// Layout of the messages in exposed memory.
     pub fn layout(&self) -> Layout {
         match self.work {
-            Work::Load(Op::Write | Op::WriteImm | Op::Read) => {
+            WorkKind::Load(Op::Write | Op::WriteImm | Op::Read) => {
                 let stride = Layout::new(self.size, 1).stride();
                 Layout::new(self.size, (SPREAD / stride).clamp(1, self.window))
             }
-            Work::Load(_) => Layout::new(8, 1),
-            Work::Echo(_) => Layout::new(self.size, self.window),
+            WorkKind::Load(_) => Layout::new(8, 1),
+            WorkKind::Echo(_) => Layout::new(self.size, self.window),
         }
     }
 
@@ -302,7 +304,7 @@ impl VerbsPlan {
     /// Length of a request's data, in bytes.
     pub fn message_len(&self) -> usize {
         match self.work {
-            Work::Load(Op::FetchAdd | Op::CompareSwap) => 8,
+            WorkKind::Load(Op::FetchAdd | Op::CompareSwap) => 8,
             _ if self.header_only => 0,
             _ => self.size,
         }
@@ -353,7 +355,7 @@ impl VerbsPlan {
             "--doorbell {doorbell}: must be from 1 to the {window} in flight (--window)"
         );
         // An echo is over once it is answered, so echoes whose own completion is never reported do not fill the window.
-        let signal_max = if matches!(self.work, Work::Echo(_)) { WINDOW_MAX } else { window };
+        let signal_max = if matches!(self.work, WorkKind::Echo(_)) { WINDOW_MAX } else { window };
         ensure!((1..=signal_max).contains(&signal), "--signal {signal}: must be from 1 to {signal_max}");
         ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads: must be from 1 to {THREADS_MAX}");
         ensure!(self.cpus.len() <= THREADS_MAX, "the plan names too many processors");
@@ -378,27 +380,29 @@ impl VerbsPlan {
             "--size 0: there is nothing to move; for a SEND without data use --header-only"
         );
         ensure!(!self.is_atomic() || size == 8, "--size {size}: an atomic has 8 bytes");
-        let is_read = self.work == Work::Load(Op::Read);
+        let is_read = self.work == WorkKind::Load(Op::Read);
         ensure!((1..=READS_MAX).contains(&self.reads), "--read-intr {}: must be from 1 to {READS_MAX}", self.reads);
         ensure!(self.reads == 1 || is_read, "--read-intr: use it with --op read");
         let is_single = is_read && self.reads == 1 && window == 1 && per_qp * self.qps == 1;
         ensure!(!self.fresh || is_single, "the plan's `fresh` is for one READ at a time");
         ensure!(!self.inline || !(is_read || self.is_atomic()), "--inline: this request has no source");
         match (self.work, self.carrier) {
-            (Work::Load(Op::Send), _) | (_, Carrier::Rc) | (Work::Load(Op::Write | Op::WriteImm), Carrier::Uc) => {}
-            (Work::Load(op), carrier) => bail!(
+            (WorkKind::Load(Op::Send), _)
+            | (_, TransportKind::Rc)
+            | (WorkKind::Load(Op::Write | Op::WriteImm), TransportKind::Uc) => {}
+            (WorkKind::Load(op), carrier) => bail!(
                 "--op {} is not possible on --transport {}: rc has all operations, uc has send, write and write-imm, ud has send (Table 1 of atc16)",
                 name(op),
                 name(carrier)
             ),
-            (Work::Echo(form), carrier) => ensure!(
-                form == Form::Ss || carrier == Carrier::Uc,
+            (WorkKind::Echo(form), carrier) => ensure!(
+                form == EchoForm::Ss || carrier == TransportKind::Uc,
                 "--form {}: ud has no WRITE; use rc or uc",
                 name(form)
             ),
         }
         ensure!(
-            self.work != Work::Echo(Form::Ww) || self.wait == Wait::Poll,
+            self.work != WorkKind::Echo(EchoForm::Ww) || self.wait == Wait::Poll,
             "--wait {}: a WRITE wakes nobody; an echo by WRITE polls memory",
             name(self.wait)
         );
@@ -411,16 +415,16 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn plan(work: Work, carrier: Carrier) -> VerbsPlan {
-        let size = if matches!(work, Work::Load(Op::FetchAdd | Op::CompareSwap)) { 8 } else { 32 };
+    fn plan(work: WorkKind, carrier: TransportKind) -> VerbsPlan {
+        let size = if matches!(work, WorkKind::Load(Op::FetchAdd | Op::CompareSwap)) { 8 } else { 32 };
         VerbsPlan { window: 16, doorbell: 4, signal: 8, cpus: vec![None], ..VerbsPlan::new(work, carrier, size) }
     }
 
     #[test]
     fn a_plan_survives_the_way_and_what_is_none_is_refused() {
         let read = |value| VerbsPlan::deserialize(&value).ok().filter(|plan: &VerbsPlan| plan.check().is_ok());
-        for work in [Work::Load(Op::WriteImm), Work::Load(Op::FetchAdd), Work::Echo(Form::Imm)] {
-            let plan = VerbsPlan { cpus: vec![Some(3), None], ..plan(work, Carrier::Rc) };
+        for work in [WorkKind::Load(Op::WriteImm), WorkKind::Load(Op::FetchAdd), WorkKind::Echo(EchoForm::Imm)] {
+            let plan = VerbsPlan { cpus: vec![Some(3), None], ..plan(work, TransportKind::Rc) };
             assert_eq!(read(json!(plan)), Some(plan));
         }
         for (key, bad) in [
@@ -438,7 +442,7 @@ mod tests {
             ("colour", json!("red")),
             ("fresh", json!(true)),
         ] {
-            let mut plan = json!(plan(Work::Load(Op::Send), Carrier::Ud));
+            let mut plan = json!(plan(WorkKind::Load(Op::Send), TransportKind::Ud));
             plan[key] = bad;
             assert_eq!(read(plan), None, "{key}");
         }
@@ -449,23 +453,29 @@ mod tests {
         let echo = |form, size, signal| VerbsPlan {
             window: 1,
             signal,
-            ..VerbsPlan::new(Work::Echo(form), if form == Form::Ss { Carrier::Ud } else { Carrier::Rc }, size)
+            ..VerbsPlan::new(
+                WorkKind::Echo(form),
+                if form == EchoForm::Ss { TransportKind::Ud } else { TransportKind::Rc },
+                size,
+            )
         };
-        for form in [Form::Ww, Form::Ws, Form::Ss, Form::Imm] {
+        for form in [EchoForm::Ww, EchoForm::Ws, EchoForm::Ss, EchoForm::Imm] {
             assert!(echo(form, 64 << 20, 64).check().is_err(), "{form:?}");
             assert!(echo(form, 1 << 20, 16384).check().is_err(), "{form:?}");
             assert!(echo(form, 64, 16384).check().is_ok(), "{form:?}");
             let signal = VerbsPlan::echo_signal(64 << 20, false);
             assert!(echo(form, 64 << 20, signal).check().is_ok(), "{form:?}");
         }
-        let inline = VerbsPlan { inline: true, ..echo(Form::Ww, 1024, 16384) };
+        let inline = VerbsPlan { inline: true, ..echo(EchoForm::Ww, 1024, 16384) };
         assert_eq!([Side::Client, Side::Server].map(|side| inline.buffers(side)), [0, 0]);
         assert_eq!([32, 64 << 10, 1 << 20, 64 << 20].map(|size| VerbsPlan::echo_signal(size, false)), [64, 64, 32, 1]);
     }
 
     #[test]
     fn links_are_as_the_shape_says() {
-        let links = |shape| VerbsPlan { shape, threads: 2, qps: 2, ..plan(Work::Load(Op::Send), Carrier::Ud) }.links();
+        let links = |shape| {
+            VerbsPlan { shape, threads: 2, qps: 2, ..plan(WorkKind::Load(Op::Send), TransportKind::Ud) }.links()
+        };
         assert_eq!(links(Shape::Pairs), [(0, 0), (0, 0), (1, 1), (1, 1)]);
         assert_eq!(links(Shape::Inbound), [(0, 0), (0, 0), (1, 0), (1, 0)]);
         assert_eq!(links(Shape::Outbound), [(0, 0), (0, 0), (0, 1), (0, 1)]);

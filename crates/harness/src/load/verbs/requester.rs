@@ -8,7 +8,7 @@ use anyhow::ensure;
 use super::echoes::Echoes;
 use super::fresh::Fresh;
 use super::link::{LinkAddress, Rig};
-use super::plan::{Form, Side, VerbsPlan, Wait, Work};
+use super::plan::{EchoForm, Side, VerbsPlan, Wait, WorkKind};
 use super::stream::Stream;
 use crate::load::{Load, Slice, Span, State};
 
@@ -16,7 +16,7 @@ use crate::load::{Load, Slice, Span, State};
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// Kind of work.
-enum Does {
+enum WorkDriver {
     Stream(Stream),
     Fresh(Fresh),
     Echoes(Echoes),
@@ -24,11 +24,11 @@ enum Does {
 
 /// A driver of requests on the queue pairs of a client thread.
 pub struct Requester<D: Device, C> {
-    does: Does,
+    driver: WorkDriver,
     rig: Rig<D>,
     clock: C,
     /// Time when something last arrived, in ns.
-    heard_ns: u64,
+    last_arrival_ns: u64,
     span: Span,
     slice: Slice,
 }
@@ -49,12 +49,12 @@ impl<D: Device, C: Clock> Requester<D, C> {
         clock: C,
     ) -> anyhow::Result<(Self, Vec<LinkAddress>)> {
         let (rig, addresses) = Rig::new(device, domain, plan, Side::Client, count)?;
-        let does = match plan.work {
-            Work::Load(_) if plan.fresh => Does::Fresh(Fresh::new(&rig)?),
-            Work::Load(op) => Does::Stream(Stream::new(&rig, op, times)?),
-            Work::Echo(form) => Does::Echoes(Echoes::new(&rig, form)),
+        let driver = match plan.work {
+            WorkKind::Load(_) if plan.fresh => WorkDriver::Fresh(Fresh::new(&rig)?),
+            WorkKind::Load(op) => WorkDriver::Stream(Stream::new(&rig, op, times)?),
+            WorkKind::Echo(form) => WorkDriver::Echoes(Echoes::new(&rig, form)),
         };
-        Ok((Self { does, rig, clock, heard_ns: 0, span: Span::default(), slice: Slice::new() }, addresses))
+        Ok((Self { driver, rig, clock, last_arrival_ns: 0, span: Span::default(), slice: Slice::new() }, addresses))
     }
 
     /// Connects the links, in their order.
@@ -76,42 +76,42 @@ impl<D: Device, C: Clock> Load for Requester<D, C> {
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
         self.span = Span::begin(now_ns, end_ns);
         self.slice = Slice::new();
-        self.heard_ns = now_ns;
-        match &mut self.does {
-            Does::Stream(stream) => stream.begin(),
-            Does::Fresh(_) => {}
-            Does::Echoes(echoes) => echoes.begin(),
+        self.last_arrival_ns = now_ns;
+        match &mut self.driver {
+            WorkDriver::Stream(stream) => stream.begin(),
+            WorkDriver::Fresh(_) => {}
+            WorkDriver::Echoes(echoes) => echoes.begin(),
         }
         Ok(())
     }
 
     #[inline]
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
-        let Self { does, rig, clock, slice, .. } = self;
-        let goes_on = self.span.goes_on(now_ns, slice.done);
-        let turned = match does {
-            Does::Stream(stream) => stream.turn(rig, clock, (now_ns, goes_on), slice)?,
-            Does::Fresh(fresh) => fresh.turn(rig, clock, goes_on, slice)?,
-            Does::Echoes(echoes) => echoes.turn(rig, clock, goes_on, slice)?,
+        let Self { driver: does, rig, clock, slice, .. } = self;
+        let may_start = self.span.may_start(now_ns, slice.done);
+        let outcome = match does {
+            WorkDriver::Stream(stream) => stream.turn(rig, clock, (now_ns, may_start), slice)?,
+            WorkDriver::Fresh(fresh) => fresh.turn(rig, clock, may_start, slice)?,
+            WorkDriver::Echoes(echoes) => echoes.turn(rig, clock, may_start, slice)?,
         };
-        if turned.came {
-            self.heard_ns = now_ns;
+        if outcome.has_returned {
+            self.last_arrival_ns = now_ns;
         }
-        if !goes_on && turned.is_over {
+        if !may_start && outcome.is_drained {
             return Ok(State::Over);
         }
-        let silence_ns = now_ns.saturating_sub(self.heard_ns);
+        let silence_ns = now_ns.saturating_sub(self.last_arrival_ns);
         ensure!(
             silence_ns < PATIENCE_NS,
             "requests were not answered, or did not complete, within {} s",
             silence_ns / 1_000_000_000
         );
-        Ok(State::of(turned.is_busy))
+        Ok(State::of(outcome.is_busy))
     }
 
     #[inline]
     fn rest(&mut self) -> anyhow::Result<bool> {
-        let polls_memory = self.rig.plan.fresh || self.rig.plan.work == Work::Echo(Form::Ww);
+        let polls_memory = self.rig.plan.fresh || self.rig.plan.work == WorkKind::Echo(EchoForm::Ww);
         self.rig.rest(if polls_memory { Wait::Poll } else { self.rig.plan.wait })
     }
 

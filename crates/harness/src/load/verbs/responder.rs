@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use sinew::fabric::Waker;
 use sinew::fabric::verbs::{Completion, CompletionQueue, Device, Opcode};
 
-use super::link::{LinkAddress, Rig, Way, is_arrival, link_of};
+use super::link::{LinkAddress, MessageOp, Rig, is_arrival, link_of};
 use super::message::{self, Exchange};
-use super::plan::{Carrier, Form, Op, Side, VerbsPlan, Wait, Work};
+use super::plan::{EchoForm, Op, Side, TransportKind, VerbsPlan, Wait, WorkKind};
 
 /// Most messages of an unreliable transport that may be missing before the next one that arrives. A message that fits
 /// none of these numbers is wrong.
@@ -49,7 +49,7 @@ struct Progress {
     credited: u64,
     findings: Findings,
     /// Number of messages whose places in memory have been checked.
-    looked_until: u64,
+    checked_until: u64,
     /// Number of the last message that was written on request.
     written: u64,
 }
@@ -59,7 +59,7 @@ pub struct Responder<D: Device> {
     rig: Rig<D>,
     progress: Vec<Progress>,
     /// Answers that wait for room in their link's queue: link, number, and operation.
-    owed: VecDeque<(usize, u64, Way)>,
+    owed: VecDeque<(usize, u64, MessageOp)>,
     credit_every: u64,
 }
 
@@ -77,10 +77,10 @@ impl<D: Device> Responder<D> {
         count: usize,
     ) -> anyhow::Result<(Self, Vec<LinkAddress>)> {
         let (mut rig, addresses) = Rig::new(device, domain, plan, Side::Server, count)?;
-        if plan.work == Work::Load(Op::Read) {
+        if plan.work == WorkKind::Load(Op::Read) {
             fill(&mut rig)?;
         }
-        let slots = if matches!(plan.work, Work::Echo(_)) { plan.window } else { 0 };
+        let slots = if matches!(plan.work, WorkKind::Echo(_)) { plan.window } else { 0 };
         let progress = Progress { slots: (0..slots as u64).collect(), ..Progress::default() };
         let credit_every = (plan.receives() as u64 / 4).max(1);
         Ok((Self { rig, progress: vec![progress; count], owed: VecDeque::new(), credit_every }, addresses))
@@ -108,7 +108,7 @@ impl<D: Device> Responder<D> {
     #[inline]
     pub fn rest(&mut self) -> anyhow::Result<bool> {
         let plan = &self.rig.plan;
-        let is_passive = matches!(plan.work, Work::Load(_)) && !plan.takes_receives() && !plan.fresh;
+        let is_passive = matches!(plan.work, WorkKind::Load(_)) && !plan.takes_receives() && !plan.fresh;
         // A thread that only lends memory leaves the processor to others.
         self.rig.rest(match plan.wait {
             _ if is_passive => Wait::Events,
@@ -118,7 +118,7 @@ impl<D: Device> Responder<D> {
     }
 
     fn polls_memory(&self) -> bool {
-        matches!(self.rig.plan.work, Work::Echo(Form::Ww | Form::Ws)) || self.rig.plan.fresh
+        matches!(self.rig.plan.work, WorkKind::Echo(EchoForm::Ww | EchoForm::Ws)) || self.rig.plan.fresh
     }
 
     /// Polls for requests once, and answers them. Returns their number.
@@ -133,8 +133,8 @@ impl<D: Device> Responder<D> {
             return self.write_what_is_asked();
         }
         for _ in 0..self.owed.len() {
-            let Some((index, sequence, way)) = self.owed.pop_front() else { break };
-            self.answer(index, sequence, way)?;
+            let Some((index, sequence, message_op)) = self.owed.pop_front() else { break };
+            self.answer(index, sequence, message_op)?;
         }
         if self.polls_memory() {
             found = self.answer_writes()?;
@@ -189,11 +189,11 @@ impl<D: Device> Responder<D> {
                 found += 1;
                 self.progress[index].slots[slot] = nth + layout.slots as u64;
                 self.progress[index].findings.received += 1;
-                let way = match self.rig.plan.work {
-                    Work::Echo(Form::Ww) => Way::Write { slot, immediate: None },
-                    _ => Way::Send { immediate: Some(nth as u32) },
+                let message_op = match self.rig.plan.work {
+                    WorkKind::Echo(EchoForm::Ww) => MessageOp::Write { slot, immediate: None },
+                    _ => MessageOp::Send { immediate: Some(nth as u32) },
                 };
-                self.answer(index, sequence, way)?;
+                self.answer(index, sequence, message_op)?;
             }
         }
         Ok(found)
@@ -201,9 +201,9 @@ impl<D: Device> Responder<D> {
 
     /// Answers a message, or queues the answer until there is room for it.
     #[inline]
-    fn answer(&mut self, index: usize, sequence: u64, way: Way) -> anyhow::Result<()> {
-        if !self.rig.start(index, sequence, way)? {
-            self.owed.push_back((index, sequence, way));
+    fn answer(&mut self, index: usize, sequence: u64, message_op: MessageOp) -> anyhow::Result<()> {
+        if !self.rig.start(index, sequence, message_op)? {
+            self.owed.push_back((index, sequence, message_op));
         }
         Ok(())
     }
@@ -214,7 +214,7 @@ impl<D: Device> Responder<D> {
         let is_written = completion.opcode == Opcode::ReceiveWrite;
         let progress = &mut self.progress[index];
         progress.findings.received += 1;
-        if matches!(self.rig.plan.work, Work::Echo(_)) {
+        if matches!(self.rig.plan.work, WorkKind::Echo(_)) {
             // The low half of its number is all that is needed, since windows are far shorter.
             let low = completion.immediate.unwrap_or(0);
             let (nth, immediate) = (nearest(progress.next, low), Some(low));
@@ -222,14 +222,15 @@ impl<D: Device> Responder<D> {
             progress.findings.wrong += u64::from(!self.rig.is_message(index, &completion, nth)?);
             completion.buffers.pop().map_or(Ok(()), |buffer| self.rig.post_receive(index, buffer))?;
             let (slot, sequence) = self.rig.layout.place(nth);
-            let way = if is_written { Way::Write { slot, immediate } } else { Way::Send { immediate } };
-            return self.answer(index, sequence, way);
+            let message_op =
+                if is_written { MessageOp::Write { slot, immediate } } else { MessageOp::Send { immediate } };
+            return self.answer(index, sequence, message_op);
         }
         let (Some(buffer), len) = (completion.buffers.pop(), completion.len) else { return Ok(()) };
         let plan = &self.rig.plan;
         // WRITEs are checked when the slice is over: by now the next one may have overwritten this one.
         let bytes = if is_written { &[][..] } else { &buffer[..len] };
-        match which(plan, progress.next, completion.immediate, bytes).filter(|_| len == plan.message_len()) {
+        match identify_message(plan, progress.next, completion.immediate, bytes).filter(|_| len == plan.message_len()) {
             Some(nth) => progress.next = nth + 1,
             None => progress.findings.wrong += 1,
         }
@@ -251,13 +252,13 @@ impl<D: Device> Responder<D> {
     /// Whether everything has arrived that the requests made on each link leave here.
     fn is_settled(&mut self, made: &[u64]) -> anyhow::Result<bool> {
         let (work, layout) = (self.rig.plan.work, self.rig.layout);
-        let awaits = matches!(work, Work::Load(_)) && self.rig.plan.takes_receives();
+        let awaits = matches!(work, WorkKind::Load(_)) && self.rig.plan.takes_receives();
         let is_awaited = |(progress, made): (&Progress, &u64)| progress.findings.received < *made;
         if awaits && self.progress.iter().zip(made).any(is_awaited) {
             return Ok(false);
         }
         // On UC a completion says that the data was sent, not that it has arrived.
-        let is_written = matches!(work, Work::Load(Op::Write | Op::WriteImm));
+        let is_written = matches!(work, WorkKind::Load(Op::Write | Op::WriteImm));
         for (index, last) in made.iter().enumerate().filter_map(|(index, made)| Some((index, made.checked_sub(1)?))) {
             let (slot, sequence) = layout.place(last);
             if is_written && !self.rig.holds(index, slot, sequence)? {
@@ -284,34 +285,34 @@ impl<D: Device> Responder<D> {
         }
         let mut sum = Findings::default();
         for (index, &made) in made.iter().enumerate() {
-            let found = self.look_at_memory(index, made)?;
+            let found = self.check_memory(index, made)?;
             self.progress[index].findings.add(found);
-            self.progress[index].looked_until = made;
+            self.progress[index].checked_until = made;
             sum.add(self.progress[index].findings);
         }
         Ok(sum)
     }
 
     /// Finds places in a link's memory that do not hold what `made` requests must have left there.
-    fn look_at_memory(&mut self, index: usize, made: u64) -> anyhow::Result<Findings> {
+    fn check_memory(&mut self, index: usize, made: u64) -> anyhow::Result<Findings> {
         let (layout, mut found) = (self.rig.layout, Findings::default());
         let Some(exposed) = &self.rig.links[index].exposed else { return Ok(found) };
         match self.rig.plan.work {
-            Work::Load(Op::Write | Op::WriteImm) => {
+            WorkKind::Load(Op::Write | Op::WriteImm) => {
                 let in_place = made.saturating_sub(layout.slots as u64);
-                for nth in in_place.max(self.progress[index].looked_until)..made {
+                for nth in in_place.max(self.progress[index].checked_until)..made {
                     found.looked += 1;
                     let (slot, sequence) = layout.place(nth);
                     exposed.read(layout.offset(slot), &mut self.rig.seen)?;
                     if !message::is_all_good(&self.rig.seen, sequence) {
-                        let may_be_lost = self.rig.plan.carrier != Carrier::Rc;
+                        let may_be_lost = self.rig.plan.carrier != TransportKind::Rc;
                         let is_lost = may_be_lost && message::is_mixed(&self.rig.seen, layout, nth);
                         found.wrong += u64::from(!is_lost);
                         found.lost += u64::from(is_lost);
                     }
                 }
             }
-            Work::Load(Op::FetchAdd | Op::CompareSwap) => found.wrong = u64::from(exposed.load(0)? != made),
+            WorkKind::Load(Op::FetchAdd | Op::CompareSwap) => found.wrong = u64::from(exposed.load(0)? != made),
             _ => {}
         }
         Ok(found)
@@ -332,9 +333,9 @@ fn fill<D: Device>(rig: &mut Rig<D>) -> anyhow::Result<()> {
 
 /// Number of the message that has arrived, among those that can be next. `bytes` is empty for a WRITE.
 #[inline]
-fn which(plan: &VerbsPlan, next: u64, immediate: Option<u32>, bytes: &[u8]) -> Option<u64> {
+fn identify_message(plan: &VerbsPlan, next: u64, immediate: Option<u32>, bytes: &[u8]) -> Option<u64> {
     // A reliable connection loses and reorders no message.
-    let lost_max = if plan.carrier == Carrier::Rc { 0 } else { LOST_MAX };
+    let lost_max = if plan.carrier == TransportKind::Rc { 0 } else { LOST_MAX };
     if !plan.is_numbered() {
         return (next..=next + lost_max).find(|&nth| message::is_good(bytes, nth + 1));
     }
@@ -363,21 +364,27 @@ mod tests {
     #[test]
     fn on_a_reliable_connection_only_the_next_message_is_right() {
         for size in [1, 7, 8, 33] {
-            let plan = VerbsPlan::new(Work::Load(Op::Send), Carrier::Rc, size);
-            assert_eq!(which(&plan, 10, None, &bytes(&plan, 10)), Some(10));
+            let plan = VerbsPlan::new(WorkKind::Load(Op::Send), TransportKind::Rc, size);
+            assert_eq!(identify_message(&plan, 10, None, &bytes(&plan, 10)), Some(10));
             for other in [9, 11, 12] {
-                assert_eq!(which(&plan, 10, None, &bytes(&plan, other)), None, "{size} {other}");
+                assert_eq!(identify_message(&plan, 10, None, &bytes(&plan, other)), None, "{size} {other}");
             }
         }
-        let plan = VerbsPlan { header_only: true, ..VerbsPlan::new(Work::Load(Op::Send), Carrier::Rc, 32) };
-        assert_eq!([9, 10, 11].map(|immediate| which(&plan, 10, Some(immediate), &[])), [None, Some(10), None]);
+        let plan = VerbsPlan { header_only: true, ..VerbsPlan::new(WorkKind::Load(Op::Send), TransportKind::Rc, 32) };
+        assert_eq!(
+            [9, 10, 11].map(|immediate| identify_message(&plan, 10, Some(immediate), &[])),
+            [None, Some(10), None]
+        );
     }
 
     #[test]
     fn where_messages_are_lost_a_later_one_is_right_but_no_earlier_one_and_no_byte_by_chance() {
-        for (carrier, size) in [(Carrier::Uc, 1), (Carrier::Ud, 7), (Carrier::Ud, 8), (Carrier::Uc, 33)] {
-            let plan = VerbsPlan::new(Work::Load(Op::Send), carrier, size);
-            let came = |nth: u64, bytes: &[u8]| which(&plan, 10, plan.is_numbered().then_some(nth as u32), bytes);
+        for (carrier, size) in
+            [(TransportKind::Uc, 1), (TransportKind::Ud, 7), (TransportKind::Ud, 8), (TransportKind::Uc, 33)]
+        {
+            let plan = VerbsPlan::new(WorkKind::Load(Op::Send), carrier, size);
+            let came =
+                |nth: u64, bytes: &[u8]| identify_message(&plan, 10, plan.is_numbered().then_some(nth as u32), bytes);
             for (nth, expected) in [(9, None), (10, Some(10)), (50_000, Some(50_000)), (70_000, None)] {
                 assert_eq!(came(nth, &bytes(&plan, nth)), expected, "{size} {nth}");
             }
@@ -390,7 +397,7 @@ mod tests {
                 }
             }
             assert_eq!(plan.is_numbered(), size < 8);
-            assert_eq!(which(&plan, 10, None, &bytes(&plan, 10)).is_none(), plan.is_numbered());
+            assert_eq!(identify_message(&plan, 10, None, &bytes(&plan, 10)).is_none(), plan.is_numbered());
         }
     }
 

@@ -5,7 +5,7 @@ use sinew::fabric::Clock;
 use sinew::fabric::verbs::{Completion, Device, Opcode, Operation, QueuePair, Request};
 use sinew::mem::MessageBuffer;
 
-use super::link::{Rig, Turned, Way, id, link_of};
+use super::link::{MessageOp, Rig, TurnOutcome, id, link_of};
 use super::message;
 use super::plan::{Op, POINTER, READS_MAX};
 use crate::load::Slice;
@@ -74,13 +74,13 @@ impl Stream {
         &mut self,
         rig: &mut Rig<D>,
         clock: &impl Clock,
-        (now_ns, goes_on): (u64, bool),
+        (now_ns, may_start): (u64, bool),
         slice: &mut Slice,
-    ) -> anyhow::Result<Turned> {
+    ) -> anyhow::Result<TurnOutcome> {
         let mut is_busy = false;
         for index in 0..rig.links.len() {
             let flow = &rig.links[index].flow;
-            if goes_on && flow.has_room() && self.may_send(rig, index, now_ns) {
+            if may_start && flow.has_room() && self.may_send(rig, index, now_ns) {
                 is_busy = true;
                 if self.times {
                     self.began_ns.get_or_insert_with(|| clock.now_ns());
@@ -94,24 +94,24 @@ impl Stream {
                     self.push(rig, index, signaled)?;
                 }
                 rig.links[index].qp.doorbell();
-            } else if !goes_on && flow.has_silent_tail() {
+            } else if !may_start && flow.has_silent_tail() {
                 // Otherwise the completion of the last requests would go unreported.
                 self.push(rig, index, true)?;
                 rig.links[index].qp.doorbell();
             }
         }
-        let came = rig.poll()? > 0;
-        let done = if came { self.collect(rig)? } else { 0 };
+        let has_returned = rig.poll()? > 0;
+        let done = if has_returned { self.collect(rig)? } else { 0 };
         if done > 0 && self.times {
             let done_ns = clock.now_ns();
             let began_ns = self.began_ns.replace(done_ns).unwrap_or(done_ns);
             slice.latency.saturating_record((done_ns - began_ns).max(1));
         }
-        if goes_on {
+        if may_start {
             slice.done += done;
         }
-        let is_over = rig.links.iter().all(|link| link.flow.in_flight == 0);
-        Ok(Turned { is_busy: is_busy || came, came, is_over })
+        let is_drained = rig.links.iter().all(|link| link.flow.in_flight == 0);
+        Ok(TurnOutcome { is_busy: is_busy || has_returned, has_returned, is_drained })
     }
 
     /// Whether the other side has room for a batch on a link.
@@ -137,12 +137,12 @@ impl Stream {
         match self.op {
             Op::Send => {
                 let immediate = rig.plan.is_numbered().then_some(nth as u32);
-                return rig.push_message(index, nth + 1, Way::Send { immediate }, signaled);
+                return rig.push_message(index, nth + 1, MessageOp::Send { immediate }, signaled);
             }
             Op::Write | Op::WriteImm => {
                 let (slot, sequence) = rig.layout.place(nth);
                 let immediate = (self.op == Op::WriteImm).then_some(nth as u32);
-                return rig.push_message(index, sequence, Way::Write { slot, immediate }, signaled);
+                return rig.push_message(index, sequence, MessageOp::Write { slot, immediate }, signaled);
             }
             Op::Read => {
                 let target = self.targets.pop().context("no buffer for a result")?;

@@ -6,7 +6,7 @@ use sinew::fabric::verbs::{Device, Opcode};
 use sinew::shm::verbs::{ShmDevice, ShmDomain};
 
 use super::link::{LinkAddress, Rig, link_of};
-use super::plan::{Carrier, Form, Op, Side, VerbsPlan, Work};
+use super::plan::{EchoForm, Op, Side, TransportKind, VerbsPlan, WorkKind};
 use super::{Requester, Responder};
 use crate::load::{Load, Slice, State};
 
@@ -53,25 +53,30 @@ fn plans() -> impl Iterator<Item = (VerbsPlan, bool)> {
     let of =
         |work, carrier, size| VerbsPlan { window: 8, doorbell: 4, signal: 4, ..VerbsPlan::new(work, carrier, size) };
     let loads = [
-        (Op::Send, Carrier::Rc, 32),
-        (Op::Send, Carrier::Ud, 5),
-        (Op::Write, Carrier::Uc, 33),
-        (Op::WriteImm, Carrier::Rc, 4096),
-        (Op::Read, Carrier::Rc, 64),
-        (Op::FetchAdd, Carrier::Rc, 8),
-        (Op::CompareSwap, Carrier::Rc, 8),
+        (Op::Send, TransportKind::Rc, 32),
+        (Op::Send, TransportKind::Ud, 5),
+        (Op::Write, TransportKind::Uc, 33),
+        (Op::WriteImm, TransportKind::Rc, 4096),
+        (Op::Read, TransportKind::Rc, 64),
+        (Op::FetchAdd, TransportKind::Rc, 8),
+        (Op::CompareSwap, TransportKind::Rc, 8),
     ];
-    let echoes = [(Form::Ww, Carrier::Uc), (Form::Ws, Carrier::Uc), (Form::Ss, Carrier::Ud), (Form::Imm, Carrier::Rc)];
-    let loads = loads.into_iter().map(move |(op, carrier, size)| of(Work::Load(op), carrier, size));
+    let echoes = [
+        (EchoForm::Ww, TransportKind::Uc),
+        (EchoForm::Ws, TransportKind::Uc),
+        (EchoForm::Ss, TransportKind::Ud),
+        (EchoForm::Imm, TransportKind::Rc),
+    ];
+    let loads = loads.into_iter().map(move |(op, carrier, size)| of(WorkKind::Load(op), carrier, size));
     let echoes = echoes.into_iter().map(move |(form, carrier)| VerbsPlan {
         doorbell: 1,
         qps: 2,
         signal: 3,
-        ..of(Work::Echo(form), carrier, 40)
+        ..of(WorkKind::Echo(form), carrier, 40)
     });
-    let inline = |plan: &VerbsPlan| plan.work == Work::Load(Op::Write) || plan.work == Work::Echo(Form::Ws);
+    let inline = |plan: &VerbsPlan| plan.work == WorkKind::Load(Op::Write) || plan.work == WorkKind::Echo(EchoForm::Ws);
     let many = loads.chain(echoes).map(move |plan| (VerbsPlan { inline: inline(&plan), ..plan }, false));
-    let one = VerbsPlan { window: 1, signal: 1, ..VerbsPlan::new(Work::Load(Op::Read), Carrier::Rc, 64) };
+    let one = VerbsPlan { window: 1, signal: 1, ..VerbsPlan::new(WorkKind::Load(Op::Read), TransportKind::Rc, 64) };
     let objects = VerbsPlan { reads: 3, ..one.clone() };
     many.chain([(one.clone(), true), (objects, true), (VerbsPlan { fresh: true, ..one }, true)])
 }
@@ -84,14 +89,14 @@ fn every_kind_of_request_is_made_answered_and_checked_in_virtual_time() {
             let slice = slice(&mut requester, &clock, SLICE_NS, || _ = responder.turn().unwrap());
             let made = requester.made();
             assert!(slice.done >= 60 && slice.elapsed_ns >= SLICE_NS, "{plan:?}: {}", slice.done);
-            assert!(!slice.latency.is_empty() || !(times || matches!(plan.work, Work::Echo(_))), "{plan:?}");
+            assert!(!slice.latency.is_empty() || !(times || matches!(plan.work, WorkKind::Echo(_))), "{plan:?}");
             let mut turns = 0..100;
             let found = responder.check(&made, || turns.next().is_some()).unwrap();
             assert!(!turns.is_empty(), "{plan:?}");
             assert_eq!((found.wrong, found.lost), (0, 0), "{plan:?}");
-            let hears = plan.takes_receives() || matches!(plan.work, Work::Echo(_));
+            let hears = plan.takes_receives() || matches!(plan.work, WorkKind::Echo(_));
             assert_eq!(found.received, if hears { made.iter().sum() } else { 0 }, "{plan:?}");
-            let looks = matches!(plan.work, Work::Load(Op::Write | Op::WriteImm));
+            let looks = matches!(plan.work, WorkKind::Load(Op::Write | Op::WriteImm));
             assert_eq!(found.looked > 0, looks, "{plan:?}");
         }
     }
@@ -100,7 +105,7 @@ fn every_kind_of_request_is_made_answered_and_checked_in_virtual_time() {
 #[test]
 fn what_was_not_written_is_found_and_what_counts_wrong_is_told() {
     for op in [Op::Write, Op::FetchAdd] {
-        let plan = VerbsPlan::new(Work::Load(op), Carrier::Rc, 8);
+        let plan = VerbsPlan::new(WorkKind::Load(op), TransportKind::Rc, 8);
         let (mut requester, mut responder, clock) = connected(&plan, false);
         slice(&mut requester, &clock, SLICE_NS, || ());
         let more: Vec<u64> = requester.made().iter().map(|made| made + 1).collect();
@@ -111,7 +116,7 @@ fn what_was_not_written_is_found_and_what_counts_wrong_is_told() {
 
 #[test]
 fn a_server_that_answers_nothing_is_noticed() {
-    let plan = VerbsPlan { window: 2, ..VerbsPlan::new(Work::Echo(Form::Ww), Carrier::Rc, 32) };
+    let plan = VerbsPlan { window: 2, ..VerbsPlan::new(WorkKind::Echo(EchoForm::Ww), TransportKind::Rc, 32) };
     let (mut requester, _server, _) = connected(&plan, false);
     requester.begin(0, SLICE_NS).unwrap();
     assert_eq!(requester.turn(4_000_000_000).unwrap(), State::Idle);
@@ -125,7 +130,7 @@ fn a_link_whose_last_messages_were_lost_goes_on_while_others_are_answered() {
         doorbell: 4,
         signal: 8,
         qps: 2,
-        ..VerbsPlan::new(Work::Load(Op::Send), Carrier::Ud, 32)
+        ..VerbsPlan::new(WorkKind::Load(Op::Send), TransportKind::Ud, 32)
     };
     let server = |device: &_, domain: &_| Rig::new(device, domain, &plan, Side::Server, 2);
     let (mut requester, mut rig, addresses, clock) = sides(&plan, false, server);
@@ -156,7 +161,7 @@ fn a_link_whose_last_messages_were_lost_goes_on_while_others_are_answered() {
 
 #[test]
 fn what_is_no_link_is_refused() {
-    let plan = VerbsPlan { window: 4, ..VerbsPlan::new(Work::Echo(Form::Ws), Carrier::Rc, 32) };
+    let plan = VerbsPlan { window: 4, ..VerbsPlan::new(WorkKind::Echo(EchoForm::Ws), TransportKind::Rc, 32) };
     let server = |device: &_, domain: &_| Rig::new(device, domain, &plan, Side::Server, 1);
     let (_client, mut rig, addresses, _) = sides(&plan, false, server);
     assert!(rig.connect(&[]).is_err());

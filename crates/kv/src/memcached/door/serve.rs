@@ -6,9 +6,9 @@ use mio::Token;
 use sinew_store::cache::Cache;
 
 use super::super::budget::Claim;
-use super::super::connection::{Connection, LONG, Want};
-use super::super::protocol::Then;
-use super::{CONNECTIONS, Door, READ_LEN};
+use super::super::connection::{Connection, LARGE_LEN, MemoryNeed};
+use super::super::protocol::NextStep;
+use super::{Door, FIRST_CONNECTION, READ_LEN};
 use sinew_door::Stream;
 
 /// Bytes moved for one connection before the others have their turn.
@@ -32,9 +32,9 @@ impl Door {
     pub(super) fn serve(&mut self, index: usize, cache: &mut Cache, now_s: u32) {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
         connection.queued = false;
-        match self.serve_one(index, &mut connection, cache, now_s) {
+        match self.serve_connection(index, &mut connection, cache, now_s) {
             Ok(more) => {
-                self.count(&mut connection);
+                self.update_memory(&mut connection);
                 self.connections[index] = Some(connection);
                 if more {
                     self.enqueue(index);
@@ -45,49 +45,49 @@ impl Door {
     }
 
     /// Serves a connection; returns whether there is more to do at once. An error ends the connection.
-    fn serve_one(
+    fn serve_connection(
         &mut self,
         index: usize,
         connection: &mut Connection,
         cache: &mut Cache,
         now_s: u32,
     ) -> io::Result<bool> {
-        if connection.is_gone {
+        if connection.is_broken {
             return Err(ErrorKind::ConnectionReset.into());
         }
-        let mut moved = 0;
+        let mut bytes_moved = 0;
         for _ in 0..STEPS_PER_TURN {
-            moved += self.send(index, connection)?;
+            bytes_moved += self.send(index, connection)?;
             if !connection.out.is_empty() {
                 if !connection.blocked {
                     break;
                 }
                 return Ok(false);
             }
-            self.feed_or_queue(index, connection);
-            if !connection.starving.is_empty() || connection.waits() {
+            self.grant_or_queue(index, connection);
+            if !connection.memory_needs.is_empty() || connection.awaits_remote() {
                 return Ok(false);
             }
             if connection.ending {
                 return if connection.is_drained() { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(false) };
             }
-            if moved >= LEN_PER_TURN {
+            if bytes_moved >= LEN_PER_TURN {
                 break;
             }
-            if connection.input.len() >= connection.wants {
-                if self.has_asked_much(connection.input.len()) {
+            if connection.input.len() >= connection.input_needed {
+                if self.is_over_request_share(connection.input.len()) {
                     return Ok(true);
                 }
                 let mut input = std::mem::take(&mut connection.input);
-                let done = self.carry_out(index, connection, &input, cache, now_s)?;
-                moved += done;
+                let consumed = self.run_session(index, connection, &input, cache, now_s)?;
+                bytes_moved += consumed;
                 if connection.input.capacity() == 0 {
-                    input.drain(..done);
+                    input.drain(..consumed);
                     connection.input = input;
                 } else {
                     // It was given another buffer meanwhile.
-                    connection.input.extend_from_slice(&input[done..]);
-                    self.pool.give(input);
+                    connection.input.extend_from_slice(&input[consumed..]);
+                    self.pool.put_back(input);
                 }
                 self.recycle_input(connection);
                 continue;
@@ -96,25 +96,25 @@ impl Door {
                 return Ok(false);
             }
             let read = self.read(index, connection, cache, now_s)?;
-            moved += read;
+            bytes_moved += read;
             self.service.count().bytes_read.add(read as u64);
         }
         self.send(index, connection)?;
-        let has_more = connection.readable || connection.ending || connection.input.len() >= connection.wants;
-        let goes_on = if !connection.out.is_empty() {
+        let has_more = connection.readable || connection.ending || connection.input.len() >= connection.input_needed;
+        let has_more_work = if !connection.out.is_empty() {
             !connection.blocked
-        } else if !connection.starving.is_empty() {
-            connection.may_be_fed()
+        } else if !connection.memory_needs.is_empty() {
+            connection.may_take_memory()
         } else {
-            has_more && !connection.waits()
+            has_more && !connection.awaits_remote()
         };
-        self.service.count().conn_yields.add(goes_on.into());
-        Ok(goes_on)
+        self.service.count().conn_yields.add(has_more_work.into());
+        Ok(has_more_work)
     }
 
     /// Reads from the socket, and executes what was read.
     fn read(&mut self, index: usize, connection: &mut Connection, cache: &mut Cache, now_s: u32) -> io::Result<usize> {
-        let direct = connection.input.is_empty() && connection.input.capacity() < LONG;
+        let direct = connection.input.is_empty() && connection.input.capacity() < LARGE_LEN;
         let mut input = std::mem::take(&mut self.input);
         let result = if direct {
             // Input that begins a long value is kept even before there is room for the value, so read little of it.
@@ -125,11 +125,11 @@ impl Door {
         } else {
             // Append the rest of an incomplete command, reading as much as is missing.
             let start = connection.input.len();
-            let missing = connection.wants.saturating_sub(start);
+            let missing = connection.input_needed.saturating_sub(start);
             let room = connection.input.capacity() - start;
             // A buffer with room for all that is missing is not grown.
-            let most = if room > 0 && room >= missing { room } else { usize::MAX };
-            let missing = missing.clamp(READ_LEN / 4, 4 * READ_LEN).min(most);
+            let room_max = if room > 0 && room >= missing { room } else { usize::MAX };
+            let missing = missing.clamp(READ_LEN / 4, 4 * READ_LEN).min(room_max);
             let mut rest = std::mem::take(&mut connection.input);
             rest.resize(start + missing, 0);
             let result = read_some(connection, missing, |stream| stream.read(&mut rest[start..]));
@@ -145,23 +145,23 @@ impl Door {
             }
         };
         if read > 0 {
-            connection.moved_ns = self.now_ns;
-            connection.heard_s = now_s;
+            connection.last_progress_ns = self.now_ns;
+            connection.last_input_s = now_s;
         }
         if direct && read > 0 {
-            let done = self.carry_out(index, connection, &input[..read], cache, now_s);
-            if let Ok(done) = done
-                && done < read
+            let consumed = self.run_session(index, connection, &input[..read], cache, now_s);
+            if let Ok(consumed) = consumed
+                && consumed < read
             {
-                let rest = &input[done..read];
+                let rest = &input[consumed..read];
                 if connection.input.capacity() < rest.len() {
                     // Nothing is appended before there is memory for the whole command.
-                    let is_whole = !connection.starving.is_empty() || self.service.shared.budget.is_short();
-                    let longer = match is_whole {
+                    let is_exact = !connection.memory_needs.is_empty() || self.service.shared.budget.is_short();
+                    let longer = match is_exact {
                         true => self.pool.take_short(rest.len()),
                         false => self.pool.take(rest.len().max(READ_LEN / 16)),
                     };
-                    self.pool.give(std::mem::replace(&mut connection.input, longer));
+                    self.pool.put_back(std::mem::replace(&mut connection.input, longer));
                 }
                 connection.input.extend_from_slice(rest);
             }
@@ -171,7 +171,7 @@ impl Door {
     }
 
     /// Executes the commands in `input`; returns the bytes consumed.
-    fn carry_out(
+    fn run_session(
         &mut self,
         index: usize,
         connection: &mut Connection,
@@ -179,60 +179,60 @@ impl Door {
         cache: &mut Cache,
         now_s: u32,
     ) -> io::Result<usize> {
-        let mut done = 0;
+        let mut consumed = 0;
         loop {
             let limit = self.service.limits.answer_len_max;
-            let room = std::mem::take(&mut connection.room);
+            let room = std::mem::take(&mut connection.answer_room);
             let mut out = match room {
                 0 => std::mem::take(&mut self.out),
-                _ => self.pool.take_short(room + LONG),
+                _ => self.pool.take_short(room + LARGE_LEN),
             };
             out.clear();
             self.service.limits.answer_len_max = limit.max(room);
-            let ran = connection.session.run(&mut self.service, cache, now_s, &input[done..], &mut out);
+            let progress = connection.session.run(&mut self.service, cache, now_s, &input[consumed..], &mut out);
             self.service.limits.answer_len_max = limit;
-            done += ran.consumed;
-            connection.note_done(ran.consumed);
+            consumed += progress.consumed;
+            connection.note_consumed(progress.consumed);
             self.service.publish(cache);
-            let sent = self.say(connection, &out);
+            let sent = self.write_directly(connection, &out);
             if room == 0 {
-                connection.say(&out[sent..], &mut self.pool);
+                connection.append_answer(&out[sent..], &mut self.pool);
                 self.out = out;
             } else if sent < out.len() && connection.is_drained() {
-                connection.adopt(out, sent, &mut self.pool);
+                connection.adopt_output(out, sent, &mut self.pool);
             } else {
-                connection.say(&out[sent..], &mut self.pool);
-                self.pool.give(out);
+                connection.append_answer(&out[sent..], &mut self.pool);
+                self.pool.put_back(out);
             }
-            match ran.then {
-                Then::Input(wants) => {
-                    connection.wants = wants;
-                    if connection.session.awaited_len() > LONG && connection.input.capacity() < wants {
-                        self.want(index, connection, Want::Input(wants));
+            match progress.next_step {
+                NextStep::Input(wants) => {
+                    connection.input_needed = wants;
+                    if connection.session.awaited_len() > LARGE_LEN && connection.input.capacity() < wants {
+                        self.need_memory(index, connection, MemoryNeed::Input(wants));
                     }
-                    return Ok(done);
+                    return Ok(consumed);
                 }
-                Then::Output => {
-                    connection.wants = 0;
-                    return Ok(done);
+                NextStep::Output => {
+                    connection.input_needed = 0;
+                    return Ok(consumed);
                 }
-                Then::Room(len) => {
-                    connection.wants = 0;
-                    if !connection.is_behind_others() {
-                        self.want(index, connection, Want::Answer(len));
+                NextStep::Room(len) => {
+                    connection.input_needed = 0;
+                    if !connection.wait_for_remote() {
+                        self.need_memory(index, connection, MemoryNeed::Answer(len));
                     }
-                    return Ok(done);
+                    return Ok(consumed);
                 }
-                Then::Close => {
+                NextStep::Close => {
                     connection.ending = true;
-                    return Ok(done);
+                    return Ok(consumed);
                 }
-                Then::HandOver(whom) => {
-                    let request = &input[done - ran.request_len..done];
-                    self.ask(index, connection, whom, request);
-                    if connection.waits() {
-                        connection.wants = 0;
-                        return Ok(done);
+                NextStep::HandOver(target) => {
+                    let request = &input[consumed - progress.request_len..consumed];
+                    self.send_remote(index, connection, target, request);
+                    if connection.awaits_remote() {
+                        connection.input_needed = 0;
+                        return Ok(consumed);
                     }
                 }
             }
@@ -240,13 +240,13 @@ impl Door {
     }
 
     /// Sends an answer at once, unless earlier ones are still to be sent; returns the bytes that the kernel took.
-    fn say(&mut self, connection: &mut Connection, answer: &[u8]) -> usize {
+    fn write_directly(&mut self, connection: &mut Connection, answer: &[u8]) -> usize {
         if answer.is_empty() || !connection.is_drained() || connection.blocked {
             return 0;
         }
         // An error will show again on the next write.
         let sent = connection.stream.write(answer).unwrap_or(0);
-        connection.note_taken(sent, self.now_ns);
+        connection.note_accepted(sent, self.now_ns);
         self.service.count().bytes_written.add(sent as u64);
         sent
     }
@@ -258,20 +258,20 @@ impl Door {
         }
         let (sent, blocked) = connection.send(LEN_PER_TURN)?;
         self.service.count().bytes_written.add(sent as u64);
-        connection.note_taken(sent, self.now_ns);
+        connection.note_accepted(sent, self.now_ns);
         if blocked != connection.blocked {
             connection.blocked = blocked;
-            connection.stream.watch_writable(self.poll.registry(), Token(index + CONNECTIONS), blocked)?;
+            connection.stream.watch_writable(self.poll.registry(), Token(index + FIRST_CONNECTION), blocked)?;
         }
         if connection.out.is_empty() {
-            self.pool.give(std::mem::take(&mut connection.out));
+            self.pool.put_back(std::mem::take(&mut connection.out));
         }
         Ok(sent)
     }
 
     fn recycle_input(&mut self, connection: &mut Connection) {
-        if connection.input.is_empty() && connection.starving.is_empty() && connection.wants <= LONG {
-            self.pool.give(std::mem::take(&mut connection.input));
+        if connection.input.is_empty() && connection.memory_needs.is_empty() && connection.input_needed <= LARGE_LEN {
+            self.pool.put_back(std::mem::take(&mut connection.input));
         }
     }
 }

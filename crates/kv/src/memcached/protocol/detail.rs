@@ -14,7 +14,7 @@ const PREFIXES_MAX: usize = 1000;
 
 /// Counts of operations on keys with one prefix.
 #[derive(Clone, Copy, Debug, Default)]
-struct Uses {
+struct PrefixCounts {
     gets: u64,
     hits: u64,
     sets: u64,
@@ -23,7 +23,7 @@ struct Uses {
 
 /// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum Usage {
     /// A get that found an item.
     Hit,
     /// A get that found none.
@@ -42,7 +42,7 @@ pub struct Detail {
     threads: Box<[Mutex<Prefixes>]>,
 }
 
-type Prefixes = BTreeMap<Box<[u8]>, Uses>;
+type Prefixes = BTreeMap<Box<[u8]>, PrefixCounts>;
 
 fn lock(prefixes: &Mutex<Prefixes>) -> MutexGuard<'_, Prefixes> {
     prefixes.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,7 +71,7 @@ impl Detail {
     }
 
     /// Counts an operation on `key` for `thread`.
-    pub fn count(&self, thread: usize, key: &[u8], what: Use) {
+    pub fn count(&self, thread: usize, key: &[u8], usage: Usage) {
         let Some(end) = memchr::memchr(DELIMITER, key) else { return };
         let prefix = &key[..end];
         let mut prefixes = lock(&self.threads[thread]);
@@ -79,13 +79,13 @@ impl Detail {
             if prefixes.len() >= PREFIXES_MAX {
                 return;
             }
-            prefixes.insert(prefix.into(), Uses::default());
+            prefixes.insert(prefix.into(), PrefixCounts::default());
         }
         let Some(uses) = prefixes.get_mut(prefix) else { return };
-        uses.gets += u64::from(matches!(what, Use::Hit | Use::Miss));
-        uses.hits += u64::from(what == Use::Hit);
-        uses.sets += u64::from(what == Use::Set);
-        uses.deletes += u64::from(what == Use::Delete);
+        uses.gets += u64::from(matches!(usage, Usage::Hit | Usage::Miss));
+        uses.hits += u64::from(usage == Usage::Hit);
+        uses.sets += u64::from(usage == Usage::Set);
+        uses.deletes += u64::from(usage == Usage::Delete);
     }
 
     /// Appends the sums over all threads.

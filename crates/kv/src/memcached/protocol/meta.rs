@@ -4,10 +4,10 @@ use arrayvec::ArrayVec;
 use sinew_store::cache::{Item, Put, When};
 
 use super::base64::{self, KEY_LEN_MAX};
-use super::commands::{BAD_DATA, BAD_FORMAT, Counted, NO_MEMORY, NOT_NUMERIC, TOO_LARGE};
+use super::commands::{ArithmeticResult, BAD_DATA, BAD_FORMAT, NO_MEMORY, NOT_NUMERIC, TOO_LARGE};
 use super::numbers::{parse_i32, parse_u32, parse_u64, push_number};
 use super::service::{Stored, Work, mark, set_fetched};
-use super::session::{HandOver, Step};
+use super::session::{CommandStep, HandOverTarget};
 use super::tokens::Words;
 
 /// Most words of a meta command.
@@ -19,7 +19,7 @@ const LONG_OPAQUE: &str = "CLIENT_ERROR opaque token too long";
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag";
 
-const DONE: Step = Step::Done(0);
+const DONE: CommandStep = CommandStep::Done(0);
 
 /// The flags of a command, decoded.
 #[derive(Default)]
@@ -112,36 +112,36 @@ fn has_long_opaque(flags: &[&[u8]]) -> bool {
 }
 
 impl<'i> Work<'_, 'i> {
-    pub(super) fn meta(&mut self, which: u8, words: &Words<'i>, data: &'i [u8]) -> Step {
+    pub(super) fn meta(&mut self, which: u8, words: &Words<'i>, data: &'i [u8]) -> CommandStep {
         let flags_from = if which == b's' { 3 } else { 2 };
         match which {
-            b'n' => self.say("MN"),
+            b'n' => self.push_line("MN"),
             b'e' => return self.meta_debug(words),
-            b'g' | b's' | b'd' | b'a' if words.len() < 2 => self.say("ERROR"),
-            b'g' | b's' | b'd' | b'a' if words[1].len() > KEY_LEN_MAX => self.say(BAD_FORMAT),
-            b's' if words.len() == 2 => self.say(BAD_FORMAT),
-            b'g' if words.len() > WORDS_MAX => self.say("CLIENT_ERROR options flags are too long"),
-            b's' | b'd' | b'a' if words.len() > WORDS_MAX => self.say("CLIENT_ERROR options flags too long"),
+            b'g' | b's' | b'd' | b'a' if words.len() < 2 => self.push_line("ERROR"),
+            b'g' | b's' | b'd' | b'a' if words[1].len() > KEY_LEN_MAX => self.push_line(BAD_FORMAT),
+            b's' if words.len() == 2 => self.push_line(BAD_FORMAT),
+            b'g' if words.len() > WORDS_MAX => self.push_line("CLIENT_ERROR options flags are too long"),
+            b's' | b'd' | b'a' if words.len() > WORDS_MAX => self.push_line("CLIENT_ERROR options flags too long"),
             b's' => return self.meta_set(words[1], words[2], &words[flags_from..], data),
             b'g' | b'd' | b'a' => {
                 let flags = &words[flags_from..];
                 return match Flags::read(words[1], flags) {
-                    Ok((read, key)) => match self.elsewhere(&key) {
-                        Some(owner) => Step::HandOver(HandOver::To(owner), 0),
+                    Ok((read, key)) => match self.remote_owner(&key) {
+                        Some(owner) => CommandStep::HandOver(HandOverTarget::Owner(owner), 0),
                         None => self.meta_on_key(which, words[1], &key, flags, &read),
                     },
                     Err(error) => {
-                        self.say(if which == b'g' { error } else { BAD_FLAG });
+                        self.push_line(if which == b'g' { error } else { BAD_FLAG });
                         DONE
                     }
                 };
             }
-            _ => self.say("ERROR"),
+            _ => self.push_line("ERROR"),
         }
         DONE
     }
 
-    fn meta_on_key(&mut self, which: u8, word: &'i [u8], key: &[u8], flags: &[&[u8]], read: &Flags) -> Step {
+    fn meta_on_key(&mut self, which: u8, word: &'i [u8], key: &[u8], flags: &[&[u8]], read: &Flags) -> CommandStep {
         match which {
             b'g' => return self.meta_get(word, key, flags, read),
             b'd' => self.meta_delete(key, flags, read),
@@ -150,9 +150,9 @@ impl<'i> Work<'_, 'i> {
         DONE
     }
 
-    fn meta_debug(&mut self, words: &Words<'i>) -> Step {
+    fn meta_debug(&mut self, words: &Words<'i>) -> CommandStep {
         let Some(word) = words.get(1).filter(|word| word.len() <= KEY_LEN_MAX) else {
-            self.say(BAD_FORMAT);
+            self.push_line(BAD_FORMAT);
             return DONE;
         };
         let mut key = KeyBytes::new();
@@ -160,15 +160,15 @@ impl<'i> Work<'_, 'i> {
             match base64::decode(word) {
                 Some(decoded) => key.extend(decoded),
                 None => {
-                    self.say(BAD_FORMAT);
+                    self.push_line(BAD_FORMAT);
                     return DONE;
                 }
             }
         } else {
             key.extend(word.iter().copied());
         }
-        if let Some(owner) = self.elsewhere(&key) {
-            return Step::HandOver(HandOver::To(owner), 0);
+        if let Some(owner) = self.remote_owner(&key) {
+            return CommandStep::HandOver(HandOverTarget::Owner(owner), 0);
         }
         self.service.count().cmd_meta.add(1);
         let cached = self.cache.hasher().key(&key);
@@ -180,27 +180,27 @@ impl<'i> Work<'_, 'i> {
                 // The time of last use is not known, there are no classes, and no header is counted in the size.
                 let fetched = if item.marks() & mark::FETCHED == 0 { "no" } else { "yes" };
                 let (version, len) = (item.version(), key.len() + item.value_len());
-                self.say(&format!(" exp={ends} la=0 cas={version} fetch={fetched} cls=1 size={len}"));
+                self.push_line(&format!(" exp={ends} la=0 cas={version} fetch={fetched} cls=1 size={len}"));
             }
-            None => self.say("EN"),
+            None => self.push_line("EN"),
         }
         DONE
     }
 
-    fn meta_get(&mut self, word: &'i [u8], key: &[u8], flags: &[&[u8]], read: &Flags) -> Step {
+    fn meta_get(&mut self, word: &'i [u8], key: &[u8], flags: &[&[u8]], read: &Flags) -> CommandStep {
         if has_long_opaque(flags) {
-            self.say(LONG_OPAQUE);
+            self.push_line(LONG_OPAQUE);
             return DONE;
         }
-        let cached = if read.in_base64 { self.cache.hasher().key(key) } else { self.ahead.key(self.cache, word) };
+        let cached = if read.in_base64 { self.cache.hasher().key(key) } else { self.lookahead.key(self.cache, word) };
         let mut created = false;
         let mut item = self.cache.get(&cached, self.now_s);
         let room = item.map_or(0, |item| if read.value { item.value_len() } else { 0 });
         if room > self.limits().answer_len_max {
-            return Step::Room(room);
+            return CommandStep::Room(room);
         }
         if item.is_none() {
-            self.count_lost(&cached);
+            self.count_miss_reason(&cached);
             item = None;
         }
         let count = self.service.count();
@@ -281,41 +281,41 @@ impl<'i> Work<'_, 'i> {
         DONE
     }
 
-    fn meta_set(&mut self, word: &'i [u8], len: &[u8], flags: &[&[u8]], data: &'i [u8]) -> Step {
+    fn meta_set(&mut self, word: &'i [u8], len: &[u8], flags: &[&[u8]], data: &'i [u8]) -> CommandStep {
         let Some(len @ 0..=META_LEN_MAX) = parse_i32(len) else {
-            self.say(BAD_FORMAT);
+            self.push_line(BAD_FORMAT);
             return DONE;
         };
         let (len, whole) = (len as usize, len as usize + 2);
         let (read, key) = match Flags::read(word, flags) {
             Ok(both) => both,
             Err(error) => {
-                self.say(error);
-                return Step::Swallow(whole);
+                self.push_line(error);
+                return CommandStep::Swallow(whole);
             }
         };
         if !matches!(read.mode, 0 | b'E' | b'A' | b'P' | b'R' | b'S') {
-            self.say("CLIENT_ERROR invalid mode for ms M token");
-            return Step::Swallow(whole);
+            self.push_line("CLIENT_ERROR invalid mode for ms M token");
+            return CommandStep::Swallow(whole);
         }
         if has_long_opaque(flags) {
-            self.say(LONG_OPAQUE);
-            return Step::Swallow(whole);
+            self.push_line(LONG_OPAQUE);
+            return CommandStep::Swallow(whole);
         }
         if self.is_too_large(key.len(), len, read.client_flags) {
             self.service.count().store_too_large.add(1);
-            self.say(TOO_LARGE);
-            return self.forget(&key, whole);
+            self.push_line(TOO_LARGE);
+            return self.delete_stale(&key, whole);
         }
         if data.len() < whole {
-            return Step::Data(whole);
+            return CommandStep::Data(whole);
         }
-        if let Some(owner) = self.elsewhere(&key) {
-            return Step::HandOver(HandOver::To(owner), whole);
+        if let Some(owner) = self.remote_owner(&key) {
+            return CommandStep::HandOver(HandOverTarget::Owner(owner), whole);
         }
         if &data[len..whole] != b"\r\n" {
-            self.say(BAD_DATA);
-            return Step::Done(whole);
+            self.push_line(BAD_DATA);
+            return CommandStep::Done(whole);
         }
         let (stored, marks) = self.meta_store(&key, &data[..len], &read);
         let version = match stored {
@@ -323,13 +323,13 @@ impl<'i> Work<'_, 'i> {
             Stored::NoMemory => {
                 let cached = self.cache.hasher().key(&key);
                 self.cache.delete(&cached, self.now_s);
-                self.say(NO_MEMORY);
-                return Step::Done(whole);
+                self.push_line(NO_MEMORY);
+                return CommandStep::Done(whole);
             }
             _ => 0,
         };
         if read.quiet && matches!(stored, Stored::Yes(_)) {
-            return Step::Done(whole);
+            return CommandStep::Done(whole);
         }
         let status: &[u8] = match stored {
             Stored::Yes(_) | Stored::NoMemory => b"HD",
@@ -347,7 +347,7 @@ impl<'i> Work<'_, 'i> {
             }
         }
         self.out.extend_from_slice(b"\r\n");
-        Step::Done(whole)
+        CommandStep::Done(whole)
     }
 
     /// Stores the value of an `ms`; also returns the marks that the key's encoding gives.
@@ -386,7 +386,7 @@ impl<'i> Work<'_, 'i> {
 
     fn meta_delete(&mut self, key: &[u8], flags: &[&[u8]], read: &Flags) {
         if has_long_opaque(flags) {
-            return self.say(LONG_OPAQUE);
+            return self.push_line(LONG_OPAQUE);
         }
         let cached = self.cache.hasher().key(key);
         let count = self.service.count();
@@ -427,30 +427,30 @@ impl<'i> Work<'_, 'i> {
         let up = match read.mode {
             0 | b'I' | b'+' => true,
             b'D' | b'-' => false,
-            _ => return self.say("CLIENT_ERROR invalid mode for ma M token"),
+            _ => return self.push_line("CLIENT_ERROR invalid mode for ma M token"),
         };
         let mut counted = self.add(key, read.delta, up, read.version.filter(|version| *version != 0));
         let mut created = false;
-        if let (Counted::Absent, Some(exptime)) = (&counted, read.vivify_exptime) {
+        if let (ArithmeticResult::Absent, Some(exptime)) = (&counted, read.vivify_exptime) {
             let cached = self.cache.hasher().key(key);
             let expires_s = self.service.expires_s(exptime, self.now_s);
             let mut digits = itoa::Buffer::new();
             let value = digits.format(read.initial).as_bytes();
             counted = match self.cache.put(&cached, value, &Put { expires_s, ..Put::default() }, self.now_s) {
-                Ok(version) => Counted::To(read.initial, version),
-                Err(_) => return self.say("SERVER_ERROR Out of memory allocating new item"),
+                Ok(version) => ArithmeticResult::Value(read.initial, version),
+                Err(_) => return self.push_line("SERVER_ERROR Out of memory allocating new item"),
             };
             created = true;
         }
         let (number, version) = match counted {
-            Counted::To(number, version) => (number, version),
-            Counted::NotNumeric => return self.say(NOT_NUMERIC),
-            Counted::NoMemory => return self.say("SERVER_ERROR out of memory"),
-            Counted::Absent | Counted::Changed => {
+            ArithmeticResult::Value(number, version) => (number, version),
+            ArithmeticResult::NotNumeric => return self.push_line(NOT_NUMERIC),
+            ArithmeticResult::NoMemory => return self.push_line("SERVER_ERROR out of memory"),
+            ArithmeticResult::Absent | ArithmeticResult::VersionMismatch => {
                 if has_long_opaque(flags) {
-                    return self.say(LONG_OPAQUE);
+                    return self.push_line(LONG_OPAQUE);
                 }
-                self.out.extend_from_slice(if matches!(counted, Counted::Absent) { b"NF" } else { b"EX" });
+                self.out.extend_from_slice(if matches!(counted, ArithmeticResult::Absent) { b"NF" } else { b"EX" });
                 self.push_opaque_and_key(flags, key, read.in_base64);
                 return self.out.extend_from_slice(b"\r\n");
             }
@@ -489,7 +489,7 @@ impl<'i> Work<'_, 'i> {
         }
         if has_long_opaque(flags) {
             self.out.truncate(start);
-            return self.say(LONG_OPAQUE);
+            return self.push_line(LONG_OPAQUE);
         }
         if expires_s != before_s {
             let _ = self.cache.touch(&cached, None, Some(expires_s), self.now_s);

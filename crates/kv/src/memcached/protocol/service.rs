@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sinew_mem::atomic::{AtomicU32, AtomicUsize};
-use sinew_store::cache::{Cache, Item, Key, Lost, Put, PutError, When};
+use sinew_store::cache::{Cache, Item, Key, MissReason, Put, PutError, When};
 
 use super::counters::Counters;
-use super::detail::{Detail, Use};
+use super::detail::{Detail, Usage};
 use super::numbers::push_number;
-use super::session::Keys;
+use super::session::RetrievalOptions;
 use super::tokens::Lookahead;
 use crate::Partitions;
 use crate::memcached::budget::Budget;
@@ -22,7 +22,7 @@ pub struct Limits {
     /// Bytes of output from which on no more commands are executed until it is sent.
     pub out_len_max: usize,
     /// Longest value, in bytes, that is put into the output without asking. A longer one needs room
-    /// ([`Then::Room`](super::Then::Room)), which the caller grants by raising this limit for the next run.
+    /// ([`Then::Room`](super::NextStep::Room)), which the caller grants by raising this limit for the next run.
     pub answer_len_max: usize,
     /// Longest line, in bytes, that is checked as a whole; only a list of keys can be that long. A longer list is
     /// answered as it arrives: an error in it does not take back earlier answers.
@@ -37,7 +37,7 @@ impl Default for Limits {
 
 /// Description of the server, for `stats`. The default describes nothing.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct ServerInfo {
     /// Most connections.
     pub connections_max: usize,
     /// Seconds after which a silent connection is closed; 0 means never.
@@ -52,7 +52,7 @@ pub struct About {
     pub cpu_times: fn() -> [Duration; 2],
 }
 
-impl Default for About {
+impl Default for ServerInfo {
     fn default() -> Self {
         Self {
             connections_max: 0,
@@ -79,19 +79,19 @@ pub struct Shared {
     /// The level that the last `verbosity` command set.
     pub verbosity: AtomicU32,
     /// Description of the server.
-    pub about: About,
+    pub info: ServerInfo,
 }
 
 impl Shared {
     /// Shared state of `threads` threads.
-    pub fn new(threads: usize, budget: Budget, about: About) -> Self {
+    pub fn new(threads: usize, budget: Budget, info: ServerInfo) -> Self {
         Self {
             counters: (0..threads).map(|_| Counters::default()).collect(),
             detail: Detail::new(threads),
             budget,
             connections: AtomicUsize::new(0),
             verbosity: AtomicU32::new(0),
-            about,
+            info,
         }
     }
 }
@@ -99,7 +99,7 @@ impl Shared {
 /// Longest relative exptime, in seconds: 30 days. Larger ones are Unix time.
 const RELATIVE_MAX_S: i32 = 60 * 60 * 24 * 30;
 /// An expiry that has passed: the clock begins with 1.
-const OVER: u32 = 1;
+const EXPIRED: u32 = 1;
 
 /// Marks of items.
 pub(super) mod mark {
@@ -128,7 +128,7 @@ pub struct Service {
     pub began_unix_s: u64,
     /// State shared with the other threads.
     pub shared: Arc<Shared>,
-    /// A request to be answered [elsewhere](super::Then::HandOver).
+    /// A request to be answered [elsewhere](super::NextStep::HandOver).
     pub request: Vec<u8>,
     /// Time at which all items are to be flushed.
     flush_at_s: Option<u32>,
@@ -138,7 +138,7 @@ pub struct Service {
 impl Service {
     /// The service of a thread that owns all keys.
     pub fn alone(epoch_unix_s: u64) -> Self {
-        let shared = Shared::new(1, Budget::new(0), About::default());
+        let shared = Shared::new(1, Budget::new(0), ServerInfo::default());
         Self::new(Partitions::new(1), 0, epoch_unix_s, Arc::new(shared))
     }
 
@@ -201,9 +201,9 @@ impl Service {
     pub(super) fn expires_s(&self, exptime: i32, now_s: u32) -> u32 {
         match exptime {
             0 => 0,
-            ..0 => OVER,
+            ..0 => EXPIRED,
             1..=RELATIVE_MAX_S => now_s.saturating_add(exptime as u32),
-            _ => u32::try_from((exptime as u64).saturating_sub(self.epoch_unix_s)).unwrap_or(u32::MAX).max(OVER),
+            _ => u32::try_from((exptime as u64).saturating_sub(self.epoch_unix_s)).unwrap_or(u32::MAX).max(EXPIRED),
         }
     }
 }
@@ -227,7 +227,7 @@ pub(super) struct Work<'w, 'i> {
     pub cache: &'w mut Cache,
     pub now_s: u32,
     pub out: &'w mut Vec<u8>,
-    pub ahead: Lookahead<'i>,
+    pub lookahead: Lookahead<'i>,
     /// The command comes from another thread, which has counted commands that concern no key.
     pub is_handed_over: bool,
     /// Operations are counted by key prefix.
@@ -237,7 +237,7 @@ pub(super) struct Work<'w, 'i> {
 impl<'w, 'i> Work<'w, 'i> {
     pub fn new(service: &'w mut Service, cache: &'w mut Cache, now_s: u32, out: &'w mut Vec<u8>) -> Self {
         let has_detail = service.shared.detail.is_on();
-        Self { service, cache, now_s, out, ahead: Lookahead::default(), is_handed_over: false, has_detail }
+        Self { service, cache, now_s, out, lookahead: Lookahead::default(), is_handed_over: false, has_detail }
     }
 
     pub fn limits(&self) -> &Limits {
@@ -246,18 +246,18 @@ impl<'w, 'i> Work<'w, 'i> {
 
     /// Whether the output is full, so that the rest of the input has to wait.
     #[inline(always)]
-    pub fn is_full(&self) -> bool {
+    pub fn is_output_full(&self) -> bool {
         self.out.len() >= self.limits().out_len_max
     }
 
     /// The partition of `key`, if this thread does not own it.
     #[inline(always)]
-    pub fn elsewhere(&self, key: &[u8]) -> Option<usize> {
+    pub fn remote_owner(&self, key: &[u8]) -> Option<usize> {
         let owner = self.service.partitions.of(key);
         (owner != self.service.partition).then_some(owner)
     }
 
-    pub fn say(&mut self, text: &str) {
+    pub fn push_line(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
@@ -265,8 +265,8 @@ impl<'w, 'i> Work<'w, 'i> {
     /// Whether an item is longer than clients may store.
     pub fn is_too_large(&self, key_len: usize, value_len: usize, flags: u32) -> bool {
         // memcached's header, the version, and the terminators of key and value.
-        let around = 48 + 8 + 1 + 2 + if flags == 0 { 0 } else { 4 };
-        around + key_len + value_len > self.limits().item_len_max
+        let item_overhead = 48 + 8 + 1 + 2 + if flags == 0 { 0 } else { 4 };
+        item_overhead + key_len + value_len > self.limits().item_len_max
     }
 
     /// Appends the item of one key of a list, if there is one.
@@ -275,8 +275,8 @@ impl<'w, 'i> Work<'w, 'i> {
     ///
     /// The room that the answer needs; then nothing was done.
     #[inline(always)]
-    pub fn get(&mut self, bytes: &'i [u8], keys: Keys) -> Result<(), usize> {
-        let key = self.ahead.key(self.cache, bytes);
+    pub fn get(&mut self, bytes: &'i [u8], keys: RetrievalOptions) -> Result<(), usize> {
+        let key = self.lookahead.key(self.cache, bytes);
         let hit = if let Some(item) = self.cache.get(&key, self.now_s) {
             if item.value_len() > self.service.limits.answer_len_max {
                 return Err(item.value_len());
@@ -285,7 +285,7 @@ impl<'w, 'i> Work<'w, 'i> {
             set_fetched(&item);
             true
         } else {
-            self.count_lost(&key);
+            self.count_miss_reason(&key);
             false
         };
         let count = self.service.count();
@@ -302,25 +302,25 @@ impl<'w, 'i> Work<'w, 'i> {
             if hit { &count.get_hits } else { &count.get_misses }.add(1);
         }
         if self.has_detail {
-            self.count_use(bytes, if hit { Use::Hit } else { Use::Miss });
+            self.count_use(bytes, if hit { Usage::Hit } else { Usage::Miss });
         }
         Ok(())
     }
 
     /// Counts the reason why a key asked for has lost its item, if it has.
-    pub fn count_lost(&mut self, key: &Key<'_>) {
-        match self.cache.forget_lost(key, self.now_s) {
+    pub fn count_miss_reason(&mut self, key: &Key<'_>) {
+        match self.cache.remove_dead_item(key, self.now_s) {
             None => {}
-            Some(Lost::Expired) => self.service.count().get_expired.add(1),
-            Some(Lost::Cleared) => self.service.count().get_flushed.add(1),
+            Some(MissReason::Expired) => self.service.count().get_expired.add(1),
+            Some(MissReason::Cleared) => self.service.count().get_flushed.add(1),
         }
     }
 
     /// Counts an operation by its key's prefix, while this is switched on.
     #[inline(always)]
-    pub fn count_use(&self, key: &[u8], what: Use) {
+    pub fn count_use(&self, key: &[u8], usage: Usage) {
         if self.has_detail {
-            self.service.shared.detail.count(self.service.partition, key, what);
+            self.service.shared.detail.count(self.service.partition, key, usage);
         }
     }
 
@@ -349,7 +349,7 @@ impl<'w, 'i> Work<'w, 'i> {
     }
 
     /// Appends `more` to the value of an item, or prepends it; if `version` is given, the item must have it.
-    pub fn extend(&mut self, key: &Key<'_>, more: &[u8], behind: bool, version: Option<u64>) -> Stored {
+    pub fn extend(&mut self, key: &Key<'_>, more: &[u8], is_append: bool, version: Option<u64>) -> Stored {
         self.service.count().cmd_set.add(1);
         let Some(item) = self.cache.peek(key, self.now_s) else { return Stored::Unmet };
         if version.is_some_and(|version| version != item.version()) {
@@ -359,7 +359,7 @@ impl<'w, 'i> Work<'w, 'i> {
             return Stored::Unmet;
         }
         let changed = self.cache.modify(key, self.now_s, |value| {
-            let at = if behind { value.len() } else { 0 };
+            let at = if is_append { value.len() } else { 0 };
             value.splice(at..at, more.iter().copied());
             Ok::<(), std::convert::Infallible>(())
         });

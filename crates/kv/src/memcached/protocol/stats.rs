@@ -8,27 +8,27 @@ use super::commands::VERSION;
 use super::counters::Counters;
 use super::numbers::push_number;
 use super::service::Work;
-use super::session::Step;
+use super::session::CommandStep;
 use super::tokens::Words;
 
 impl Work<'_, '_> {
-    pub(super) fn stats(&mut self, words: &Words<'_>) -> Step {
+    pub(super) fn stats(&mut self, words: &Words<'_>) -> CommandStep {
         match words.get(1).copied() {
             None => self.all_stats(),
             Some(b"reset") => {
                 self.service.publish(self.cache);
                 self.service.shared.counters.iter().for_each(Counters::reset);
                 self.service.shared.detail.reset();
-                self.say("RESET");
+                self.push_line("RESET");
             }
             Some(b"settings") => self.settings(),
             Some(b"detail") => self.detail(words.get(2).copied()),
-            Some(b"sizes") => self.say("STAT sizes_status disabled\r\nEND"),
+            Some(b"sizes") => self.push_line("STAT sizes_status disabled\r\nEND"),
             // There are no slabs here.
-            Some(b"items" | b"slabs" | b"conns") => self.say("END"),
-            Some(_) => self.say("ERROR"),
+            Some(b"items" | b"slabs" | b"conns") => self.push_line("END"),
+            Some(_) => self.push_line("ERROR"),
         }
-        Step::Done(0)
+        CommandStep::Done(0)
     }
 
     fn detail(&mut self, what: Option<&[u8]>) {
@@ -37,39 +37,39 @@ impl Work<'_, '_> {
             Some(b"on") => {
                 detail.switch(true);
                 self.has_detail = true;
-                self.say("OK");
+                self.push_line("OK");
             }
             Some(b"off") => {
                 detail.switch(false);
                 self.has_detail = false;
-                self.say("OK");
+                self.push_line("OK");
             }
             Some(b"dump") => {
                 detail.dump(self.out);
-                self.say("END");
+                self.push_line("END");
             }
-            _ => self.say("CLIENT_ERROR usage: stats detail on|off|dump"),
+            _ => self.push_line("CLIENT_ERROR usage: stats detail on|off|dump"),
         }
     }
 
     fn settings(&mut self) {
         let shared = std::sync::Arc::clone(&self.service.shared);
-        let about = &shared.about;
-        let (path, host) = match about.address.strip_prefix("unix:") {
+        let info = &shared.info;
+        let (path, host) = match info.address.strip_prefix("unix:") {
             Some(path) => (path, None),
-            None => ("NULL", about.address.rsplit_once(':')),
+            None => ("NULL", info.address.rsplit_once(':')),
         };
         let (inter, port) = host.unwrap_or(("NULL", "0"));
         let yes_or_no = |yes| if yes { "yes" } else { "no" };
         self.publish_and_stat("maxbytes", "limit_maxbytes");
-        self.stat("maxconns", about.connections_max as u64);
+        self.stat("maxconns", info.connections_max as u64);
         self.stat_text("tcpport", port);
         self.stat("udpport", 0);
         self.stat_text("inter", inter);
         self.stat("verbosity", shared.verbosity.load(Ordering::Relaxed).into());
-        self.stat_text("evictions", if about.evicts { "on" } else { "off" });
+        self.stat_text("evictions", if info.evicts { "on" } else { "off" });
         self.stat_text("domain_socket", path);
-        self.stat_text("umask", &format!("{:o}", about.socket_mode));
+        self.stat_text("umask", &format!("{:o}", info.socket_mode));
         self.stat_text("shutdown_command", "no");
         self.stat("num_threads", shared.counters.len() as u64);
         self.stat_text("stat_key_prefix", ":");
@@ -82,9 +82,9 @@ impl Work<'_, '_> {
         self.stat_text("maxconns_fast", "yes");
         self.stat_text("flush_enabled", "yes");
         self.stat_text("dump_enabled", "no");
-        self.stat("idle_timeout", about.idle_timeout_s.into());
+        self.stat("idle_timeout", info.idle_timeout_s.into());
         self.stat("connection_memory", shared.budget.max() as u64);
-        self.say("END");
+        self.push_line("END");
     }
 
     fn publish_and_stat(&mut self, name: &str, counter: &str) {
@@ -102,10 +102,10 @@ impl Work<'_, '_> {
         self.stat("time", unix_s);
         self.stat_text("version", VERSION);
         self.stat("pointer_size", u64::from(usize::BITS));
-        let [user, system] = (shared.about.cpu_times)();
+        let [user, system] = (shared.info.cpu_times)();
         self.stat_text("rusage_user", &seconds(user));
         self.stat_text("rusage_system", &seconds(system));
-        self.stat("max_connections", shared.about.connections_max as u64);
+        self.stat("max_connections", shared.info.connections_max as u64);
         self.stat("threads", shared.counters.len() as u64);
         let names: Vec<&str> = self.service.count().all().map(|(name, _)| name).collect();
         for name in names {
@@ -113,7 +113,7 @@ impl Work<'_, '_> {
         }
         self.stat("connection_bytes", shared.budget.used() as u64);
         self.stat("limit_connection_bytes", shared.budget.max() as u64);
-        self.say("END");
+        self.push_line("END");
     }
 
     /// Sum of a counter over all threads.
@@ -131,7 +131,7 @@ impl Work<'_, '_> {
     }
 
     fn stat_text(&mut self, name: &str, value: &str) {
-        self.say(&format!("STAT {name} {value}"));
+        self.push_line(&format!("STAT {name} {value}"));
     }
 }
 

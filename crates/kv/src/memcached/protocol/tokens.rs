@@ -26,14 +26,14 @@ pub fn first_words(line: &[u8]) -> Words<'_> {
 /// Returns the text of a line; `raw` is everything before the line feed. Strips the carriage return, and stops at a
 /// zero byte, where C ends strings.
 #[inline(always)]
-pub fn said(raw: &[u8]) -> &[u8] {
+pub fn line_text(raw: &[u8]) -> &[u8] {
     // A lone carriage return is part of the text.
-    if raw.len() > 1 { rest_of_said(raw) } else { raw }
+    if raw.len() > 1 { rest_text(raw) } else { raw }
 }
 
-/// As [`said`], for a part of a line that is not at its beginning.
+/// As [`line_text`], for a part of a line that is not at its beginning.
 #[inline(always)]
-pub fn rest_of_said(raw: &[u8]) -> &[u8] {
+pub fn rest_text(raw: &[u8]) -> &[u8] {
     let line = raw.strip_suffix(b"\r").unwrap_or(raw);
     memchr::memchr(0, line).map_or(line, |end| &line[..end])
 }
@@ -54,7 +54,7 @@ impl<'i> Lookahead<'i> {
     /// Returns the key `bytes`, which must be a part of the input.
     #[inline(always)]
     pub fn key(&mut self, cache: &Cache, bytes: &'i [u8]) -> Key<'i> {
-        self.pass(bytes);
+        self.skip_to(bytes);
         match self.keys.get(self.next) {
             Some(key) if std::ptr::eq(key.bytes(), bytes) => {
                 self.next += 1;
@@ -66,7 +66,7 @@ impl<'i> Lookahead<'i> {
 
     /// Drops the keys before `rest`.
     #[inline(always)]
-    fn pass(&mut self, rest: &'i [u8]) {
+    fn skip_to(&mut self, rest: &'i [u8]) {
         while self.keys.get(self.next).is_some_and(|key| key.bytes().as_ptr() < rest.as_ptr()) {
             self.next += 1;
         }
@@ -75,14 +75,14 @@ impl<'i> Lookahead<'i> {
     /// Prefetches for `rest`, which begins with further keys of a command, or with commands, unless it has already been
     /// done.
     #[inline(always)]
-    pub fn look(&mut self, cache: &Cache, rest: &'i [u8], are_keys: bool) {
-        self.pass(rest);
+    pub fn prefetch(&mut self, cache: &Cache, rest: &'i [u8], are_keys: bool) {
+        self.skip_to(rest);
         if self.next == self.keys.len() {
-            self.look_at(cache, rest, are_keys);
+            self.prefetch_keys(cache, rest, are_keys);
         }
     }
 
-    fn look_at(&mut self, cache: &Cache, mut rest: &'i [u8], mut are_keys: bool) {
+    fn prefetch_keys(&mut self, cache: &Cache, mut rest: &'i [u8], mut are_keys: bool) {
         self.keys.clear();
         self.next = 0;
         loop {
@@ -92,7 +92,7 @@ impl<'i> Lookahead<'i> {
                 None if !are_keys => break,
                 end => end.unwrap_or(piece.len()),
             };
-            let mut words = words(rest_of_said(&rest[..end]));
+            let mut words = words(rest_text(&rest[..end]));
             let mut skip = end + 1;
             let command = if are_keys { &b"get"[..] } else { words.next().unwrap_or_default() };
             are_keys = false;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sinew_fabric::Address;
 use sinew_rpc::{Config, Congestion, Nexus};
-use sinew_sim::{Actor, ActorId, Cluster, Doing, HostId, NodeId, PortConfig, Topology};
+use sinew_sim::{Actor, ActorId, ActorState, Cluster, HostId, NodeId, PortConfig, Topology};
 
 use super::RunError;
 use crate::programs::{Endpoint, measuring, open, turn};
@@ -45,13 +45,13 @@ impl Running {
 struct Shared<A>(Rc<RefCell<A>>);
 
 impl Actor for Shared<LoadClient> {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         self.0.borrow_mut().turn()
     }
 }
 
 impl Actor for Shared<Endpoint> {
-    fn turn(&mut self) -> Doing {
+    fn turn(&mut self) -> ActorState {
         turn(&mut self.0.borrow_mut())
     }
 }

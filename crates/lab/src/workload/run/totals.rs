@@ -31,8 +31,8 @@ impl GroupTotals {
     fn add(&mut self, rpc: &Endpoint, side: usize) {
         let (port, stats) = (rpc.port_stats(), rpc.stats());
         let data = port.rx_bytes.saturating_sub(HEADER_ROOM as u64 * port.rx_packets) as f64;
-        let in_vain = stats.dropped_total() as f64 / port.rx_packets.max(1) as f64;
-        self.data_bytes += data * (1.0 - in_vain).max(0.0);
+        let wasted_share = stats.dropped_total() as f64 / port.rx_packets.max(1) as f64;
+        self.data_bytes += data * (1.0 - wasted_share).max(0.0);
         self.retransmissions += stats.retransmissions;
         self.overflowed[side] += port.dropped(Dropped::Overflow);
     }

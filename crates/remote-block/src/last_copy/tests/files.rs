@@ -8,27 +8,27 @@ use sinew_fabric::ManualClock;
 
 use super::model::*;
 use crate::last_copy::trailer::{TRAILER, Trailer};
-use crate::{LastCopyError, LastCopyFile, Whose};
+use crate::{LastCopyError, LastCopyFile, VolumeIdentity};
 
 #[test]
 fn a_file_of_another_volume_is_refused_however_often_and_stays_byte_for_byte() {
-    let place = Place::new("another");
+    let place = TempPath::new("another");
     let mut store = place.copy();
     write(&mut store, 0, b"precious").unwrap();
-    settle(&mut store);
+    run_until_idle(&mut store);
     drop(store);
     let before = std::fs::read(place.path()).unwrap();
-    let newer = Whose { number: WHOSE.number + 1, ..WHOSE };
-    let other = Whose { id: WHOSE.id + 1, ..WHOSE };
+    let newer = VolumeIdentity { number: VOLUME.number + 1, ..VOLUME };
+    let other = VolumeIdentity { id: VOLUME.id + 1, ..VOLUME };
     for _ in 0..2 {
         // A volume of the same name and size, made since.
         let error = LastCopyFile::open(place.path(), newer, LEN as u64).unwrap_err();
-        assert!(matches!(error, LastCopyError::Precious { is_complete: true, .. }), "{error}");
+        assert!(matches!(error, LastCopyError::OlderVolume { is_complete: true, .. }), "{error}");
         assert!(error.to_string().contains("move it away") && error.to_string().contains("1048576 bytes"), "{error}");
         let error = LastCopyFile::open(place.path(), other, LEN as u64).unwrap_err();
-        assert!(matches!(error, LastCopyError::Another { .. }), "{error}");
-        let error = LastCopyFile::open(place.path(), WHOSE, LEN as u64 + 4096).unwrap_err();
-        assert!(matches!(error, LastCopyError::Precious { .. }), "{error}");
+        assert!(matches!(error, LastCopyError::OtherVolume { .. }), "{error}");
+        let error = LastCopyFile::open(place.path(), VOLUME, LEN as u64 + 4096).unwrap_err();
+        assert!(matches!(error, LastCopyError::OlderVolume { .. }), "{error}");
         assert_eq!(std::fs::read(place.path()).unwrap(), before);
     }
     assert!(place.open().is_ok());
@@ -36,8 +36,8 @@ fn a_file_of_another_volume_is_refused_however_often_and_stays_byte_for_byte() {
 
 #[test]
 fn a_file_with_other_contents_is_refused_and_stays_byte_for_byte() {
-    let place = Place::new("contents");
-    let trailer = |len| Trailer { whose: WHOSE, len, is_complete: true }.to_bytes();
+    let place = TempPath::new("contents");
+    let trailer = |len| Trailer { volume: VOLUME, len, is_complete: true }.to_bytes();
     let with = |len: usize, trailer: [u8; TRAILER]| [vec![2; len], trailer.to_vec()].concat();
     let mut damaged = trailer(LEN as u64);
     damaged[40] ^= 1;
@@ -56,7 +56,7 @@ fn a_file_with_other_contents_is_refused_and_stays_byte_for_byte() {
     for (number, contents) in all.into_iter().enumerate() {
         std::fs::write(place.path(), &contents).unwrap();
         for _ in 0..2 {
-            assert!(matches!(place.open(), Err(LastCopyError::Other { .. })), "{number}");
+            assert!(matches!(place.open(), Err(LastCopyError::UnknownContents { .. })), "{number}");
             assert_eq!(std::fs::read(place.path()).unwrap(), contents);
         }
     }
@@ -66,9 +66,9 @@ fn a_file_with_other_contents_is_refused_and_stays_byte_for_byte() {
 
 #[test]
 fn what_is_no_regular_file_is_refused_at_once_with_what_to_do() {
-    let (place, link) = (Place::new("kinds"), Place::new("kinds-link"));
+    let (place, link) = (TempPath::new("kinds"), TempPath::new("kinds-link"));
     let refused = |path: &Path, what: &str| {
-        let error = LastCopyFile::open(path, WHOSE, LEN as u64).unwrap_err();
+        let error = LastCopyFile::open(path, VOLUME, LEN as u64).unwrap_err();
         assert!(matches!(error, LastCopyError::NotAFile { .. }), "{what}: {error}");
         let text = error.to_string();
         assert!(text.contains(what) && text.contains("a last copy is a regular file: name one"), "{text}");
@@ -93,13 +93,13 @@ fn what_is_no_regular_file_is_refused_at_once_with_what_to_do() {
     refused(Path::new("/dev/null"), "a character device");
     // A link to a file is as good as the file.
     symlink(place.path(), link.path()).unwrap();
-    drop(LastCopyFile::open(link.path(), WHOSE, LEN as u64).unwrap());
+    drop(LastCopyFile::open(link.path(), VOLUME, LEN as u64).unwrap());
     assert!(place.open().is_ok());
 }
 
 #[test]
 fn a_file_is_the_last_copy_of_one_server_at_a_time() {
-    let place = Place::new("in-use");
+    let place = TempPath::new("in-use");
     let store = place.copy();
     assert!(matches!(place.open(), Err(LastCopyError::InUse { .. })));
     drop(store);
@@ -108,27 +108,27 @@ fn a_file_is_the_last_copy_of_one_server_at_a_time() {
 
 #[test]
 fn a_file_that_is_opened_says_that_it_is_not_complete_until_all_is_copied() {
-    let place = Place::new("opened");
+    let place = TempPath::new("opened");
     let mut store = place.copy();
     assert_eq!(says_complete(&std::fs::read(place.path()).unwrap()), Some(false));
-    settle(&mut store);
+    run_until_idle(&mut store);
     assert!(store.is_complete());
     drop(store);
     assert_eq!(says_complete(&std::fs::read(place.path()).unwrap()), Some(true));
     let file = place.open().unwrap();
     assert_eq!(says_complete(&std::fs::read(place.path()).unwrap()), Some(false));
-    let store = around(Remote::new(), file, &ManualClock::new());
+    let store = wrap(Remote::new(), file, &ManualClock::new());
     assert!(!store.is_complete());
 }
 
 #[test]
 fn a_file_that_is_cut_short_is_given_up_and_is_no_whole_copy_any_more() {
-    let place = Place::new("fails");
+    let place = TempPath::new("fails");
     let mut store = place.copy();
-    settle(&mut store);
+    run_until_idle(&mut store);
     assert!(store.is_complete());
     std::fs::File::options().write(true).open(place.path()).unwrap().set_len(0).unwrap();
-    store.inner_mut().donors = Donors::Gone;
+    store.inner_mut().donors = DonorState::Gone;
     assert!(read(&mut store, 0, 5).is_err());
     assert!(store.given_up().is_some() && !store.is_complete());
     assert_eq!(says_complete(&std::fs::read(place.path()).unwrap()), Some(false));
@@ -136,10 +136,10 @@ fn a_file_that_is_cut_short_is_given_up_and_is_no_whole_copy_any_more() {
 
 #[test]
 fn the_file_is_the_devices_bytes() {
-    let place = Place::new("bytes");
+    let place = TempPath::new("bytes");
     let mut store = place.copy();
     write(&mut store, 300_000, b"written").unwrap();
-    settle(&mut store);
+    run_until_idle(&mut store);
     let (_, synced) = store.into_inner();
     synced.unwrap();
     let file = std::fs::File::open(place.path()).unwrap();

@@ -12,13 +12,13 @@ use sinew_remote_memory::{Finished, Job, RamStore, Refused, Request, Status, Sto
 
 use crate::last_copy::medium::Medium;
 use crate::last_copy::trailer::{TRAILER, Trailer};
-use crate::{LastCopy, LastCopyFile, Whose};
+use crate::{LastCopy, LastCopyFile, VolumeIdentity};
 
 pub const LEN: usize = 1 << 20;
-pub const WHOSE: Whose = Whose { id: 7, number: 70 };
+pub const VOLUME: VolumeIdentity = VolumeIdentity { id: 7, number: 70 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Donors {
+pub enum DonorState {
     Here,
     /// No donor has the bytes any more.
     Gone,
@@ -33,7 +33,7 @@ pub enum Donors {
 /// A store over donors. While they are not there, every other change is done, but reported as failed.
 pub struct Remote {
     inner: RamStore,
-    pub donors: Donors,
+    pub donors: DonorState,
     failed: VecDeque<Finished>,
     changes: u64,
     /// Offsets of reads of whole chunks, which come from the copying in the background.
@@ -43,7 +43,7 @@ pub struct Remote {
 impl Remote {
     pub fn new() -> Self {
         let inner = RamStore::new(LEN, 8 << 20).unwrap();
-        Self { inner, donors: Donors::Here, failed: VecDeque::new(), changes: 0, copies: Vec::new() }
+        Self { inner, donors: DonorState::Here, failed: VecDeque::new(), changes: 0, copies: Vec::new() }
     }
 
     /// Changes the store as another writer would.
@@ -59,7 +59,7 @@ impl Remote {
         while self.inner.turn() {}
         self.inner.poll(&mut Vec::new(), usize::MAX);
         self.failed.clear();
-        self.donors = Donors::Here;
+        self.donors = DonorState::Here;
     }
 }
 
@@ -94,11 +94,11 @@ impl Store for Remote {
         }
         let why = || "a test".to_owned();
         let error = match self.donors {
-            Donors::Here => return self.inner.submit(request),
-            Donors::Gone => StoreError::Lost { at: 0, why: why() },
-            Donors::Silent => StoreError::Silent(why()),
-            Donors::TakenOver => StoreError::Fenced(why()),
-            Donors::Over => StoreError::Unavailable(why()),
+            DonorState::Here => return self.inner.submit(request),
+            DonorState::Gone => StoreError::Lost { at: 0, why: why() },
+            DonorState::Silent => StoreError::NoAnswer(why()),
+            DonorState::TakenOver => StoreError::Fenced(why()),
+            DonorState::Over => StoreError::Unavailable(why()),
         };
         let tag = request.tag;
         if !matches!(request.job, Job::Read { .. } | Job::Flush) {
@@ -253,14 +253,14 @@ impl Medium for Disk {
 /// What an image's trailer says about completeness; `None` if it has no valid trailer.
 pub fn says_complete(image: &[u8]) -> Option<bool> {
     let trailer: &[u8; TRAILER] = image.get(LEN..)?.try_into().ok()?;
-    Trailer::read(trailer).filter(|trailer| trailer.whose == WHOSE).map(|trailer| trailer.is_complete)
+    Trailer::read(trailer).filter(|trailer| trailer.volume == VOLUME).map(|trailer| trailer.is_complete)
 }
 
 /// A pool that runs its jobs when it is told to.
 #[derive(Default)]
-pub struct Later(Mutex<Vec<sinew_fabric::Job>>, Mutex<bool>);
+pub struct ManualPool(Mutex<Vec<sinew_fabric::Job>>, Mutex<bool>);
 
-impl Later {
+impl ManualPool {
     /// Runs all jobs, and returns their number.
     pub fn work(&self) -> usize {
         let jobs = std::mem::take(&mut *self.0.lock().unwrap());
@@ -268,17 +268,17 @@ impl Later {
     }
 
     /// Drops all jobs, as a dying thread does.
-    pub fn forget(&self) {
+    pub fn drop_jobs(&self) {
         self.0.lock().unwrap().clear();
     }
 
     /// Makes a pool that runs each job at once.
-    pub fn at_once() -> Arc<Self> {
+    pub fn immediate() -> Arc<Self> {
         Arc::new(Self(Mutex::default(), Mutex::new(true)))
     }
 }
 
-impl WorkerPool for Later {
+impl WorkerPool for ManualPool {
     fn submit(&self, job: sinew_fabric::Job) -> Result<(), sinew_fabric::Job> {
         if *self.1.lock().unwrap() {
             job();
@@ -291,20 +291,20 @@ impl WorkerPool for Later {
 
 pub type Copied = LastCopy<Remote, ManualClock>;
 
-pub fn around(remote: Remote, file: LastCopyFile, clock: &ManualClock) -> Copied {
-    LastCopy::new(remote, file, clock.clone(), Later::at_once()).unwrap()
+pub fn wrap(remote: Remote, file: LastCopyFile, clock: &ManualClock) -> Copied {
+    LastCopy::new(remote, file, clock.clone(), ManualPool::immediate()).unwrap()
 }
 
 /// Makes a last copy on a disk that is empty, or has one of the same volume.
-pub fn on(disk: &Arc<Disk>, remote: Remote, clock: &ManualClock, pool: &Arc<Later>) -> Copied {
+pub fn on(disk: &Arc<Disk>, remote: Remote, clock: &ManualClock, pool: &Arc<ManualPool>) -> Copied {
     let medium: Arc<dyn Medium> = Arc::clone(disk) as _;
-    let file = LastCopyFile::on(medium, "a disk".into(), WHOSE, LEN as u64).unwrap();
+    let file = LastCopyFile::with_medium(medium, "a disk".into(), VOLUME, LEN as u64).unwrap();
     LastCopy::new(remote, file, clock.clone(), Arc::clone(pool) as _).unwrap()
 }
 
-pub struct Place(pub PathBuf);
+pub struct TempPath(pub PathBuf);
 
-impl Place {
+impl TempPath {
     pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("sinew-last-copy-{}-{name}", std::process::id()));
         let _ = std::fs::remove_file(&path);
@@ -316,15 +316,15 @@ impl Place {
     }
 
     pub fn open(&self) -> Result<LastCopyFile, crate::LastCopyError> {
-        LastCopyFile::open(&self.0, WHOSE, LEN as u64)
+        LastCopyFile::open(&self.0, VOLUME, LEN as u64)
     }
 
     pub fn copy(&self) -> Copied {
-        around(Remote::new(), self.open().unwrap(), &ManualClock::new())
+        wrap(Remote::new(), self.open().unwrap(), &ManualClock::new())
     }
 }
 
-impl Drop for Place {
+impl Drop for TempPath {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -367,7 +367,7 @@ pub fn flush(store: &mut Copied) -> Result<(), StoreError> {
 }
 
 /// Turns the store until it has nothing to do.
-pub fn settle(store: &mut Copied) {
+pub fn run_until_idle(store: &mut Copied) {
     for _ in 0..100_000 {
         if !store.turn() {
             return;

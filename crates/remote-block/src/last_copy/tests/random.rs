@@ -25,7 +25,7 @@ struct Run {
     random: SeededGenerator,
     disk: Arc<Disk>,
     clock: ManualClock,
-    pool: Arc<Later>,
+    pool: Arc<ManualPool>,
     store: Copied,
     may_be: Values,
     /// Possible values after a loss of power: those at the last flush, and all since.
@@ -36,7 +36,7 @@ impl Run {
     fn new(seed: u64) -> Self {
         let mut random = SeededGenerator::new(seed);
         let (disk, clock) = (Disk::of(Vec::new()), ManualClock::new());
-        let pool = if random.below(2) == 0 { Later::at_once() } else { Arc::default() };
+        let pool = if random.below(2) == 0 { ManualPool::immediate() } else { Arc::default() };
         let store = on(&disk, Remote::new(), &clock, &pool);
         let may_be = vec![vec![0]; PLACES as usize];
         Self { seed, random, disk, clock, pool, store, since_flush: may_be.clone(), may_be }
@@ -71,7 +71,7 @@ impl Run {
         assert!(bytes.iter().all(|byte| *byte == value), "seed {seed}: {bytes:?}");
         assert!(known.contains(&value), "seed {seed}, place {place}: {value}, and not of {known:?}");
         // An answer of the donors is final from now on; the file's answer holds until they say otherwise.
-        if self.store.inner().donors == Donors::Here {
+        if self.store.inner().donors == DonorState::Here {
             *known = vec![value];
         }
     }
@@ -122,7 +122,7 @@ impl Run {
         }
         COMPLETE.with(|count| count.set(count.get() + u64::from(is_complete)));
         let (disk, pool) = (Disk::of(image), Arc::clone(&self.pool));
-        pool.forget();
+        pool.drop_jobs();
         let next = on(&disk, Remote::new(), &self.clock, &pool);
         let (mut remote, _) = std::mem::replace(&mut self.store, next).into_inner();
         remote.forget_all();
@@ -143,15 +143,15 @@ impl Run {
         match self.random.below(24) {
             0..=7 => self.change(true),
             8..=13 => self.read(),
-            14 => self.store.inner_mut().donors = Donors::Gone,
-            15 if self.random.below(4) == 0 => self.store.inner_mut().donors = Donors::Silent,
-            15 | 16 => self.store.inner_mut().donors = Donors::Here,
+            14 => self.store.inner_mut().donors = DonorState::Gone,
+            15 if self.random.below(4) == 0 => self.store.inner_mut().donors = DonorState::Silent,
+            15 | 16 => self.store.inner_mut().donors = DonorState::Here,
             17 => self.clock.advance(RETRY_NS),
             18 => self.flush(),
             19 => {
                 self.pool.work();
             }
-            20 => settle(&mut self.store),
+            20 => run_until_idle(&mut self.store),
             21 if self.random.below(8) == 0 => self.die(),
             21 if self.random.below(20) == 0 => self.disk.fill_up(),
             _ => {

@@ -125,14 +125,14 @@ impl Dice<'_> {
         self.in_order(make).0
     }
 
-    fn place(&mut self) -> Place {
-        let replica = |dice: &mut Self| Replica {
+    fn place(&mut self) -> Placement {
+        let replica = |dice: &mut Self| SegmentCopy {
             donor: DonorId(dice.word()),
             incarnation: dice.word(),
             base: dice.word(),
             is_whole: dice.coin(),
         };
-        Place { segment: self.half(), generation: self.half(), pages: self.half(), copies: self.many(replica) }
+        Placement { segment: self.half(), generation: self.half(), pages: self.half(), copies: self.many(replica) }
     }
 
     fn request(&mut self) -> Request {
@@ -186,7 +186,7 @@ impl Dice<'_> {
             16 => Request::Close { handle: self.word() },
             17 => Request::ReadDirectory { handle: self.word(), after: self.word(), count: self.half() },
             18 => Request::Layout { handle: self.word(), at: self.word(), count: self.word() },
-            19 => Request::Places { segments: self.many(Self::half) },
+            19 => Request::Placements { segments: self.many(Self::half) },
             20 => Request::Reserve { pages: self.half() },
             21 => Request::GiveBack { pages: self.many(Self::pages) },
             22 => Request::Commit {
@@ -196,7 +196,7 @@ impl Dice<'_> {
                 holes: self.in_order(|_, at, pages| (at, u64::from(pages.count))).0,
                 extents: self.extents(),
             },
-            23 => Request::Failed { segment: self.half(), donor: DonorId(self.word()), incarnation: self.word() },
+            23 => Request::ReportFailed { segment: self.half(), donor: DonorId(self.word()), incarnation: self.word() },
             24 => Request::Statfs,
             25 => Request::GetXattr { ino: self.ino(), name: self.name() },
             26 => Request::ListXattr { ino: self.ino() },
@@ -226,12 +226,12 @@ impl Dice<'_> {
             1 => Message::Prove(self.secret()),
             2 => Message::Join(Join {
                 before: self.some(|dice| (dice.word(), dice.secret())),
-                opens: self.many(|dice| Held { handle: dice.word(), ino: dice.ino(), access: dice.access() }),
+                opens: self.many(|dice| OpenFile { handle: dice.word(), ino: dice.ino(), access: dice.access() }),
                 locks: self.many(Self::lock),
             }),
             _ => {
                 let request = self.request();
-                Message::Ask(Envelope {
+                Message::Request(Envelope {
                     client: self.word(),
                     secret: self.secret(),
                     sequence: if request.changes() { self.word().max(1) } else { 0 },
@@ -244,9 +244,9 @@ impl Dice<'_> {
         }
     }
 
-    fn donor(&mut self) -> DonorPlace {
+    fn donor(&mut self) -> DonorInfo {
         let address = String::from_utf8_lossy(&self.bytes(30)).into_owned();
-        DonorPlace { donor: DonorId(self.word()), address, incarnation: self.some(Self::word) }
+        DonorInfo { donor: DonorId(self.word()), address, incarnation: self.some(Self::word) }
     }
 
     fn layout(&mut self) -> Layout {
@@ -265,7 +265,7 @@ impl Dice<'_> {
         match self.below(11) {
             0 => Answer::Done,
             1 => Answer::Attr(self.attr()),
-            2 => Answer::Gone(self.attr()),
+            2 => Answer::Unlinked(self.attr()),
             3 => Answer::Bytes(self.bytes(1000)),
             4 => Answer::Entries {
                 entries: self.many(|dice| Entry { name: dice.name(), cookie: dice.word(), attr: dice.attr() }),
@@ -273,8 +273,8 @@ impl Dice<'_> {
                 parent: self.ino(),
             },
             5 => Answer::Layout(self.layout()),
-            6 => Answer::Places(self.many(Self::place)),
-            7 => Answer::Fresh(Fresh {
+            6 => Answer::Placements(self.many(Self::place)),
+            7 => Answer::Reserved(Reservation {
                 epoch: self.half(),
                 client: self.word(),
                 runs: self.many(Self::pages),
@@ -285,7 +285,7 @@ impl Dice<'_> {
                 let [pages, free_pages, inodes, inodes_max] = [(); 4].map(|()| self.word());
                 Answer::Space(Space { pages, free_pages, inodes, inodes_max })
             }
-            _ => Answer::Excluded(self.some(Self::lock)),
+            _ => Answer::LockConflict(self.some(Self::lock)),
         }
     }
 
@@ -293,8 +293,8 @@ impl Dice<'_> {
         match self.below(12) {
             0 => Reply::Nonce(self.secret()),
             1 => Reply::Welcome,
-            2 => Reply::Stranger,
-            3 => Reply::Nonsense,
+            2 => Reply::NotAdmitted,
+            3 => Reply::Malformed,
             4 => Reply::Joined(Joined {
                 client: self.word(),
                 secret: self.secret(),
@@ -307,7 +307,7 @@ impl Dice<'_> {
                 locks: self.many(Self::lock),
                 donors: self.many(Self::donor),
             }),
-            5 => Reply::Refused(if self.coin() { Error::NotFound } else { Error::Settled }),
+            5 => Reply::Refused(if self.coin() { Error::NotFound } else { Error::AlreadyAnswered }),
             _ => Reply::Answer(self.answer()),
         }
     }
@@ -361,7 +361,7 @@ proptest! {
 fn ask(request: Request) -> Message {
     let sequence = u64::from(request.changes());
     let (secret, caller) = ([7; SECRET_LEN], Caller { uid: 1, gid: 2, groups: vec![3] });
-    Message::Ask(Envelope { client: 300, secret, sequence, settled: 1, epoch: 2, caller, request })
+    Message::Request(Envelope { client: 300, secret, sequence, settled: 1, epoch: 2, caller, request })
 }
 
 fn commit(extents: Vec<Extent>, holes: Vec<(u64, u64)>) -> Message {
@@ -449,8 +449,8 @@ fn holes_that_overlap_or_are_not_in_order_are_refused() {
 #[test]
 fn whoever_changes_something_has_a_sequence_number_and_nobody_else_has() {
     let number = |request: Request, sequence| {
-        let Message::Ask(envelope) = ask(request) else { unreachable!() };
-        reads(Message::Ask(Envelope { sequence, ..envelope }))
+        let Message::Request(envelope) = ask(request) else { unreachable!() };
+        reads(Message::Request(Envelope { sequence, ..envelope }))
     };
     let unlink = || Request::Unlink { parent: Ino::ROOT, name: b"a".to_vec() };
     assert!(number(Request::Statfs, 0) && !number(Request::Statfs, 1) && number(unlink(), 1) && !number(unlink(), 0));
@@ -462,9 +462,9 @@ fn counts_that_nobody_sent_the_items_of_are_no_reason_to_make_room() {
     let bytes = [&[2, 0][..], &[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1]].concat();
     assert_eq!(Message::read(&bytes), Err(Malformed));
     let groups = |count: usize| {
-        let Message::Ask(mut envelope) = ask(Request::Statfs) else { unreachable!() };
+        let Message::Request(mut envelope) = ask(Request::Statfs) else { unreachable!() };
         envelope.caller.groups = vec![1; count];
-        reads(Message::Ask(envelope))
+        reads(Message::Request(envelope))
     };
     assert!(groups(GROUPS_MAX) && !groups(GROUPS_MAX + 1));
 }

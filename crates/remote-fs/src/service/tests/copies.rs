@@ -90,8 +90,8 @@ fn copies_that_clients_take_out_again_and_again_use_up_no_memory() {
     let mut most = 0;
     for round in 0..60 {
         let place = client.place(&mut world, handle, 0);
-        let Replica { donor, incarnation, .. } = place.copies[round % place.copies.len()];
-        client.ask(&mut world, Request::Failed { segment: place.segment, donor, incarnation }).unwrap();
+        let SegmentCopy { donor, incarnation, .. } = place.copies[round % place.copies.len()];
+        client.ask(&mut world, Request::ReportFailed { segment: place.segment, donor, incarnation }).unwrap();
         until_whole(&mut world, &mut client);
         client.write(&mut world, handle, 1 + round as u64, &page(round as u8)).unwrap();
         most = most.max(lent(&world));

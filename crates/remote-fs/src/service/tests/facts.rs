@@ -42,12 +42,15 @@ fn an_answer_leaves_after_its_change_lasts_and_so_does_what_depends_on_it() {
         let message = client.envelope(sequence, 1, request.clone()).to_bytes();
         world.service().take(1, &message, now)
     };
-    assert!(matches!(send(&mut world, 1, &make), crate::service::Taken::Held(_)));
-    assert!(matches!(send(&mut world, 0, &look), crate::service::Taken::Held(_)), "the name may be gone tomorrow");
+    assert!(matches!(send(&mut world, 1, &make), crate::service::Accepted::Deferred(_)));
+    assert!(
+        matches!(send(&mut world, 0, &look), crate::service::Accepted::Deferred(_)),
+        "the name may be gone tomorrow"
+    );
     let before = world.disk.writes();
     world.step();
     assert!(world.disk.writes() > before);
-    assert!(matches!(send(&mut world, 0, &look), crate::service::Taken::Answer(_)));
+    assert!(matches!(send(&mut world, 0, &look), crate::service::Accepted::Answer(_)));
 }
 
 #[test]
@@ -105,7 +108,7 @@ fn what_is_open_lives_without_a_name_until_it_is_closed_by_all_and_over_a_restar
     let before = free(&mut world, &mut one);
     other.close(&mut world, theirs);
     assert_eq!(free(&mut world, &mut one), before + 1);
-    assert_eq!(world.service().kept().tree.len(), 1);
+    assert_eq!(world.service().state().tree.len(), 1);
 }
 
 #[test]
@@ -119,12 +122,12 @@ fn what_is_open_by_nobody_who_comes_back_is_gone_after_a_restart() {
     assert_eq!(other.join(&mut world), Some(true));
     let lock = Lock { ino: Ino::ROOT, owner: LockOwner::Posix(1), pid: 1, first: 0, last: 1, kind: LockKind::Read };
     assert_eq!(other.ask(&mut world, Request::Lock(lock)), Err(Error::Grace), "others may have locks");
-    assert_eq!(world.service().kept().tree.len(), 2);
+    assert_eq!(world.service().state().tree.len(), 2);
     world.run(9_000);
     other.ask(&mut world, Request::Heartbeat).unwrap();
     world.run(2_000);
-    assert_eq!(world.service().kept().tree.len(), 1);
-    assert_eq!(world.service().kept().clients.len(), 1);
+    assert_eq!(world.service().state().tree.len(), 1);
+    assert_eq!(world.service().state().clients.len(), 1);
     assert_eq!(other.ask(&mut world, Request::Lock(lock)), Ok(Answer::Done));
 }
 
@@ -142,7 +145,7 @@ fn what_was_made_after_a_restart_is_gone_when_it_is_closed_whoever_has_not_come_
     for name in ["old", "new"] {
         one.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: name.into() }).unwrap();
     }
-    let tree = &world.service().kept().tree;
+    let tree = &world.service().state().tree;
     assert!(tree.inode(new).is_err(), "nobody else can have it open");
     assert!(tree.inode(old).is_ok(), "the other client may have it open");
 }
@@ -159,14 +162,14 @@ fn locks_end_with_their_client_and_are_told_again_after_a_restart() {
     world.start();
     assert_eq!((other.join(&mut world), one.join(&mut world)), (Some(true), Some(true)));
     assert_eq!(one.locks, [lock]);
-    assert_eq!(other.ask(&mut world, Request::TestLock(lock)), Ok(Answer::Excluded(Some(lock))));
+    assert_eq!(other.ask(&mut world, Request::TestLock(lock)), Ok(Answer::LockConflict(Some(lock))));
     world.run(8_000);
     other.ask(&mut world, Request::Heartbeat).unwrap();
     world.run(3_000);
     assert_eq!(other.ask(&mut world, Request::Lock(lock)), Ok(Answer::Done), "who is silent is dead");
     assert_eq!(one.ask(&mut world, Request::Heartbeat), Err(Error::Rejoin));
     let now = world.now();
-    world.service().left(2, now);
+    world.service().peer_left(2, now);
     world.run(2_100);
     assert_eq!(one.ask(&mut world, Request::Lock(lock)), Ok(Answer::Done), "who left is dead sooner");
 }
@@ -174,7 +177,7 @@ fn locks_end_with_their_client_and_are_told_again_after_a_restart() {
 #[test]
 fn pages_of_a_dead_client_are_others_when_no_donor_lets_it_in_any_more() {
     // Copies are not given up meanwhile, which would also release the pages.
-    let patient = crate::service::Config { patience_ns: u64::MAX, ..config(2) };
+    let patient = crate::service::Config { donor_timeout_ns: u64::MAX, ..config(2) };
     let mut world = World::new(2, 2 * MB, patient, 7);
     let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
     let mut runs = Vec::new();
@@ -190,14 +193,14 @@ fn pages_of_a_dead_client_are_others_when_no_donor_lets_it_in_any_more() {
     }
     // Its writes to each copy are in flight as it dies, and one donor does not answer.
     for copy in &places[0].copies {
-        one.leave_ghost(&world, copy, 0, page(66));
+        one.leave_late_write(&world, copy, 0, page(66));
     }
     world.net.borrow_mut().hosts[0].is_alive = false;
     for _ in 0..4 {
         world.run(3_000);
         other.ask(&mut world, Request::Heartbeat).unwrap();
     }
-    assert_eq!(world.service().kept().clients.len(), 1);
+    assert_eq!(world.service().state().clients.len(), 1);
     assert_eq!(other.reserve(&mut world, 1), Err(Error::NoSpace));
     world.net.borrow_mut().hosts[0].is_alive = true;
     world.run_until("its pages are free", |world| other.reserve(world, 1).is_ok());
@@ -206,8 +209,8 @@ fn pages_of_a_dead_client_are_others_when_no_donor_lets_it_in_any_more() {
     for at in 0..100 {
         other.write(&mut world, handle, at, &page(at as u8)).unwrap();
     }
-    while !world.net.borrow().ghosts.is_empty() {
-        world.net.borrow_mut().haunt();
+    while !world.net.borrow().late_writes.is_empty() {
+        world.net.borrow_mut().perform_late_write();
     }
     for at in 0..100 {
         assert_eq!(other.read(&mut world, handle, at), Some(page(at as u8)));
@@ -234,12 +237,12 @@ fn a_commit_of_what_is_not_reserved_or_was_written_to_other_copies_is_refused() 
     assert_eq!(commit(&mut world, outside, generation, handle), Err(Error::NotReserved));
     let more = Pages { count: run.count + 1, first: run.first.saturating_sub(1), ..run };
     assert_eq!(commit(&mut world, more, generation, handle), Err(Error::NotReserved));
-    assert_eq!(commit(&mut world, run, generation + 1, handle), Err(Error::Copies));
+    assert_eq!(commit(&mut world, run, generation + 1, handle), Err(Error::CopiesChanged));
     assert_eq!(commit(&mut world, run, generation, handle + 1), Err(Error::BadHandle));
-    let Replica { donor, incarnation, .. } = place.copies[0];
-    let failed = Request::Failed { segment: run.segment, donor, incarnation };
-    assert!(matches!(other.ask(&mut world, failed), Ok(Answer::Places(_))));
-    assert_eq!(commit(&mut world, run, generation, handle), Err(Error::Copies));
+    let SegmentCopy { donor, incarnation, .. } = place.copies[0];
+    let failed = Request::ReportFailed { segment: run.segment, donor, incarnation };
+    assert!(matches!(other.ask(&mut world, failed), Ok(Answer::Placements(_))));
+    assert_eq!(commit(&mut world, run, generation, handle), Err(Error::CopiesChanged));
     assert!(commit(&mut world, run, generation + 1, handle).is_ok());
     assert_eq!(commit(&mut world, run, generation + 1, handle), Err(Error::NotReserved));
 }
@@ -271,7 +274,7 @@ fn what_lies_in_a_slab_that_its_donor_moved_for_the_next_service_is_there() {
         let net = &mut *world.net.borrow_mut();
         let volume = net.volume;
         let fenced = net.handle(0, &Call::Fence { volume, epoch: 0 });
-        let Err(CallFailed::Refused(Refusal::Older { held })) = fenced else { panic!("{fenced:?}") };
+        let Err(CallFailed::Refused(Refusal::OlderEpoch { held })) = fenced else { panic!("{fenced:?}") };
         // The fence of the next service, whose clients know no places yet.
         net.handle(0, &Call::Fence { volume, epoch: held + 1 }).unwrap();
     }
@@ -290,14 +293,14 @@ fn what_lies_in_a_slab_that_its_donor_moved_for_the_next_service_is_there() {
 
 #[test]
 fn what_lies_in_a_slab_that_moved_within_an_epoch_is_there_under_a_later_generation() {
-    let patient = crate::service::Config { patience_ns: u64::MAX, ..config(1) };
+    let patient = crate::service::Config { donor_timeout_ns: u64::MAX, ..config(1) };
     let mut world = World::new(1, 8 * MB, patient, 7);
     let mut client = Client::new(&mut world, 1);
     let (ino, handle) = client.create(&mut world, "f").unwrap();
     client.write(&mut world, handle, 0, &page(1)).unwrap();
-    let before = world.service().kept().segments.clone();
+    let before = world.service().state().segments.clone();
     let number = client.number;
-    let (volume, epoch) = (world.service().kept().volume, world.service().kept().epoch);
+    let (volume, epoch) = (world.service().state().volume, world.service().state().epoch);
     let expel = Call::Expel { volume, epoch, client: number };
     world.net.borrow_mut().handle(0, &expel).unwrap();
     world.move_slabs(0);
@@ -308,7 +311,7 @@ fn what_lies_in_a_slab_that_moved_within_an_epoch_is_there_under_a_later_generat
     world.run_until("the donor is there again", |world| world.service().donors_ready() == (1, 1));
     let handle = other.open(&mut world, ino).unwrap();
     assert_eq!(other.read(&mut world, handle, 0), Some(page(1)));
-    for (number, segment) in &world.service().kept().segments {
+    for (number, segment) in &world.service().state().segments {
         assert_eq!(segment.generation, before[number].generation + 1);
         assert!(segment.members[0].base != before[number].members[0].base);
     }
@@ -325,9 +328,13 @@ fn a_donor_that_a_dead_client_may_still_write_to_serves_all_others() {
         other.ask(&mut world, Request::Heartbeat).unwrap();
         assert_eq!(world.service().donors_ready(), (1, 1));
     }
-    assert_eq!(world.service().kept().clients.len(), 1, "it is dead");
+    assert_eq!(world.service().state().clients.len(), 1, "it is dead");
     let refusals = |world: &mut World| world.service().refusals().map(|(_, why)| why.clone()).collect::<Vec<_>>();
-    assert_eq!(refusals(&mut world), [Refusal::Stopped], "it can be told why what that had is not given to others");
+    assert_eq!(
+        refusals(&mut world),
+        [Refusal::WriterStopped],
+        "it can be told why what that had is not given to others"
+    );
     let (_, handle) = other.create(&mut world, "f").unwrap();
     other.write(&mut world, handle, 0, &page(1)).unwrap();
     assert_eq!(other.read(&mut world, handle, 0), Some(page(1)));
@@ -378,7 +385,7 @@ fn a_copy_that_a_client_does_not_reach_stays_while_nobody_is_known_to_have_anoth
     };
     let place = &layout.places[0];
     let copy = *place.copies.iter().find(|copy| copy.donor.0 == 101).unwrap();
-    let failed = Request::Failed { segment: place.segment, donor: copy.donor, incarnation: copy.incarnation };
+    let failed = Request::ReportFailed { segment: place.segment, donor: copy.donor, incarnation: copy.incarnation };
     // The other donor is gone, and the service knows it. It will restart without its copy.
     world.net.borrow_mut().hosts[0].is_alive = false;
     world.run_until("a donor is missed", |world| world.service().donors_ready().0 == 1);
@@ -389,7 +396,7 @@ fn a_copy_that_a_client_does_not_reach_stays_while_nobody_is_known_to_have_anoth
     });
     assert_eq!(client.read(&mut world, handle, 0), Some(page(7)));
     // While another copy can be reached, this one is removed.
-    assert!(matches!(client.ask(&mut world, failed), Ok(Answer::Places(_))));
+    assert!(matches!(client.ask(&mut world, failed), Ok(Answer::Placements(_))));
 }
 
 #[test]
@@ -408,16 +415,16 @@ fn what_a_full_disk_had_no_room_to_forget_is_forgotten_when_there_is_room() {
     world.disk.fail_at(1, Fault::Full);
     while client.ask(&mut world, set(60_000)).is_ok() {}
     // The last bytes of room are used up, too, by records as short as the one to come.
-    while world.service().store_for_tests().perform(&crate::kept::Op::Copies { copies: 2 }).is_ok() {}
+    while world.service().store_for_tests().perform(&crate::durable_state::Op::Copies { copies: 2 }).is_ok() {}
     client.close(&mut world, handle);
     world.run(1000);
-    assert!(world.service().kept().tree.inode(ino).is_ok(), "there was no room to say that it is gone");
+    assert!(world.service().state().tree.inode(ino).is_ok(), "there was no room to say that it is gone");
     world.disk.heal();
     world.run(1000);
-    assert!(world.service().kept().tree.inode(ino).is_err());
+    assert!(world.service().state().tree.inode(ino).is_err());
     world.crash();
     world.start();
-    assert!(world.service().kept().tree.inode(ino).is_err());
+    assert!(world.service().state().tree.inode(ino).is_err());
 }
 
 fn space_of(world: &mut World, client: &mut Client) -> (u64, u64) {
@@ -491,7 +498,7 @@ fn so_many_bytes_of_extended_attributes_are_kept_and_no_more_also_after_a_restar
     client.close(&mut world, handle);
     client.ask(&mut world, set(Ino::ROOT, "user.b", 94)).unwrap();
     client.ask(&mut world, Request::RemoveXattr { ino: Ino::ROOT, name: b"user.b".to_vec() }).unwrap();
-    assert_eq!(world.service().kept().tree.xattrs_len(), 0);
+    assert_eq!(world.service().state().tree.xattrs_len(), 0);
 }
 
 #[test]
@@ -504,7 +511,7 @@ fn the_layout_of_a_file_that_lies_in_many_segments_is_told_in_answers_that_are_n
     let store = world.service().store_for_tests();
     let copies = 8;
     let count = 6000;
-    let member = |donor| crate::kept::Member {
+    let member = |donor| crate::durable_state::Member {
         donor: u64::MAX - donor,
         incarnation: u64::MAX,
         slab: 0,
@@ -515,14 +522,14 @@ fn the_layout_of_a_file_that_lies_in_many_segments_is_told_in_answers_that_are_n
     for at in 0..count {
         let segment = u32::MAX / 2 + at as u32;
         let members = (0..copies).map(member).collect();
-        store.perform(&crate::kept::Op::Segment { segment, pages: 1, members }).unwrap();
+        store.perform(&crate::durable_state::Op::Segment { segment, pages: 1, members }).unwrap();
         let pages = Pages { segment, first: 0, count: 1 };
         extents.push(Extent { at, pages, generation: 1, sums: Sums(vec![1]), replaces: None });
     }
     let request = Request::Commit { handle, size_min: count * PAGE as u64, mtime: None, holes: vec![], extents };
     let (caller, now) = (Caller::default(), Time::default());
     let sequence = 1000;
-    let op = crate::kept::Op::Change {
+    let op = crate::durable_state::Op::Change {
         client: client.number,
         sequence,
         settled: 1,
@@ -550,7 +557,7 @@ fn a_service_whose_donors_another_one_has_taken_over_ends() {
     let mut client = Client::new(&mut world, 1);
     world.run(200);
     // Another service, which has started from a later copy of the data.
-    let volume = world.service().kept().volume;
+    let volume = world.service().state().volume;
     for lane in 0..2 {
         let call = sinew_remote_memory::donor::Call::Fence { volume, epoch: 9 };
         world.net.borrow_mut().handle(lane, &call).unwrap();
@@ -578,11 +585,11 @@ fn a_client_has_no_more_than_its_share() {
     };
     assert_eq!((pages, error), (100, Error::TooMany));
     // A donor without a copy there does not count.
-    let none = Request::Failed { segment: 1, donor: sinew_remote_memory::volume::DonorId(1), incarnation: 1 };
+    let none = Request::ReportFailed { segment: 1, donor: sinew_remote_memory::volume::DonorId(1), incarnation: 1 };
     (0..9).for_each(|_| assert!(one.ask(&mut world, none.clone()).is_ok()));
     let mut taken_out = 0;
     let error = loop {
-        let segments = world.service().kept().segments.clone();
+        let segments = world.service().state().segments.clone();
         let whole = segments.iter().find_map(|(number, segment)| {
             let whole: Vec<_> = segment.members.iter().filter(|member| member.is_whole).collect();
             (whole.len() > 1).then(|| (*number, *whole[0]))
@@ -592,7 +599,7 @@ fn a_client_has_no_more_than_its_share() {
             continue;
         };
         let donor = sinew_remote_memory::volume::DonorId(member.donor);
-        match one.ask(&mut world, Request::Failed { segment, donor, incarnation: member.incarnation }) {
+        match one.ask(&mut world, Request::ReportFailed { segment, donor, incarnation: member.incarnation }) {
             Ok(_) => taken_out += 1,
             Err(error) => break error,
         }
@@ -605,7 +612,7 @@ fn a_commit_that_was_given_up_is_not_performed_when_it_comes_late() {
     let mut world = world(2, 2);
     let mut one = Client::new(&mut world, 1);
     let (_, handle) = one.create(&mut world, "file").unwrap();
-    let Fresh { runs, places, .. } = one.reserve(&mut world, 1).unwrap();
+    let Reservation { runs, places, .. } = one.reserve(&mut world, 1).unwrap();
     let pages = Pages { count: 1, ..runs[0] };
     let extent = Extent { at: 0, pages, generation: places[0].generation, sums: Sums(vec![1]), replaces: None };
     let commit = Request::Commit { handle, size_min: 1, mtime: None, holes: Vec::new(), extents: vec![extent] };
@@ -613,11 +620,11 @@ fn a_commit_that_was_given_up_is_not_performed_when_it_comes_late() {
     let ask = |world: &mut World, sequence, settled, request| world.send(1, &one.envelope(sequence, settled, request));
     let given_back = ask(&mut world, 0, 1001, Request::GiveBack { pages: vec![pages] });
     assert_eq!(given_back, Some(Reply::Answer(Answer::Done)));
-    let Some(Reply::Answer(Answer::Fresh(again))) = ask(&mut world, 0, 1001, Request::Reserve { pages: 1 }) else {
+    let Some(Reply::Answer(Answer::Reserved(again))) = ask(&mut world, 0, 1001, Request::Reserve { pages: 1 }) else {
         panic!("there is a page")
     };
     assert_eq!(again.runs, [pages], "the same page, so that nothing but the number tells that the commit is late");
-    assert_eq!(ask(&mut world, 1000, 1000, commit.clone()), Some(Reply::Refused(Error::Settled)));
+    assert_eq!(ask(&mut world, 1000, 1000, commit.clone()), Some(Reply::Refused(Error::AlreadyAnswered)));
     // If a commit was performed before it was given up, the page belongs to the file.
     assert!(matches!(ask(&mut world, 1001, 1001, commit), Some(Reply::Answer(Answer::Attr(_)))));
     let given_back = ask(&mut world, 0, 1002, Request::GiveBack { pages: vec![pages] });
@@ -640,8 +647,8 @@ fn pages_that_were_reserved_before_a_restart_are_not_taken_for_those_reserved_af
     let commit = Request::Commit { handle, size_min: 1, mtime: None, holes: Vec::new(), extents: vec![extent] };
     // A thread that had written to the pages before asks late.
     let ask = |world: &mut World, epoch, sequence, request| {
-        let Message::Ask(envelope) = one.envelope(sequence, 1, request) else { panic!("an envelope") };
-        world.send(1, &Message::Ask(Envelope { epoch, ..envelope })).unwrap()
+        let Message::Request(envelope) = one.envelope(sequence, 1, request) else { panic!("an envelope") };
+        world.send(1, &Message::Request(Envelope { epoch, ..envelope })).unwrap()
     };
     let refused = Reply::Refused(Error::NotReserved);
     assert_eq!(ask(&mut world, before.epoch, 1000, commit.clone()), refused);
@@ -657,10 +664,10 @@ fn pages_that_were_reserved_before_a_restart_are_not_taken_for_those_reserved_af
 fn bytes_that_are_no_message_are_counted_and_change_nothing() {
     let mut world = world(2, 2);
     let now = world.now();
-    let before = world.service().kept().clone();
+    let before = world.service().state().clone();
     for bytes in [&b""[..], &[9], &[3, 1, 2], &[0xFF; 100]] {
-        let crate::service::Taken::Answer(answer) = world.service().take(1, bytes, now) else { panic!("at once") };
-        assert_eq!(Reply::read(&answer), Ok(Reply::Nonsense));
+        let crate::service::Accepted::Answer(answer) = world.service().take(1, bytes, now) else { panic!("at once") };
+        assert_eq!(Reply::read(&answer), Ok(Reply::Malformed));
     }
-    assert_eq!((world.service().stats().nonsense, world.service().kept() == &before), (4, true));
+    assert_eq!((world.service().stats().malformed, world.service().state() == &before), (4, true));
 }

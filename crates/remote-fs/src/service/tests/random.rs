@@ -17,7 +17,7 @@ struct Shadow {
 
 impl Shadow {
     /// The allowed contents of a page.
-    fn of(&self, at: u64) -> Vec<Option<u8>> {
+    fn pages_of(&self, at: u64) -> Vec<Option<u8>> {
         self.pages.get(&at).cloned().unwrap_or_else(|| vec![None])
     }
 
@@ -32,7 +32,7 @@ fn bytes_of(page: Option<u8>) -> Vec<u8> {
 
 /// Checks that no page belongs to two files, that no donor has two copies, and that the names form a tree.
 fn check(world: &mut World) {
-    let kept = world.service().kept();
+    let kept = world.service().state();
     assert_eq!(kept.tree.check(), []);
     let mut used: BTreeMap<(u32, u32), Ino> = BTreeMap::new();
     for (ino, inode) in kept.tree.inodes() {
@@ -53,7 +53,7 @@ fn check(world: &mut World) {
     }
 }
 
-fn live(seed: u64) {
+fn run_random(seed: u64) {
     let mut world = World::new(3, 6 * MB, config(2), seed);
     let mut clients: Vec<Client> = (1..4).map(|peer| Client::new(&mut world, peer)).collect();
     let mut shadows: BTreeMap<Ino, Shadow> = BTreeMap::new();
@@ -106,11 +106,11 @@ fn live(seed: u64) {
                 // The client dies with writes to its reserved pages in flight.
                 if let Ok(fresh) = client.reserve(&mut world, 3) {
                     for copy in fresh.places.first().map_or(&[][..], |place| &place.copies) {
-                        client.leave_ghost(&world, copy, fresh.runs[0].first, vec![0xEE; PAGE]);
+                        client.leave_late_write(&world, copy, fresh.runs[0].first, vec![0xEE; PAGE]);
                     }
                 }
                 let (peer, now) = (client.peer, world.now());
-                world.service().left(peer, now);
+                world.service().peer_left(peer, now);
                 peers += 1;
                 clients[index] = Client::new(&mut world, peers);
             }
@@ -121,20 +121,20 @@ fn live(seed: u64) {
             }
             (16, _) => {
                 // One donor restarts at a time. Its copies are restored while clients go on.
-                rest(&mut world, &mut clients);
+                wait_until_complete(&mut world, &mut clients);
                 let lane = world.random(3) as usize;
                 world.net.borrow_mut().restart(lane);
             }
-            (17, _) => world.net.borrow_mut().haunt(),
+            (17, _) => world.net.borrow_mut().perform_late_write(),
             (18, _) => {
                 world.run(1500);
-                wake(&mut world, &mut clients);
+                send_heartbeats(&mut world, &mut clients);
             }
             (_, Some(ino)) => {
                 let handle = client.open(&mut world, ino).unwrap();
                 for at in 0..PAGES {
                     let found = client.read(&mut world, handle, at);
-                    let may = shadows[&ino].of(at);
+                    let may = shadows[&ino].pages_of(at);
                     let is_it = found.as_ref().is_some_and(|found| may.iter().any(|page| bytes_of(*page) == *found));
                     assert!(is_it, "page {at} of {ino:?}: {:?} of {may:?} (seed {seed})", found.map(|page| page[0]));
                 }
@@ -143,21 +143,21 @@ fn live(seed: u64) {
         }
     }
     world.disk.heal();
-    rest(&mut world, &mut clients);
+    wait_until_complete(&mut world, &mut clients);
     check(&mut world);
     let mut client = Client::new(&mut world, 99);
     for (ino, shadow) in &shadows {
         let handle = client.open(&mut world, *ino).unwrap();
         for at in 0..PAGES {
             let found = client.read(&mut world, handle, at).map(|page| page[0]);
-            let may = shadow.of(at);
+            let may = shadow.pages_of(at);
             assert!(may.iter().any(|page| Some(page.unwrap_or(0)) == found), "{found:?} of {may:?} (seed {seed})");
         }
     }
 }
 
 /// Has each client send something.
-fn wake(world: &mut World, clients: &mut [Client]) {
+fn send_heartbeats(world: &mut World, clients: &mut [Client]) {
     for client in clients {
         // A client that was silent for too long has a new identity now.
         let _ = client.ask(world, Request::Heartbeat);
@@ -165,16 +165,16 @@ fn wake(world: &mut World, clients: &mut [Client]) {
 }
 
 /// Waits until every segment has its copies again.
-fn rest(world: &mut World, clients: &mut [Client]) {
+fn wait_until_complete(world: &mut World, clients: &mut [Client]) {
     for _ in 0..100 {
-        wake(world, clients);
+        send_heartbeats(world, clients);
         world.run(1_500);
         let is_whole = world
             .service
             .as_ref()
             .is_some_and(|service| service.donors_ready() == (3, 3) && service.degraded() == (0, 0));
         if is_whole {
-            return wake(world, clients);
+            return send_heartbeats(world, clients);
         }
     }
     panic!("it is never whole again (seed {})", world.seed);
@@ -184,6 +184,6 @@ fn rest(world: &mut World, clients: &mut [Client]) {
 fn whatever_dies_what_was_answered_is_there() {
     let seeds = std::env::var("SINEW_FS_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(24);
     for seed in 0..seeds {
-        live(seed);
+        run_random(seed);
     }
 }

@@ -13,7 +13,7 @@ use sinew_remote_memory::volume::{CallFailed, DonorId, Donors, Event, checksum};
 
 use crate::disk::SimDisk;
 use crate::protocol::*;
-use crate::service::{Config, Failure, Now, Service, Taken};
+use crate::service::{Accepted, Config, Failure, Now, Service};
 
 pub struct Host {
     pub donor: Donor,
@@ -23,7 +23,7 @@ pub struct Host {
     pub has_straggler: bool,
 }
 
-enum What {
+enum SentKind {
     Call(Call),
     Move(Move, u64),
 }
@@ -32,11 +32,11 @@ struct Sent {
     service: u32,
     lane: usize,
     tag: u64,
-    what: What,
+    kind: SentKind,
 }
 
 /// A write that its client has given up, or died with.
-pub struct Ghost {
+pub struct LateWrite {
     pub lane: usize,
     pub incarnation: u64,
     pub session: u64,
@@ -54,7 +54,7 @@ pub struct Net {
     sent: Vec<Sent>,
     events: Vec<(u32, Event)>,
     sessions: HashMap<(u32, usize), u64>,
-    pub ghosts: Vec<Ghost>,
+    pub late_writes: Vec<LateWrite>,
     pub volume: u64,
     services: u32,
 }
@@ -80,7 +80,7 @@ impl Net {
         let zero = &mut |range: std::ops::Range<u64>| memory[range.start as usize..range.end as usize].fill(0);
         let answer = host.donor.handle(call, zero).map_err(CallFailed::from);
         if host.has_straggler && matches!(call, Call::Expel { .. } | Call::Fence { .. }) {
-            return Err(Refusal::Stopped.into());
+            return Err(Refusal::WriterStopped.into());
         }
         answer
     }
@@ -102,12 +102,12 @@ impl Net {
     }
 
     /// Delivers a ghost's write, as a whole or in part.
-    pub fn haunt(&mut self) {
-        if self.ghosts.is_empty() {
+    pub fn perform_late_write(&mut self) {
+        if self.late_writes.is_empty() {
             return;
         }
-        let index = self.random.below(self.ghosts.len() as u64) as usize;
-        let ghost = self.ghosts.swap_remove(index);
+        let index = self.random.below(self.late_writes.len() as u64) as usize;
+        let ghost = self.late_writes.swap_remove(index);
         let len = self.random.below(ghost.bytes.len() as u64 + 1) as usize;
         if self.hosts[ghost.lane].donor.incarnation() == ghost.incarnation {
             self.write(ghost.lane, ghost.session, ghost.at, &ghost.bytes[..len]);
@@ -120,27 +120,27 @@ impl Net {
             return;
         }
         let index = self.random.below(self.sent.len() as u64) as usize;
-        let Sent { service, lane, tag, what } = self.sent.swap_remove(index);
+        let Sent { service, lane, tag, kind: what } = self.sent.swap_remove(index);
         let event = match what {
-            What::Call(call) => {
+            SentKind::Call(call) => {
                 let result = self.handle(lane, &call);
                 if let Ok(Said::Fenced { session, .. }) = &result {
                     self.sessions.insert((service, lane), *session);
                 }
-                Event::Answered { tag, result }
+                Event::CallAnswered { tag, result }
             }
-            What::Move(Move::Read { at, mut target }, session) => {
+            SentKind::Move(Move::Read { at, mut target }, session) => {
                 let may = self.hosts[lane].donor.allows(self.volume, session);
                 let bytes = self.read(lane, at, target.len()).filter(|_| may);
                 if let Some(bytes) = &bytes {
                     target.copy_from_slice(bytes);
                 }
                 let error = if bytes.is_none() { Some("it does not answer".to_owned()) } else { None };
-                Event::Over { tag, error, target: Some(target) }
+                Event::OpFinished { tag, error, target: Some(target) }
             }
-            What::Move(Move::Write { at, source }, session) => {
+            SentKind::Move(Move::Write { at, source }, session) => {
                 let done = self.write(lane, session, at, source.bytes());
-                Event::Over { tag, error: (!done).then(|| "it does not answer".to_owned()), target: None }
+                Event::OpFinished { tag, error: (!done).then(|| "it does not answer".to_owned()), target: None }
             }
         };
         self.events.push((service, event));
@@ -150,20 +150,20 @@ impl Net {
 pub type Shared = Rc<RefCell<Net>>;
 
 /// The donors, as one service sees them.
-pub struct Lent {
+pub struct TestDonors {
     net: Shared,
     service: u32,
     ids: Vec<DonorId>,
     arena: Arena,
 }
 
-impl Readiness for Lent {
+impl Readiness for TestDonors {
     fn descriptor(&self) -> Option<Descriptor> {
         None
     }
 }
 
-impl Donors for Lent {
+impl Donors for TestDonors {
     fn ids(&self) -> &[DonorId] {
         &self.ids
     }
@@ -173,13 +173,13 @@ impl Donors for Lent {
     }
 
     fn call(&mut self, lane: usize, tag: u64, call: Call) {
-        self.net.borrow_mut().sent.push(Sent { service: self.service, lane, tag, what: What::Call(call) });
+        self.net.borrow_mut().sent.push(Sent { service: self.service, lane, tag, kind: SentKind::Call(call) });
     }
 
     fn submit(&mut self, lane: usize, tag: u64, op: Move) -> Result<(), Move> {
         let mut net = self.net.borrow_mut();
         let session = net.sessions.get(&(self.service, lane)).copied().unwrap_or(0);
-        net.sent.push(Sent { service: self.service, lane, tag, what: What::Move(op, session) });
+        net.sent.push(Sent { service: self.service, lane, tag, kind: SentKind::Move(op, session) });
         Ok(())
     }
 
@@ -210,7 +210,7 @@ pub fn config(copies: usize) -> Config {
 pub struct World {
     pub net: Shared,
     pub disk: SimDisk,
-    pub service: Option<Service<Lent, SimDisk, u64>>,
+    pub service: Option<Service<TestDonors, SimDisk, u64>>,
     pub config: Config,
     arena: Arena,
     answers: HashMap<u64, Vec<u8>>,
@@ -230,7 +230,7 @@ impl World {
             sent: Vec::new(),
             events: Vec::new(),
             sessions: HashMap::new(),
-            ghosts: Vec::new(),
+            late_writes: Vec::new(),
             volume: 0,
             services: 0,
         };
@@ -266,23 +266,23 @@ impl World {
     }
 
     /// The donors, for the next user of them.
-    pub fn lend(&self) -> (Lent, Vec<String>) {
+    pub fn donors(&self) -> (TestDonors, Vec<String>) {
         let mut net = self.net.borrow_mut();
         net.services += 1;
         let ids: Vec<DonorId> = (0..net.hosts.len() as u64).map(|lane| DonorId(100 + lane)).collect();
         let names = ids.iter().map(|id| format!("donor {}", id.0)).collect();
-        (Lent { net: Rc::clone(&self.net), service: net.services, ids, arena: self.arena.clone() }, names)
+        (TestDonors { net: Rc::clone(&self.net), service: net.services, ids, arena: self.arena.clone() }, names)
     }
 
     /// Starts a service with the contents of the disk.
     pub fn start(&mut self) {
-        let (donors, names) = self.lend();
+        let (donors, names) = self.donors();
         let number = donors.service;
         let random = |part| Box::new(SeededGenerator::new(self.seed * 1000 + u64::from(number) * 2 + part));
         let generators: (Box<dyn Generator>, Box<dyn Generator>) = (random(0), random(1));
         let service =
             Service::open(Some(self.disk.clone()), donors, names, None, generators, self.config, self.now()).unwrap();
-        self.net.borrow_mut().volume = service.kept().volume;
+        self.net.borrow_mut().volume = service.state().volume;
         self.service = Some(service);
     }
 
@@ -294,8 +294,8 @@ impl World {
         // Calls in flight may still reach the donors.
         let mut net = self.net.borrow_mut();
         let sent = std::mem::take(&mut net.sent);
-        for Sent { lane, what, .. } in sent {
-            if let What::Call(call) = what
+        for Sent { lane, kind: what, .. } in sent {
+            if let SentKind::Call(call) = what
                 && net.random.below(2) == 0
             {
                 let _ = net.handle(lane, &call);
@@ -304,7 +304,7 @@ impl World {
     }
 
     /// The service; a new one is started if the last has died.
-    pub fn service(&mut self) -> &mut Service<Lent, SimDisk, u64> {
+    pub fn service(&mut self) -> &mut Service<TestDonors, SimDisk, u64> {
         if self.service.is_none() {
             self.start();
         }
@@ -349,8 +349,8 @@ impl World {
     pub fn send(&mut self, peer: u64, message: &Message) -> Option<Reply> {
         let now = self.now();
         let bytes = match self.service.as_mut()?.take(peer, &message.to_bytes(), now) {
-            Taken::Answer(bytes) => bytes,
-            Taken::Held(id) => loop {
+            Accepted::Answer(bytes) => bytes,
+            Accepted::Deferred(id) => loop {
                 if !self.step() {
                     return None;
                 }
@@ -371,11 +371,11 @@ pub struct Client {
     pub peer: u64,
     pub caller: Caller,
     pub sequence: u64,
-    pub opens: Vec<Held>,
+    pub opens: Vec<OpenFile>,
     pub locks: Vec<Lock>,
     next_handle: u64,
     /// Incarnation and session of each lane that has admitted the client.
-    ways: HashMap<usize, (u64, u64)>,
+    admissions: HashMap<usize, (u64, u64)>,
 }
 
 impl Client {
@@ -390,7 +390,7 @@ impl Client {
             opens: Vec::new(),
             locks: Vec::new(),
             next_handle: 0,
-            ways: HashMap::new(),
+            admissions: HashMap::new(),
         };
         while client.join(world).is_none() {
             world.start();
@@ -411,7 +411,7 @@ impl Client {
                 (self.number, self.secret, self.epoch) = (joined.client, joined.secret, joined.epoch);
                 self.opens.retain(|held| joined.opens.contains(&held.handle));
                 self.locks = joined.locks;
-                self.ways.clear();
+                self.admissions.clear();
                 Some(joined.is_known)
             }
             other => panic!("{other:?}"),
@@ -420,7 +420,7 @@ impl Client {
 
     pub fn envelope(&self, sequence: u64, settled: u64, request: Request) -> Message {
         let (client, secret, caller) = (self.number, self.secret, self.caller.clone());
-        Message::Ask(Envelope { client, secret, sequence, settled, epoch: self.epoch, caller, request })
+        Message::Request(Envelope { client, secret, sequence, settled, epoch: self.epoch, caller, request })
     }
 
     /// Sends a request once; `None`: the service died.
@@ -457,7 +457,7 @@ impl Client {
 
     pub fn attr(&mut self, world: &mut World, request: Request) -> Result<Attr, Error> {
         match self.ask(world, request)? {
-            Answer::Attr(attr) | Answer::Gone(attr) => Ok(attr),
+            Answer::Attr(attr) | Answer::Unlinked(attr) => Ok(attr),
             other => panic!("{other:?}"),
         }
     }
@@ -472,12 +472,12 @@ impl Client {
         let access = Access { read: true, write: true, execute: false };
         let request = Request::Create { parent: Ino::ROOT, name: name.into(), mode: 0o644, handle, access };
         let ino = self.attr(world, request)?.ino;
-        self.opens.push(Held { handle, ino, access });
+        self.opens.push(OpenFile { handle, ino, access });
         Ok((ino, handle))
     }
 
     pub fn open(&mut self, world: &mut World, ino: Ino) -> Result<u64, Error> {
-        let held = Held { handle: self.handle(), ino, access: Access { read: true, write: true, execute: false } };
+        let held = OpenFile { handle: self.handle(), ino, access: Access { read: true, write: true, execute: false } };
         self.attr(world, Request::Open { handle: held.handle, ino, access: held.access })?;
         self.opens.push(held);
         Ok(held.handle)
@@ -489,8 +489,8 @@ impl Client {
     }
 
     /// The client's session at a donor, which is made to admit it if necessary.
-    fn way(&mut self, world: &World, lane: usize, incarnation: u64) -> Option<u64> {
-        if let Some((known, session)) = self.ways.get(&lane)
+    fn admit(&mut self, world: &World, lane: usize, incarnation: u64) -> Option<u64> {
+        if let Some((known, session)) = self.admissions.get(&lane)
             && *known == incarnation
         {
             return Some(*session);
@@ -498,35 +498,35 @@ impl Client {
         let mut net = world.net.borrow_mut();
         let call = Call::Admit { volume: net.volume, epoch: self.epoch, client: self.number, lane: 0 };
         let Ok(Said::Admitted { incarnation: found, session }) = net.handle(lane, &call) else { return None };
-        self.ways.insert(lane, (found, session));
+        self.admissions.insert(lane, (found, session));
         (found == incarnation).then_some(session)
     }
 
     /// Writes a page to a copy. Returns whether it was written. If not, all or a part of it may still be written later.
-    pub fn write_copy(&mut self, world: &World, copy: &Replica, page: u32, bytes: &[u8]) -> bool {
+    pub fn write_copy(&mut self, world: &World, copy: &SegmentCopy, page: u32, bytes: &[u8]) -> bool {
         let lane = (copy.donor.0 - 100) as usize;
-        let Some(session) = self.way(world, lane, copy.incarnation) else { return false };
+        let Some(session) = self.admit(world, lane, copy.incarnation) else { return false };
         let at = copy.base + u64::from(page) * PAGE as u64;
         let mut net = world.net.borrow_mut();
         let written = net.write(lane, session, at, bytes);
         if !written {
-            self.ways.remove(&lane);
+            self.admissions.remove(&lane);
         }
         written
     }
 
     /// Leaves a write to a copy in flight, as if the client had died.
-    pub fn leave_ghost(&mut self, world: &World, copy: &Replica, page: u32, bytes: Vec<u8>) {
+    pub fn leave_late_write(&mut self, world: &World, copy: &SegmentCopy, page: u32, bytes: Vec<u8>) {
         let lane = (copy.donor.0 - 100) as usize;
-        let Some(session) = self.way(world, lane, copy.incarnation) else { return };
+        let Some(session) = self.admit(world, lane, copy.incarnation) else { return };
         let at = copy.base + u64::from(page) * PAGE as u64;
-        world.net.borrow_mut().ghosts.push(Ghost { lane, incarnation: copy.incarnation, session, at, bytes });
+        world.net.borrow_mut().late_writes.push(LateWrite { lane, incarnation: copy.incarnation, session, at, bytes });
     }
 
     /// Reserves up to `pages` pages.
-    pub fn reserve(&mut self, world: &mut World, pages: u32) -> Result<Fresh, Error> {
+    pub fn reserve(&mut self, world: &mut World, pages: u32) -> Result<Reservation, Error> {
         match self.ask(world, Request::Reserve { pages })? {
-            Answer::Fresh(fresh) => Ok(fresh),
+            Answer::Reserved(fresh) => Ok(fresh),
             other => panic!("{other:?}"),
         }
     }
@@ -547,7 +547,7 @@ impl Client {
                     }
                     let (segment, donor, incarnation) = (run.segment, copy.donor, copy.incarnation);
                     // If it is the last copy, this reports it as lost.
-                    match self.ask(world, Request::Failed { segment, donor, incarnation }) {
+                    match self.ask(world, Request::ReportFailed { segment, donor, incarnation }) {
                         Ok(_) => {}
                         Err(Error::Grace) => {
                             world.run(20);
@@ -572,10 +572,12 @@ impl Client {
             let request = Request::Commit { handle, size_min, mtime: None, holes: vec![], extents: vec![extent] };
             match self.ask(world, request) {
                 Ok(Answer::Attr(attr)) => return Ok(attr),
-                Err(Error::Copies) => match self.ask(world, Request::Places { segments: vec![run.segment] })? {
-                    Answer::Places(places) => fresh.places = places,
-                    other => panic!("{other:?}"),
-                },
+                Err(Error::CopiesChanged) => {
+                    match self.ask(world, Request::Placements { segments: vec![run.segment] })? {
+                        Answer::Placements(places) => fresh.places = places,
+                        other => panic!("{other:?}"),
+                    }
+                }
                 Err(Error::NotReserved) => {
                     // The service has restarted since the reservation.
                     return self.write(world, handle, at, bytes);
@@ -587,7 +589,7 @@ impl Client {
     }
 
     /// The place of a file's page that is stored.
-    pub fn place(&mut self, world: &mut World, handle: u64, at: u64) -> Place {
+    pub fn place(&mut self, world: &mut World, handle: u64, at: u64) -> Placement {
         let Ok(Answer::Layout(mut layout)) = self.ask(world, Request::Layout { handle, at, count: 1 }) else {
             panic!("there is a layout")
         };

@@ -33,7 +33,7 @@ impl World {
 
     fn attr_by(&mut self, uid: u32, request: Request) -> Result<Attr, Error> {
         self.by(uid, request).map(|answer| match answer {
-            Answer::Attr(attr) | Answer::Gone(attr) => attr,
+            Answer::Attr(attr) | Answer::Unlinked(attr) => attr,
             other => panic!("{other:?}"),
         })
     }
@@ -278,7 +278,7 @@ fn a_commit_happens_as_a_whole_or_not_at_all() {
     let mut stale = extent(1, 20, &[5]);
     stale.replaces = Some(Sums(vec![9]));
     let before = world.tree.clone();
-    assert_eq!(world.commit(ino, 9 * 4096, &[(0, 1)], &[extent(0, 10, &[4]), stale.clone()]), Err(Error::Changed));
+    assert_eq!(world.commit(ino, 9 * 4096, &[(0, 1)], &[extent(0, 10, &[4]), stale.clone()]), Err(Error::PagesChanged));
     assert_eq!(world.commit(ino, 0, &[], &[extent(0, 10, &[4]), extent(3, 11, &[4])]), Err(Error::Invalid));
     assert_eq!((&world.tree, world.freed.len()), (&before, 0));
     stale.replaces = Some(Sums(vec![2]));

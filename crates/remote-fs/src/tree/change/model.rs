@@ -29,20 +29,20 @@ impl Model {
         !self.names.keys().any(|(directory, _)| *directory == ino)
     }
 
-    fn above(&self, ino: Ino) -> Option<Ino> {
+    fn parent_of(&self, ino: Ino) -> Option<Ino> {
         self.names.iter().find(|(_, named)| **named == ino).map(|((directory, _), _)| *directory)
     }
 
     /// Whether `ino` is `other`, or below it.
     fn is_below(&self, ino: Ino, other: Ino) -> bool {
-        ino == other || self.above(ino).is_some_and(|above| self.is_below(above, other))
+        ino == other || self.parent_of(ino).is_some_and(|above| self.is_below(above, other))
     }
 
     fn links(&self, ino: Ino) -> u32 {
         if !self.is_directory(ino) {
             return self.names.values().filter(|named| **named == ino).count() as u32;
         }
-        if ino != Ino::ROOT && self.above(ino).is_none() {
+        if ino != Ino::ROOT && self.parent_of(ino).is_none() {
             return 0;
         }
         let below = self.names.iter().filter(|((directory, _), named)| *directory == ino && self.is_directory(**named));
@@ -218,7 +218,7 @@ proptest! {
             if result.is_err() {
                 prop_assert_eq!(&tree, &before, "it changed something and failed");
             }
-            if let (Ok(Answer::Gone(attr)), true) = (result, drops) {
+            if let (Ok(Answer::Unlinked(attr)), true) = (result, drops) {
                 prop_assert_eq!(tree.drop_orphan(attr.ino, &mut Vec::new()), attr.links == 0);
                 if attr.links == 0 {
                     model.kinds.remove(&attr.ino);
@@ -239,7 +239,7 @@ proptest! {
         }
         let stored = postcard::to_allocvec(&tree).unwrap();
         let mut read: Tree = postcard::from_bytes(&stored).unwrap();
-        read.count_again();
+        read.recount();
         prop_assert_eq!(read, tree);
     }
 }

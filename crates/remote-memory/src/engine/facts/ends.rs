@@ -1,11 +1,11 @@
 //! Facts about engines that are dropped and donors that die.
 
-use super::{Crew, Ground, pattern};
+use super::{EngineGroup, TestSetup, pattern};
 use crate::engine::{EngineConfig, StaticWindow};
 
 /// Requests that a dropped engine had not posted are done by others.
-pub fn an_engine_that_is_dropped_loses_nobodys_requests(ground: &mut impl Ground) {
-    let mut crew = Crew::with(ground, 3, EngineConfig::default(), StaticWindow { bytes: 4096 });
+pub fn an_engine_that_is_dropped_loses_nobodys_requests(setup: &mut impl TestSetup) {
+    let mut crew = EngineGroup::with(setup, 3, EngineConfig::default(), StaticWindow { bytes: 4096 });
     for number in 0..30 {
         crew.write(number % 3, 8192 * number as u64, &pattern(number as u64, 4096));
     }
@@ -21,8 +21,8 @@ pub fn an_engine_that_is_dropped_loses_nobodys_requests(ground: &mut impl Ground
 }
 
 /// Such a request succeeds or fails, but always ends. The others go on.
-pub fn what_a_dropped_engine_had_in_flight_is_over_for_everybody(ground: &mut impl Ground) {
-    let mut crew = Crew::new(ground, 2, EngineConfig::default());
+pub fn what_a_dropped_engine_had_in_flight_is_over_for_everybody(setup: &mut impl TestSetup) {
+    let mut crew = EngineGroup::new(setup, 2, EngineConfig::default());
     let lost: Vec<u64> = (0..10).map(|number| crew.read(0, 8192 * number, 4096)).collect();
     crew.turn(1);
     let waits = crew.write(0, 8192, &pattern(7, 4096));
@@ -32,7 +32,7 @@ pub fn what_a_dropped_engine_had_in_flight_is_over_for_everybody(ground: &mut im
         let one = &crew.finished[&tag];
         if let Err(error) = &one.result {
             assert_eq!(error.donor(), "the donor");
-            assert_eq!(error.why(), &crate::engine::Why::Dropped);
+            assert_eq!(error.cause(), &crate::engine::FailureCause::Dropped);
         }
     }
     assert_eq!(crew.finished[&waits].result, Ok(()));
@@ -40,12 +40,12 @@ pub fn what_a_dropped_engine_had_in_flight_is_over_for_everybody(ground: &mut im
 }
 
 /// This holds for requests in flight, held back by the window, waiting for another, or submitted later.
-pub fn a_dead_donor_ends_every_request_with_its_name(ground: &mut impl Ground) {
-    let mut crew = Crew::with(ground, 2, EngineConfig::default(), StaticWindow { bytes: 32_768 });
+pub fn a_dead_donor_ends_every_request_with_its_name(setup: &mut impl TestSetup) {
+    let mut crew = EngineGroup::with(setup, 2, EngineConfig::default(), StaticWindow { bytes: 32_768 });
     let alive = crew.read(0, 0, 4096);
     crew.finish();
     assert_eq!(crew.bytes(alive).len(), 4096);
-    crew.ground.kill();
+    crew.setup.kill_donor();
     for number in 0..20 {
         crew.write(number % 2, 2048 * number as u64, &pattern(number as u64, 4096));
     }
@@ -63,5 +63,5 @@ pub fn a_dead_donor_ends_every_request_with_its_name(ground: &mut impl Ground) {
         assert_eq!(crew.finished[&late].target.as_ref().map(|target| target.len()), Some(8), "buffers come back");
         assert!(crew.engines[engine].error().is_some());
     }
-    assert_eq!((crew.shared.live(), crew.shared.in_flight_bytes()), (0, 0));
+    assert_eq!((crew.shared.unfinished(), crew.shared.in_flight_bytes()), (0, 0));
 }

@@ -2,13 +2,13 @@
 
 use sinew_mem::Arena;
 
-use super::{Crew, Ground, pattern};
+use super::{EngineGroup, TestSetup, pattern};
 use crate::engine::{Engine, Request};
 use crate::engine::{EngineConfig, Mode, Op, Path, Refused, Shared, SharedConfig, StaticWindow, Unlimited};
 
 /// Further pieces are copied if they are small enough, and otherwise take more operations.
-pub fn as_many_pieces_as_a_path_takes_are_gathered_and_more_are_copied(ground: &mut impl Ground) {
-    let pieces_max = ground.path().limits().pieces_max as u64;
+pub fn as_many_pieces_as_a_path_takes_are_gathered_and_more_are_copied(setup: &mut impl TestSetup) {
+    let pieces_max = setup.path().limits().pieces_max as u64;
     for (pieces, copied_piece_max, operations, copied) in [
         (pieces_max, 4096, 1, 0),
         (pieces_max + 1, 4096, 1, pieces_max + 1),
@@ -16,7 +16,7 @@ pub fn as_many_pieces_as_a_path_takes_are_gathered_and_more_are_copied(ground: &
         (2 * pieces_max + 1, 0, 3, 0),
     ] {
         for is_write in [true, false] {
-            let mut crew = Crew::new(ground, 1, EngineConfig { copied_piece_max, ..EngineConfig::default() });
+            let mut crew = EngineGroup::new(setup, 1, EngineConfig { copied_piece_max, ..EngineConfig::default() });
             let at = 1 << 20;
             if !is_write {
                 crew.write(0, at, &pattern(pieces, 4096 * pieces as usize));
@@ -45,10 +45,10 @@ pub fn as_many_pieces_as_a_path_takes_are_gathered_and_more_are_copied(ground: &
 }
 
 /// The limit is the paper's MAX_CHAINING_SIZE.
-pub fn a_turn_takes_as_many_as_a_chain_may_have(ground: &mut impl Ground) {
+pub fn a_turn_takes_as_many_as_a_chain_may_have(setup: &mut impl TestSetup) {
     for (requests, first, second) in [(8, 8, 0), (9, 8, 1)] {
         let config = EngineConfig { mode: Mode::Doorbell, chain_max: 8, ..EngineConfig::default() };
-        let mut crew = Crew::new(ground, 1, config);
+        let mut crew = EngineGroup::new(setup, 1, config);
         for number in 0..requests {
             crew.read(0, 8192 * number, 4096);
         }
@@ -63,9 +63,9 @@ pub fn a_turn_takes_as_many_as_a_chain_may_have(ground: &mut impl Ground) {
 }
 
 /// A read that is cut arrives whole.
-pub fn what_is_longer_than_an_operation_is_cut(ground: &mut impl Ground) {
+pub fn what_is_longer_than_an_operation_is_cut(setup: &mut impl TestSetup) {
     for (len, fragments) in [(10_000, 1), (10_001, 2), (20_000, 2), (95_003, 10)] {
-        let mut crew = Crew::new(ground, 1, EngineConfig { fragment_len: 10_000, ..EngineConfig::default() });
+        let mut crew = EngineGroup::new(setup, 1, EngineConfig { fragment_len: 10_000, ..EngineConfig::default() });
         let bytes = pattern(len as u64, len);
         crew.write(0, 77, &bytes);
         let read = crew.read(0, 77, len);
@@ -79,10 +79,10 @@ pub fn what_is_longer_than_an_operation_is_cut(ground: &mut impl Ground) {
 }
 
 /// A request longer than the window goes alone.
-pub fn the_window_admits_its_bytes_and_one_request_always(ground: &mut impl Ground) {
+pub fn the_window_admits_its_bytes_and_one_request_always(setup: &mut impl TestSetup) {
     for (window, in_flight) in [(8192, 8192), (8191, 4096), (1, 4096), (0, 4096)] {
         let config = EngineConfig { mode: Mode::Doorbell, ..EngineConfig::default() };
-        let mut crew = Crew::with(ground, 1, config, StaticWindow { bytes: window });
+        let mut crew = EngineGroup::with(setup, 1, config, StaticWindow { bytes: window });
         for number in 0..3 {
             crew.read(0, 65_536 * number, 4096);
         }
@@ -95,9 +95,9 @@ pub fn the_window_admits_its_bytes_and_one_request_always(ground: &mut impl Grou
 }
 
 /// The refusal is immediate, and returns the request.
-pub fn what_cannot_be_done_is_refused(ground: &mut impl Ground) {
-    let len = ground.len();
-    let mut crew = Crew::new(ground, 1, EngineConfig::default());
+pub fn what_cannot_be_done_is_refused(setup: &mut impl TestSetup) {
+    let len = setup.len();
+    let mut crew = EngineGroup::new(setup, 1, EngineConfig::default());
     let read = crew.read(0, len - 8, 8);
     for (at, bytes) in [(len - 8, 9), (len, 1), (u64::MAX, 1), (u64::MAX - 3, 8)] {
         let target = crew.buffer(bytes);
@@ -118,8 +118,8 @@ pub fn what_cannot_be_done_is_refused(ground: &mut impl Ground) {
     drop(crew);
 
     let shared = Shared::new("the donor", len, Unlimited, SharedConfig { depth: 3 });
-    let mut engine = Engine::new(&shared, ground.path(), EngineConfig::default());
-    let arena = ground.arena().clone();
+    let mut engine = Engine::new(&shared, setup.path(), EngineConfig::default());
+    let arena = setup.arena().clone();
     let op = || Op::Read { at: 0, target: arena.alloc(8, 8).expect("the arena has room") };
     for tag in 0..3 {
         engine.submit(Request { tag, op: op() }).expect("there is room");
@@ -128,17 +128,17 @@ pub fn what_cannot_be_done_is_refused(ground: &mut impl Ground) {
     assert!(matches!(refused, Refused::Busy { depth: 3, .. }), "{refused:?}");
     let mut finished = Vec::new();
     while finished.len() < 3 {
-        engine.turn(ground.now_ns());
+        engine.turn(setup.now_ns());
         engine.poll(&mut finished, 1);
-        ground.pass();
+        setup.advance();
     }
     engine.submit(refused.into_request()).expect("there is room again");
 }
 
 /// The buffers are of an arena that no device has registered.
-pub fn foreign_buffers_are_copied(ground: &mut impl Ground) {
+pub fn foreign_buffers_are_copied(setup: &mut impl TestSetup) {
     let foreign = Arena::private(1 << 20).expect("the arena can be mapped");
-    let mut crew = Crew::new(ground, 1, EngineConfig::default());
+    let mut crew = EngineGroup::new(setup, 1, EngineConfig::default());
     let mut reads = Vec::new();
     for (number, len) in [(0, 1), (1, 4096), (2, 4096), (3, 100_000)] {
         let bytes = pattern(number, len);

@@ -1,11 +1,11 @@
 //! Facts about the order of overlapping requests.
 
-use super::{Crew, Ground, pattern};
+use super::{EngineGroup, TestSetup, pattern};
 use crate::engine::{EngineConfig, Mode};
 
 /// This holds for any length and any offset.
-pub fn bytes_come_as_they_were_written(ground: &mut impl Ground) {
-    let mut crew = Crew::new(ground, 1, EngineConfig::default());
+pub fn bytes_come_as_they_were_written(setup: &mut impl TestSetup) {
+    let mut crew = EngineGroup::new(setup, 1, EngineConfig::default());
     let mut at = 3;
     for len in [1, 7, 8, 9, 63, 512, 4095, 4096, 4097, 65_536, 1 << 20] {
         let bytes = pattern(len as u64, len);
@@ -20,9 +20,9 @@ pub fn bytes_come_as_they_were_written(ground: &mut impl Ground) {
 }
 
 /// This holds whichever engine a write is submitted to, and whichever engine posts it.
-pub fn a_read_sees_every_write_that_was_submitted_before_it(ground: &mut impl Ground) {
+pub fn a_read_sees_every_write_that_was_submitted_before_it(setup: &mut impl TestSetup) {
     for mode in Mode::ALL {
-        let mut crew = Crew::new(ground, 3, EngineConfig { mode, ..EngineConfig::default() });
+        let mut crew = EngineGroup::new(setup, 3, EngineConfig { mode, ..EngineConfig::default() });
         let mut reads = Vec::new();
         for number in 0..40 {
             let bytes = pattern(number, 4096);
@@ -45,9 +45,9 @@ pub fn a_read_sees_every_write_that_was_submitted_before_it(ground: &mut impl Gr
 }
 
 /// This holds whichever engine turns first.
-pub fn of_overlapping_writes_the_last_stays(ground: &mut impl Ground) {
+pub fn of_overlapping_writes_the_last_stays(setup: &mut impl TestSetup) {
     for mode in Mode::ALL {
-        let mut crew = Crew::new(ground, 4, EngineConfig { mode, ..EngineConfig::default() });
+        let mut crew = EngineGroup::new(setup, 4, EngineConfig { mode, ..EngineConfig::default() });
         let mut expected = vec![0; 100_000];
         crew.write(0, 0, &expected);
         for number in 0..60u64 {
@@ -64,8 +64,8 @@ pub fn of_overlapping_writes_the_last_stays(ground: &mut impl Ground) {
 }
 
 /// A write waits for an earlier one; requests elsewhere do not wait for it.
-pub fn what_overlaps_nothing_passes_what_waits(ground: &mut impl Ground) {
-    let mut crew = Crew::new(ground, 1, EngineConfig { mode: Mode::Doorbell, ..EngineConfig::default() });
+pub fn what_overlaps_nothing_passes_what_waits(setup: &mut impl TestSetup) {
+    let mut crew = EngineGroup::new(setup, 1, EngineConfig { mode: Mode::Doorbell, ..EngineConfig::default() });
     crew.write(0, 0, &[1; 100]);
     crew.write(0, 50, &[2; 100]);
     crew.read(0, 1000, 8);
@@ -73,7 +73,7 @@ pub fn what_overlaps_nothing_passes_what_waits(ground: &mut impl Ground) {
     crew.read(0, 1004, 8);
     assert!(crew.turn(0));
     assert_eq!(crew.engines[0].in_flight(), 3);
-    assert_eq!(crew.shared.live(), 4);
+    assert_eq!(crew.shared.unfinished(), 4);
     crew.finish();
     crew.all_good();
     crew.donor_has(49, &[1, 2]);

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use sinew_fabric::{Generator, SeededGenerator};
 
-use super::{Crew, Ground, pattern};
-use crate::engine::{Admission, EngineConfig, FindingWindow, Mode, StaticWindow, Unlimited};
+use super::{EngineGroup, TestSetup, pattern};
+use crate::engine::{AdaptiveWindow, Admission, EngineConfig, Mode, StaticWindow, Unlimited};
 
 /// Requests in a run.
 const REQUESTS: u64 = 300;
@@ -13,16 +13,16 @@ const REQUESTS: u64 = 300;
 const SPAN: u64 = 3 << 20;
 
 /// This holds in all modes and windows, with several engines.
-pub fn what_is_read_is_what_an_array_would_have(ground: &mut impl Ground) {
+pub fn what_is_read_is_what_an_array_would_have(setup: &mut impl TestSetup) {
     for seed in 0..24 {
-        run_seed(ground, seed);
+        run_seed(setup, seed);
     }
 }
 
 fn admission(random: &mut SeededGenerator) -> Box<dyn Admission> {
     match random.below(4) {
         0 => Box::new(Unlimited),
-        1 => Box::new(FindingWindow::new(8192, 1, 1 << 20)),
+        1 => Box::new(AdaptiveWindow::new(8192, 1, 1 << 20)),
         2 => Box::new(StaticWindow { bytes: 1 + random.below(4096) }),
         _ => Box::new(StaticWindow { bytes: 1 + random.below(2 << 20) }),
     }
@@ -33,7 +33,7 @@ fn admission(random: &mut SeededGenerator) -> Box<dyn Admission> {
 /// # Panics
 ///
 /// If a read returns other bytes than the array has; the message names the seed.
-pub fn run_seed(ground: &mut impl Ground, seed: u64) {
+pub fn run_seed(setup: &mut impl TestSetup, seed: u64) {
     let mut random = SeededGenerator::new(seed);
     let config = EngineConfig {
         mode: Mode::ALL[seed as usize % 4],
@@ -44,9 +44,9 @@ pub fn run_seed(ground: &mut impl Ground, seed: u64) {
     };
     let engines = 1 + random.below(4) as usize;
     let admission = admission(&mut random);
-    let mut crew = Crew::with(ground, engines, config, admission);
+    let mut crew = EngineGroup::with(setup, engines, config, admission);
     let mut array = vec![0; SPAN as usize];
-    crew.ground.look(0, &mut array);
+    crew.setup.read_donor(0, &mut array);
     let mut expected = HashMap::new();
     // Most requests lie close together, so that they overlap and are adjacent.
     let near = random.below(SPAN - 70_000);
@@ -72,7 +72,7 @@ pub fn run_seed(ground: &mut impl Ground, seed: u64) {
             let engine = random.below(engines as u64) as usize;
             crew.turn(engine);
             if random.below(3) == 0 {
-                crew.ground.pass();
+                crew.setup.advance();
             }
         }
         // Checks finished reads now and then, so that not all of them are kept.
@@ -87,10 +87,10 @@ pub fn run_seed(ground: &mut impl Ground, seed: u64) {
     crew.donor_has(0, &array);
     let stats = crew.shared.stats();
     assert_eq!((stats.reads + stats.writes, stats.failed), (REQUESTS, 0), "seed {seed}");
-    assert_eq!((crew.shared.live(), crew.shared.in_flight_bytes()), (0, 0), "seed {seed}");
+    assert_eq!((crew.shared.unfinished(), crew.shared.in_flight_bytes()), (0, 0), "seed {seed}");
 }
 
-fn check<G: Ground>(crew: &mut Crew<'_, G>, expected: &mut HashMap<u64, Vec<u8>>, seed: u64) {
+fn check<G: TestSetup>(crew: &mut EngineGroup<'_, G>, expected: &mut HashMap<u64, Vec<u8>>, seed: u64) {
     for (tag, one) in std::mem::take(&mut crew.finished) {
         assert_eq!(one.result, Ok(()), "seed {seed}: request {tag}");
         assert_eq!(one.target.is_some(), expected.contains_key(&tag), "seed {seed}: request {tag}");

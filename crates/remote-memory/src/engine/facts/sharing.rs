@@ -1,11 +1,11 @@
 //! Facts about batching: gathered requests become fewer operations.
 
-use super::{Crew, Ground, pattern};
+use super::{EngineGroup, TestSetup, pattern};
 use crate::engine::{EngineConfig, Mode, StaticWindow};
 
 /// It does not wait for others.
-pub fn a_lone_request_is_posted_at_once(ground: &mut impl Ground) {
-    let mut crew = Crew::new(ground, 2, EngineConfig::default());
+pub fn a_lone_request_is_posted_at_once(setup: &mut impl TestSetup) {
+    let mut crew = EngineGroup::new(setup, 2, EngineConfig::default());
     crew.read(0, 4096, 4096);
     assert!(crew.turn(0));
     assert_eq!((crew.engines[0].in_flight(), crew.shared.in_flight_bytes()), (1, 4096));
@@ -17,8 +17,8 @@ pub fn a_lone_request_is_posted_at_once(ground: &mut impl Ground) {
 }
 
 /// The others find nothing, and return at once (rdmabox Figure 4). They are told of their own requests.
-pub fn whoever_turns_first_takes_all(ground: &mut impl Ground) {
-    let mut crew = Crew::new(ground, 5, EngineConfig::default());
+pub fn whoever_turns_first_takes_all(setup: &mut impl TestSetup) {
+    let mut crew = EngineGroup::new(setup, 5, EngineConfig::default());
     // The engine that submits the lone request must post it, so it is also the first to turn.
     for engine in [3, 0, 1, 2, 4] {
         crew.write(engine, 4096 * engine as u64, &pattern(engine as u64, 4096));
@@ -39,8 +39,8 @@ pub fn whoever_turns_first_takes_all(ground: &mut impl Ground) {
 }
 
 /// Admission control gives requests the chance to merge (rdmabox IV-A).
-pub fn what_gathers_while_the_window_is_full_is_merged(ground: &mut impl Ground) {
-    let mut crew = Crew::with(ground, 2, EngineConfig::default(), StaticWindow { bytes: 16_384 });
+pub fn what_gathers_while_the_window_is_full_is_merged(setup: &mut impl TestSetup) {
+    let mut crew = EngineGroup::with(setup, 2, EngineConfig::default(), StaticWindow { bytes: 16_384 });
     crew.read(0, 0, 16_384);
     crew.turn(0);
     // The order of submission differs from that of the addresses.
@@ -53,7 +53,7 @@ pub fn what_gathers_while_the_window_is_full_is_merged(ground: &mut impl Ground)
     crew.all_good();
     for (page, read) in reads {
         let mut expected = [0; 4096];
-        crew.ground.look(65_536 + 4096 * page, &mut expected);
+        crew.setup.read_donor(65_536 + 4096 * page, &mut expected);
         assert!(crew.bytes(read) == expected);
     }
     let stats = crew.shared.stats();
@@ -61,11 +61,11 @@ pub fn what_gathers_while_the_window_is_full_is_merged(ground: &mut impl Ground)
 }
 
 /// The four modes of Figure 6.
-pub fn modes_differ_in_operations_and_doorbells(ground: &mut impl Ground) {
+pub fn modes_differ_in_operations_and_doorbells(setup: &mut impl TestSetup) {
     for (mode, operations, doorbells, chained) in
         [(Mode::Single, 6, 6, 0), (Mode::Merge, 3, 3, 0), (Mode::Doorbell, 6, 1, 5), (Mode::Hybrid, 3, 1, 2)]
     {
-        let mut crew = Crew::new(ground, 1, EngineConfig { mode, ..EngineConfig::default() });
+        let mut crew = EngineGroup::new(setup, 1, EngineConfig { mode, ..EngineConfig::default() });
         // The pages form two adjacent ones, three adjacent ones, and a single one.
         let pages = [5, 20, 21, 4, 22, 40];
         for page in pages {

@@ -19,10 +19,10 @@ pub fn arena() -> Arena {
 pub fn config() -> VolumeConfig {
     VolumeConfig {
         lease_ns: 0,
-        patience_ns: 3_000_000,
+        vote_timeout_ns: 3_000_000,
         retry_ns: 100_000,
         repair_pause_ns: 1000,
-        revive_ns: 200_000,
+        heartbeat_ns: 200_000,
         ..VolumeConfig::default()
     }
 }
@@ -63,7 +63,7 @@ pub fn open(world: &Shared, arena: &Arena, config: VolumeConfig) -> Result<Volum
 pub fn crash(world: &Shared, mut volume: Volume<Writer>) {
     let number = volume.donors().number;
     drop(volume);
-    world.borrow_mut().bury(number);
+    world.borrow_mut().drop_writer(number);
 }
 
 pub fn submit(volume: &mut Volume<Writer>, tag: u64, job: Job) {
@@ -109,12 +109,12 @@ pub fn read(world: &Shared, volume: &mut Volume<Writer>, at: u64, len: usize) ->
 }
 
 /// Turns the volume until nothing goes on but calls that test donors.
-pub fn rest(world: &Shared, volume: &mut Volume<Writer>) {
+pub fn run_until_idle(world: &Shared, volume: &mut Volume<Writer>) {
     let mut quiet = 0;
     for _ in 0..100_000 {
         volume.turn();
         world.borrow_mut().step();
-        let is_idle = volume.is_quiet() && volume.flights.len() == 0 && volume.voting.round.is_none();
+        let is_idle = volume.is_idle() && volume.lane_ops.len() == 0 && volume.voting.round.is_none();
         quiet = if is_idle { quiet + 1 } else { 0 };
         if quiet == 1000 {
             return;
@@ -195,7 +195,7 @@ fn a_copy_that_missed_a_write_is_refused_until_it_is_repaired() {
     world.borrow_mut().hosts[good].is_alive = true;
     let mut volume = open(&world, &arena, super::facts::config()).unwrap();
     assert!(read(&world, &mut volume, 0, BLOCK).unwrap() == page(2));
-    rest(&world, &mut volume);
+    run_until_idle(&world, &mut volume);
     assert_eq!(volume.status(), Status::Whole, "it was repaired");
     assert!(volume.stats().copies_made > 0);
     world.borrow_mut().hosts[good].is_alive = false;
@@ -221,7 +221,7 @@ fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing() {
         for number in 0..8 {
             write(&world, &mut new, number * PAGE, &page(number as u8 + 20)).unwrap();
         }
-        rest(&world, &mut new);
+        run_until_idle(&world, &mut new);
         let before: Vec<Vec<u8>> = world.borrow().hosts.iter().map(|host| host.memory.clone()).collect();
         let mut finished = Vec::new();
         let job = write_job(&old, 0, &page(66));
@@ -315,7 +315,7 @@ fn a_bad_copy_is_passed_over_and_written_anew() {
         assert!(read(&world, &mut volume, 0, 4 * BLOCK).unwrap() == [7; 4 * BLOCK]);
         assert!(read(&world, &mut volume, 2 * PAGE + 5, 10).unwrap() == [7; 10]);
     }
-    rest(&world, &mut volume);
+    run_until_idle(&world, &mut volume);
     assert!(volume.stats().bad_pages > 0);
     assert_eq!(volume.stats().refreshed, 1);
     same_everywhere(&world, &mut volume, 0);
@@ -394,7 +394,7 @@ fn too_few_voters_end_it_with_a_reason_and_nothing_is_acknowledged() {
         world.borrow_mut().hosts[lane].is_alive = false;
     }
     let result = write(&world, &mut volume, 0, &page(1));
-    assert!(matches!(result, Err(StoreError::Silent(_))), "{result:?}");
+    assert!(matches!(result, Err(StoreError::NoAnswer(_))), "{result:?}");
     assert!(matches!(volume.status(), Status::Damaged(_)));
     let refused = volume.submit(Request { tag: 1, job: Job::Discard { at: 0, len: 17 * PAGE } });
     assert!(matches!(refused, Err(Refused::Never { .. })));
@@ -412,7 +412,7 @@ fn silent(world: &Shared, arena: &Arena, cut: bool) -> Volume<Writer> {
             host.is_alive = false;
         }
     }
-    assert!(matches!(write(world, &mut volume, 0, &page(2)), Err(StoreError::Silent(_))));
+    assert!(matches!(write(world, &mut volume, 0, &page(2)), Err(StoreError::NoAnswer(_))));
     volume
 }
 
@@ -428,15 +428,15 @@ fn turn_for(world: &Shared, volume: &mut Volume<Writer>, time_ns: u64) {
 fn a_silence_lasts_until_enough_voters_answer_and_then_the_volume_is_to_be_opened_anew() {
     let (world, arena) = (World::new(3, 4 << 20, 1), arena());
     let mut volume = silent(&world, &arena, false);
-    turn_for(&world, &mut volume, 10 * config().revive_ns);
-    assert!(matches!(volume.ended(), Some(StoreError::Silent(_))), "one of three knows nothing of the others");
+    turn_for(&world, &mut volume, 10 * config().heartbeat_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::NoAnswer(_))), "one of three knows nothing of the others");
     world.borrow_mut().hosts[0].is_alive = true;
-    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    turn_for(&world, &mut volume, 10 * config().heartbeat_ns);
     assert!(matches!(volume.ended(), Some(StoreError::Unavailable(_))), "{:?}", volume.ended());
     let error = read(&world, &mut volume, 0, BLOCK).unwrap_err();
     assert!(error.to_string().contains("open it anew"), "{error}");
     // Its questions are no heartbeats.
-    let lease = VolumeConfig { lease_ns: 5 * config().revive_ns, ..config() };
+    let lease = VolumeConfig { lease_ns: 5 * config().heartbeat_ns, ..config() };
     let number = volume.donors().number;
     let next = open(&world, &arena, lease);
     assert!(next.is_ok() && number != next.unwrap().donors().number);
@@ -448,12 +448,12 @@ fn whoever_was_cut_off_while_another_took_the_volume_hears_of_it_when_it_is_not_
     let mut volume = silent(&world, &arena, true);
     let number = volume.donors().number;
     world.borrow_mut().hosts[2].cut.insert(number);
-    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    turn_for(&world, &mut volume, 10 * config().heartbeat_ns);
     let other = open(&world, &arena, config()).unwrap();
-    turn_for(&world, &mut volume, 10 * config().revive_ns);
-    assert!(matches!(volume.ended(), Some(StoreError::Silent(_))));
+    turn_for(&world, &mut volume, 10 * config().heartbeat_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::NoAnswer(_))));
     world.borrow_mut().hosts[1].cut.clear();
-    turn_for(&world, &mut volume, 10 * config().revive_ns);
+    turn_for(&world, &mut volume, 10 * config().heartbeat_ns);
     assert!(matches!(volume.ended(), Some(StoreError::Fenced(_))), "{:?}", volume.ended());
     assert_eq!(volume.number(), other.number());
 }
@@ -463,11 +463,11 @@ fn donors_that_have_started_again_and_what_is_new_on_them_say_nothing_of_a_volum
     let (world, arena) = (World::new(3, 4 << 20, 1), arena());
     let mut volume = silent(&world, &arena, false);
     (0..3).for_each(|lane| world.borrow_mut().restart(lane));
-    turn_for(&world, &mut volume, 10 * config().revive_ns);
-    assert!(matches!(volume.ended(), Some(StoreError::Silent(_))));
+    turn_for(&world, &mut volume, 10 * config().heartbeat_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::NoAnswer(_))));
     let fresh = create(&world, &arena, 16, 2, config());
-    turn_for(&world, &mut volume, 10 * config().revive_ns);
-    assert!(matches!(volume.ended(), Some(StoreError::Silent(_))));
+    turn_for(&world, &mut volume, 10 * config().heartbeat_ns);
+    assert!(matches!(volume.ended(), Some(StoreError::NoAnswer(_))));
     assert_ne!(volume.number(), fresh.number(), "another volume of the same name");
 }
 
@@ -500,17 +500,17 @@ fn a_check_gives_signs_of_life_until_it_is_over() {
     let (world, arena) = (World::new(1, 4 << 20, 1), arena());
     let mut volume = create(&world, &arena, 100, 1, config());
     write(&world, &mut volume, 0, &page(1)).unwrap();
-    rest(&world, &mut volume);
+    run_until_idle(&world, &mut volume);
     crash(&world, volume);
     let mut check = Check::new(open(&world, &arena, config()).unwrap());
-    let beats = || match world.borrow_mut().hosts[0].donor.handle(&Call::Look { volume: ID }, &mut |_| {}) {
-        Ok(Answer::Known { beats, .. }) => beats,
+    let beats = || match world.borrow_mut().hosts[0].donor.handle(&Call::Inspect { volume: ID }, &mut |_| {}) {
+        Ok(Answer::Inspected { beats, .. }) => beats,
         other => panic!("{other:?}"),
     };
     let (first, mut last) = (beats(), 0);
     for _ in 0..20 {
         assert!(check.turn().is_none(), "no request has reached the donor yet");
-        world.borrow_mut().now_ns += config().revive_ns;
+        world.borrow_mut().now_ns += config().heartbeat_ns;
     }
     while check.turn().is_none() {
         last = beats().max(last);
@@ -529,7 +529,7 @@ fn a_check_finds_what_was_changed_behind_a_volumes_back_and_nothing_else() {
             write(&world, &mut volume, number * PAGE, &page(number as u8 + round)).unwrap();
         }
     }
-    rest(&world, &mut volume);
+    run_until_idle(&world, &mut volume);
     crash(&world, volume);
     let volume = open(&world, &arena, config()).unwrap();
     let places: Vec<_> = (0..3).map(|number| volume.map.place(number).unwrap()).collect();

@@ -24,16 +24,16 @@ struct Sent {
     writer: u32,
     lane: usize,
     tag: u64,
-    what: What,
+    kind: SentKind,
 }
 
-enum What {
+enum SentKind {
     Op { op: Op, session: u64 },
     Call(Call),
 }
 
 /// A write that its writer has given up, or whose writer is gone.
-struct Ghost {
+struct LateWrite {
     lane: usize,
     incarnation: u64,
     session: u64,
@@ -48,7 +48,7 @@ pub struct World {
     pub volume: u64,
     memory_len: u64,
     sent: Vec<Sent>,
-    ghosts: Vec<Ghost>,
+    late_writes: Vec<LateWrite>,
     events: HashMap<u32, Vec<Event>>,
     sessions: HashMap<(u32, usize), u64>,
     broken: HashSet<(u32, usize)>,
@@ -67,7 +67,7 @@ impl World {
             volume: 7,
             memory_len,
             sent: Vec::new(),
-            ghosts: Vec::new(),
+            late_writes: Vec::new(),
             events: HashMap::new(),
             sessions: HashMap::new(),
             broken: HashSet::new(),
@@ -105,21 +105,21 @@ impl World {
     /// Lets one random event happen.
     pub fn step(&mut self) {
         self.now_ns += 1 + self.random.below(20_000);
-        if !self.ghosts.is_empty() && self.random.below(8) == 0 {
-            let index = self.random.below(self.ghosts.len() as u64) as usize;
-            let ghost = self.ghosts.swap_remove(index);
-            self.haunt(&ghost);
+        if !self.late_writes.is_empty() && self.random.below(8) == 0 {
+            let index = self.random.below(self.late_writes.len() as u64) as usize;
+            let ghost = self.late_writes.swap_remove(index);
+            self.perform_late_write(&ghost);
         }
         if self.sent.is_empty() {
             return;
         }
         let index = self.random.below(self.sent.len() as u64) as usize;
         let sent = self.sent.swap_remove(index);
-        self.carry(sent);
+        self.deliver(sent);
     }
 
     /// Lets a write of the past arrive, perhaps in part.
-    fn haunt(&mut self, ghost: &Ghost) {
+    fn perform_late_write(&mut self, ghost: &LateWrite) {
         let len = match self.random.below(3) {
             0 => ghost.bytes.len(),
             _ => self.random.below(ghost.bytes.len() as u64 + 1) as usize,
@@ -133,10 +133,10 @@ impl World {
         }
     }
 
-    fn carry(&mut self, Sent { writer, lane, tag, what }: Sent) {
+    fn deliver(&mut self, Sent { writer, lane, tag, kind: what }: Sent) {
         let reaches = self.reaches(writer, lane);
         let event = match what {
-            What::Call(call) => {
+            SentKind::Call(call) => {
                 let host = &mut self.hosts[lane];
                 let memory = &mut host.memory;
                 let mut result = Err(CallFailed::Unreachable("the network is down".into()));
@@ -149,9 +149,9 @@ impl World {
                     self.sessions.insert((writer, lane), *session);
                     self.broken.remove(&(writer, lane));
                 }
-                Event::Answered { tag, result }
+                Event::CallAnswered { tag, result }
             }
-            What::Op { op, session } => {
+            SentKind::Op { op, session } => {
                 let host = &mut self.hosts[lane];
                 let allows = host.donor.allows(self.volume, session) && !self.broken.contains(&(writer, lane));
                 let mut error = None;
@@ -176,32 +176,32 @@ impl World {
                         } else {
                             error = Some("it does not answer".to_owned());
                             let (incarnation, bytes) = (host.donor.incarnation(), source.bytes().to_vec());
-                            self.ghosts.push(Ghost { lane, incarnation, session, at, bytes });
+                            self.late_writes.push(LateWrite { lane, incarnation, session, at, bytes });
                         }
                     }
                 }
                 if error.is_some() {
                     self.broken.insert((writer, lane));
                 }
-                Event::Over { tag, error, target }
+                Event::OpFinished { tag, error, target }
             }
         };
         self.events.entry(writer).or_default().push(event);
     }
 
     /// Removes a writer; what it has in flight may still arrive.
-    pub fn bury(&mut self, writer: u32) {
+    pub fn drop_writer(&mut self, writer: u32) {
         let (theirs, others) =
             std::mem::take(&mut self.sent).into_iter().partition(|sent: &Sent| sent.writer == writer);
         self.sent = others;
         let theirs: Vec<Sent> = theirs;
-        for Sent { lane, what, .. } in theirs {
-            if let What::Op { op: Op::Write { at, source }, session } = what {
+        for Sent { lane, kind: what, .. } in theirs {
+            if let SentKind::Op { op: Op::Write { at, source }, session } = what {
                 let (incarnation, bytes) = (self.hosts[lane].donor.incarnation(), source.bytes().to_vec());
-                let ghost = Ghost { lane, incarnation, session, at, bytes };
+                let ghost = LateWrite { lane, incarnation, session, at, bytes };
                 match self.random.below(3) {
-                    0 => self.haunt(&ghost),
-                    1 => self.ghosts.push(ghost),
+                    0 => self.perform_late_write(&ghost),
+                    1 => self.late_writes.push(ghost),
                     _ => {}
                 }
             }
@@ -247,7 +247,7 @@ impl Donors for Writer {
     }
 
     fn call(&mut self, lane: usize, tag: u64, call: Call) {
-        self.world.borrow_mut().sent.push(Sent { writer: self.number, lane, tag, what: What::Call(call) });
+        self.world.borrow_mut().sent.push(Sent { writer: self.number, lane, tag, kind: SentKind::Call(call) });
     }
 
     fn submit(&mut self, lane: usize, tag: u64, op: Op) -> Result<(), Op> {
@@ -258,7 +258,7 @@ impl Donors for Writer {
         let range = |op: &Op| op.at()..op.at() + op.len() as u64;
         let is_write = |op: &Op| matches!(op, Op::Write { .. });
         for other in world.sent.iter().filter(|sent| sent.writer == self.number && sent.lane == lane) {
-            let What::Op { op: other, .. } = &other.what else { continue };
+            let SentKind::Op { op: other, .. } = &other.kind else { continue };
             let (ours, theirs) = (range(&op), range(other));
             let overlap = ours.start < theirs.end && theirs.start < ours.end;
             assert!(
@@ -267,7 +267,7 @@ impl Donors for Writer {
             );
         }
         let session = world.sessions.get(&(self.number, lane)).copied().unwrap_or(0);
-        world.sent.push(Sent { writer: self.number, lane, tag, what: What::Op { op, session } });
+        world.sent.push(Sent { writer: self.number, lane, tag, kind: SentKind::Op { op, session } });
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use sinew_fabric::SeededGenerator;
 use sinew_mem::Arena;
 
-use super::facts::{crash, create, open, read_job, rest, same_everywhere, submit, write_job};
+use super::facts::{crash, create, open, read_job, run_until_idle, same_everywhere, submit, write_job};
 use super::model::{Shared, World, Writer, one_in};
 use crate::store::{BLOCK, Finished, Job, Status, Store};
 use crate::volume::{Donors as _, OpenError, Volume, VolumeConfig, Voter};
@@ -266,7 +266,7 @@ impl Run {
 }
 
 /// Whether all copies are there, and all voters are as the volume knows them.
-fn is_well(world: &Shared, volume: &Volume<Writer>) -> bool {
+fn is_redundant(world: &Shared, volume: &Volume<Writer>) -> bool {
     let hosts = &world.borrow().hosts;
     let is_good = |voter: &Voter| {
         let lane = (voter.donor.0 - 100) as usize;
@@ -274,7 +274,7 @@ fn is_well(world: &Shared, volume: &Volume<Writer>) -> bool {
     };
     let voting = &volume.voting;
     let is_settled = voting.durable == voting.generation && voting.voters.len() == 3;
-    volume.status() == Status::Whole && volume.is_quiet() && is_settled && voting.voters.iter().all(is_good)
+    volume.status() == Status::Whole && volume.is_idle() && is_settled && voting.voters.iter().all(is_good)
 }
 
 /// Seeds to run: all, or the one in `SINEW_SEED`.
@@ -364,7 +364,7 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
                     volume.turn();
                     run.collect(&mut volume);
                     run.world.borrow_mut().step();
-                    if is_well(&run.world, &volume) {
+                    if is_redundant(&run.world, &volume) {
                         ill = None;
                         healed += 1;
                         break;
@@ -373,7 +373,7 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
                 assert_eq!(ill, None, "seed {seed}: it does not get well: {:?}", volume.status());
             }
         }
-        rest(&run.world, &mut volume);
+        run_until_idle(&run.world, &mut volume);
         run.collect(&mut volume);
         assert!(run.expected.is_empty(), "seed {seed}: {} requests are unfinished", run.expected.len());
         run.verify(&mut volume);
@@ -392,7 +392,7 @@ fn donors_that_want_their_memory_back_get_it_while_requests_go_on() {
         let lane = run.random.below(4) as usize;
         let dies = if one_in(&mut run.random, 3) { Some((lane + 1) % 4) } else { None };
         run.work(&mut volume, 40, |_, _| {});
-        run.world.borrow_mut().hosts[lane].donor.want_back();
+        run.world.borrow_mut().hosts[lane].donor.begin_withdrawal();
         let mut count = 0;
         run.work(&mut volume, 80, |run, _| {
             count += 1;
@@ -422,7 +422,7 @@ fn donors_that_want_their_memory_back_get_it_while_requests_go_on() {
             }
         }
         assert!(has_it(&run), "seed {seed}: it does not get its memory");
-        rest(&run.world, &mut volume);
+        run_until_idle(&run.world, &mut volume);
         run.collect(&mut volume);
         assert!(has_it(&run) && run.expected.is_empty() && run.failed == 0, "seed {seed}");
         assert_eq!(volume.status(), Status::Whole, "seed {seed}");
@@ -466,8 +466,8 @@ fn of_two_writers_the_later_one_alone_changes_anything() {
             old.poll(&mut finished, usize::MAX);
             assert!(finished.iter().all(|one| one.tag < 1 << 50 || one.result.is_err()), "seed {seed}");
             drop(old);
-            run.world.borrow_mut().bury(number);
-            rest(&run.world, &mut new);
+            run.world.borrow_mut().drop_writer(number);
+            run_until_idle(&run.world, &mut new);
             run.collect(&mut new);
             run.verify(&mut new);
             same_everywhere(&run.world, &mut new, seed);

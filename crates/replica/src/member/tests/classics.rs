@@ -1,8 +1,8 @@
 //! The classic hard cases of consensus, with schedules made by hand.
 
 use super::world::*;
-use crate::client_wire::{Answer, Ask, Freshness};
-use crate::member::Taken;
+use crate::client_wire::{Answer, ClientRequest, Freshness};
+use crate::member::Accepted;
 use crate::wire;
 
 #[test]
@@ -13,7 +13,7 @@ fn a_cluster_is_founded_and_keeps_what_it_is_told() {
         assert_eq!(world.put(&mut session, "k", "v"), 1);
         assert_eq!(world.get("k").as_deref(), Some("v"));
         assert_eq!(world.get("none"), None);
-        world.until("all have it", |world| (0..3).all(|at| world.member(at).machine().len() == 1));
+        world.run_until("all have it", |world| (0..3).all(|at| world.member(at).machine().len() == 1));
     }
 }
 
@@ -21,7 +21,7 @@ fn a_cluster_is_founded_and_keeps_what_it_is_told() {
 fn nobody_founds_a_cluster_until_all_are_there() {
     let mut world = World::new(3, false, 1);
     world.crash(1);
-    world.pass_ms(1000);
+    world.run_ms(1000);
     assert_eq!(world.leader(), None);
     world.start(1);
     world.elect();
@@ -63,16 +63,16 @@ fn a_leader_that_was_cut_off_gives_no_stale_reads() {
             let old = world.elect();
             // This read obtains a lease, if leases are used.
             let query = get("k");
-            let read = Ask::Read { freshness, query: &query };
+            let read = ClientRequest::Read { freshness, query: &query };
             assert_eq!(found(&world.call(old, &read, 100).unwrap()).as_deref(), Some("old"));
             world.isolate(&[old]);
-            world.until("another leader", |world| world.leader().is_some_and(|leader| leader != old));
+            world.run_until("another leader", |world| world.leader().is_some_and(|leader| leader != old));
             let command = put("k", "new");
             let new = world.leader().unwrap();
             world.call(new, &session.run(&command), 100).unwrap();
             // Whatever it answers, it must not be the old value.
-            if let Some(Taken::Answer(answer)) = world.ask(old, &read) {
-                assert!(matches!(wire::decode(&answer), Ok(Answer::Elsewhere { .. })), "{answer:?}");
+            if let Some(Accepted::Answer(answer)) = world.ask(old, &read) {
+                assert!(matches!(wire::decode(&answer), Ok(Answer::NotLeader { .. })), "{answer:?}");
             }
         }
     }
@@ -85,11 +85,11 @@ fn a_leader_with_a_fresh_confirmation_answers_reads_by_lease_at_once() {
     world.put(&mut session, "k", "v");
     let leader = world.elect();
     let query = get("k");
-    let read = Ask::Read { freshness: Freshness::Lease, query: &query };
+    let read = ClientRequest::Read { freshness: Freshness::Lease, query: &query };
     world.call(leader, &read, 100).unwrap();
-    assert!(matches!(world.ask(leader, &read), Some(Taken::Answer(_))));
+    assert!(matches!(world.ask(leader, &read), Some(Accepted::Answer(_))));
     // After a transfer, the lease is void.
-    world.call(leader, &Ask::Transfer { name: None }, 100).unwrap();
+    world.call(leader, &ClientRequest::Transfer { name: None }, 100).unwrap();
     assert!(!world.member(leader).is_leader());
 }
 
@@ -111,7 +111,7 @@ fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
         world.step();
         world.crash(first);
         // The rest go on without these two, and their leader dies as well.
-        world.until("a leader of the rest", |world| world.leader().is_some_and(|leader| rest.contains(&leader)));
+        world.run_until("a leader of the rest", |world| world.leader().is_some_and(|leader| rest.contains(&leader)));
         let second = world.leader().unwrap();
         let mut other = Session { name: session.name, next: session.next + 1 };
         let command = put("k", "2");
@@ -120,10 +120,10 @@ fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
         // The first comes back, with its entry, and then the second.
         world.cut.clear();
         world.start(first);
-        world.pass_ms(seed * 7 % 100);
+        world.run_ms(seed * 7 % 100);
         if let Some(leader) = world.leader() {
             world.crash(leader);
-            world.pass_ms(20);
+            world.run_ms(20);
             world.start(leader);
         }
         world.start(second);
@@ -132,7 +132,7 @@ fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
         for _ in 0..3 {
             let leader = world.elect();
             world.crash(leader);
-            world.pass_ms(100);
+            world.run_ms(100);
             world.start(leader);
             let again = world.get("k").unwrap();
             assert_eq!(again, seen, "seed {seed}");
@@ -140,9 +140,9 @@ fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
         other.next += 1;
         world.put(&mut other, "k", "3");
         let applied: Vec<_> = (0..5).map(|at| world.member(at).applied()).collect();
-        world.until("all have it", |world| {
+        world.run_until("all have it", |world| {
             let last = applied.iter().max().copied().unwrap();
-            (0..5).all(|at| world.places[at].member.is_none() || world.member(at).applied() >= last)
+            (0..5).all(|at| world.nodes[at].member.is_none() || world.member(at).applied() >= last)
         });
     }
 }
@@ -155,10 +155,10 @@ fn a_member_that_was_cut_off_and_returns_unseats_nobody() {
     let term = world.member(leader).term();
     let away = (leader + 1) % 3;
     world.isolate(&[away]);
-    world.pass_ms(2000);
+    world.run_ms(2000);
     world.put(&mut session, "k", "v");
     world.cut.clear();
-    world.pass_ms(500);
+    world.run_ms(500);
     assert_eq!((world.leader(), world.member(leader).term()), (Some(leader), term));
     assert_eq!(world.member(away).machine().len(), 1);
 }
@@ -168,14 +168,14 @@ fn candidates_that_began_together_do_not_duel_for_long() {
     for seed in 0..50 {
         let mut world = World::new(5, false, seed * 100);
         let leader = world.elect();
-        world.pass_ms(50);
+        world.run_ms(50);
         world.crash(leader);
         // All remaining members lose patience at the same moment.
         for at in (0..5).filter(|at| *at != leader) {
-            world.member(at).patience = 12;
+            world.member(at).election_ticks_drawn = 12;
         }
         let since_ns = world.now_ns;
-        world.until("a leader", |world| world.leader().is_some());
+        world.run_until("a leader", |world| world.leader().is_some());
         let took_ms = (world.now_ns - since_ns) / 1_000_000;
         assert!(took_ms < 250, "seed {seed}: {took_ms} ms");
     }
@@ -189,10 +189,10 @@ fn a_leader_without_a_majority_steps_down_and_its_clients_hear_of_it() {
     world.isolate(&[leader]);
     let command = put("k", "v");
     let answer = world.call(leader, &session.run(&command), 1000).unwrap();
-    assert!(matches!(wire::decode(&answer), Ok(Answer::Elsewhere { leader: None, .. })));
-    world.pass_ms(200);
+    assert!(matches!(wire::decode(&answer), Ok(Answer::NotLeader { leader: None, .. })));
+    world.run_ms(200);
     let answer = world.call(leader, &session.run(&command), 10).unwrap();
-    let Ok(Answer::Elsewhere { silent, members, .. }) = wire::decode(&answer) else { panic!() };
+    let Ok(Answer::NotLeader { silent, members, .. }) = wire::decode(&answer) else { panic!() };
     assert_eq!((silent.len(), members.len()), (2, 3));
 }
 
@@ -223,7 +223,7 @@ fn a_planned_stop_hands_leadership_over_in_a_few_milliseconds() {
     let old = world.elect();
     let since_ns = world.now_ns;
     assert!(world.member(old).begin_stop());
-    world.until("another leader", |world| world.leader().is_some_and(|leader| leader != old));
+    world.run_until("another leader", |world| world.leader().is_some_and(|leader| leader != old));
     let took_ns = world.now_ns - since_ns;
     assert!(took_ns <= 5_000_000, "{took_ns} ns");
     world.put(&mut session, "k", "w");
@@ -234,24 +234,24 @@ fn a_watch_is_answered_when_something_changes_at_any_member() {
     let mut world = World::new(3, false, 15);
     let mut session = world.open(7);
     world.put(&mut session, "a/1", "v");
-    world.pass_ms(20);
+    world.run_ms(20);
     let mut query = Vec::new();
     wire::encode(&crate::kv::Query::Watch { prefix: b"a/", from: 2, limit: 10 }, &mut query);
     let held: Vec<_> = (0..3)
-        .map(|at| match world.ask(at, &Ask::Watch { query: &query }) {
-            Some(Taken::Held(held)) => held,
+        .map(|at| match world.ask(at, &ClientRequest::Watch { query: &query }) {
+            Some(Accepted::Deferred(held)) => held,
             other => panic!("{other:?}"),
         })
         .collect();
     world.put(&mut session, "b", "w");
-    world.pass_ms(20);
+    world.run_ms(20);
     assert_eq!(world.answer(0, held[0]), None);
     world.put(&mut session, "a/2", "x");
-    world.pass_ms(20);
+    world.run_ms(20);
     for (at, held) in held.into_iter().enumerate() {
         let answer = world.answer(at, held).unwrap();
-        let Ok(Answer::Found(found)) = wire::decode(&answer) else { panic!() };
-        let Ok(crate::kv::Found::Changes { changes, next }) = wire::decode(found) else { panic!() };
+        let Ok(Answer::QueryAnswer(found)) = wire::decode(&answer) else { panic!() };
+        let Ok(crate::kv::QueryResult::Changes { changes, next }) = wire::decode(found) else { panic!() };
         assert_eq!((changes.len(), changes[0].key, next), (1, &b"a/2"[..], 4));
     }
 }

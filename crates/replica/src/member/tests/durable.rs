@@ -5,7 +5,7 @@ use sinew_journal::disk::{Disk, Fault, SimDisk};
 
 use super::super::*;
 use super::world::*;
-use crate::client_wire::{Answer, Ask};
+use crate::client_wire::{Answer, ClientRequest};
 use crate::kv::KvStore;
 use crate::wire;
 
@@ -28,7 +28,7 @@ fn all_members_may_crash_at_once_and_nothing_acknowledged_is_lost() {
             }
             for at in 0..3 {
                 world.start(at);
-                assert_eq!(world.places[at].error, None);
+                assert_eq!(world.nodes[at].error, None);
             }
             for index in 0..10 {
                 assert_eq!(world.get(&format!("k{index}")), Some(round.to_string()), "seed {seed}");
@@ -52,19 +52,19 @@ fn a_member_may_die_at_any_write() {
         let mut session = world.open(7);
         let leader = world.elect();
         let victim = (leader + at as usize) % 3;
-        world.places[victim].disk.as_ref().unwrap().fail_at(at, Fault::Crash);
+        world.nodes[victim].disk.as_ref().unwrap().fail_at(at, Fault::Crash);
         let mut written = 0;
         for index in 0..25 {
             written = index;
             world.put(&mut session, &format!("k{index}"), "v");
-            if world.places[victim].member.is_none() {
+            if world.nodes[victim].member.is_none() {
                 break;
             }
         }
-        world.places[victim].error = None;
+        world.nodes[victim].error = None;
         world.crash(victim);
         world.start(victim);
-        assert_eq!(world.places[victim].error, None, "write {at}");
+        assert_eq!(world.nodes[victim].error, None, "write {at}");
         // It is needed for the majority now.
         let other = (victim + 1) % 3;
         world.crash(other);
@@ -80,7 +80,7 @@ fn a_full_disk_stops_writes_and_lets_reads_go_on() {
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
     for at in 0..3 {
-        world.places[at].disk.as_ref().unwrap().fail_at(1, Fault::Full);
+        world.nodes[at].disk.as_ref().unwrap().fail_at(1, Fault::Full);
     }
     let value = "x".repeat(500_000);
     let command = put("k", &value);
@@ -98,7 +98,7 @@ fn a_full_disk_stops_writes_and_lets_reads_go_on() {
     let leader = world.elect();
     assert!(world.status(leader).is_full);
     for at in 0..3 {
-        world.places[at].disk.as_ref().unwrap().heal();
+        world.nodes[at].disk.as_ref().unwrap().heal();
     }
     world.put(&mut session, "k", "w");
     assert_eq!(world.get("k").as_deref(), Some("w"));
@@ -111,19 +111,19 @@ fn proposals_of_one_turn_do_not_take_the_same_room() {
     world.put(&mut session, "k", "v");
     let leader = world.elect();
     for at in 0..3 {
-        world.places[at].disk.as_ref().unwrap().fail_at(1, Fault::Full);
+        world.nodes[at].disk.as_ref().unwrap().fail_at(1, Fault::Full);
     }
     let command = put("k", &"x".repeat(500_000));
     let mut refused = 0;
     for _ in 0..40 {
         match world.ask(leader, &session.run(&command)) {
-            Some(Taken::Answer(answer)) => refused += usize::from(wire::decode(&answer) == Ok(Answer::DiskFull)),
+            Some(Accepted::Answer(answer)) => refused += usize::from(wire::decode(&answer) == Ok(Answer::DiskFull)),
             _ => session.next += 1,
         }
     }
     assert!((1..40).contains(&refused), "{refused} of 40 were refused");
-    world.pass_ms(50);
-    assert!(world.places.iter().all(|place| place.error.is_none()));
+    world.run_ms(50);
+    assert!(world.nodes.iter().all(|place| place.error.is_none()));
 }
 
 fn reopen(name: &str, disk: SimDisk) -> Result<(), MemberError> {
@@ -138,8 +138,8 @@ fn written() -> SimDisk {
     for index in 0..20 {
         world.put(&mut session, &format!("k{index}"), "v");
     }
-    world.places[0].member = None;
-    world.places[0].disk.clone().unwrap()
+    world.nodes[0].member = None;
+    world.nodes[0].disk.clone().unwrap()
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_log_that_is_corrupt_in_its_middle_is_refused_and_one_that_is_torn_is_cut() 
     let mut disk = written();
     let name = disk.names().unwrap().into_iter().find(|name| name.starts_with("log-")).unwrap();
     let len = disk.read(&name).unwrap().len();
-    disk.cut(&name, len as u64 - 3).unwrap();
+    disk.truncate(&name, len as u64 - 3).unwrap();
     assert!(reopen("a", disk.clone()).is_ok());
     disk.corrupt(&name, 100);
     let error = reopen("a", disk).unwrap_err();
@@ -170,7 +170,7 @@ fn a_log_that_is_corrupt_in_its_middle_is_refused_and_one_that_is_torn_is_cut() 
 fn a_directory_of_another_release_is_refused() {
     let mut world = World::new(1, true, 1);
     world.elect();
-    let disk = world.places[0].disk.clone().unwrap();
+    let disk = world.nodes[0].disk.clone().unwrap();
     let mut opened = Journal::open(disk.clone(), 1).unwrap();
     let mut base = opened.snapshot.take().unwrap();
     base[0] = wire::VERSION + 1;
@@ -193,6 +193,6 @@ fn sessions_outlive_a_crash_of_all() {
         world.start(at);
     }
     assert_eq!(world.ask_leader(&session.run(&command)), first);
-    let answer = world.ask_leader(&Ask::Run { session: 999, number: 0, done_below: 0, command: &command });
+    let answer = world.ask_leader(&ClientRequest::Run { session: 999, number: 0, done_below: 0, command: &command });
     assert_eq!(wire::decode(&answer), Ok(Answer::Expired));
 }

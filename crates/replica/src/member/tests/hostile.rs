@@ -6,9 +6,9 @@ use sinew_journal::disk::SimDisk;
 
 use super::super::*;
 use super::world::*;
-use crate::client_wire::Ask;
+use crate::client_wire::ClientRequest;
 use crate::kv::KvStore;
-use crate::wire::{self, Piece, Roles, SnapshotPlace};
+use crate::wire::{self, Piece, Roles, SnapshotMeta};
 
 #[test]
 fn messages_for_another_cluster_or_life_are_dropped_and_counted() {
@@ -21,17 +21,17 @@ fn messages_for_another_cluster_or_life_are_dropped_and_counted() {
     let mut tell = |cluster, to| {
         let mut bytes = Vec::new();
         wire::to_bytes(
-            &Say::Messages { cluster: ClusterId(cluster), from, to, messages: Default::default() },
+            &PeerMessage::Messages { cluster: ClusterId(cluster), from, to, messages: Default::default() },
             &mut bytes,
         );
-        let answer = world.member(0).take_peer(&bytes, now_ns).unwrap();
+        let answer = world.member(0).handle_peer(&bytes, now_ns).unwrap();
         (answer, world.member(0).dropped())
     };
-    assert!(matches!(tell(cluster, me).0, PeerAnswer::AfterTurn(_) | PeerAnswer::Now(Say::NoMember)));
+    assert!(matches!(tell(cluster, me).0, PeerAnswer::AtEndOfTurn(_) | PeerAnswer::Now(PeerMessage::NoMember)));
     let (answer, dropped) = tell(cluster + 1, me);
-    assert!(matches!(answer, PeerAnswer::Now(Say::Wrong { .. })) && dropped.cluster == 1);
+    assert!(matches!(answer, PeerAnswer::Now(PeerMessage::WrongReceiver { .. })) && dropped.cluster == 1);
     let (answer, dropped) = tell(cluster, MemberId(me.0 ^ 1));
-    assert!(matches!(answer, PeerAnswer::Now(Say::Wrong { .. })) && dropped.member == 1);
+    assert!(matches!(answer, PeerAnswer::Now(PeerMessage::WrongReceiver { .. })) && dropped.member == 1);
 }
 
 fn arbitrary_number() -> impl Strategy<Value = u64> {
@@ -76,12 +76,12 @@ proptest! {
         for message in messages {
             let (me, cluster) = (world.member(to).me().id, world.status(to).cluster.unwrap());
             let Ok(message) = postcard::from_bytes::<WireMessage<'_>>(&message) else { continue };
-            let say = Say::Messages { cluster: ClusterId(cluster), from, to: me, messages: [message].into() };
+            let say = PeerMessage::Messages { cluster: ClusterId(cluster), from, to: me, messages: [message].into() };
             let mut bytes = Vec::new();
             wire::to_bytes(&say, &mut bytes);
             let now_ns = world.now_ns;
-            prop_assert!(world.member(to).take_peer(&bytes, now_ns).is_ok());
-            world.member(to).turn(now_ns, &mut Deaf).unwrap();
+            prop_assert!(world.member(to).handle_peer(&bytes, now_ns).is_ok());
+            world.member(to).turn(now_ns, &mut NoTransport).unwrap();
         }
     }
 
@@ -93,18 +93,18 @@ proptest! {
         let random = Box::new(SeededGenerator::new(1));
         let mut member: Member<KvStore, SimDisk> =
             Member::open(MemberConfig::default(), "a", peers, KvStore::new(), None, random, 0).unwrap();
-        member.turn(0, &mut Deaf).unwrap();
-        let _ = member.take_client(&bytes, 0);
-        let _ = member.take_peer(&bytes, 0);
-        let _ = member.take_answer(Some(MemberId(3)), bytes.len() % 2 == 0, &bytes, 0);
-        member.turn(10_000_000, &mut Deaf).unwrap();
+        member.turn(0, &mut NoTransport).unwrap();
+        let _ = member.handle_client(&bytes, 0);
+        let _ = member.handle_peer(&bytes, 0);
+        let _ = member.handle_answer(Some(MemberId(3)), bytes.len() % 2 == 0, &bytes, 0);
+        member.turn(10_000_000, &mut NoTransport).unwrap();
     }
 }
 
-struct Deaf;
+struct NoTransport;
 
-impl Transport for Deaf {
-    fn send(&mut self, _: Receiver<'_>, _: &Say<'_>) {}
+impl Transport for NoTransport {
+    fn send(&mut self, _: Receiver<'_>, _: &PeerMessage<'_>) {}
     fn flush(&mut self) {}
 }
 
@@ -125,15 +125,15 @@ fn pieces_of_a_snapshot_that_makes_no_sense_are_dropped() {
         (u64::MAX, 0, 0, b""),
         (9, u64::MAX, 0, b"abc"),
     ] {
-        let place = SnapshotPlace { index, term, roles: roles.clone() };
+        let place = SnapshotMeta { index, term, roles: roles.clone() };
         let piece = Piece { term, place, len, at, bytes };
         let mut said = Vec::new();
-        wire::to_bytes(&Say::Piece { cluster, from, to: me, piece }, &mut said);
-        world.member(to).take_peer(&said, now_ns).unwrap();
+        wire::to_bytes(&PeerMessage::Piece { cluster, from, to: me, piece }, &mut said);
+        world.member(to).handle_peer(&said, now_ns).unwrap();
         world.step();
     }
-    assert!(world.places[to].error.is_none());
-    let status = world.call(to, &Ask::Status, 10);
+    assert!(world.nodes[to].error.is_none());
+    let status = world.call(to, &ClientRequest::Status, 10);
     assert!(status.is_some());
 }
 

@@ -1,11 +1,11 @@
 //! Tests of members that come and go.
 
 use super::world::*;
-use crate::client_wire::{Answer, Ask, Role};
+use crate::client_wire::{Answer, ClientRequest, Role};
 use crate::wire;
 
-fn add(name: &str) -> Ask<'static> {
-    Ask::Add { name: name.into(), address: format!("sim://{name}"), learner: false }
+fn add(name: &str) -> ClientRequest<'static> {
+    ClientRequest::Add { name: name.into(), address: format!("sim://{name}"), learner: false }
 }
 
 #[track_caller]
@@ -17,7 +17,7 @@ fn done(answer: &[u8]) {
 fn nobody_is_added_under_the_name_of_the_member_that_leads() {
     let mut world = World::new(3, false, 1);
     let leader = world.elect();
-    let name = world.places[leader].name.clone();
+    let name = world.nodes[leader].name.clone();
     let answer = world.call(leader, &add(&name), 10).unwrap();
     assert!(matches!(wire::decode(&answer), Ok(Answer::Refused(why)) if why.contains("transfer")));
     assert_eq!(world.status(leader).members.len(), 3);
@@ -32,16 +32,16 @@ fn a_member_that_comes_back_empty_waits_to_be_added() {
         for at in 0..3 {
             world.put(&mut session, "k", &at.to_string());
             world.crash(at);
-            world.pass_ms(10);
+            world.run_ms(10);
             world.start(at);
-            world.pass_ms(500);
+            world.run_ms(500);
             let status = world.status(at);
             assert_eq!((status.role, status.applied), (Role::Outside, 0), "seed {seed}");
             // Until it is added, the loss of one more member would leave no majority.
-            let name = world.places[at].name.clone();
+            let name = world.nodes[at].name.clone();
             done(&world.ask_leader(&add(&name)));
-            world.until("it is up to date", |world| world.member(at).machine().len() == 1);
-            world.pass_ms(50);
+            world.run_until("it is up to date", |world| world.member(at).machine().len() == 1);
+            world.run_ms(50);
             let status = world.status(at);
             assert!(matches!(status.role, Role::Follower | Role::Leader), "{status:?}");
             assert_eq!(status.members.len(), 3, "{status:?}");
@@ -56,13 +56,13 @@ fn a_leader_that_dies_just_after_it_has_added_a_member_leaves_a_majority() {
         let mut world = World::new(3, false, seed);
         let leader = world.elect();
         let at = (leader + 1) % 3;
-        let name = world.places[at].name.clone();
+        let name = world.nodes[at].name.clone();
         world.crash(at);
-        world.pass_ms(10);
+        world.run_ms(10);
         world.start(at);
         done(&world.ask_leader(&add(&name)));
         world.crash(leader);
-        world.until("another leads", |world| world.leader().is_some_and(|of| of != leader));
+        world.run_until("another leads", |world| world.leader().is_some_and(|of| of != leader));
     }
 }
 
@@ -72,13 +72,17 @@ fn a_name_that_two_lives_share_is_removed_with_both() {
         let mut world = World::new(3, false, seed);
         let leader = world.elect();
         let at = (leader + 1) % 3;
-        let name = world.places[at].name.clone();
+        let name = world.nodes[at].name.clone();
         world.crash(at);
-        world.pass_ms(10);
+        world.run_ms(10);
         world.start(at);
-        done(&world.ask_leader(&Ask::Add { name: name.clone(), address: format!("sim://{name}"), learner: true }));
+        done(&world.ask_leader(&ClientRequest::Add {
+            name: name.clone(),
+            address: format!("sim://{name}"),
+            learner: true,
+        }));
         assert_eq!(world.status(leader).members.len(), 4, "the life that died still votes");
-        done(&world.ask_leader(&Ask::Remove { name: name.clone() }));
+        done(&world.ask_leader(&ClientRequest::Remove { name: name.clone() }));
         let left = world.status(leader).members;
         assert!(left.len() == 2 && left.iter().all(|member| member.info.name != name), "seed {seed}: {left:?}");
     }
@@ -95,7 +99,7 @@ fn an_empty_member_makes_no_majority() {
     world.start(one);
     world.crash(leader);
     world.start(leader);
-    world.pass_ms(5000);
+    world.run_ms(5000);
     assert_eq!(world.leader(), None);
     assert!(!world.member(other).is_leader());
 }
@@ -108,10 +112,10 @@ fn a_fourth_and_fifth_member_are_added_while_the_cluster_serves() {
         world.put(&mut session, &format!("k{index}"), "v");
     }
     for name in ["x", "y"] {
-        let at = world.add_place(name, true);
+        let at = world.add_node(name, true);
         done(&world.ask_leader(&add(name)));
         world.put(&mut session, name, "v");
-        world.until("it has all", |world| world.member(at).machine().len() >= 201);
+        world.run_until("it has all", |world| world.member(at).machine().len() >= 201);
     }
     // A client that did not get the answer asks again.
     done(&world.ask_leader(&add("y")));
@@ -123,7 +127,7 @@ fn a_fourth_and_fifth_member_are_added_while_the_cluster_serves() {
     assert_eq!(world.get("k0").as_deref(), Some("v"));
     // Later, one of the members that were added may fail, too.
     world.start(0);
-    world.pass_ms(200);
+    world.run_ms(200);
     world.crash(4);
     world.put(&mut session, "k", "w");
 }
@@ -133,12 +137,12 @@ fn a_learner_learns_and_votes_once_it_is_promoted() {
     let mut world = World::new(3, false, 5);
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
-    let at = world.add_place("x", false);
-    done(&world.ask_leader(&Ask::Add { name: "x".into(), address: "sim://x".into(), learner: true }));
-    world.until("it has all", |world| world.member(at).machine().len() == 1);
+    let at = world.add_node("x", false);
+    done(&world.ask_leader(&ClientRequest::Add { name: "x".into(), address: "sim://x".into(), learner: true }));
+    world.run_until("it has all", |world| world.member(at).machine().len() == 1);
     assert_eq!(world.status(at).role, Role::Learner);
-    done(&world.ask_leader(&Ask::Promote { name: "x".into() }));
-    world.until("it votes", |world| world.status(at).role == Role::Follower);
+    done(&world.ask_leader(&ClientRequest::Promote { name: "x".into() }));
+    world.run_until("it votes", |world| world.status(at).role == Role::Follower);
 }
 
 #[test]
@@ -148,10 +152,10 @@ fn a_removed_member_disturbs_nobody() {
     world.put(&mut session, "k", "v");
     let leader = world.elect();
     let gone = (leader + 1) % 3;
-    let name = world.places[gone].name.clone();
-    done(&world.ask_leader(&Ask::Remove { name }));
+    let name = world.nodes[gone].name.clone();
+    done(&world.ask_leader(&ClientRequest::Remove { name }));
     let term = world.member(leader).term();
-    world.pass_ms(2000);
+    world.run_ms(2000);
     assert_eq!((world.leader(), world.member(leader).term()), (Some(leader), term));
     world.put(&mut session, "k", "w");
 }
@@ -162,11 +166,11 @@ fn a_leader_that_is_removed_hands_over_first() {
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
     let leader = world.elect();
-    let name = world.places[leader].name.clone();
-    done(&world.ask_leader(&Ask::Remove { name }));
+    let name = world.nodes[leader].name.clone();
+    done(&world.ask_leader(&ClientRequest::Remove { name }));
     assert!(!world.member(leader).is_leader());
     world.put(&mut session, "k", "w");
-    world.pass_ms(1000);
+    world.run_ms(1000);
     assert!(world.leader().is_some_and(|now| now != leader));
     let now = world.elect();
     assert_eq!(world.status(now).members.len(), 2);
@@ -178,11 +182,11 @@ fn leadership_goes_to_whom_it_is_given() {
     world.open(7);
     let leader = world.elect();
     for at in (0..3).cycle().skip(leader + 1).take(5) {
-        let name = world.places[at].name.clone();
-        done(&world.ask_leader(&Ask::Transfer { name: Some(name) }));
-        world.until("it leads", |world| world.leader() == Some(at));
+        let name = world.nodes[at].name.clone();
+        done(&world.ask_leader(&ClientRequest::Transfer { name: Some(name) }));
+        world.run_until("it leads", |world| world.leader() == Some(at));
     }
-    let answer = world.ask_leader(&Ask::Transfer { name: Some("nobody".into()) });
+    let answer = world.ask_leader(&ClientRequest::Transfer { name: Some("nobody".into()) });
     assert!(matches!(wire::decode(&answer), Ok(Answer::Refused(_))));
 }
 
@@ -194,16 +198,16 @@ fn two_members_of_one_name_are_not_taken_for_each_other() {
     let leader = world.elect();
     // The second one answers at the address of the first.
     let double = (leader + 1) % 3;
-    let first = world.places[double].member.take();
+    let first = world.nodes[double].member.take();
     world.start(double);
-    world.pass_ms(300);
+    world.run_ms(300);
     assert_eq!(world.status(double).role, Role::Outside);
     assert!(world.member(leader).dropped().member > 0);
     world.put(&mut session, "k", "w");
     assert_eq!(world.member(double).machine().len(), 0);
     // The second goes, and the first is back.
-    world.places[double].member = first;
-    world.until("the first has it", |world| world.member(double).machine().revision() == 2);
+    world.nodes[double].member = first;
+    world.run_until("the first has it", |world| world.member(double).machine().revision() == 2);
 }
 
 #[test]
@@ -216,8 +220,8 @@ fn a_large_state_goes_to_a_new_member_without_a_change_of_leader() {
     }
     let leader = world.elect();
     let term = world.member(leader).term();
-    let at = world.add_place("x", false);
+    let at = world.add_node("x", false);
     done(&world.ask_leader(&add("x")));
-    world.until("it has all", |world| world.member(at).machine().len() == 8);
+    world.run_until("it has all", |world| world.member(at).machine().len() == 8);
     assert_eq!(world.member(leader).term(), term);
 }

@@ -5,9 +5,9 @@ use sinew_conformance::history::{History, Op, Ret};
 use sinew_fabric::{Generator, SeededGenerator};
 
 use super::world::*;
-use crate::client_wire::{Answer, Ask, Freshness};
-use crate::kv::{Command, Done, Expect, Found, Query};
-use crate::member::Taken;
+use crate::client_wire::{Answer, ClientRequest, Freshness};
+use crate::kv::{Command, CommandResult, Expect, Query, QueryResult};
+use crate::member::Accepted;
 use crate::wire;
 
 const KEYS: usize = 2;
@@ -15,10 +15,10 @@ const CLIENTS: usize = 3;
 /// Operations of one run, few enough for the checker to finish.
 const OPS: u64 = 60;
 /// Steps after which a request is repeated, perhaps elsewhere, and after which it is given up.
-const AGAIN: u64 = 60;
-const GIVE_UP: u64 = 600;
+const RETRY_STEPS: u64 = 60;
+const GIVE_UP_STEPS: u64 = 600;
 
-struct UnderWay {
+struct PendingOp {
     key: usize,
     op: Op,
     number: u64,
@@ -34,11 +34,11 @@ struct Client {
     session: u64,
     next: u64,
     /// Member that answered last, which the client takes for the leader.
-    believed: usize,
-    under_way: Option<UnderWay>,
+    expected_leader: usize,
+    pending: Option<PendingOp>,
 }
 
-struct Hunt {
+struct RandomRun {
     world: World,
     random: SeededGenerator,
     histories: Vec<History>,
@@ -50,7 +50,7 @@ struct Hunt {
     step: u64,
 }
 
-impl Hunt {
+impl RandomRun {
     fn new(seed: u64) -> Self {
         let mut random = SeededGenerator::new(seed);
         let members = if random.next_u64().is_multiple_of(3) { 5 } else { 3 };
@@ -63,14 +63,14 @@ impl Hunt {
         }
         for at in 0..members {
             // Set before any time has passed, so that the drift is within the bound from the start.
-            world.places[at].drift_ppm = (random.next_u64() % 10_000) as i64;
+            world.nodes[at].drift_ppm = (random.next_u64() % 10_000) as i64;
             world.crash(at);
             world.start(at);
         }
         let mut clients = Vec::new();
         for thread in 0..CLIENTS as u64 {
             let session = world.open(seed * 10 + thread).name;
-            clients.push(Client { thread, session, next: 0, believed: 0, under_way: None });
+            clients.push(Client { thread, session, next: 0, expected_leader: 0, pending: None });
         }
         let histories = vec![History::default(); KEYS];
         let threads = CLIENTS as u64;
@@ -81,25 +81,25 @@ impl Hunt {
         self.random.next_u64() % below
     }
 
-    fn live(mut self) -> u64 {
+    fn run(mut self) -> u64 {
         let faults_end = 1500 + self.draw(2500);
         while self.step < faults_end + 4000 {
             self.step += 1;
             self.world.step();
             if self.step < faults_end {
-                self.go_wrong();
+                self.inject_fault();
             } else if self.step == faults_end {
                 self.heal();
             }
             for client in 0..CLIENTS {
                 self.turn(client);
             }
-            let is_over = self.begun >= OPS && self.clients.iter().all(|client| client.under_way.is_none());
+            let is_over = self.begun >= OPS && self.clients.iter().all(|client| client.pending.is_none());
             if is_over && self.step > faults_end {
                 break;
             }
         }
-        for (at, place) in self.world.places.iter().enumerate() {
+        for (at, place) in self.world.nodes.iter().enumerate() {
             assert_eq!(place.error, None, "member {at} at step {}", self.step);
         }
         for (key, history) in self.histories.iter().enumerate() {
@@ -108,17 +108,17 @@ impl Hunt {
         self.done
     }
 
-    fn go_wrong(&mut self) {
+    fn inject_fault(&mut self) {
         if self.draw(40) != 0 {
             return;
         }
-        let members = self.world.places.len() as u64;
+        let members = self.world.nodes.len() as u64;
         let (mut one, other) = (self.draw(members) as usize, self.draw(members) as usize);
         // Faults of the leader matter most.
         if self.draw(2) == 0 {
             one = self.world.leader().unwrap_or(one);
         }
-        let is_up = |hunt: &Self| hunt.world.places.iter().filter(|place| place.member.is_some()).count();
+        let is_up = |hunt: &Self| hunt.world.nodes.iter().filter(|place| place.member.is_some()).count();
         match self.draw(10) {
             0 | 1 if self.on_disk => {
                 self.world.crash(one);
@@ -129,7 +129,7 @@ impl Hunt {
             }
             2 | 3 => {
                 for at in 0..members as usize {
-                    if self.world.places[at].member.is_none() {
+                    if self.world.nodes[at].member.is_none() {
                         self.world.start(at);
                     }
                 }
@@ -141,20 +141,20 @@ impl Hunt {
             7 => self.world.cut.clear(),
             8 if is_up(self) > 0 => {
                 if let Some(leader) = self.world.leader() {
-                    let name = self.world.places[one].name.clone();
-                    self.world.ask(leader, &Ask::Transfer { name: Some(name) });
+                    let name = self.world.nodes[one].name.clone();
+                    self.world.ask(leader, &ClientRequest::Transfer { name: Some(name) });
                 }
             }
             9 => {
                 if let Some(leader) = self.world.leader() {
-                    let name = self.world.places[one].name.clone();
+                    let name = self.world.nodes[one].name.clone();
                     let address = format!("sim://{name}");
                     // In a cluster without disks, a member that lost its memory is another one from then on.
                     if !self.on_disk && self.world.cut.is_empty() && one != leader {
                         self.world.crash(one);
                         self.world.start(one);
                     }
-                    self.world.ask(leader, &Ask::Add { name, address, learner: false });
+                    self.world.ask(leader, &ClientRequest::Add { name, address, learner: false });
                 }
             }
             _ => {}
@@ -163,15 +163,15 @@ impl Hunt {
 
     fn heal(&mut self) {
         self.world.cut.clear();
-        for at in 0..self.world.places.len() {
-            if self.world.places[at].member.is_none() && self.world.places[at].error.is_none() {
+        for at in 0..self.world.nodes.len() {
+            if self.world.nodes[at].member.is_none() && self.world.nodes[at].error.is_none() {
                 self.world.start(at);
             }
         }
     }
 
     fn turn(&mut self, client: usize) {
-        let Some(under_way) = &self.clients[client].under_way else {
+        let Some(under_way) = &self.clients[client].pending else {
             if self.begun < OPS && self.draw(30) == 0 {
                 self.begin(client);
             }
@@ -179,14 +179,14 @@ impl Hunt {
         };
         let (at, held) = (under_way.at, under_way.held);
         if let Some(answer) = held.and_then(|held| self.world.answer(at, held)) {
-            return self.take(client, &answer);
+            return self.handle_answer(client, &answer);
         }
         if self.step >= under_way.give_up {
             // It is unknown whether it happened. The next operation counts as another client's.
             self.threads += 1;
             self.clients[client].thread = self.threads;
             self.clients[client].next += 1;
-            self.clients[client].under_way = None;
+            self.clients[client].pending = None;
         } else if self.step >= under_way.again {
             self.send(client);
         }
@@ -202,21 +202,29 @@ impl Hunt {
             _ => Op::Get,
         };
         let freshness = if self.draw(2) == 0 { Freshness::Lease } else { Freshness::Linear };
-        let Client { thread, next, under_way, .. } = &mut self.clients[client];
-        self.histories[key].asked(*thread, op.clone());
+        let Client { thread, next, pending: under_way, .. } = &mut self.clients[client];
+        self.histories[key].record_call(*thread, op.clone());
         let number = *next;
-        *under_way =
-            Some(UnderWay { key, op, number, freshness, at: 0, held: None, again: 0, give_up: self.step + GIVE_UP });
+        *under_way = Some(PendingOp {
+            key,
+            op,
+            number,
+            freshness,
+            at: 0,
+            held: None,
+            again: 0,
+            give_up: self.step + GIVE_UP_STEPS,
+        });
         self.send(client);
     }
 
     fn send(&mut self, client: usize) {
-        let members = self.world.places.len() as u64;
-        let is_again = self.clients[client].under_way.as_ref().is_some_and(|under_way| under_way.again > 0);
-        let at = if is_again { self.draw(members) as usize } else { self.clients[client].believed };
+        let members = self.world.nodes.len() as u64;
+        let is_again = self.clients[client].pending.as_ref().is_some_and(|under_way| under_way.again > 0);
+        let at = if is_again { self.draw(members) as usize } else { self.clients[client].expected_leader };
         let step = self.step;
-        let Client { session, under_way: Some(under_way), .. } = &mut self.clients[client] else { return };
-        (under_way.at, under_way.held, under_way.again) = (at, None, step + AGAIN);
+        let Client { session, pending: Some(under_way), .. } = &mut self.clients[client] else { return };
+        (under_way.at, under_way.held, under_way.again) = (at, None, step + RETRY_STEPS);
         let key = [b'k', under_way.key as u8];
         let mut bytes = Vec::new();
         let (session, number) = (*session, under_way.number);
@@ -232,13 +240,13 @@ impl Hunt {
         }
         let freshness = under_way.freshness;
         let ask = match under_way.op {
-            Op::Get => Ask::Read { freshness, query: &bytes },
-            _ => Ask::Run { session, number, done_below: number, command: &bytes },
+            Op::Get => ClientRequest::Read { freshness, query: &bytes },
+            _ => ClientRequest::Run { session, number, done_below: number, command: &bytes },
         };
         match self.world.ask(at, &ask) {
-            Some(Taken::Answer(answer)) => self.take(client, &answer),
-            Some(Taken::Held(held)) => {
-                if let Some(under_way) = &mut self.clients[client].under_way {
+            Some(Accepted::Answer(answer)) => self.handle_answer(client, &answer),
+            Some(Accepted::Deferred(held)) => {
+                if let Some(under_way) = &mut self.clients[client].pending {
                     under_way.held = Some(held);
                 }
             }
@@ -246,30 +254,30 @@ impl Hunt {
         }
     }
 
-    fn take(&mut self, client: usize, answer: &[u8]) {
+    fn handle_answer(&mut self, client: usize, answer: &[u8]) {
         let step = self.step;
-        let Client { thread, next, believed, under_way, .. } = &mut self.clients[client];
-        let Some(UnderWay { key, op, again, held, at, .. }) = under_way else { return };
+        let Client { thread, next, expected_leader: believed, pending: under_way, .. } = &mut self.clients[client];
+        let Some(PendingOp { key, op, again, held, at, .. }) = under_way else { return };
         let at = *at;
         let ret = match wire::decode(answer).unwrap() {
-            Answer::Ran(done) => match (wire::decode(done).unwrap(), op) {
-                (Done::Changed { .. }, Op::Put(_)) => Ret::Put,
-                (done, Op::Swap { .. }) => Ret::Swapped(matches!(done, Done::Changed { .. })),
+            Answer::CommandAnswer(done) => match (wire::decode(done).unwrap(), op) {
+                (CommandResult::Changed { .. }, Op::Put(_)) => Ret::Put,
+                (done, Op::Swap { .. }) => Ret::Swapped(matches!(done, CommandResult::Changed { .. })),
                 other => panic!("{other:?}"),
             },
-            Answer::Found(found) => match wire::decode(found).unwrap() {
-                Found::Item { item, .. } => {
+            Answer::QueryAnswer(found) => match wire::decode(found).unwrap() {
+                QueryResult::Item { item, .. } => {
                     Ret::Got(item.map(|item| u64::from_le_bytes(*item.value.first_chunk().unwrap())))
                 }
                 other => panic!("{other:?}"),
             },
-            Answer::Elsewhere { .. } | Answer::Busy => {
+            Answer::NotLeader { .. } | Answer::Busy => {
                 (*again, *held) = (step + 2, None);
                 return;
             }
             other => panic!("{other:?}"),
         };
-        self.histories[*key].answered(*thread, ret);
+        self.histories[*key].record_return(*thread, ret);
         *next += 1;
         *believed = at;
         *under_way = None;
@@ -288,7 +296,7 @@ fn histories_are_linearizable_whatever_goes_wrong() {
     });
     let (mut done, mut runs) = (0, 0);
     for seed in drawn.unwrap_or(SEEDS) {
-        let outcome = std::panic::catch_unwind(|| Hunt::new(seed).live());
+        let outcome = std::panic::catch_unwind(|| RandomRun::new(seed).run());
         match outcome {
             Ok(ops) => (done, runs) = (done + ops, runs + 1),
             Err(_) => panic!("seed {seed}"),

@@ -6,8 +6,8 @@ use sinew_fabric::SeededGenerator;
 use sinew_journal::disk::SimDisk;
 
 use super::super::*;
-use crate::client_wire::{Answer, Ask, Freshness, Status};
-use crate::kv::{Command, Done, Found, KvStore, Query};
+use crate::client_wire::{Answer, ClientRequest, Freshness, Status};
+use crate::kv::{Command, CommandResult, KvStore, Query, QueryResult};
 use crate::wire;
 
 pub const STEP_NS: u64 = 500_000;
@@ -22,26 +22,26 @@ struct Sent {
 }
 
 /// A call: the caller, the receiver, whether it was a piece, and the answer if there is one already.
-type Called = (usize, Option<MemberId>, bool, Option<Vec<u8>>);
+type CallOutcome = (usize, Option<MemberId>, bool, Option<Vec<u8>>);
 
 #[derive(Default)]
 struct Outbox(Vec<Sent>);
 
 impl Transport for Outbox {
-    fn send(&mut self, to: Receiver<'_>, say: &Say<'_>) {
+    fn send(&mut self, to: Receiver<'_>, say: &PeerMessage<'_>) {
         let mut bytes = Vec::new();
         wire::to_bytes(say, &mut bytes);
         let (to, address) = match to {
             Receiver::Member(to, address) => (Some(to), address.map(str::to_owned)),
             Receiver::Address(address) => (None, Some(address.to_owned())),
         };
-        self.0.push(Sent { to, address, bytes, is_piece: matches!(say, Say::Piece { .. }) });
+        self.0.push(Sent { to, address, bytes, is_piece: matches!(say, PeerMessage::Piece { .. }) });
     }
 
     fn flush(&mut self) {}
 }
 
-pub struct Place {
+pub struct Node {
     pub name: String,
     pub member: Option<Kv>,
     pub disk: Option<SimDisk>,
@@ -54,7 +54,7 @@ pub struct Place {
 
 pub struct World {
     pub now_ns: u64,
-    pub places: Vec<Place>,
+    pub nodes: Vec<Node>,
     pub config: MemberConfig,
     peers: Vec<(String, String)>,
     /// Pairs of sender and receiver between which nothing gets through.
@@ -72,31 +72,31 @@ impl World {
         let peers: Vec<_> = names.iter().map(|name| (name.clone(), address(name))).collect();
         let mut world = Self {
             now_ns: 1_000_000_000,
-            places: Vec::new(),
+            nodes: Vec::new(),
             config: MemberConfig::default(),
             peers,
             cut: BTreeSet::new(),
             seed,
         };
         for name in names {
-            world.add_place(&name, on_disk);
+            world.add_node(&name, on_disk);
         }
         world
     }
 
-    pub fn add_place(&mut self, name: &str, on_disk: bool) -> usize {
+    pub fn add_node(&mut self, name: &str, on_disk: bool) -> usize {
         let disk = on_disk.then(SimDisk::new);
         let name = name.to_owned();
         let (inbox, answers) = Default::default();
-        self.places.push(Place { name, member: None, disk, error: None, drift_ppm: 0, inbox, answers });
-        let at = self.places.len() - 1;
+        self.nodes.push(Node { name, member: None, disk, error: None, drift_ppm: 0, inbox, answers });
+        let at = self.nodes.len() - 1;
         self.start(at);
         at
     }
 
     /// Time of a member's own clock.
     fn local_ns(&self, at: usize) -> u64 {
-        let ahead = self.now_ns as i64 / 1_000_000 * self.places[at].drift_ppm;
+        let ahead = self.now_ns as i64 / 1_000_000 * self.nodes[at].drift_ppm;
         self.now_ns.saturating_add_signed(ahead)
     }
 
@@ -104,7 +104,7 @@ impl World {
     pub fn start(&mut self, at: usize) {
         self.seed += 1;
         let now_ns = self.local_ns(at);
-        let place = &mut self.places[at];
+        let place = &mut self.nodes[at];
         let mut peers = self.peers.clone();
         if !peers.iter().any(|(name, _)| *name == place.name) {
             peers.push((place.name.clone(), address(&place.name)));
@@ -119,7 +119,7 @@ impl World {
 
     pub fn crash(&mut self, at: usize) {
         self.seed += 1;
-        let place = &mut self.places[at];
+        let place = &mut self.nodes[at];
         place.member = None;
         place.inbox.clear();
         place.answers.clear();
@@ -129,13 +129,13 @@ impl World {
     }
 
     pub fn member(&mut self, at: usize) -> &mut Kv {
-        self.places[at].member.as_mut().expect("the member is running")
+        self.nodes[at].member.as_mut().expect("the member is running")
     }
 
     /// Cuts these members off from all others.
     pub fn isolate(&mut self, apart: &[usize]) {
-        for one in 0..self.places.len() {
-            for other in 0..self.places.len() {
+        for one in 0..self.nodes.len() {
+            for other in 0..self.nodes.len() {
                 if apart.contains(&one) != apart.contains(&other) {
                     self.cut.insert((one, other));
                 }
@@ -143,33 +143,33 @@ impl World {
         }
     }
 
-    fn place_of(&self, sent: &Sent) -> Option<usize> {
-        self.places.iter().position(|place| sent.address.as_deref() == Some(&address(&place.name)))
+    fn node_of(&self, sent: &Sent) -> Option<usize> {
+        self.nodes.iter().position(|place| sent.address.as_deref() == Some(&address(&place.name)))
     }
 
     /// Advances the time by half a millisecond.
     pub fn step(&mut self) {
         self.now_ns += STEP_NS;
-        for at in 0..self.places.len() {
+        for at in 0..self.nodes.len() {
             self.turn(at);
         }
     }
 
     fn turn(&mut self, at: usize) {
         let now_ns = self.local_ns(at);
-        let place = &mut self.places[at];
+        let place = &mut self.nodes[at];
         let Some(member) = &mut place.member else { return };
-        let mut calls: Vec<Called> = Vec::new();
+        let mut calls: Vec<CallOutcome> = Vec::new();
         let mut failed = None;
         for (from, sent) in place.inbox.drain(..) {
-            match member.take_peer(&sent.bytes, now_ns) {
+            match member.handle_peer(&sent.bytes, now_ns) {
                 Ok(PeerAnswer::Now(say)) => {
                     let mut bytes = Vec::new();
                     wire::to_bytes(&say, &mut bytes);
                     calls.push((from, sent.to, sent.is_piece, Some(bytes)));
                 }
                 // The answer is what the turn sends to the caller; it is found below.
-                Ok(PeerAnswer::AfterTurn(_)) => calls.push((from, sent.to, sent.is_piece, None)),
+                Ok(PeerAnswer::AtEndOfTurn(_)) => calls.push((from, sent.to, sent.is_piece, None)),
                 Err(error) => failed = Some(error),
             }
         }
@@ -182,14 +182,14 @@ impl World {
             place.error = failed;
             place.member = None;
         }
-        let id_of = |world: &Self, at: usize| world.places[at].member.as_ref().map(|member| member.me().id);
+        let id_of = |world: &Self, at: usize| world.nodes[at].member.as_ref().map(|member| member.me().id);
         for (from, to, is_piece, answer) in calls {
             let answer = answer.unwrap_or_else(|| {
                 let found = outbox.0.iter().position(|sent| sent.to.is_some() && sent.to == id_of(self, from));
                 found.map_or_else(
                     || {
                         let mut bytes = Vec::new();
-                        wire::to_bytes(&Say::Nothing, &mut bytes);
+                        wire::to_bytes(&PeerMessage::Nothing, &mut bytes);
                         bytes
                     },
                     |found| outbox.0.remove(found).bytes,
@@ -199,19 +199,19 @@ impl World {
                 continue;
             }
             let now_ns = self.local_ns(from);
-            if let Some(member) = &mut self.places[from].member
-                && let Err(error) = member.take_answer(to, is_piece, &answer, now_ns)
+            if let Some(member) = &mut self.nodes[from].member
+                && let Err(error) = member.handle_answer(to, is_piece, &answer, now_ns)
             {
-                self.places[from].error = Some(error);
+                self.nodes[from].error = Some(error);
             }
         }
         for sent in outbox.0 {
-            match self.place_of(&sent) {
-                Some(to) if !self.cut.contains(&(at, to)) && self.places[to].member.is_some() => {
-                    self.places[to].inbox.push_back((at, sent));
+            match self.node_of(&sent) {
+                Some(to) if !self.cut.contains(&(at, to)) && self.nodes[to].member.is_some() => {
+                    self.nodes[to].inbox.push_back((at, sent));
                 }
                 _ => {
-                    if let Some(member) = &mut self.places[at].member {
+                    if let Some(member) = &mut self.nodes[at].member {
                         member.call_failed(sent.to, sent.is_piece);
                     }
                 }
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    pub fn pass_ms(&mut self, ms: u64) {
+    pub fn run_ms(&mut self, ms: u64) {
         for _ in 0..ms * 1_000_000 / STEP_NS {
             self.step();
         }
@@ -227,7 +227,7 @@ impl World {
 
     /// Steps until something holds.
     #[track_caller]
-    pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+    pub fn run_until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let end_ns = self.now_ns + 10_000_000_000;
         while !holds(self) {
             assert!(self.now_ns < end_ns, "this never happened: {what}\n{}", self.describe());
@@ -236,7 +236,7 @@ impl World {
     }
 
     pub fn describe(&self) -> String {
-        let states = self.places.iter().map(|place| match (&place.member, &place.error) {
+        let states = self.nodes.iter().map(|place| match (&place.member, &place.error) {
             (Some(member), _) => format!("{}: {:?}", place.name, member.status(self.now_ns)),
             (None, error) => format!("{}: {error:?}", place.name),
         });
@@ -245,33 +245,33 @@ impl World {
 
     /// The leader of the latest term.
     pub fn leader(&self) -> Option<usize> {
-        let running = self.places.iter().enumerate().filter_map(|(at, place)| Some((at, place.member.as_ref()?)));
+        let running = self.nodes.iter().enumerate().filter_map(|(at, place)| Some((at, place.member.as_ref()?)));
         running.filter(|(_, member)| member.is_leader()).max_by_key(|(_, member)| member.term()).map(|(at, _)| at)
     }
 
     #[track_caller]
     pub fn elect(&mut self) -> usize {
-        self.until("a leader", |world| world.leader().is_some());
+        self.run_until("a leader", |world| world.leader().is_some());
         self.leader().unwrap()
     }
 
-    pub fn ask(&mut self, at: usize, ask: &Ask<'_>) -> Option<Taken> {
+    pub fn ask(&mut self, at: usize, ask: &ClientRequest<'_>) -> Option<Accepted> {
         let now_ns = self.local_ns(at);
         let mut bytes = Vec::new();
         wire::encode(ask, &mut bytes);
-        Some(self.places[at].member.as_mut()?.take_client(&bytes, now_ns))
+        Some(self.nodes[at].member.as_mut()?.handle_client(&bytes, now_ns))
     }
 
     /// Takes an answer that was held.
     pub fn answer(&mut self, at: usize, held: u64) -> Option<Vec<u8>> {
-        self.places[at].answers.remove(&held)
+        self.nodes[at].answers.remove(&held)
     }
 
     /// Asks one member, and waits for the answer for up to `ms` milliseconds.
-    pub fn call(&mut self, at: usize, ask: &Ask<'_>, ms: u64) -> Option<Vec<u8>> {
+    pub fn call(&mut self, at: usize, ask: &ClientRequest<'_>, ms: u64) -> Option<Vec<u8>> {
         match self.ask(at, ask)? {
-            Taken::Answer(answer) => Some(answer),
-            Taken::Held(held) => {
+            Accepted::Answer(answer) => Some(answer),
+            Accepted::Deferred(held) => {
                 let end_ns = self.now_ns + ms * 1_000_000;
                 while self.now_ns < end_ns {
                     self.step();
@@ -286,12 +286,12 @@ impl World {
 
     /// Asks the leader until there is an answer other than to ask elsewhere.
     #[track_caller]
-    pub fn ask_leader(&mut self, ask: &Ask<'_>) -> Vec<u8> {
+    pub fn ask_leader(&mut self, ask: &ClientRequest<'_>) -> Vec<u8> {
         let end_ns = self.now_ns + 60_000_000_000;
         while self.now_ns < end_ns {
             let at = self.elect();
             if let Some(bytes) = self.call(at, ask, 200)
-                && !matches!(wire::decode(&bytes), Ok(Answer::Elsewhere { .. } | Answer::Busy))
+                && !matches!(wire::decode(&bytes), Ok(Answer::NotLeader { .. } | Answer::Busy))
             {
                 return bytes;
             }
@@ -302,7 +302,7 @@ impl World {
 
     #[track_caller]
     pub fn open(&mut self, nonce: u64) -> Session {
-        let answer = self.ask_leader(&Ask::Open { nonce });
+        let answer = self.ask_leader(&ClientRequest::Open { nonce });
         let Ok(Answer::Opened { session }) = wire::decode(&answer) else { panic!("{answer:?}") };
         Session { name: session, next: 0 }
     }
@@ -312,15 +312,17 @@ impl World {
         let command = put(key, value);
         let answer = self.ask_leader(&session.run(&command));
         session.next += 1;
-        let Ok(Answer::Ran(done)) = wire::decode(&answer) else { panic!("{:?}", wire::decode::<Answer<'_>>(&answer)) };
-        let Ok(Done::Changed { revision }) = wire::decode(done) else { panic!("{done:?}") };
+        let Ok(Answer::CommandAnswer(done)) = wire::decode(&answer) else {
+            panic!("{:?}", wire::decode::<Answer<'_>>(&answer))
+        };
+        let Ok(CommandResult::Changed { revision }) = wire::decode(done) else { panic!("{done:?}") };
         revision
     }
 
     #[track_caller]
     pub fn get(&mut self, key: &str) -> Option<String> {
         let query = get(key);
-        let answer = self.ask_leader(&Ask::Read { freshness: Freshness::Linear, query: &query });
+        let answer = self.ask_leader(&ClientRequest::Read { freshness: Freshness::Linear, query: &query });
         found(&answer)
     }
 
@@ -336,8 +338,8 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn run<'a>(&self, command: &'a [u8]) -> Ask<'a> {
-        Ask::Run { session: self.name, number: self.next, done_below: self.next, command }
+    pub fn run<'a>(&self, command: &'a [u8]) -> ClientRequest<'a> {
+        ClientRequest::Run { session: self.name, number: self.next, done_below: self.next, command }
     }
 }
 
@@ -355,7 +357,9 @@ pub fn get(key: &str) -> Vec<u8> {
 
 #[track_caller]
 pub fn found(answer: &[u8]) -> Option<String> {
-    let Ok(Answer::Found(found)) = wire::decode(answer) else { panic!("{:?}", wire::decode::<Answer<'_>>(answer)) };
-    let Ok(Found::Item { item, .. }) = wire::decode(found) else { panic!("{found:?}") };
+    let Ok(Answer::QueryAnswer(found)) = wire::decode(answer) else {
+        panic!("{:?}", wire::decode::<Answer<'_>>(answer))
+    };
+    let Ok(QueryResult::Item { item, .. }) = wire::decode(found) else { panic!("{found:?}") };
     item.map(|item| String::from_utf8_lossy(item.value).into_owned())
 }

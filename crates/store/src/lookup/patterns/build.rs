@@ -30,13 +30,13 @@ impl Trie {
         self.0.len() as u32 - 1
     }
 
-    fn child(&self, of: u32, byte: u8) -> Option<u32> {
-        self.children(of).find(|child| self.0[*child as usize].byte == byte)
+    fn child(&self, state: u32, byte: u8) -> Option<u32> {
+        self.children(state).find(|child| self.0[*child as usize].byte == byte)
     }
 
-    fn children(&self, of: u32) -> impl Iterator<Item = u32> {
+    fn children(&self, state: u32) -> impl Iterator<Item = u32> {
         let some = |state: u32| (state != NONE).then_some(state);
-        std::iter::successors(some(self.0[of as usize].child), move |child| some(self.0[*child as usize].sibling))
+        std::iter::successors(some(self.0[state as usize].child), move |child| some(self.0[*child as usize].sibling))
     }
 
     fn insert(&mut self, bytes: &[u8], pattern: u32) -> Result<(), PatternError> {
@@ -66,7 +66,7 @@ pub(super) fn automaton(patterns: Vec<Pattern>) -> Result<Automaton, PatternErro
         }
         trie.insert(&pattern.bytes, at as u32)?;
     }
-    let order = fall_back(&mut trie);
+    let order = compute_fallbacks(&mut trie);
     // States that end no pattern come first, then the others, both by depth.
     let (plain, ending): (Vec<u32>, Vec<u32>) = order.iter().partition(|state| trie.0[**state as usize].count == 0);
     let mut number = vec![0; trie.0.len()];
@@ -89,7 +89,7 @@ pub(super) fn automaton(patterns: Vec<Pattern>) -> Result<Automaton, PatternErro
 }
 
 /// Computes the state that each state falls back to; returns all states by depth.
-fn fall_back(trie: &mut Trie) -> Vec<u32> {
+fn compute_fallbacks(trie: &mut Trie) -> Vec<u32> {
     let mut order = Vec::with_capacity(trie.0.len());
     let mut queue = VecDeque::from([0]);
     while let Some(state) = queue.pop_front() {
@@ -97,10 +97,10 @@ fn fall_back(trie: &mut Trie) -> Vec<u32> {
         let children: Vec<u32> = trie.children(state).collect();
         for child in children {
             let byte = trie.0[child as usize].byte;
-            let mut fall = 0;
+            let mut fallback = 0;
             if state != 0 {
                 let mut at = trie.0[state as usize].fall;
-                fall = loop {
+                fallback = loop {
                     match trie.child(at, byte) {
                         Some(longer) => break longer,
                         None if at == 0 => break 0,
@@ -108,8 +108,8 @@ fn fall_back(trie: &mut Trie) -> Vec<u32> {
                     }
                 };
             }
-            let count = trie.0[child as usize].own.len() as u32 + trie.0[fall as usize].count;
-            (trie.0[child as usize].fall, trie.0[child as usize].count) = (fall, count);
+            let count = trie.0[child as usize].own.len() as u32 + trie.0[fallback as usize].count;
+            (trie.0[child as usize].fall, trie.0[child as usize].count) = (fallback, count);
             queue.push_back(child);
         }
     }

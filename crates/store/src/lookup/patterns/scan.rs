@@ -54,8 +54,8 @@ pub fn scan_in_order(jobs: &[Job<'_>], order: impl IntoIterator<Item = usize>, m
             }
         }
     });
-    interchanged(&mut narrow, &mut found);
-    interchanged(&mut wide.into_iter(), &mut found);
+    scan_interleaved(&mut narrow, &mut found);
+    scan_interleaved(&mut wide.into_iter(), &mut found);
 }
 
 /// A text in progress.
@@ -80,7 +80,7 @@ impl<S: State> Lane<'_, S> {
 }
 
 /// Walks texts, as many at once as there are lanes.
-fn interchanged<'a, S: State>(texts: &mut impl Iterator<Item = Lane<'a, S>>, found: &mut impl FnMut(usize, Hit)) {
+fn scan_interleaved<'a, S: State>(texts: &mut impl Iterator<Item = Lane<'a, S>>, found: &mut impl FnMut(usize, Hit)) {
     let Some(first) = texts.next() else { return };
     let mut lanes = [first; LANES];
     let mut count = 1;

@@ -29,20 +29,20 @@ fn status_of(number: u32) -> Status {
 impl QpInner {
     /// Takes in a completion of the device, which covers one operation and the unsignaled ones before it.
     #[inline]
-    pub fn settle(&self, id: WorkId, completed: &ibv_wc, sink: &mut impl FnMut(Completion)) {
+    pub fn handle_completion(&self, id: WorkId, completed: &ibv_wc, sink: &mut impl FnMut(Completion)) {
         let status = status_of(completed.status);
         if id.receive {
-            self.settle_receive(id, status, completed, sink);
+            self.complete_receive(id, status, completed, sink);
         } else {
-            self.settle_sends(id, status, sink);
+            self.complete_sends(id, status, sink);
         }
         if !status.is_success() {
-            self.learn_of_failure(id.receive);
+            self.note_failure(id.receive);
         }
     }
 
     #[inline]
-    fn settle_sends(&self, id: WorkId, status: Status, sink: &mut impl FnMut(Completion)) {
+    fn complete_sends(&self, id: WorkId, status: Status, sink: &mut impl FnMut(Completion)) {
         let sends = &mut self.held.borrow_mut().sends;
         let number = id.number_from(sends.oldest());
         if sends.get_mut(number).is_none() {
@@ -50,10 +50,10 @@ impl QpInner {
         }
         // A failed request always completes, so earlier ones without a completion succeeded.
         while sends.oldest() <= number
-            && let last = sends.oldest() == number
+            && let is_last = sends.oldest() == number
             && let Some(sent) = sends.pop()
         {
-            let status = if last { status } else { Status::Success };
+            let status = if is_last { status } else { Status::Success };
             if let Some(completion) = sent.entry.complete(self.number, status) {
                 sink(completion);
             }
@@ -61,7 +61,7 @@ impl QpInner {
     }
 
     #[inline]
-    fn settle_receive(&self, id: WorkId, status: Status, completed: &ibv_wc, sink: &mut impl FnMut(Completion)) {
+    fn complete_receive(&self, id: WorkId, status: Status, completed: &ibv_wc, sink: &mut impl FnMut(Completion)) {
         let receives = &mut self.held.borrow_mut().receives;
         let number = id.number_from(receives.oldest());
         let Some(posted) = receives.get_mut(number).and_then(Option::take) else { return };
@@ -114,7 +114,7 @@ impl QpInner {
     /// which the sender knew.
     fn destination_of(&self, completed: &ibv_wc, sender: Option<[u8; 16]>) -> Option<Destination> {
         let target = self.thread.target_of_sender(completed.slid, sender)?;
-        let handle = self.thread.ways.borrow_mut().to(target);
+        let handle = self.thread.ways.borrow_mut().handle_to(target);
         let number = QpNumber(completed.src_qp);
         Some(Destination { handle, number, qkey: self.config.qkey })
     }

@@ -6,8 +6,8 @@ use super::QpInner;
 use crate::abi::*;
 use crate::library::{Library, error_of};
 use crate::port::common_mtu;
+use crate::routes::ah_attr;
 use crate::thread::read_port;
-use crate::ways::ah_attr;
 
 /// Time for which a request waits for its acknowledgement before it is retransmitted: 4.096 us * 2^14 = 67 ms, the
 /// usual value.
@@ -35,7 +35,7 @@ impl QpInner {
         Err(error_of(format!("changing the state of queue pair {} on {name}", self.number), status))
     }
 
-    fn state_alone(&self, state: u32) -> Result<(), VerbsError> {
+    fn set_device_state(&self, state: u32) -> Result<(), VerbsError> {
         self.modify_device(ibv_qp_attr { qp_state: state, ..empty_attributes() }, IBV_QP_STATE)
     }
 
@@ -62,7 +62,7 @@ impl QpInner {
     fn to_ready_to_receive(&self, remote: Option<&QpAddress>) -> Result<(), VerbsError> {
         let transport = self.config.transport;
         if !transport.is_connected() {
-            return self.state_alone(IBV_QPS_RTR);
+            return self.set_device_state(IBV_QPS_RTR);
         }
         let wrong = |why: String| Err(VerbsError::Address(why));
         let Some(remote) = remote else {
@@ -112,7 +112,7 @@ impl QpInner {
     }
 
     /// Returns the state. Asks the device, which can be in error without having reported it.
-    pub fn ask_state(&self) -> QpState {
+    pub fn query_state(&self) -> QpState {
         let state = self.state.get();
         if matches!(state, QpState::ReadyToReceive | QpState::ReadyToSend) && self.is_broken() {
             self.enter_error();
@@ -124,19 +124,19 @@ impl QpInner {
     fn is_broken(&self) -> bool {
         let mut attributes = empty_attributes();
         // SAFETY: zeros are a value of this plain structure.
-        let mut made_as: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        let mut init_attributes: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
         // SAFETY: our queue pair, and room for the answers.
         let status = unsafe {
-            (self.library().ibv_query_qp)(self.qp.as_ptr(), &raw mut attributes, IBV_QP_STATE, &raw mut made_as)
+            (self.library().ibv_query_qp)(self.qp.as_ptr(), &raw mut attributes, IBV_QP_STATE, &raw mut init_attributes)
         };
         status == 0 && matches!(attributes.qp_state, IBV_QPS_ERR | IBV_QPS_SQE)
     }
 
     /// Takes note that a request or receive failed. That breaks a connected queue pair; on some devices, a failed
     /// receive of a datagram breaks nothing.
-    pub fn learn_of_failure(&self, receive: bool) {
-        let works = matches!(self.state.get(), QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend);
-        if works && (self.config.transport.is_connected() || !receive || self.is_broken()) {
+    pub fn note_failure(&self, receive: bool) {
+        let is_working = matches!(self.state.get(), QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend);
+        if is_working && (self.config.transport.is_connected() || !receive || self.is_broken()) {
             self.enter_error();
         }
     }
@@ -146,12 +146,12 @@ impl QpInner {
     fn enter_error(&self) {
         self.state.set(QpState::Error);
         // A device that refuses even this is broken for good, and keeps what it holds.
-        let _ = self.state_alone(IBV_QPS_ERR);
+        let _ = self.set_device_state(IBV_QPS_ERR);
     }
 
     /// Moves the queue pair from one state to the next.
     pub fn modify(&self, next: QpState, remote: Option<&QpAddress>) -> Result<(), VerbsError> {
-        let from = self.ask_state();
+        let from = self.query_state();
         if !from.can_become(next) {
             return Err(VerbsError::Transition { from, to: next });
         }
@@ -162,7 +162,7 @@ impl QpInner {
             // Devices have no transition from reset to error.
             QpState::Error if from == QpState::Reset => self.stopped.set(true),
             QpState::Error if self.stopped.get() => {}
-            QpState::Error => self.state_alone(IBV_QPS_ERR)?,
+            QpState::Error => self.set_device_state(IBV_QPS_ERR)?,
             QpState::Reset => {
                 self.stop(None)?;
                 self.stopped.set(false);
@@ -177,7 +177,7 @@ impl QpInner {
     fn stop(&self, refused: Option<u64>) -> Result<(), VerbsError> {
         // Operations that are over complete as they ended, and before those that are flushed.
         self.drain();
-        self.state_alone(IBV_QPS_RESET)?;
+        self.set_device_state(IBV_QPS_RESET)?;
         self.drain();
         self.generation.set(self.thread.qps.borrow_mut().renew(self.slot));
         self.flush(refused);

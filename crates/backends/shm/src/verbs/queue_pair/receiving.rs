@@ -10,8 +10,8 @@ use crate::verbs::counts::{Counts, Discarded};
 use crate::verbs::device::MESSAGE_LEN_MAX;
 use crate::verbs::fifo::Buffers;
 use crate::verbs::packet::{Header, Kind};
-use crate::verbs::queues::{Frees, Queues};
-use crate::verbs::wire::{Notes, Wire, handle_of};
+use crate::verbs::queues::{FreedSlots, Queues};
+use crate::verbs::wire::{Deferred, Wire, handle_of};
 
 /// A posted receive: buffers for one message.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Posted {
 
 /// Result of the oldest receive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceiveOutcome {
     pub status: Status,
     pub opcode: Opcode,
     pub len: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Arrived {
     pub from: Option<Destination>,
 }
 
-impl Default for Arrived {
+impl Default for ReceiveOutcome {
     fn default() -> Self {
         Self { status: Status::Success, opcode: Opcode::Receive, len: 0, immediate: None, from: None }
     }
@@ -111,7 +111,7 @@ fn place_tail(
 
 /// Bytes that the buffers hold.
 #[inline(always)]
-fn room_of(buffers: &[MessageBuffer]) -> usize {
+fn capacity_of(buffers: &[MessageBuffer]) -> usize {
     buffers.iter().map(|buffer| buffer.len()).sum()
 }
 
@@ -130,7 +130,7 @@ fn shorten(buffers: &mut [MessageBuffer], len: usize) {
 /// The parts of an engine that an arrival changes besides the queue pair.
 pub(crate) struct Inbound<'a> {
     pub queues: &'a mut Queues,
-    pub notes: &'a mut Notes,
+    pub notes: &'a mut Deferred,
     pub counts: &'a mut Counts,
     pub scratch: &'a mut Vec<u8>,
 }
@@ -138,15 +138,15 @@ pub(crate) struct Inbound<'a> {
 impl QueuePair {
     /// Handles a packet that is addressed to this queue pair.
     #[inline]
-    pub fn deliver(&mut self, header: Header, rest: &[u8], packet: &RxPacket<'_>, around: &mut Inbound<'_>) {
+    pub fn deliver(&mut self, header: Header, rest: &[u8], packet: &RxPacket<'_>, inbound: &mut Inbound<'_>) {
         let bytes = Bytes { head: rest, tail: packet.tail };
         let delivered = if self.config.transport == Transport::Ud {
-            self.deliver_datagram(header, bytes, handle_of(packet.from), around)
+            self.deliver_datagram(header, bytes, handle_of(packet.from), inbound)
         } else {
-            self.deliver_connected(header, bytes, around)
+            self.deliver_connected(header, bytes, inbound)
         };
         if let Err(reason) = delivered {
-            around.counts.count(reason);
+            inbound.counts.count(reason);
         }
     }
 
@@ -167,7 +167,7 @@ impl QueuePair {
         let Some(posted) = self.receives.front() else { return Err(Discarded::NoReceive) };
         let buffers = posted.buffers.get(&mut around.queues.pool);
         let len = bytes.len();
-        let fits = len <= room_of(buffers);
+        let fits = len <= capacity_of(buffers);
         if fits {
             bytes.place(buffers, 0, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
             shorten(buffers, len);
@@ -175,7 +175,7 @@ impl QueuePair {
         let status = if fits { Status::Success } else { Status::LocalLength };
         let from = Some(Destination { handle, number: header.from, qkey: header.number });
         let immediate = header.immediate;
-        self.complete_receive(Arrived { status, opcode: Opcode::Receive, len, immediate, from }, around.queues);
+        self.complete_receive(ReceiveOutcome { status, opcode: Opcode::Receive, len, immediate, from }, around.queues);
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl QueuePair {
         if self.receives_held >= self.config.receive_depth {
             return Err(PostError::QueueFull(self.config.receive_depth));
         }
-        if self.knows_buffers(buffers) { Ok(()) } else { Err(PostError::ForeignBuffer) }
+        if self.owns_buffers(buffers) { Ok(()) } else { Err(PostError::ForeignBuffer) }
     }
 
     /// Posts a receive that was checked.
@@ -197,7 +197,7 @@ impl QueuePair {
         posted.id = id;
         posted.buffers = buffers;
         if self.state == QpState::Error {
-            self.complete_receive(Arrived { status: Status::Flushed, ..Arrived::default() }, queues);
+            self.complete_receive(ReceiveOutcome { status: Status::Flushed, ..ReceiveOutcome::default() }, queues);
             return;
         }
         self.receives_posted = self.receives_posted.wrapping_add(1);
@@ -208,7 +208,7 @@ impl QueuePair {
 
     /// Completes the oldest receive.
     #[inline(always)]
-    pub fn complete_receive(&mut self, arrived: Arrived, queues: &mut Queues) {
+    pub fn complete_receive(&mut self, arrived: ReceiveOutcome, queues: &mut Queues) {
         let Some(posted) = self.receives.front() else { return };
         let (id, buffers) = (posted.id, std::mem::take(&mut posted.buffers));
         self.receives.drop_front();
@@ -221,7 +221,7 @@ impl QueuePair {
         ready.immediate = arrived.immediate;
         ready.from = arrived.from;
         ready.buffers = buffers;
-        ready.frees = Frees::Receive;
+        ready.frees = FreedSlots::Receive;
         ready.epoch = self.epoch;
     }
 
@@ -232,8 +232,8 @@ impl QueuePair {
         bytes: Bytes<'_>,
         around: &mut Inbound<'_>,
     ) -> Result<(), Discarded> {
-        let known = self.connection.as_ref().is_some_and(|connection| connection.number == header.from);
-        if !known || header.key != self.key {
+        let sender_known = self.connection.as_ref().is_some_and(|connection| connection.number == header.from);
+        if !sender_known || header.key != self.key {
             return Err(Discarded::NoSuchQueuePair);
         }
         match header.kind {
@@ -241,12 +241,12 @@ impl QueuePair {
                 let delivered = self.deliver_message(header, bytes, around);
                 if delivered.is_err() && self.config.transport == Transport::Rc {
                     // Nothing is lost on this transport, so the peer breaks its rules.
-                    self.fail_and_leave(Status::BadResponse, around.queues, around.notes);
+                    self.fail_and_disconnect(Status::BadResponse, around.queues, around.notes);
                 }
                 delivered
             }
             Kind::Ack | Kind::Misfit if self.config.transport == Transport::Rc => {
-                self.acknowledged(header.number, header.kind == Kind::Misfit, around.queues, around.notes)
+                self.handle_ack(header.number, header.kind == Kind::Misfit, around.queues, around.notes)
             }
             Kind::Gone => {
                 self.lose_peer(around.queues, around.notes);
@@ -284,14 +284,14 @@ impl QueuePair {
         }
         let Some(posted) = self.receives.front() else { return Err(Discarded::NoReceive) };
         let buffers = posted.buffers.get(&mut around.queues.pool);
-        if total > room_of(buffers) {
-            let arrived = Arrived { status: Status::LocalLength, len: total, ..Arrived::default() };
+        if total > capacity_of(buffers) {
+            let arrived = ReceiveOutcome { status: Status::LocalLength, len: total, ..ReceiveOutcome::default() };
             self.complete_receive(arrived, around.queues);
             if let Some(connection) = self.connection.as_ref().filter(|_| reliable) {
                 let letter = (connection.link, self.header(Kind::Misfit, connection, self.expected));
-                around.notes.letters.push_back(letter);
+                around.notes.final_packets.push_back(letter);
             }
-            self.fail_and_leave(Status::Flushed, around.queues, around.notes);
+            self.fail_and_disconnect(Status::Flushed, around.queues, around.notes);
             return Ok(());
         }
         bytes.place(buffers, offset, around.scratch).map_err(|Revoked| Discarded::Incomplete)?;
@@ -311,22 +311,22 @@ impl QueuePair {
                 (Opcode::Receive, total)
             }
         };
-        let arrived = Arrived { opcode, len, immediate: header.immediate, ..Arrived::default() };
+        let arrived = ReceiveOutcome { opcode, len, immediate: header.immediate, ..ReceiveOutcome::default() };
         self.complete_receive(arrived, around.queues);
         self.expected = header.number.wrapping_add(1);
-        if reliable && !self.owes {
-            self.owes = true;
-            around.notes.owing.push_back(self.number);
+        if reliable && !self.owes_ack {
+            self.owes_ack = true;
+            around.notes.owing_acks.push_back(self.number);
         }
         Ok(())
     }
 
     /// Acknowledges what has arrived. Returns false when there is no room for the packet now.
     pub fn acknowledge(&mut self, wire: &mut Wire<'_>) -> bool {
-        let told = self.connection.as_ref().is_none_or(|connection| {
+        let acknowledged = self.connection.as_ref().is_none_or(|connection| {
             wire.send_header(connection.link, self.header(Kind::Ack, connection, self.expected))
         });
-        self.owes = !told;
-        told
+        self.owes_ack = !acknowledged;
+        acknowledged
     }
 }

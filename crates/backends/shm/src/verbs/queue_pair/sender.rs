@@ -8,15 +8,15 @@ use sinew_mem::MessageBuffer;
 use super::Connection;
 use crate::verbs::counts::Discarded;
 use crate::verbs::device::MTU;
-use crate::verbs::directory::Listens;
-use crate::verbs::initiator::Place;
+use crate::verbs::directory::ListenState;
+use crate::verbs::initiator::AccessTarget;
 use crate::verbs::packet::{Header, Kind};
-use crate::verbs::waiting::What;
+use crate::verbs::waiting::RequestKind;
 use crate::verbs::wire::{Wire, link_of};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 /// Reason why a request has to wait.
-pub(super) enum Reason {
+pub(super) enum StallReason {
     /// The peer has not connected to us yet.
     NotYet,
     /// The peer has posted no receive.
@@ -28,11 +28,11 @@ pub(super) enum Reason {
 /// Result of performing a request.
 pub(super) enum Step {
     /// It is complete, with this status.
-    Over(Status),
+    Done(Status),
     /// It was sent and waits for its acknowledgement.
     Sent,
     /// It has to wait for its turn.
-    Wait(Reason),
+    Wait(StallReason),
 }
 
 /// The parts of a queue pair that are needed to perform requests.
@@ -47,31 +47,37 @@ pub(super) struct Sender<'a> {
 impl<'a> Sender<'a> {
     /// Performs a request that moves these pieces to the peer.
     #[inline(always)]
-    pub fn give(&mut self, what: What, immediate: Option<u32>, pieces: &[&[u8]], wire: &mut Wire<'_>) -> Step {
+    pub fn perform_outgoing(
+        &mut self,
+        request: RequestKind,
+        immediate: Option<u32>,
+        pieces: &[&[u8]],
+        wire: &mut Wire<'_>,
+    ) -> Step {
         let total = pieces.iter().map(|piece| piece.len()).sum();
         let connection = match self.peer() {
             Ok(connection) => connection,
-            Err(Listens::NotYet) if self.is_reliable() => return Step::Wait(Reason::NotYet),
+            Err(ListenState::NotYet) if self.is_reliable() => return Step::Wait(StallReason::NotYet),
             Err(_) => {
-                if let What::Datagram(to) = what {
+                if let RequestKind::Datagram(to) = request {
                     return self.datagram(pieces, total, immediate, to, wire);
                 }
-                return self.lost(matches!(what, What::Write(_)), wire);
+                return self.fail_unreachable(matches!(request, RequestKind::Write(_)), wire);
             }
         };
-        let place = |remote| Place { way: connection.way(), remote };
-        match (what, immediate) {
-            (What::Write(remote), None) => {
+        let place = |remote| AccessTarget { pair: connection.remote_pair(), remote };
+        match (request, immediate) {
+            (RequestKind::Write(remote), None) => {
                 let written = connection.seat.write(place(remote), Verb::Write, pieces, total);
-                Step::Over(written.err().unwrap_or(Status::Success))
+                Step::Done(written.err().unwrap_or(Status::Success))
             }
-            _ if self.is_reliable() && !self.has_receive(connection) => Step::Wait(Reason::NoReceive),
-            (What::Write(remote), Some(_)) => {
+            _ if self.is_reliable() && !self.has_receive(connection) => Step::Wait(StallReason::NoReceive),
+            (RequestKind::Write(remote), Some(_)) => {
                 // The data is not written again when only the ring was full.
                 if *self.progress == 0 {
                     let place = place(remote);
                     if let Err(status) = connection.seat.write(place, Verb::WriteWithImmediate, pieces, total) {
-                        return Step::Over(status);
+                        return Step::Done(status);
                     }
                     *self.progress = 1;
                 }
@@ -84,40 +90,51 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Like [`Self::give`], for several pieces.
+    /// Like [`Self::perform_outgoing`], for several pieces.
     #[inline(never)]
-    pub fn give_pieces(&mut self, what: What, immediate: Option<u32>, slices: &[Slice], wire: &mut Wire<'_>) -> Step {
+    pub fn perform_gathered(
+        &mut self,
+        request: RequestKind,
+        immediate: Option<u32>,
+        slices: &[Slice],
+        wire: &mut Wire<'_>,
+    ) -> Step {
         let pieces: ArrayVec<&[u8], GATHER_MAX> = slices.iter().map(Slice::bytes).collect();
-        self.give(what, immediate, &pieces, wire)
+        self.perform_outgoing(request, immediate, &pieces, wire)
     }
 
     /// Performs a request that fills the targets.
     #[inline]
-    pub fn fetch(&mut self, what: What, targets: &mut [MessageBuffer], wire: &mut Wire<'_>) -> Step {
+    pub fn perform_incoming(
+        &mut self,
+        request: RequestKind,
+        targets: &mut [MessageBuffer],
+        wire: &mut Wire<'_>,
+    ) -> Step {
         let connection = match self.peer() {
             Ok(connection) => connection,
-            Err(Listens::NotYet) => return Step::Wait(Reason::NotYet),
-            Err(_) => return self.lost(true, wire),
+            Err(ListenState::NotYet) => return Step::Wait(StallReason::NotYet),
+            Err(_) => return self.fail_unreachable(true, wire),
         };
-        let place = |remote| Place { way: connection.way(), remote };
-        let fetched = match what {
-            What::Read(remote) => {
+        let place = |remote| AccessTarget { pair: connection.remote_pair(), remote };
+        let fetched = match request {
+            RequestKind::Read(remote) => {
                 let total = targets.iter().map(|buffer| buffer.len()).sum();
                 connection.seat.read(place(remote), targets, total).map(|()| None)
             }
-            What::CompareSwap { remote, expected, desired } => {
+            RequestKind::CompareSwap { remote, expected, desired } => {
                 connection.seat.compare_swap(place(remote), expected, desired).map(Some)
             }
-            What::FetchAdd { remote, add } => connection.seat.fetch_add(place(remote), add).map(Some),
-            What::Send | What::Datagram(_) | What::Write(_) => Err(Status::LocalQpOperation),
+            RequestKind::FetchAdd { remote, add } => connection.seat.fetch_add(place(remote), add).map(Some),
+            RequestKind::Send | RequestKind::Datagram(_) | RequestKind::Write(_) => Err(Status::LocalQpOperation),
         };
         // The length of the target was checked with the request.
-        if let Ok(Some(was)) = fetched
+        if let Ok(Some(old_value)) = fetched
             && let Some(target) = targets.first_mut().and_then(|target| target.first_chunk_mut())
         {
-            *target = was.to_ne_bytes();
+            *target = old_value.to_ne_bytes();
         }
-        Step::Over(fetched.err().unwrap_or(Status::Success))
+        Step::Done(fetched.err().unwrap_or(Status::Success))
     }
 
     #[inline(always)]
@@ -127,28 +144,28 @@ impl<'a> Sender<'a> {
 
     /// The connection, if the peer listens to us.
     #[inline(always)]
-    fn peer(&self) -> Result<&'a Connection, Listens> {
-        let Some(connection) = self.connection else { return Err(Listens::NoLonger) };
+    fn peer(&self) -> Result<&'a Connection, ListenState> {
+        let Some(connection) = self.connection else { return Err(ListenState::NoLonger) };
         if connection.is_listening() {
             return Ok(connection);
         }
         let directory = &connection.seat.target.directory;
-        let word = directory.listens(connection.number);
+        let word = directory.listen_word(connection.number);
         // A word counts only while its owner lives.
-        let listens = Listens::of_word(word, connection.number);
-        Err(if connection.is_dead() { Listens::NoLonger } else { listens })
+        let listens = ListenState::of_word(word, connection.number);
+        Err(if connection.is_dead() { ListenState::NoLonger } else { listens })
     }
 
     /// Ends a request whose peer does not listen. On RC, an access to the memory of a dead owner ends like one to
     /// memory that is no longer exposed. On the other transports, the request is counted as discarded and succeeds.
     #[cold]
-    fn lost(&self, is_access: bool, wire: &mut Wire<'_>) -> Step {
+    fn fail_unreachable(&self, is_access: bool, wire: &mut Wire<'_>) -> Step {
         if self.is_reliable() {
             let is_dead = self.connection.is_some_and(Connection::is_dead);
-            return Step::Over(if is_access && is_dead { Status::RemoteAccess } else { Status::RetryExceeded });
+            return Step::Done(if is_access && is_dead { Status::RemoteAccess } else { Status::RetryExceeded });
         }
         wire.counts.count(Discarded::NobodyThere);
-        Step::Over(Status::Success)
+        Step::Done(Status::Success)
     }
 
     /// Whether the peer has posted a receive for the next message.
@@ -172,7 +189,7 @@ impl<'a> Sender<'a> {
         wire: &mut Wire<'_>,
     ) -> Step {
         let is_access = kind == Kind::Written;
-        let Some(connection) = self.connection else { return self.lost(is_access, wire) };
+        let Some(connection) = self.connection else { return self.fail_unreachable(is_access, wire) };
         let link = connection.link;
         let header = Header {
             kind,
@@ -191,15 +208,15 @@ impl<'a> Sender<'a> {
         };
         if let Err(dropped) = sent {
             match dropped {
-                Dropped::Full if self.is_reliable() => return Step::Wait(Reason::Full),
+                Dropped::Full if self.is_reliable() => return Step::Wait(StallReason::Full),
                 Dropped::Full => wire.counts.count(Discarded::Full),
                 // The link is gone, which the next turn will report.
-                _ => return self.lost(is_access, wire),
+                _ => return self.fail_unreachable(is_access, wire),
             }
         }
         *self.progress = 0;
         *self.sent = self.sent.wrapping_add(1);
-        if self.is_reliable() { Step::Sent } else { Step::Over(Status::Success) }
+        if self.is_reliable() { Step::Sent } else { Step::Done(Status::Success) }
     }
 
     /// Sends the parts of a message that have not been sent yet.
@@ -246,7 +263,7 @@ impl<'a> Sender<'a> {
             Err(Dropped::Full) => wire.counts.count(Discarded::Full),
             Err(_) => wire.counts.count(Discarded::NobodyThere),
         }
-        Step::Over(Status::Success)
+        Step::Done(Status::Success)
     }
 }
 

@@ -12,38 +12,39 @@ use sinew_fabric::verbs::{
 use sinew_mem::MessageBuffer;
 
 use super::QueuePair;
-use super::sender::{Reason, Sender, Step};
+use super::sender::{Sender, StallReason, Step};
 use crate::verbs::clock::clock_ns;
 use crate::verbs::counts::Discarded;
 use crate::verbs::fifo::{Buffers, Pool};
-use crate::verbs::initiator::{CHUNK, Place};
+use crate::verbs::initiator::{AccessTarget, CHUNK};
 use crate::verbs::queues::Queues;
 use crate::verbs::waiting::{
-    Flying, Load, Waiting, What, Work, has_targets, inline, len_of, one_piece, take_targets, what,
+    InFlight, Payload, QueuedRequest, RequestKind, Waiting, has_targets, inline, kind_of, len_of, one_piece,
+    take_targets,
 };
-use crate::verbs::wire::{Notes, Wire};
+use crate::verbs::wire::{Deferred, Wire};
 
 /// Time for which a request waits for a receive, for each of its retries, in ns.
-const RECEIVER_NOT_READY_NS: u64 = 500_000;
+const RNR_TIMER_NS: u64 = 500_000;
 /// Time for which a request waits for a peer that has not connected to us yet, in ns.
-const NOT_YET_NS: u64 = 1_000_000_000;
+const CONNECT_TIMEOUT_NS: u64 = 1_000_000_000;
 /// WRITEs of a list that are performed between two checks of the peer and the region, which bounds the wait of an owner
 /// that ends the exposure.
-pub(crate) const WRITES_AT_ONCE: u64 = 64;
+pub(crate) const WRITES_PER_ENTRY: u64 = 64;
 /// Value of `rnr_retries` for retries without end.
-const FOR_EVER: u8 = 7;
+const RNR_RETRIES_INFINITE: u8 = 7;
 
 /// Reason why the oldest request waits, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stall {
-    reason: Reason,
+    reason: StallReason,
     since_ns: u64,
 }
 
 impl Stall {
     /// Whether it waits for room in the peer's ring.
     pub fn is_for_room(self) -> bool {
-        self.reason == Reason::Full
+        self.reason == StallReason::Full
     }
 }
 
@@ -51,7 +52,7 @@ impl Stall {
 pub(crate) struct Outbound<'a, 'w> {
     pub wire: &'a mut Wire<'w>,
     pub queues: &'a mut Queues,
-    pub notes: &'a mut Notes,
+    pub notes: &'a mut Deferred,
 }
 
 impl QueuePair {
@@ -59,10 +60,10 @@ impl QueuePair {
     #[inline(always)]
     pub fn check(&mut self, request: &Request<'_>, attributes: &Attributes) -> Result<(), PostError> {
         request.check(&self.config, self.state, attributes)?;
-        if self.requests_pushed - self.requests_known >= self.config.send_depth as u64 {
+        if self.requests_pushed - self.requests_polled >= self.config.send_depth as u64 {
             return Err(PostError::QueueFull(self.config.send_depth));
         }
-        if self.knows_request(request) { Ok(()) } else { Err(PostError::ForeignBuffer) }
+        if self.owns_request(request) { Ok(()) } else { Err(PostError::ForeignBuffer) }
     }
 
     /// Queues a request that was checked.
@@ -72,7 +73,7 @@ impl QueuePair {
         match &request.operation {
             Operation::Send { source, .. } | Operation::Write { source, .. } if inline(source).is_some() => {
                 let bytes = inline(source).unwrap_or_default();
-                let (what, immediate) = what(&request.operation);
+                let (what, immediate) = kind_of(&request.operation);
                 self.waiting.push_inline(request.id, request.signaled, what, immediate, bytes);
             }
             _ => self.waiting.push_loaded(request, pool),
@@ -81,7 +82,7 @@ impl QueuePair {
 
     /// Rings the doorbell: starts the requests that were pushed.
     #[inline(always)]
-    pub fn ring(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Notes) {
+    pub fn ring(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Deferred) {
         self.waiting.ring();
         if self.state == QpState::Error {
             self.flush_waiting(Status::Flushed, queues);
@@ -97,7 +98,7 @@ impl QueuePair {
     /// Performs inline WRITEs in turn, until one cannot be performed, for whatever reason.
     #[inline(always)]
     fn write_waiting(&mut self, queues: &mut Queues) {
-        if self.broken || !self.flying.is_empty() {
+        if self.has_failed || !self.in_flight.is_empty() {
             return;
         }
         while let Some(rkey) = self.waiting.oldest_inline_write() {
@@ -105,16 +106,17 @@ impl QueuePair {
                 return;
             };
             // The region is entered once for all consecutive WRITEs to it.
-            let Some(sitting) = connection.seat.sit(connection.way(), rkey) else { return };
-            let (untold, told) =
-                self.waiting.write_inline(rkey, WRITES_AT_ONCE, |address, bytes| sitting.write(address, bytes));
+            let Some(sitting) = connection.seat.guard_region(connection.remote_pair(), rkey) else { return };
+            let (unsignaled, told) = self
+                .waiting
+                .write_oldest_inline(rkey, WRITES_PER_ENTRY, |address, bytes| sitting.write(address, bytes));
             drop(sitting);
-            self.requests_over += untold;
+            self.requests_completed += unsignaled;
             match told {
                 Some((id, len)) => {
-                    self.tell_success(id, Opcode::Write, len, queues);
+                    self.push_success(id, Opcode::Write, len, queues);
                 }
-                None if untold == 0 => return,
+                None if unsignaled == 0 => return,
                 None => {}
             }
         }
@@ -137,14 +139,14 @@ impl QueuePair {
     #[inline(always)]
     fn takes_inline(&self, len: usize) -> bool {
         self.state == QpState::ReadyToSend
-            && self.requests_pushed - self.requests_known < self.config.send_depth as u64
+            && self.requests_pushed - self.requests_polled < self.config.send_depth as u64
             && len <= self.config.inline_max
     }
 
     /// Whether such a request can be accepted and it is its turn now.
     #[inline(always)]
     pub fn takes_inline_now(&self, len: usize) -> bool {
-        self.takes_inline(len) && self.waiting.is_empty() && !self.broken
+        self.takes_inline(len) && self.waiting.is_empty() && !self.has_failed
     }
 
     /// Queues an inline request, if it can be accepted. Returns false otherwise; nothing has happened then.
@@ -153,10 +155,11 @@ impl QueuePair {
         &mut self,
         (id, signaled): (u64, bool),
         bytes: &[u8],
-        what: What,
+        what: RequestKind,
         immediate: Option<u32>,
     ) -> bool {
-        if !self.takes_inline(bytes.len()) || matches!(what, What::Datagram(_)) == self.config.transport.is_connected()
+        if !self.takes_inline(bytes.len())
+            || matches!(what, RequestKind::Datagram(_)) == self.config.transport.is_connected()
         {
             return false;
         }
@@ -175,7 +178,7 @@ impl QueuePair {
         remote: RemoteMemory,
         queues: &mut Queues,
     ) -> bool {
-        if !self.takes_inline_now(bytes.len()) || !self.flying.is_empty() {
+        if !self.takes_inline_now(bytes.len()) || !self.in_flight.is_empty() {
             return false;
         }
         let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_alive()) else {
@@ -185,16 +188,16 @@ impl QueuePair {
         let written = (1..=CHUNK).contains(&bytes.len())
             && connection
                 .seat
-                .sit(connection.way(), remote.rkey)
+                .guard_region(connection.remote_pair(), remote.rkey)
                 .is_some_and(|sitting| sitting.write(remote.address, bytes));
         if !written {
             return false;
         }
         self.requests_pushed += 1;
         if signaled {
-            self.tell_success(id, Opcode::Write, bytes.len(), queues);
+            self.push_success(id, Opcode::Write, bytes.len(), queues);
         } else {
-            self.requests_over += 1;
+            self.requests_completed += 1;
         }
         true
     }
@@ -206,7 +209,7 @@ impl QueuePair {
             && self.config.transport == Transport::Rc
             && self.config.gather_max > 0
             && (1..=CHUNK).contains(&target.len())
-            && self.knows_already(|arena| target.is_from(arena))
+            && self.owns_cached(|arena| target.is_from(arena))
     }
 
     /// Queues a READ into one buffer, if it can be accepted. Otherwise the buffer is returned; nothing has happened
@@ -222,7 +225,7 @@ impl QueuePair {
             return Err(target);
         }
         self.requests_pushed += 1;
-        self.waiting.push_target(id, signaled, What::Read(remote), target);
+        self.waiting.push_target(id, signaled, RequestKind::Read(remote), target);
         Ok(())
     }
 
@@ -236,19 +239,19 @@ impl QueuePair {
         remote: RemoteMemory,
         queues: &mut Queues,
     ) -> Result<(), MessageBuffer> {
-        if !self.waiting.is_empty() || self.broken || !self.flying.is_empty() || !self.takes_target(&target) {
+        if !self.waiting.is_empty() || self.has_failed || !self.in_flight.is_empty() || !self.takes_target(&target) {
             return Err(target);
         }
         let Some(connection) = self.connection.as_ref().filter(|connection| connection.is_listening()) else {
             return Err(target);
         };
-        if !connection.seat.read_short(Place { way: connection.way(), remote }, &mut target) {
+        if !connection.seat.read_short(AccessTarget { pair: connection.remote_pair(), remote }, &mut target) {
             return Err(target);
         }
         self.requests_pushed += 1;
         let len = target.len();
         // There is a completion even if it is not signaled, since the target comes back.
-        self.tell_success(id, Opcode::Read, len, queues).buffers = Buffers::one(target);
+        self.push_success(id, Opcode::Read, len, queues).buffers = Buffers::one(target);
         Ok(())
     }
 
@@ -268,22 +271,22 @@ impl QueuePair {
         let mut sender = self.sender().0;
         let step = match to {
             Some(to) => sender.datagram(&[bytes], bytes.len(), immediate, to, wire),
-            None => sender.give(What::Send, immediate, &[bytes], wire),
+            None => sender.perform_outgoing(RequestKind::Send, immediate, &[bytes], wire),
         };
         match step {
             Step::Wait(_) => return false,
-            Step::Over(Status::Success) if self.flying.is_empty() => {
+            Step::Done(Status::Success) if self.in_flight.is_empty() => {
                 self.requests_pushed += 1;
                 if signaled {
-                    self.tell_success(id, Opcode::Send, bytes.len(), queues);
+                    self.push_success(id, Opcode::Send, bytes.len(), queues);
                 } else {
-                    self.requests_over += 1;
+                    self.requests_completed += 1;
                 }
             }
             step => {
                 self.requests_pushed += 1;
-                let request = Flying { id, opcode: Opcode::Send, signaled, len: bytes.len(), ..Flying::default() };
-                self.went(request, step, queues, notes);
+                let request = InFlight { id, opcode: Opcode::Send, signaled, len: bytes.len(), ..InFlight::default() };
+                self.record_step(request, step, queues, notes);
             }
         }
         wire.submit();
@@ -298,41 +301,41 @@ impl QueuePair {
         request: &mut Request<'_>,
         wire: &mut Wire<'_>,
         queues: &mut Queues,
-        notes: &mut Notes,
+        notes: &mut Deferred,
     ) -> bool {
-        if self.state != QpState::ReadyToSend || !self.waiting.is_empty() || self.broken {
+        if self.state != QpState::ReadyToSend || !self.waiting.is_empty() || self.has_failed {
             return false;
         }
         let mut sender = self.sender().0;
-        let (what, immediate) = what(&request.operation);
+        let (what, immediate) = kind_of(&request.operation);
         let step = match one_piece(&request.operation) {
-            Some(piece) => sender.give(what, immediate, &[piece], wire),
+            Some(piece) => sender.perform_outgoing(what, immediate, &[piece], wire),
             None => match &mut request.operation {
                 Operation::Send { source: Source::Gather(slices), .. }
                 | Operation::Write { source: Source::Gather(slices), .. } => {
-                    sender.give_pieces(what, immediate, slices, wire)
+                    sender.perform_gathered(what, immediate, slices, wire)
                 }
-                Operation::Read { target, .. } => sender.fetch(what, target, wire),
+                Operation::Read { target, .. } => sender.perform_incoming(what, target, wire),
                 Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
-                    sender.fetch(what, std::slice::from_mut(target), wire)
+                    sender.perform_incoming(what, std::slice::from_mut(target), wire)
                 }
-                Operation::Send { .. } | Operation::Write { .. } => Step::Over(Status::LocalQpOperation),
+                Operation::Send { .. } | Operation::Write { .. } => Step::Done(Status::LocalQpOperation),
             },
         };
         match step {
             Step::Wait(_) => return false,
             // This is by far the most common case: it needs no completion.
-            Step::Over(Status::Success) if !request.signaled && !has_targets(what) && self.flying.is_empty() => {
+            Step::Done(Status::Success) if !request.signaled && !has_targets(what) && self.in_flight.is_empty() => {
                 self.requests_pushed += 1;
-                self.requests_over += 1;
+                self.requests_completed += 1;
             }
             step => {
                 self.requests_pushed += 1;
                 let len = request.operation.len();
                 let targets = take_targets(&mut request.operation, &mut queues.pool);
                 let &mut Request { id, signaled, .. } = request;
-                let request = Flying { id, opcode: what.opcode(), signaled, len, targets, ..Flying::default() };
-                self.went(request, step, queues, notes);
+                let request = InFlight { id, opcode: what.opcode(), signaled, len, targets, ..InFlight::default() };
+                self.record_step(request, step, queues, notes);
             }
         }
         wire.submit();
@@ -341,63 +344,66 @@ impl QueuePair {
 
     /// Records the result of a request.
     #[inline(always)]
-    fn went(&mut self, mut request: Flying, step: Step, queues: &mut Queues, notes: &mut Notes) {
+    fn record_step(&mut self, mut request: InFlight, step: Step, queues: &mut Queues, notes: &mut Deferred) {
         match step {
-            Step::Over(status) if self.flying.is_empty() => {
+            Step::Done(status) if self.in_flight.is_empty() => {
                 self.complete_request(request, status, queues);
                 if !status.is_success() && self.config.transport.is_connected() {
-                    self.fail_and_leave(Status::Flushed, queues, notes);
+                    self.fail_and_disconnect(Status::Flushed, queues, notes);
                 }
             }
-            Step::Over(status) => {
-                request.end = Some(status);
-                self.broken |= !status.is_success();
-                *self.flying.push() = request;
+            Step::Done(status) => {
+                request.status = Some(status);
+                self.has_failed |= !status.is_success();
+                *self.in_flight.push() = request;
             }
             Step::Sent | Step::Wait(_) => {
                 request.number = self.sent.wrapping_sub(1);
-                *self.flying.push() = request;
+                *self.in_flight.push() = request;
             }
         }
     }
 
     /// Performs requests in turn, until one has to wait.
     #[inline(always)]
-    pub fn advance(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Notes) {
-        while !self.broken {
+    pub fn advance(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Deferred) {
+        while !self.has_failed {
             let (mut sender, waiting) = self.sender();
-            let Some((&Work { id, what, immediate, signaled, .. }, piece, load)) = waiting.oldest() else { break };
+            let Some((&QueuedRequest { id, kind: what, immediate, signaled, .. }, piece, load)) = waiting.oldest()
+            else {
+                break;
+            };
             let mut step = match load {
-                Load::None => sender.give(what, immediate, &[piece], wire),
-                Load::From(slices) => sender.give_pieces(what, immediate, slices, wire),
-                Load::To(targets) => sender.fetch(what, targets.get(&mut queues.pool), wire),
+                Payload::None => sender.perform_outgoing(what, immediate, &[piece], wire),
+                Payload::Sources(slices) => sender.perform_gathered(what, immediate, slices, wire),
+                Payload::Targets(targets) => sender.perform_incoming(what, targets.get(&mut queues.pool), wire),
             };
             if let Step::Wait(reason) = step {
                 match self.wait_for(reason, notes) {
                     None => break,
-                    Some(status) => step = Step::Over(status),
+                    Some(status) => step = Step::Done(status),
                 }
             }
             self.stall = None;
-            if let Step::Over(Status::Success) = step
-                && self.flying.is_empty()
+            if let Step::Done(Status::Success) = step
+                && self.in_flight.is_empty()
             {
                 if has_targets(what) {
                     let mut targets = self.waiting.take_oldest_targets();
                     let len = len_of(what, targets.get(&mut queues.pool));
-                    self.tell_success(id, what.opcode(), len, queues).buffers = targets;
+                    self.push_success(id, what.opcode(), len, queues).buffers = targets;
                     continue;
                 }
-                let len = self.waiting.drop_oldest();
+                let len = self.waiting.pop_oldest();
                 if signaled {
-                    self.tell_success(id, what.opcode(), len, queues);
+                    self.push_success(id, what.opcode(), len, queues);
                 } else {
-                    self.requests_over += 1;
+                    self.requests_completed += 1;
                 }
                 continue;
             }
             let Some(request) = self.waiting.pop(&mut queues.pool) else { break };
-            self.went(request, step, queues, notes);
+            self.record_step(request, step, queues, notes);
         }
         wire.submit();
     }
@@ -422,52 +428,53 @@ impl QueuePair {
     /// ends.
     #[cold]
     #[inline(never)]
-    fn wait_for(&mut self, reason: Reason, notes: &mut Notes) -> Option<Status> {
+    fn wait_for(&mut self, reason: StallReason, notes: &mut Deferred) -> Option<Status> {
         let now_ns = clock_ns();
         let stall = self.stall.filter(|stall| stall.reason == reason).unwrap_or(Stall { reason, since_ns: now_ns });
         let waited_ns = now_ns.saturating_sub(stall.since_ns);
         let retries = self.config.rnr_retries;
-        let end = match reason {
-            Reason::NotYet => (waited_ns >= NOT_YET_NS).then_some(Status::RetryExceeded),
-            Reason::NoReceive => (retries < FOR_EVER && waited_ns >= u64::from(retries) * RECEIVER_NOT_READY_NS)
+        let status = match reason {
+            StallReason::NotYet => (waited_ns >= CONNECT_TIMEOUT_NS).then_some(Status::RetryExceeded),
+            StallReason::NoReceive => (retries < RNR_RETRIES_INFINITE
+                && waited_ns >= u64::from(retries) * RNR_TIMER_NS)
                 .then_some(Status::RnrRetryExceeded),
-            Reason::Full => None,
+            StallReason::Full => None,
         };
-        if end.is_none() {
+        if status.is_none() {
             self.stall = Some(stall);
             if !self.is_stalled {
                 self.is_stalled = true;
                 notes.stalled.push_back(self.number);
             }
         }
-        end
+        status
     }
 
     /// Handles the acknowledgement of all messages before `next` and, with `misfit`, the refusal of that one.
-    pub fn acknowledged(
+    pub fn handle_ack(
         &mut self,
         next: u32,
         misfit: bool,
         queues: &mut Queues,
-        notes: &mut Notes,
+        notes: &mut Deferred,
     ) -> Result<(), Discarded> {
         // A message that was not sent cannot have arrived.
         let unsent = self.sent.wrapping_sub(next) as i32;
         if unsent < i32::from(misfit) {
             return Err(Discarded::Malformed);
         }
-        while let Some(oldest) = self.flying.front() {
-            let status = match oldest.end {
+        while let Some(oldest) = self.in_flight.front() {
+            let status = match oldest.status {
                 Some(status) => status,
                 None if (next.wrapping_sub(oldest.number) as i32) > 0 => Status::Success,
                 None if misfit => Status::RemoteInvalidRequest,
                 None => break,
             };
             let oldest = std::mem::take(oldest);
-            self.flying.drop_front();
+            self.in_flight.drop_front();
             self.complete_request(oldest, status, queues);
             if !status.is_success() {
-                self.fail_and_leave(Status::Flushed, queues, notes);
+                self.fail_and_disconnect(Status::Flushed, queues, notes);
                 break;
             }
         }

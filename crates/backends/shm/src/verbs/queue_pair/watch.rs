@@ -18,41 +18,41 @@ const PROBES_MAX: u32 = 30;
 
 /// Observations of the oldest message that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct AckProbe {
     number: u32,
     /// The message, or the last probe, has been taken when the peer has taken everything before this position of the
     /// ring.
-    behind: u64,
+    taken_at: u64,
     probes: u32,
 }
 
 impl QueuePair {
     /// Whether it waits for the peer to take or to acknowledge packets.
     pub fn waits_for_peer(&self) -> bool {
-        !self.flying.is_empty() || self.stall.is_some_and(|stall| stall.is_for_room())
+        !self.in_flight.is_empty() || self.stall.is_some_and(|stall| stall.is_for_room())
     }
 
     /// Whether its oldest message was taken but will never be acknowledged. Also sends the next probe when one is due.
-    pub fn is_forgotten(&mut self, wire: &mut Wire<'_>) -> bool {
+    pub fn probe_for_lost_ack(&mut self, wire: &mut Wire<'_>) -> bool {
         let waits = self.waits_for_peer();
         let Some(connection) = self.connection.as_ref().filter(|_| waits) else {
-            self.sight = None;
+            self.ack_probe = None;
             return false;
         };
-        let Some(way) = wire.tx.way_to(connection.link) else {
-            self.sight = None;
+        let Some(progress) = wire.tx.progress_to(connection.link) else {
+            self.ack_probe = None;
             return false;
         };
-        let Some(number) = self.flying.front().map(|oldest| oldest.number) else { return false };
-        let fresh = Sight { number, behind: way.sent, probes: 0 };
-        let mut sight = self.sight.filter(|sight| sight.number == number).unwrap_or(fresh);
-        if way.taken >= sight.behind
+        let Some(number) = self.in_flight.front().map(|oldest| oldest.number) else { return false };
+        let fresh = AckProbe { number, taken_at: progress.sent, probes: 0 };
+        let mut probe = self.ack_probe.filter(|sight| sight.number == number).unwrap_or(fresh);
+        if progress.taken >= probe.taken_at
             && wire.send_header(connection.link, self.header(Kind::Ack, connection, self.expected))
         {
-            sight.probes += 1;
-            sight.behind = wire.tx.way_to(connection.link).map_or(sight.behind, |way| way.sent);
+            probe.probes += 1;
+            probe.taken_at = wire.tx.progress_to(connection.link).map_or(probe.taken_at, |way| way.sent);
         }
-        self.sight = Some(sight);
-        sight.probes > PROBES_MAX
+        self.ack_probe = Some(probe);
+        probe.probes > PROBES_MAX
     }
 }

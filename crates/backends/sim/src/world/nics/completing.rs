@@ -6,13 +6,13 @@ use super::super::World;
 use crate::events::Event;
 use crate::lanes::ceil_ns;
 use crate::nic::queue_pair::{Filling, Receive};
-use crate::nic::{Job, Ready};
+use crate::nic::{NicJob, Ready};
 
 impl World {
     /// Schedules a job of a NIC.
     #[inline(always)]
-    pub(super) fn foresee_job(&mut self, nic: u32, at_ps: u64, job: Job) {
-        let number = self.nics[nic as usize].note(job);
+    pub(super) fn schedule_job(&mut self, nic: u32, at_ps: u64, job: NicJob) {
+        let number = self.nics[nic as usize].add_job(job);
         self.events.add(ceil_ns(at_ps), Event::Nic { nic, job: number });
     }
 
@@ -27,10 +27,10 @@ impl World {
     }
 
     /// Ends a request, and retires those that are over in order.
-    pub(super) fn request_is_over(&mut self, nic: u32, slot: u32, epoch: u32, number: u64, now_ns: u64) {
+    pub(super) fn end_request(&mut self, nic: u32, slot: u32, epoch: u32, number: u64, now_ns: u64) {
         let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
         let Some(wqe) = qp.sends.get_mut(number) else { return };
-        wqe.is_over = true;
+        wqe.is_completed = true;
         self.retire(nic, slot, now_ns);
     }
 
@@ -45,13 +45,13 @@ impl World {
                 return self.break_qp(nic, slot, status, now_ns);
             }
             let (number, cq) = (qp.number, qp.send_cq);
-            let Some(wqe) = qp.sends.get_mut(oldest).filter(|wqe| wqe.is_over) else { return };
+            let Some(wqe) = qp.sends.get_mut(oldest).filter(|wqe| wqe.is_completed) else { return };
             let is_written = wqe.is_signaled;
             let completion = wqe.complete(number, Status::Success);
             qp.sends.pop();
-            qp.untold += 1;
+            qp.unaccounted += 1;
             if let Some(completion) = completion {
-                let sends = std::mem::take(&mut qp.untold);
+                let sends = std::mem::take(&mut qp.unaccounted);
                 self.put_completion(nic, cq, Ready { completion, is_written, sends, receives: 0 }, now_ns);
             }
         }
@@ -87,7 +87,7 @@ impl World {
             let (number, cq) = (qp.number, qp.send_cq);
             let Some(mut wqe) = qp.sends.pop() else { return };
             let completion = wqe.complete(number, status).expect("a failure always has a completion");
-            let sends = std::mem::take(&mut qp.untold) + 1;
+            let sends = std::mem::take(&mut qp.unaccounted) + 1;
             status = Status::Flushed;
             self.put_completion(nic, cq, Ready { completion, is_written: true, sends, receives: 0 }, now_ns);
         }

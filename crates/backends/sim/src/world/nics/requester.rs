@@ -5,19 +5,19 @@ use sinew_fabric::verbs::{QpState, Status, Transport};
 use super::super::World;
 use crate::lanes::PS;
 use crate::nic::buffers::scatter;
-use crate::nic::queue_pair::{Doing, Remote};
+use crate::nic::queue_pair::{Remote, WorkKind};
 use crate::nic::units::{Cost, Side, Work, ps};
 use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
-use crate::nic::{CQE, Job, Nic};
+use crate::nic::{CQE, Nic, NicJob};
 use crate::packets::Packet;
 use crate::pcie::LINE;
 
 /// Time without any reply after which a request is retransmitted: 4.096 us times 2 to the 14th, as in drivers.
 const TIMEOUT_NS: u64 = 67_108_864;
 /// Retransmissions after which the request fails.
-const TRIES: u8 = 7;
+const RETRIES_MAX: u8 = 7;
 /// Time for which a queue pair rests after its peer was not ready to receive.
-const NOT_READY_NS: u64 = 100_000;
+const RNR_TIMER_NS: u64 = 100_000;
 /// Bytes of packets that may be waiting for the link in the NIC. A unit waits while there are more.
 const EGRESS_BYTES: f64 = 8192.0;
 
@@ -46,7 +46,7 @@ impl World {
     /// The core has reached `now_ps` in a turn that began at `turn_ps`. Its writes take their place on the bus when
     /// that time comes, since other actors' turns may be earlier.
     pub fn nic_doorbell(&mut self, nic: u32, slot: u32, now_ps: u64, turn_ps: u64) -> u64 {
-        let Nic { qps, born, .. } = &mut self.nics[nic as usize];
+        let Nic { qps, elements_handed_in: born, .. } = &mut self.nics[nic as usize];
         let Some(qp) = qps[slot as usize].as_deref_mut() else { return 0 };
         let (first, upto) = (qp.started, qp.sends.oldest() + qp.sends.len() as u64);
         let (epoch, count) = (qp.epoch, (upto - first) as usize);
@@ -57,14 +57,14 @@ impl World {
         let mut lines = 0;
         for number in first..upto {
             let wqe = qp.sends.get_mut(number).expect("the request was pushed");
-            (wqe.is_fetched, wqe.born) = (count > 1, *born);
+            (wqe.is_fetched, wqe.handed_before) = (count > 1, *born);
             *born += 1;
             lines += wqe.lines;
         }
         qp.fetches += u32::from(count > 1);
         let bus = &mut self.nics[nic as usize].bus;
-        let waits_ps = bus.write_soon(turn_ps, now_ps, if count == 1 { lines } else { 0 });
-        self.foresee_job(nic, now_ps + waits_ps, Job::Written { slot, epoch, upto, count, lines });
+        let waits_ps = bus.write_posted(turn_ps, now_ps, if count == 1 { lines } else { 0 });
+        self.schedule_job(nic, now_ps + waits_ps, NicJob::Written { slot, epoch, upto, count, lines });
         waits_ps / PS
     }
 
@@ -80,10 +80,10 @@ impl World {
         let Nic { bus, stats, .. } = &mut self.nics[nic as usize];
         if count == 1 {
             let there_ps = bus.write_down(now_ps, lines, stats);
-            return self.foresee_job(nic, there_ps, Job::Arrived { slot, epoch, upto, was_fetched: false });
+            return self.schedule_job(nic, there_ps, NicJob::Arrived { slot, epoch, upto, was_fetched: false });
         }
         let there_ps = bus.write_down(now_ps, 0, stats);
-        self.foresee_job(nic, there_ps, Job::Doorbell { slot, epoch, upto, count, lines });
+        self.schedule_job(nic, there_ps, NicJob::Doorbell { slot, epoch, upto, count, lines });
     }
 
     pub(super) fn fetch_elements(
@@ -97,7 +97,7 @@ impl World {
         let Nic { bus, stats, profile, .. } = &mut self.nics[nic as usize];
         let reads = count.div_ceil(profile.units.fetch_max.max(1));
         let at_ps = (0..reads).map(|_| bus.read(now_ps, stats)).next_back().expect("there is at least one read");
-        self.foresee_job(nic, at_ps, Job::Fetch { slot, epoch, upto, lines });
+        self.schedule_job(nic, at_ps, NicJob::Fetch { slot, epoch, upto, lines });
     }
 
     pub(super) fn elements_arrive(
@@ -114,17 +114,17 @@ impl World {
         if was_fetched {
             qp.arrived = qp.arrived.max(upto);
         } else {
-            qp.early = upto;
+            qp.mmio_arrived = upto;
         }
         // An element that a core wrote itself may arrive before ones that it rang for earlier.
         if qp.fetches == 0 {
-            qp.arrived = qp.arrived.max(qp.early);
+            qp.arrived = qp.arrived.max(qp.mmio_arrived);
         }
-        self.pump(nic, slot, now_ps);
+        self.start_requester(nic, slot, now_ps);
     }
 
     /// Queues work for a queue pair at its unit, if the unit has none for it and the queue pair can send.
-    pub(super) fn pump(&mut self, nic: u32, slot: u32, now_ps: u64) {
+    pub(super) fn start_requester(&mut self, nic: u32, slot: u32, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let reads_max = n.profile.units.reads_max;
         let Some(qp) = n.qp(slot) else { return };
@@ -150,7 +150,7 @@ impl World {
     pub(super) fn cost_of_sending(&mut self, nic: u32, slot: u32, epoch: u32, start_ps: u64) -> Cost {
         let n = &mut self.nics[nic as usize];
         let (units, egress_ps) = (n.profile.units, n.egress_ps());
-        let (scale, born, wqes) = (n.requester_scale, n.born, n.profile.caches.wqes as u64);
+        let (scale, born, wqes) = (n.requester_scale, n.elements_handed_in, n.profile.caches.wqes as u64);
         let Some(qp) = n.qp_of(slot, epoch) else { return Cost::Nothing };
         if !qp.can_send(units.reads_max) {
             qp.is_queued = false;
@@ -158,8 +158,8 @@ impl World {
         }
         let (offset, mtu, remote, is_reliable) = (qp.offset, qp.mtu, qp.remote, qp.config.transport == Transport::Rc);
         let wqe = qp.sends.get_mut(qp.next).expect("the next request can be sent");
-        let Some(to) = wqe.to.map(|(to, _)| to).or(remote) else { return Cost::Nothing };
-        let is_last = wqe.doing.brings() || wqe.len - offset <= mtu;
+        let Some(to) = wqe.destination.map(|(to, _)| to).or(remote) else { return Cost::Nothing };
+        let is_last = wqe.kind.has_result() || wqe.len - offset <= mtu;
         let mut ns = if offset == 0 { units.request_ns } else { units.packet_ns * scale };
         if offset == 0 && wqe.is_fetched {
             ns += units.fetched_line_ns * wqe.lines as f64;
@@ -171,7 +171,7 @@ impl World {
             ns += units.dma_write_ns * scale;
         }
         // Newer elements have evicted it.
-        let is_missed = offset == 0 && born - wqe.born > wqes;
+        let is_missed = offset == 0 && born - wqe.handed_before > wqes;
         if is_missed {
             ns += units.fetched_line_ns * wqe.lines as f64;
         }
@@ -183,7 +183,7 @@ impl World {
         if is_missed {
             n.stats.wqe_misses += 1;
         }
-        n.qp(slot).expect("the queue pair is still there").is_missed = is_missed;
+        n.qp(slot).expect("the queue pair is still there").wqe_missed = is_missed;
         Cost::Takes(ps(ns) + n.remember_requester(slot, start_ps))
     }
 
@@ -196,15 +196,15 @@ impl World {
         if !qp.can_send(reads_max) {
             return;
         }
-        let (number, offset, is_missed) = (qp.next, qp.offset, qp.is_missed);
+        let (number, offset, is_missed) = (qp.next, qp.offset, qp.wqe_missed);
         let (transport, mtu) = (qp.config.transport, qp.mtu);
         let wqe = qp.sends.get_mut(number).expect("the next request can be sent");
-        let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
-        let is_last = wqe.doing.brings() || offset + chunk >= wqe.len;
+        let chunk = if wqe.kind.has_result() { 0 } else { (wqe.len - offset).min(mtu) };
+        let is_last = wqe.kind.has_result() || offset + chunk >= wqe.len;
         let is_gathered = chunk > 0 && !wqe.sources.is_empty();
         let lines = wqe.lines;
-        if wqe.doing.brings() && !std::mem::replace(&mut wqe.is_awaited, true) {
-            qp.reading += 1;
+        if wqe.kind.has_result() && !std::mem::replace(&mut wqe.is_awaited, true) {
+            qp.reads_in_flight += 1;
         }
         if number >= qp.numbered {
             let wqe = qp.sends.get_mut(number).expect("the next request can be sent");
@@ -218,29 +218,29 @@ impl World {
         (qp.next, qp.offset) = if is_last { (number + 1, 0) } else { (number, offset + chunk) };
         let is_timed = std::mem::replace(&mut qp.is_timed, transport == Transport::Rc);
         // Every packet waits behind payloads that are being fetched.
-        if is_gathered || is_missed || qp.fetching > 0 {
-            qp.fetching += 1;
+        if is_gathered || is_missed || qp.payload_fetches > 0 {
+            qp.payload_fetches += 1;
             let reads = is_gathered || is_missed;
             let write_latency_ps = n.profile.pcie.write_latency_ns * PS;
             let at_ps = if reads { n.bus.read(now_ps, &mut n.stats) } else { now_ps + write_latency_ps };
             let len = if is_missed { chunk + lines * LINE } else { chunk };
             // A packet that waits for the bus is not overtaken by one that does not.
             let Some(qp) = n.qp(slot) else { return };
-            qp.asked_ps = qp.asked_ps.max(at_ps);
-            let at_ps = qp.asked_ps;
-            self.foresee_job(
+            qp.read_issued_ps = qp.read_issued_ps.max(at_ps);
+            let at_ps = qp.read_issued_ps;
+            self.schedule_job(
                 nic,
                 at_ps,
-                Job::Payload { slot, epoch, number, offset, len: if reads { len } else { 0 } },
+                NicJob::Payload { slot, epoch, number, offset, len: if reads { len } else { 0 } },
             );
         } else {
             let (packet, len) = self.request_packet(nic, slot, number, offset);
-            self.request_goes(nic, (slot, epoch, number), packet, len, is_last, now_ps);
+            self.send_request(nic, (slot, epoch, number), packet, len, is_last, now_ps);
         }
         if transport == Transport::Rc && !is_timed {
-            self.foresee_job(nic, now_ps + TIMEOUT_NS * PS, Job::Late { slot, epoch });
+            self.schedule_job(nic, now_ps + TIMEOUT_NS * PS, NicJob::TimerExpired { slot, epoch });
         }
-        self.pump(nic, slot, now_ps);
+        self.start_requester(nic, slot, now_ps);
     }
 
     /// Makes a packet of a request; returns it with its bytes on the link.
@@ -253,19 +253,19 @@ impl World {
         let (from, remote, qkey, mtu) = (qp.number.0, qp.remote, qp.config.qkey, qp.mtu);
         let is_datagram = !qp.config.transport.is_connected();
         let wqe = qp.sends.get_mut(number).expect("the request is not over");
-        let chunk = if wqe.doing.brings() { 0 } else { (wqe.len - offset).min(mtu) };
-        let (to, key) = match wqe.to {
+        let chunk = if wqe.kind.has_result() { 0 } else { (wqe.len - offset).min(mtu) };
+        let (to, key) = match wqe.destination {
             Some((to, qkey)) => (to, qkey),
             None => (remote.expect("the queue pair is connected"), wqe.rkey),
         };
-        let is_last = wqe.doing.brings() || offset + chunk >= wqe.len;
+        let is_last = wqe.kind.has_result() || offset + chunk >= wqe.len;
         let header = Header {
-            opcode: match wqe.doing {
-                Doing::Send => Opcode::Send,
-                Doing::Write => Opcode::Write,
-                Doing::Read => Opcode::Read,
-                Doing::CompareSwap => Opcode::CompareSwap,
-                Doing::FetchAdd => Opcode::FetchAdd,
+            opcode: match wqe.kind {
+                WorkKind::Send => Opcode::Send,
+                WorkKind::Write => Opcode::Write,
+                WorkKind::Read => Opcode::Read,
+                WorkKind::CompareSwap => Opcode::CompareSwap,
+                WorkKind::FetchAdd => Opcode::FetchAdd,
             },
             is_first: offset == 0,
             is_last,
@@ -277,10 +277,10 @@ impl World {
             psn: wqe.psn.wrapping_add((offset / mtu) as u32),
             key,
             address: wqe.address.wrapping_add(offset as u64),
-            operand: match wqe.doing {
-                Doing::Read => wqe.len as u64,
-                Doing::Send => u64::from(qkey),
-                Doing::Write => offset as u64,
+            operand: match wqe.kind {
+                WorkKind::Read => wqe.len as u64,
+                WorkKind::Send => u64::from(qkey),
+                WorkKind::Write => offset as u64,
                 _ => wqe.operand,
             },
             swap: wqe.swap,
@@ -305,7 +305,7 @@ impl World {
     }
 
     /// Sends a packet of a request. Over UC and UD, the last packet ends the request.
-    fn request_goes(
+    fn send_request(
         &mut self,
         nic: u32,
         (slot, epoch, number): (u32, u32, u64),
@@ -331,9 +331,9 @@ impl World {
         let Some(wqe) = qp.sends.get_mut(number) else { return };
         if wqe.is_signaled {
             let at_ps = n.bus.write(now_ps, CQE, &mut n.stats);
-            self.foresee_job(nic, at_ps, Job::Over { slot, epoch, number });
+            self.schedule_job(nic, at_ps, NicJob::Completed { slot, epoch, number });
         } else {
-            self.request_is_over(nic, slot, epoch, number, now_ps / PS);
+            self.end_request(nic, slot, epoch, number, now_ps / PS);
         }
     }
 
@@ -351,20 +351,20 @@ impl World {
         let at_ps = if len > 0 { n.bus.answer(now_ps, len, &mut n.stats) } else { now_ps + rest_ps };
         let Some(qp) = n.qp_of(slot, epoch) else { return };
         let mtu = qp.mtu;
-        let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_over) else {
+        let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_completed) else {
             // It failed, or ended because an earlier copy of it arrived.
-            qp.fetching -= 1;
+            qp.payload_fetches -= 1;
             return;
         };
-        let is_last = wqe.doing.brings() || wqe.len.saturating_sub(offset) <= mtu;
+        let is_last = wqe.kind.has_result() || wqe.len.saturating_sub(offset) <= mtu;
         // A short payload does not overtake a long one.
-        let at_ps = at_ps.max(qp.sent_ps);
-        qp.sent_ps = at_ps;
+        let at_ps = at_ps.max(qp.sendable_ps);
+        qp.sendable_ps = at_ps;
         let (packet, len) = self.request_packet(nic, slot, number, offset);
-        self.foresee_job(nic, at_ps, Job::Sent { slot, epoch, number, packet, len, is_last });
+        self.schedule_job(nic, at_ps, NicJob::Sent { slot, epoch, number, packet, len, is_last });
     }
 
-    pub(super) fn payload_is_there(
+    pub(super) fn send_with_payload(
         &mut self,
         nic: u32,
         (slot, epoch, number): (u32, u32, u64),
@@ -374,9 +374,9 @@ impl World {
         now_ps: u64,
     ) {
         if let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) {
-            qp.fetching -= 1;
+            qp.payload_fetches -= 1;
             if qp.state == QpState::ReadyToSend {
-                return self.request_goes(nic, (slot, epoch, number), packet, len, is_last, now_ps);
+                return self.send_request(nic, (slot, epoch, number), packet, len, is_last, now_ps);
             }
         }
         self.end_frame(packet);
@@ -386,36 +386,36 @@ impl World {
     pub(super) fn cost_of_reply(&mut self, nic: u32, slot: u32, header: &Header, start_ps: u64) -> Cost {
         let n = &mut self.nics[nic as usize];
         let (units, scale) = (n.profile.units, n.requester_scale);
-        let brings = matches!(header.opcode, Opcode::ReadAnswer | Opcode::AtomicAnswer);
-        let ns = (units.packet_ns + if brings { units.dma_write_ns } else { 0.0 }) * scale;
+        let has_result = matches!(header.opcode, Opcode::ReadAnswer | Opcode::AtomicAnswer);
+        let ns = (units.packet_ns + if has_result { units.dma_write_ns } else { 0.0 }) * scale;
         Cost::Takes(ps(ns) + n.remember_requester(slot, start_ps))
     }
 
     /// Handles a reply.
-    pub(super) fn take_reply(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+    pub(super) fn handle_reply(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let from = Remote { node: packet.from, number: header.from, epoch: 0 };
         // Only RC has replies, and this one may be for an earlier queue pair in the same place.
-        let is_ours = n.qp(slot).is_some_and(|qp| {
+        let is_from_peer = n.qp(slot).is_some_and(|qp| {
             qp.config.transport == Transport::Rc
                 && qp.state == QpState::ReadyToSend
                 && (qp.number.0, qp.epoch) == (header.to, header.epoch)
-                && qp.hears(from)
+                && qp.accepts(from)
         });
-        if !is_ours {
+        if !is_from_peer {
             n.stats.dropped += 1;
             return self.give_back(packet);
         }
         match header.opcode {
             Opcode::ReadAnswer | Opcode::AtomicAnswer => {
-                return self.take_result(nic, slot, header, packet, now_ps);
+                return self.handle_result(nic, slot, header, packet, now_ps);
             }
             Opcode::Ack => self.acknowledge(nic, slot, header.psn, now_ps),
             Opcode::NakSequence => {
                 self.acknowledge(nic, slot, header.psn.wrapping_sub(1), now_ps);
                 self.go_back(nic, slot, now_ps);
             }
-            Opcode::NakNotReady => self.not_ready(nic, slot, header.psn, now_ps),
+            Opcode::NakNotReady => self.handle_rnr_nak(nic, slot, header.psn, now_ps),
             Opcode::NakAccess | Opcode::NakRequest => {
                 self.acknowledge(nic, slot, header.psn.wrapping_sub(1), now_ps);
                 let is_access = header.opcode == Opcode::NakAccess;
@@ -427,7 +427,7 @@ impl World {
             _ => {}
         }
         self.give_back(packet);
-        self.pump(nic, slot, now_ps);
+        self.start_requester(nic, slot, now_ps);
     }
 
     /// The request to which a packet's number belongs.
@@ -438,12 +438,12 @@ impl World {
         let numbered = qp.numbered;
         let first = qp.sends.get_mut(oldest)?.psn;
         let guess = oldest + u64::from(psn.wrapping_sub(first));
-        let mut is_it =
+        let mut contains_psn =
             |number: u64| qp.sends.get_mut(number).is_some_and(|wqe| psn.wrapping_sub(wqe.psn) < wqe.packets(mtu));
-        if guess < numbered && is_it(guess) {
+        if guess < numbered && contains_psn(guess) {
             return Some(guess);
         }
-        (oldest..numbered).find(|number| is_it(*number))
+        (oldest..numbered).find(|number| contains_psn(*number))
     }
 
     /// Notes that all requests up to a packet have arrived.
@@ -460,17 +460,17 @@ impl World {
             if (last.wrapping_sub(psn) as i32) > 0 {
                 return;
             }
-            let brings = wqe.doing.brings();
+            let has_result = wqe.kind.has_result();
             qp.acked = number + 1;
-            (qp.has_progress, qp.tries, qp.not_ready_tries) = (true, 0, 0);
-            if !brings {
+            (qp.has_progress, qp.tries, qp.rnr_tries) = (true, 0, 0);
+            if !has_result {
                 self.complete_request(nic, slot, epoch, number, now_ps);
             }
         }
     }
 
     /// Handles a part of a READ's result, or an atomic's result.
-    fn take_result(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+    fn handle_result(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         self.acknowledge(nic, slot, header.psn.wrapping_sub(1), now_ps);
         let found = self.number_of(nic, slot, header.psn);
         let n = &mut self.nics[nic as usize];
@@ -480,11 +480,11 @@ impl World {
         let epoch = qp.epoch;
         let wqe = found.and_then(|number| qp.sends.get_mut(number)).filter(|wqe| {
             let fits = if header.opcode == Opcode::ReadAnswer {
-                wqe.doing == Doing::Read && offset == wqe.received && offset + len <= wqe.len
+                wqe.kind == WorkKind::Read && offset == wqe.received && offset + len <= wqe.len
             } else {
-                matches!(wqe.doing, Doing::CompareSwap | Doing::FetchAdd) && wqe.received == 0
+                matches!(wqe.kind, WorkKind::CompareSwap | WorkKind::FetchAdd) && wqe.received == 0
             };
-            fits && !wqe.is_over && !wqe.is_brought
+            fits && !wqe.is_completed && !wqe.is_result_complete
         });
         let (Some(number), Some(wqe)) = (found, wqe) else {
             n.stats.dropped += 1;
@@ -493,28 +493,28 @@ impl World {
         let is_atomic = header.opcode == Opcode::AtomicAnswer;
         wqe.received += if is_atomic { 8 } else { len };
         let is_last = wqe.received >= wqe.len;
-        wqe.is_brought = is_last;
+        wqe.is_result_complete = is_last;
         let is_signaled = wqe.is_signaled;
         if is_last && std::mem::take(&mut wqe.is_awaited) {
-            qp.reading -= 1;
+            qp.reads_in_flight -= 1;
         }
-        (qp.has_progress, qp.tries, qp.not_ready_tries) = (true, 0, 0);
+        (qp.has_progress, qp.tries, qp.rnr_tries) = (true, 0, 0);
         let mut at_ps = n.bus.write(now_ps, if is_atomic { 8 } else { len }, &mut n.stats);
         if is_last && is_signaled {
             at_ps = at_ps.max(n.bus.write(now_ps, CQE, &mut n.stats));
         }
         // A short part does not overtake a long one.
         let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
-        qp.brought_ps = qp.brought_ps.max(at_ps);
-        let at_ps = qp.brought_ps;
-        self.foresee_job(nic, at_ps, Job::Result { slot, epoch, number, offset, is_last, packet });
+        qp.result_written_ps = qp.result_written_ps.max(at_ps);
+        let at_ps = qp.result_written_ps;
+        self.schedule_job(nic, at_ps, NicJob::Result { slot, epoch, number, offset, is_last, packet });
         if is_last {
-            self.pump(nic, slot, now_ps);
+            self.start_requester(nic, slot, now_ps);
         }
     }
 
     /// Puts a result in memory.
-    pub(super) fn put_result(
+    pub(super) fn write_result(
         &mut self,
         nic: u32,
         (slot, epoch, number): (u32, u32, u64),
@@ -531,39 +531,39 @@ impl World {
                 scatter(&mut wqe.targets, offset, &packet.bytes()[HEADER..]);
             }
             if is_last {
-                self.request_is_over(nic, slot, epoch, number, now_ns);
+                self.end_request(nic, slot, epoch, number, now_ns);
             }
         }
         self.give_back(packet);
     }
 
     /// Handles a peer's notice that it has no receive for a packet (RNR NAK).
-    fn not_ready(&mut self, nic: u32, slot: u32, psn: u32, now_ps: u64) {
+    fn handle_rnr_nak(&mut self, nic: u32, slot: u32, psn: u32, now_ps: u64) {
         self.acknowledge(nic, slot, psn.wrapping_sub(1), now_ps);
         let number = self.number_of(nic, slot, psn);
         let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
         let (retries, epoch) = (qp.config.rnr_retries, qp.epoch);
         qp.has_progress = true;
-        if qp.is_resting {
+        if qp.in_rnr_backoff {
             // An earlier packet brought the same notice.
             return;
         }
-        if retries < 7 && qp.not_ready_tries >= retries {
+        if retries < 7 && qp.rnr_tries >= retries {
             if let Some(number) = number {
                 self.fail(nic, slot, number, Status::RnrRetryExceeded, now_ps / PS);
             }
             return;
         }
-        qp.not_ready_tries = (qp.not_ready_tries + 1).min(7);
-        qp.is_resting = true;
-        self.foresee_job(nic, now_ps + NOT_READY_NS * PS, Job::Rested { slot, epoch });
+        qp.rnr_tries = (qp.rnr_tries + 1).min(7);
+        qp.in_rnr_backoff = true;
+        self.schedule_job(nic, now_ps + RNR_TIMER_NS * PS, NicJob::RnrExpired { slot, epoch });
         self.go_back(nic, slot, now_ps);
     }
 
-    pub(super) fn has_rested(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
+    pub(super) fn on_rnr_timeout(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
         if let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) {
-            qp.is_resting = false;
-            self.pump(nic, slot, now_ps);
+            qp.in_rnr_backoff = false;
+            self.start_requester(nic, slot, now_ps);
         }
     }
 
@@ -574,37 +574,41 @@ impl World {
         // READs and atomics that arrived are requested again: their answers may have been lost.
         let mut from = oldest;
         for number in qp.sends.oldest()..oldest {
-            if qp.sends.get_mut(number).is_some_and(|wqe| wqe.doing.brings() && !wqe.is_over && !wqe.is_brought) {
+            if qp
+                .sends
+                .get_mut(number)
+                .is_some_and(|wqe| wqe.kind.has_result() && !wqe.is_completed && !wqe.is_result_complete)
+            {
                 from = number;
                 break;
             }
         }
         (qp.next, qp.offset) = (from, 0);
         for number in from..qp.numbered {
-            if let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_brought) {
+            if let Some(wqe) = qp.sends.get_mut(number).filter(|wqe| !wqe.is_result_complete) {
                 wqe.received = 0;
-                qp.reading -= usize::from(std::mem::take(&mut wqe.is_awaited));
+                qp.reads_in_flight -= usize::from(std::mem::take(&mut wqe.is_awaited));
             }
         }
-        self.pump(nic, slot, now_ps);
+        self.start_requester(nic, slot, now_ps);
     }
 
     /// Handles the expiry of a queue pair's retransmission timer.
-    pub(super) fn is_late(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
+    pub(super) fn on_timeout(&mut self, nic: u32, slot: u32, epoch: u32, now_ps: u64) {
         let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
-        if qp.state != QpState::ReadyToSend || qp.sends.oldest() >= qp.next && !qp.is_resting {
+        if qp.state != QpState::ReadyToSend || qp.sends.oldest() >= qp.next && !qp.in_rnr_backoff {
             qp.is_timed = false;
             return;
         }
         let oldest = qp.sends.oldest();
-        if !std::mem::take(&mut qp.has_progress) && !qp.is_resting {
+        if !std::mem::take(&mut qp.has_progress) && !qp.in_rnr_backoff {
             qp.tries += 1;
-            if qp.tries > TRIES {
+            if qp.tries > RETRIES_MAX {
                 qp.is_timed = false;
                 return self.fail(nic, slot, oldest, Status::RetryExceeded, now_ps / PS);
             }
             self.go_back(nic, slot, now_ps);
         }
-        self.foresee_job(nic, now_ps + TIMEOUT_NS * PS, Job::Late { slot, epoch });
+        self.schedule_job(nic, now_ps + TIMEOUT_NS * PS, NicJob::TimerExpired { slot, epoch });
     }
 }

@@ -8,7 +8,7 @@ use crate::nic::buffers::{scatter, shorten};
 use crate::nic::queue_pair::{Filling, Remote, Reply};
 use crate::nic::units::{Answer, Cost, Side, Work, ps};
 use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
-use crate::nic::{CQE, Job, Nic, Ready, locked, qp_at};
+use crate::nic::{CQE, Nic, NicJob, Ready, locked, qp_at};
 use crate::packets::Packet;
 
 /// Atomics whose results are kept for retransmitted requests: as many as any NIC can have in flight.
@@ -104,16 +104,16 @@ impl World {
     }
 
     /// Handles a packet of a request, once the unit has looked at it.
-    pub(super) fn take_request(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+    pub(super) fn handle_request(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let from = Remote { node: packet.from, number: header.from, epoch: 0 };
         let Some(qp) = n.qp(slot) else { return self.give_back(packet) };
         let (transport, mtu) = (qp.config.transport, qp.mtu);
         // Another queue pair may have had this place when the packet came.
         let is_current = qp.number.0 == header.to && (transport == Transport::Ud || qp.epoch == header.epoch);
-        let is_good = qp.hears(from)
+        let is_good = qp.accepts(from)
             && is_current
-            && !qp.is_deaf
+            && !qp.drops_all
             && transport.allows(verb_of(header.opcode))
             && (transport != Transport::Ud || header.key == qp.config.qkey && header.is_first && header.is_last);
         if !is_good {
@@ -132,12 +132,12 @@ impl World {
                 return self.give_back(packet);
             }
             if distance < 0 {
-                return self.take_again(nic, slot, header, packet, now_ps);
+                return self.handle_retransmission(nic, slot, header, packet, now_ps);
             }
         }
         if transport == Transport::Uc {
             // The rest of a message that misses a packet is dropped.
-            let goes_on = std::mem::take(&mut qp.goes_on) && header.psn == qp.expected;
+            let goes_on = std::mem::take(&mut qp.continues_message) && header.psn == qp.expected;
             if header.is_first || !goes_on {
                 qp.end_message();
             }
@@ -147,12 +147,12 @@ impl World {
             }
         }
         match header.opcode {
-            Opcode::Send => self.take_message(nic, slot, header, packet, now_ps),
-            Opcode::Write => self.take_write(nic, slot, header, packet, now_ps),
+            Opcode::Send => self.handle_send(nic, slot, header, packet, now_ps),
+            Opcode::Write => self.handle_write(nic, slot, header, packet, now_ps),
             Opcode::Read => {
                 let len = header.operand as usize;
                 let psns = len.div_ceil(mtu).max(1) as u32;
-                if self.takes_access(nic, slot, header, len, psns, now_ps) {
+                if self.check_access(nic, slot, header, len, psns, now_ps) {
                     self.begin_answer(nic, slot, header, now_ps);
                 }
                 self.give_back(packet);
@@ -160,13 +160,13 @@ impl World {
             _ => {
                 if !header.address.is_multiple_of(8) {
                     self.reply(nic, slot, Opcode::NakRequest, header.psn, now_ps);
-                } else if self.takes_access(nic, slot, header, 8, 1, now_ps) {
+                } else if self.check_access(nic, slot, header, 8, 1, now_ps) {
                     let n = &mut self.nics[nic as usize];
                     let at_ps = n.bus.read(now_ps, &mut n.stats);
                     let qp = n.qp(slot).expect("the queue pair is still there");
                     qp.replies.push_back(Reply::Awaited);
-                    let (epoch, at_ps) = (qp.epoch, qp.looks_ps(at_ps, true));
-                    return self.foresee_job(nic, at_ps, Job::Atomic { slot, epoch, packet });
+                    let (epoch, at_ps) = (qp.epoch, qp.order_read(at_ps, true));
+                    return self.schedule_job(nic, at_ps, NicJob::Atomic { slot, epoch, packet });
                 }
                 self.give_back(packet);
             }
@@ -175,12 +175,12 @@ impl World {
 
     /// Returns whether an access is allowed, and refuses it otherwise. If it is allowed, the packet after it is
     /// expected next.
-    fn takes_access(&mut self, nic: u32, slot: u32, header: &Header, len: usize, psns: u32, now_ps: u64) -> bool {
+    fn check_access(&mut self, nic: u32, slot: u32, header: &Header, len: usize, psns: u32, now_ps: u64) -> bool {
         let Nic { regions, qps, .. } = &mut self.nics[nic as usize];
         let Some(qp) = qp_at(qps, slot) else { return false };
         let verb = verb_of(header.opcode);
-        let may = || locked(regions).find(qp.domain, verb, header.key, header.address, len).is_some();
-        let is_allowed = len == 0 || may();
+        let access = || locked(regions).find(qp.domain, verb, header.key, header.address, len).is_some();
+        let is_allowed = len == 0 || access();
         if is_allowed {
             qp.expected = header.psn.wrapping_add(psns);
             qp.has_refused = false;
@@ -191,7 +191,7 @@ impl World {
     }
 
     /// Handles a retransmitted request, whose answer was lost or late.
-    fn take_again(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+    fn handle_retransmission(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let qp = n.qp(slot).expect("the queue pair is still there");
         let expected = qp.expected;
@@ -202,7 +202,7 @@ impl World {
                     let word = *word;
                     qp.replies.push_back(Reply::Awaited);
                     // Behind the acknowledgements of what came before.
-                    let (epoch, at_ps) = (qp.epoch, qp.looks_ps(now_ps, true));
+                    let (epoch, at_ps) = (qp.epoch, qp.order_read(now_ps, true));
                     self.answer_atomic(nic, (slot, epoch), Opcode::AtomicAnswer, (header.psn, word), at_ps);
                 }
             }
@@ -213,14 +213,14 @@ impl World {
     }
 
     /// Handles a packet of a SEND.
-    fn take_message(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+    fn handle_send(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let payload = packet.bytes().len() - HEADER;
         let qp = n.qp(slot).expect("the queue pair is still there");
         let is_reliable = qp.config.transport == Transport::Rc;
         if header.is_first {
             let Some(receive) = qp.receives.pop_front() else {
-                return self.no_receive(nic, slot, header, packet, now_ps);
+                return self.refuse_not_ready(nic, slot, header, packet, now_ps);
             };
             qp.fill(receive);
             qp.in_message = true;
@@ -232,23 +232,23 @@ impl World {
         let room: usize = filling.receive.buffers.iter().map(|buffer| buffer.len()).sum();
         if filling.arrived + payload > room {
             self.give_back(packet);
-            return self.does_not_fit(nic, slot, header, now_ps);
+            return self.refuse_too_long(nic, slot, header, now_ps);
         }
         let (message, at) = (filling.message, filling.arrived);
         filling.arrived += payload;
         qp.expected = header.psn.wrapping_add(1);
         qp.has_refused = false;
-        (qp.in_message, qp.goes_on) = (!header.is_last, !header.is_last);
+        (qp.in_message, qp.continues_message) = (!header.is_last, !header.is_last);
         let epoch = qp.epoch;
-        let at_ps = self.bring(nic, slot, payload, header.is_last, now_ps);
-        self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, packet, message, at });
+        let at_ps = self.write_payload(nic, slot, payload, header.is_last, now_ps);
+        self.schedule_job(nic, at_ps, NicJob::PayloadWritten { slot, epoch, packet, message, at });
         if is_reliable && header.is_last {
             self.acknowledge_written(nic, slot, header.psn, at_ps, now_ps);
         }
     }
 
     /// Handles a message that is longer than its receive.
-    fn does_not_fit(&mut self, nic: u32, slot: u32, header: &Header, now_ps: u64) {
+    fn refuse_too_long(&mut self, nic: u32, slot: u32, header: &Header, now_ps: u64) {
         let qp = self.nics[nic as usize].qp(slot).expect("the queue pair is still there");
         if qp.config.transport != Transport::Rc {
             // No one is notified, and the next message has the buffers.
@@ -257,14 +257,14 @@ impl World {
             return;
         }
         // All earlier packets were acknowledged, and will soon be in memory.
-        qp.is_deaf = true;
-        let (epoch, at_ps) = (qp.epoch, qp.seen_ps(now_ps));
+        qp.drops_all = true;
+        let (epoch, at_ps) = (qp.epoch, qp.order_write(now_ps));
         self.reply(nic, slot, Opcode::NakRequest, header.psn, now_ps);
-        self.foresee_job(nic, at_ps, Job::TooLong { slot, epoch });
+        self.schedule_job(nic, at_ps, NicJob::TooLong { slot, epoch });
     }
 
     /// Breaks a queue pair over a message that was longer than its receive.
-    pub(super) fn was_too_long(&mut self, nic: u32, slot: u32, epoch: u32, now_ns: u64) {
+    pub(super) fn break_over_long_message(&mut self, nic: u32, slot: u32, epoch: u32, now_ns: u64) {
         let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) else { return };
         if qp.state == QpState::Error {
             return;
@@ -276,7 +276,7 @@ impl World {
     }
 
     /// Writes a packet's payload, and its completion if it has one, over the bus; returns when all of it is seen.
-    fn bring(&mut self, nic: u32, slot: u32, payload: usize, completes: bool, now_ps: u64) -> u64 {
+    fn write_payload(&mut self, nic: u32, slot: u32, payload: usize, completes: bool, now_ps: u64) -> u64 {
         let n = &mut self.nics[nic as usize];
         let mut at_ps = now_ps;
         if payload > 0 {
@@ -285,10 +285,10 @@ impl World {
         if completes {
             at_ps = at_ps.max(n.bus.write(now_ps, CQE, &mut n.stats));
         }
-        n.qp(slot).map_or(at_ps, |qp| qp.seen_ps(at_ps))
+        n.qp(slot).map_or(at_ps, |qp| qp.order_write(at_ps))
     }
 
-    fn no_receive(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+    fn refuse_not_ready(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         n.stats.not_ready += 1;
         let qp = n.qp(slot).expect("the queue pair is still there");
@@ -301,15 +301,15 @@ impl World {
     }
 
     /// Handles a packet of a WRITE.
-    fn take_write(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
+    fn handle_write(&mut self, nic: u32, slot: u32, header: &Header, packet: Box<Packet>, now_ps: u64) {
         let n = &mut self.nics[nic as usize];
         let payload = packet.bytes().len() - HEADER;
         let takes_receive = header.is_last && header.immediate.is_some();
         let qp = n.qp(slot).expect("the queue pair is still there");
         if takes_receive && qp.receives.is_empty() {
-            return self.no_receive(nic, slot, header, packet, now_ps);
+            return self.refuse_not_ready(nic, slot, header, packet, now_ps);
         }
-        if !self.takes_access(nic, slot, header, payload, 1, now_ps) {
+        if !self.check_access(nic, slot, header, payload, 1, now_ps) {
             return self.give_back(packet);
         }
         let n = &mut self.nics[nic as usize];
@@ -319,11 +319,11 @@ impl World {
             let receive = qp.receives.pop_front().expect("it was checked above");
             qp.fill(receive);
         }
-        qp.goes_on = !header.is_last;
+        qp.continues_message = !header.is_last;
         let (epoch, is_reliable) = (qp.epoch, qp.config.transport == Transport::Rc);
-        let at_ps = self.bring(nic, slot, payload, takes_receive, now_ps);
+        let at_ps = self.write_payload(nic, slot, payload, takes_receive, now_ps);
         if payload > 0 || takes_receive {
-            self.foresee_job(nic, at_ps, Job::Visible { slot, epoch, packet, message, at: 0 });
+            self.schedule_job(nic, at_ps, NicJob::PayloadWritten { slot, epoch, packet, message, at: 0 });
         } else {
             self.give_back(packet);
         }
@@ -333,7 +333,7 @@ impl World {
     }
 
     /// Puts a packet's payload in memory, and its completion if it has one in the queue.
-    pub(super) fn is_visible(
+    pub(super) fn payload_visible(
         &mut self,
         nic: u32,
         (slot, epoch): (u32, u32),
@@ -420,8 +420,8 @@ impl World {
             n.responders[unit as usize].queue.push_front(Work::Answer(Box::new(Answer { offset: next, ..answer })));
         }
         let Some(qp) = n.qp_of(answer.slot, answer.epoch) else { return };
-        let at_ps = qp.looks_ps(at_ps, answer.offset == 0);
-        self.foresee_job(nic, at_ps, Job::Read(answer));
+        let at_ps = qp.order_read(at_ps, answer.offset == 0);
+        self.schedule_job(nic, at_ps, NicJob::Read(answer));
     }
 
     /// Reads memory for a part of a READ.
@@ -456,10 +456,10 @@ impl World {
         let len = wire_len(n.profile.link.framing, &header, scratch.len(), false);
         let packet = self.frame(nic, remote.node, &header.to_bytes(), &scratch);
         self.scratch = scratch;
-        self.foresee_job(nic, at_ps, Job::Answered { slot, epoch, packet, len, is_last });
+        self.schedule_job(nic, at_ps, NicJob::Answered { slot, epoch, packet, len, is_last });
     }
 
-    pub(super) fn do_atomic(&mut self, nic: u32, slot: u32, epoch: u32, packet: Box<Packet>, now_ps: u64) {
+    pub(super) fn execute_atomic(&mut self, nic: u32, slot: u32, epoch: u32, packet: Box<Packet>, now_ps: u64) {
         let header = Header::read(packet.bytes()).expect("the header was read before");
         self.give_back(packet);
         let n = &mut self.nics[nic as usize];
@@ -502,11 +502,11 @@ impl World {
         let header = Header { address: word, ..reply_to(remote, qp.number.0, opcode, psn) };
         let len = wire_len(n.profile.link.framing, &header, 0, false);
         let packet = self.frame(nic, remote.node, &header.to_bytes(), &[]);
-        self.foresee_job(nic, at_ps, Job::Answered { slot, epoch, packet, len, is_last: true });
+        self.schedule_job(nic, at_ps, NicJob::Answered { slot, epoch, packet, len, is_last: true });
     }
 
     /// Sends a packet of an answer, and the replies that waited for it.
-    pub(super) fn answer_goes(
+    pub(super) fn send_answer(
         &mut self,
         nic: u32,
         (slot, epoch): (u32, u32),
@@ -520,12 +520,12 @@ impl World {
             return self.end_frame(packet);
         }
         // Replies before it can go: what they acknowledge was on the bus before memory was read.
-        self.tell(nic, (slot, epoch), u64::MAX, now_ps);
+        self.send_replies(nic, (slot, epoch), u64::MAX, now_ps);
         let ready_ps = now_ps + self.nics[nic as usize].profile.units.pipeline_ns * PS;
         self.transmit(nic, packet, len, ready_ps, now_ps / PS);
         if is_last && let Some(qp) = self.nics[nic as usize].qp_of(slot, epoch) {
             qp.replies.pop_front();
-            self.tell(nic, (slot, epoch), now_ps, now_ps);
+            self.send_replies(nic, (slot, epoch), now_ps, now_ps);
         }
     }
 
@@ -546,25 +546,27 @@ impl World {
         let Some(remote) = qp.remote else { return };
         let header = reply_to(remote, qp.number.0, opcode, psn);
         let epoch = qp.epoch;
-        qp.replies.push_back(Reply::Told { header, goes_ps });
+        qp.replies.push_back(Reply::Ready { header, earliest_ps: goes_ps });
         if goes_ps > now_ps {
-            self.foresee_job(nic, goes_ps, Job::Told { slot, epoch });
+            self.schedule_job(nic, goes_ps, NicJob::ReplyReady { slot, epoch });
         } else {
-            self.tell(nic, (slot, epoch), now_ps, now_ps);
+            self.send_replies(nic, (slot, epoch), now_ps, now_ps);
         }
     }
 
-    /// Sends the replies at the front of the queue that may go by `upto_ps`, up to the first awaited answer.
-    pub(super) fn tell(&mut self, nic: u32, (slot, epoch): (u32, u32), upto_ps: u64, now_ps: u64) {
+    /// Sends the replies at the front of the queue that may go by `due_ps`, up to the first awaited answer.
+    pub(super) fn send_replies(&mut self, nic: u32, (slot, epoch): (u32, u32), due_ps: u64, now_ps: u64) {
         loop {
             let n = &mut self.nics[nic as usize];
             let units = n.profile.units;
             let framing = n.profile.link.framing;
             let Some(qp) = n.qp_of(slot, epoch).filter(|qp| qp.state != QpState::Error) else { return };
-            let (Some(Reply::Told { header, goes_ps }), Some(remote)) = (qp.replies.front().copied(), qp.remote) else {
+            let (Some(Reply::Ready { header, earliest_ps: goes_ps }), Some(remote)) =
+                (qp.replies.front().copied(), qp.remote)
+            else {
                 return;
             };
-            if goes_ps > upto_ps {
+            if goes_ps > due_ps {
                 return;
             }
             qp.replies.pop_front();

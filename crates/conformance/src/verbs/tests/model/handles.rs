@@ -139,7 +139,7 @@ impl ThreadDomain for ModelThread {
         let number = state.number();
         let alarm = Alarm::new().expect("a descriptor");
         let queue =
-            Queue { ready: Default::default(), depth, reserved: 0, users: 1, is_woken: false, bell: alarm.waker() };
+            Queue { ready: Default::default(), depth, reserved: 0, users: 1, is_woken: false, waker: alarm.waker() };
         state.queues.insert(number, queue);
         Ok(ModelCq { model: self.model().clone(), number, alarm, _not_send: Rc::new(()) })
     }
@@ -295,7 +295,7 @@ impl WakeTarget for ModelWaker {
         if let Some(queue) = self.model.state().queues.get_mut(&self.number) {
             queue.is_woken = !self.model.has(Flaw::IgnoresWakes);
             if queue.is_woken {
-                queue.bell.wake();
+                queue.waker.wake();
             }
         }
         self.model.0.changed.notify_all();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use sinew_fabric::Waker;
 use sinew_fabric::verbs::{
-    Access, Completion, Destination, Entry, Opcode, Operation, QpConfig, QpNumber, QpState, RemoteMemory, Request,
-    Scatter, Source, Status, Transport, Verb,
+    Access, Completion, Destination, Opcode, Operation, QpConfig, QpNumber, QpState, RemoteMemory, Request, Scatter,
+    Source, Status, Transport, Verb, WorkEntry,
 };
 use sinew_mem::{Arena, SharedMemory};
 
@@ -16,7 +16,7 @@ pub const HANDLE: u64 = 0x4D0D_E100;
 
 /// A request that is not over.
 struct Sent {
-    entry: Entry,
+    entry: WorkEntry,
     work: Work,
     fence: bool,
     /// Bytes that were copied when the request was pushed.
@@ -63,7 +63,7 @@ pub struct Queue {
     pub users: usize,
     pub is_woken: bool,
     /// Waker that sets off the queue's descriptor.
-    pub bell: Waker,
+    pub waker: Waker,
 }
 
 pub struct Qp {
@@ -76,12 +76,12 @@ pub struct Qp {
     pub send_queue: u64,
     pub receive_queue: u64,
     sends: VecDeque<Sent>,
-    rung: usize,
+    doorbell_count: usize,
     receives: VecDeque<Posted>,
     pub sends_held: usize,
     pub receives_held: usize,
     /// Requests that are over and that no completion has covered.
-    untold: usize,
+    unreported: usize,
     tries: u32,
 }
 
@@ -100,9 +100,9 @@ pub struct State {
     next: u64,
     messages: u64,
     /// Writes that a flaw keeps for later.
-    late: Vec<(SharedMemory, usize, Vec<u8>)>,
+    delayed_writes: Vec<(SharedMemory, usize, Vec<u8>)>,
     turns: u64,
-    kept: Vec<Entry>,
+    kept: Vec<WorkEntry>,
 }
 
 /// Result of a step.
@@ -115,7 +115,7 @@ impl State {
     pub fn new(options: Options) -> Self {
         let (qps, queues, regions) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (arenas, kept) = (Vec::new(), Vec::new());
-        Self { options, qps, queues, regions, arenas, next: 0, messages: 0, late: Vec::new(), turns: 0, kept }
+        Self { options, qps, queues, regions, arenas, next: 0, messages: 0, delayed_writes: Vec::new(), turns: 0, kept }
     }
 
     fn has(&self, flaw: Flaw) -> bool {
@@ -139,11 +139,11 @@ impl State {
             send_queue,
             receive_queue,
             sends: VecDeque::new(),
-            rung: 0,
+            doorbell_count: 0,
             receives: VecDeque::new(),
             sends_held: 0,
             receives_held: 0,
-            untold: 0,
+            unreported: 0,
             tries: 0,
         };
         self.qps.insert(number, qp);
@@ -169,7 +169,7 @@ impl State {
             _ => Vec::new(),
         };
         let fence = request.fence;
-        let mut entry = Entry::new(request);
+        let mut entry = WorkEntry::new(request);
         match self.options.flaw {
             Some(Flaw::CopiesWhenPushed) => {
                 inline.extend(std::mem::take(&mut entry.sources).iter().flat_map(|piece| piece.bytes().to_vec()));
@@ -184,13 +184,13 @@ impl State {
         let qp = self.qp(number);
         qp.sends.push_back(Sent { entry, work, fence, inline });
         qp.sends_held += 1;
-        qp.rung = if starts { qp.sends.len() } else { qp.rung };
+        qp.doorbell_count = if starts { qp.sends.len() } else { qp.doorbell_count };
     }
 
     pub fn doorbell(&mut self, number: u32) {
         let one = self.has(Flaw::StartsOneAtATime);
         let qp = self.qp(number);
-        qp.rung = if one { (qp.rung + 1).min(qp.sends.len()) } else { qp.sends.len() };
+        qp.doorbell_count = if one { (qp.doorbell_count + 1).min(qp.sends.len()) } else { qp.sends.len() };
         if qp.state == QpState::Error {
             self.flush(number, Status::Flushed);
         }
@@ -209,7 +209,7 @@ impl State {
     pub fn progress(&mut self) -> bool {
         self.turns += 1;
         if self.turns.is_multiple_of(50) {
-            for (memory, offset, bytes) in self.late.drain(..) {
+            for (memory, offset, bytes) in self.delayed_writes.drain(..) {
                 memory.write(offset, &bytes).expect("it was in bounds");
             }
         }
@@ -219,7 +219,7 @@ impl State {
 
     fn step(&mut self, number: u32) -> bool {
         let qp = self.qp(number);
-        if qp.state != QpState::ReadyToSend || qp.rung == 0 {
+        if qp.state != QpState::ReadyToSend || qp.doorbell_count == 0 {
             return false;
         }
         let Some(mut sent) = qp.sends.pop_front() else { return false };
@@ -229,7 +229,7 @@ impl State {
             return false;
         };
         let qp = self.qp(number);
-        qp.rung -= 1;
+        qp.doorbell_count -= 1;
         qp.tries = 0;
         self.complete(number, sent.entry, status);
         if !status.is_success() && !self.has(Flaw::GoesOnAfterAFailure) {
@@ -368,7 +368,7 @@ impl State {
     ) -> Step {
         let room: usize = self.qps[&peer].receives[0].buffers.iter().map(|buffer| buffer.len()).sum();
         if bytes.len() > room && !self.has(Flaw::CutsLongMessages) {
-            if is_reliable || self.options.tells_misfits {
+            if is_reliable || self.options.reports_misfits {
                 let (opcode, status) = (Opcode::Receive, Status::LocalLength);
                 self.received(peer, Arrival { opcode, status, bytes: &[], len: 0, immediate: None, from: None });
                 if self.qp(peer).config.transport.is_connected() {
@@ -431,7 +431,7 @@ impl State {
         let nap = || std::thread::sleep(std::time::Duration::from_micros(300));
         match self.options.flaw {
             Some(Flaw::WritesAfterTheReceive) if immediate.is_some() => {}
-            Some(Flaw::WritesLate) => self.late.push((memory.clone(), offset, bytes.to_vec())),
+            Some(Flaw::WritesLate) => self.delayed_writes.push((memory.clone(), offset, bytes.to_vec())),
             Some(Flaw::TearsWords) => {
                 let mut torn = bytes.to_vec();
                 torn.chunks_mut(8).filter(|word| word.len() == 8).for_each(|word| word[4..].fill(0));
@@ -455,7 +455,7 @@ impl State {
         Ok(())
     }
 
-    fn read(&mut self, number: u32, peer: u32, remote: RemoteMemory, entry: &mut Entry) -> Result<(), Status> {
+    fn read(&mut self, number: u32, peer: u32, remote: RemoteMemory, entry: &mut WorkEntry) -> Result<(), Status> {
         let (memory, offset) = self.region(peer, Verb::Read, remote, entry.len)?;
         if let Some(behind) = self.qps[&number].sends.front().filter(|sent| sent.fence)
             && self.has(Flaw::IgnoresFences)
@@ -477,7 +477,7 @@ impl State {
         peer: u32,
         verb: Verb,
         remote: RemoteMemory,
-        entry: &mut Entry,
+        entry: &mut WorkEntry,
         change: impl Fn(u64) -> u64,
     ) -> Result<(), Status> {
         let (memory, offset) = self.region(peer, verb, remote, 8)?;
@@ -500,19 +500,19 @@ impl State {
         Ok(())
     }
 
-    fn complete(&mut self, number: u32, mut entry: Entry, status: Status) {
+    fn complete(&mut self, number: u32, mut entry: WorkEntry, status: Status) {
         let flaw = self.options.flaw;
         let was_signaled = entry.signaled;
         entry.signaled |= flaw == Some(Flaw::TellsEverything);
         if flaw == Some(Flaw::KeepsSources) {
             let nothing = Operation::Send { source: Source::Empty, immediate: None, to: None };
             let sources = std::mem::take(&mut entry.sources);
-            self.kept.push(Entry { sources, ..Entry::new(Request::new(0, nothing)) });
+            self.kept.push(WorkEntry { sources, ..WorkEntry::new(Request::new(0, nothing)) });
         }
         let qp = self.qp(number);
-        qp.untold += 1;
+        qp.unreported += 1;
         if flaw == Some(Flaw::FreesPlacesEarly) {
-            qp.sends_held -= std::mem::take(&mut qp.untold);
+            qp.sends_held -= std::mem::take(&mut qp.unreported);
         }
         let Some(completion) = entry.complete(QpNumber(number), status) else { return };
         let is_kept = match flaw {
@@ -523,9 +523,9 @@ impl State {
         if is_kept && !was_signaled {
             return;
         }
-        let ready = Ready { completion, frees: std::mem::take(&mut qp.untold), epoch: qp.epoch, is_receive: false };
+        let ready = Ready { completion, frees: std::mem::take(&mut qp.unreported), epoch: qp.epoch, is_receive: false };
         let queue = qp.send_queue;
-        self.tell(queue, ready);
+        self.push_completion(queue, ready);
         let ready = &mut self.queues.get_mut(&queue).expect("a queue lives as long as its users").ready;
         if let (Some(Flaw::CompletesOutOfOrder), Some(before)) = (flaw, ready.len().checked_sub(2)) {
             ready.swap(before, before + 1);
@@ -537,10 +537,10 @@ impl State {
         let qp = self.qp(number);
         let queue = if elsewhere { qp.send_queue } else { qp.receive_queue };
         let ready = Ready { completion, frees: 1, epoch: qp.epoch, is_receive: true };
-        self.tell(queue, ready);
+        self.push_completion(queue, ready);
     }
 
-    fn tell(&mut self, queue: u64, mut ready: Ready) {
+    fn push_completion(&mut self, queue: u64, mut ready: Ready) {
         if self.has(Flaw::NamesTheWrongQueuePair) {
             ready.completion.qp.0 ^= 1;
         }
@@ -548,7 +548,7 @@ impl State {
         let queue = self.queues.get_mut(&queue).expect("a queue lives as long as its users");
         queue.ready.push_back(ready);
         if !is_dark {
-            queue.bell.wake();
+            queue.waker.wake();
         }
     }
 
@@ -564,7 +564,7 @@ impl State {
             self.complete(number, sent.entry, status);
             status = Status::Flushed;
         }
-        self.qp(number).rung = 0;
+        self.qp(number).doorbell_count = 0;
         if self.has(Flaw::FlushesRequestsOnly) {
             return;
         }
@@ -588,7 +588,7 @@ impl State {
         }
         self.flush(number, Status::Flushed);
         let qp = self.qp(number);
-        (qp.state, qp.peer, qp.sends_held, qp.receives_held, qp.untold) = (QpState::Reset, None, 0, 0, 0);
+        (qp.state, qp.peer, qp.sends_held, qp.receives_held, qp.unreported) = (QpState::Reset, None, 0, 0, 0);
         qp.epoch += 1;
     }
 

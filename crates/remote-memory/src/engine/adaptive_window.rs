@@ -30,13 +30,13 @@ enum Trial {
 /// the curve, where the paper set its static window by hand (rdmabox V-A), and follows the knee when it moves. Epochs
 /// in which the window held nothing back teach nothing, and change nothing.
 #[derive(Debug)]
-pub struct FindingWindow {
+pub struct AdaptiveWindow {
     window_bytes: u64,
     min_bytes: u64,
     max_bytes: u64,
     trial: Trial,
     /// The window before the trial, and its rate in bytes per second.
-    found: Option<(u64, f64)>,
+    before_trial: Option<(u64, f64)>,
     bytes: u64,
     requests: u64,
     since_ns: Option<u64>,
@@ -47,7 +47,7 @@ pub struct FindingWindow {
     next_is_smaller: bool,
 }
 
-impl FindingWindow {
+impl AdaptiveWindow {
     /// Makes a window of `bytes`, which always stays between `min_bytes` and `max_bytes`.
     pub fn new(bytes: u64, min_bytes: u64, max_bytes: u64) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl FindingWindow {
             min_bytes,
             max_bytes,
             trial: Trial::Rest { epochs: 1 },
-            found: None,
+            before_trial: None,
             bytes: 0,
             requests: 0,
             since_ns: None,
@@ -79,39 +79,39 @@ impl FindingWindow {
     /// Evaluates an epoch in which the window was full. `rate` is in bytes per second.
     fn learn(&mut self, rate: f64) {
         let window = self.window_bytes;
-        match (self.trial, self.found) {
+        match (self.trial, self.before_trial) {
             (Trial::Rest { epochs }, _) if epochs > 1 => {
                 self.trial = Trial::Rest { epochs: epochs - 1 };
-                self.found = Some((window, rate));
+                self.before_trial = Some((window, rate));
             }
             (Trial::Rest { .. }, _) | (_, None) => {
-                self.found = Some((window, rate));
+                self.before_trial = Some((window, rate));
                 if self.next_is_smaller { self.try_smaller() } else { self.try_larger() }
             }
             (Trial::Larger, Some((before, rate_before))) => {
                 let gain = window as f64 / before as f64 - 1.0;
                 if window > before && rate >= rate_before * (1.0 + 0.5 * gain) {
-                    self.found = Some((window, rate));
+                    self.before_trial = Some((window, rate));
                     self.try_larger();
                 } else {
                     self.next_is_smaller = true;
-                    self.back(before);
+                    self.return_to(before);
                 }
             }
             (Trial::Smaller, Some((before, rate_before))) => {
                 let loss = 1.0 - window as f64 / before as f64;
                 if window < before && rate >= rate_before * (1.0 - 0.1 * loss) {
-                    self.found = Some((window, rate));
+                    self.before_trial = Some((window, rate));
                     self.try_smaller();
                 } else {
                     self.next_is_smaller = false;
-                    self.back(before);
+                    self.return_to(before);
                 }
             }
         }
     }
 
-    fn back(&mut self, window: u64) {
+    fn return_to(&mut self, window: u64) {
         self.trial = Trial::Rest { epochs: if self.next_is_smaller { 1 } else { REST_EPOCHS } };
         self.set(window);
     }
@@ -127,14 +127,14 @@ impl FindingWindow {
     }
 }
 
-impl Default for FindingWindow {
+impl Default for AdaptiveWindow {
     /// Starts at 256 KB, and stays between 16 KB and 1 GB.
     fn default() -> Self {
         Self::new(256 << 10, 16 << 10, 1 << 30)
     }
 }
 
-impl Admission for FindingWindow {
+impl Admission for AdaptiveWindow {
     #[inline]
     fn window_bytes(&self) -> u64 {
         self.window_bytes
@@ -173,7 +173,7 @@ mod tests {
 
     /// Simulates a device that takes `base_ns` for a request of 4 KB and serves `at_once` at a time; with more than
     /// `worse_from` in flight it is slower.
-    fn run(window: &mut FindingWindow, requests: u64, at_once: f64, base_ns: f64, worse_from: f64) {
+    fn run(window: &mut AdaptiveWindow, requests: u64, at_once: f64, base_ns: f64, worse_from: f64) {
         const LEN: u64 = 4096;
         let mut now_ns = 0.0;
         for _ in 0..requests {
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_window_comes_to_rest_about_the_knee() {
         for start in [16 << 10, 256 << 10, 64 << 20] {
-            let mut window = FindingWindow::new(start, 4096, 1 << 30);
+            let mut window = AdaptiveWindow::new(start, 4096, 1 << 30);
             run(&mut window, 2_000_000, 200.0, 10_000.0, 1e9);
             let knee = 200.0 * 4096.0;
             let ratio = window.window_bytes() as f64 / knee;
@@ -198,14 +198,14 @@ mod tests {
 
     #[test]
     fn a_device_that_grows_slower_with_more_in_flight_is_kept_below_that() {
-        let mut window = FindingWindow::new(16 << 20, 4096, 1 << 30);
+        let mut window = AdaptiveWindow::new(16 << 20, 4096, 1 << 30);
         run(&mut window, 2_000_000, 200.0, 10_000.0, 400.0);
         assert!(window.window_bytes() < 400 * 4096, "{}", window.window_bytes());
     }
 
     #[test]
     fn a_window_that_holds_nobody_back_learns_nothing() {
-        let mut window = FindingWindow::default();
+        let mut window = AdaptiveWindow::default();
         let before = window.window_bytes();
         (0..100_000).for_each(|number| window.completed(4096, 1_000, number * 10));
         assert_eq!(window.window_bytes(), before);

@@ -42,15 +42,15 @@ impl Endpoint for Rpc {
     }
 
     fn begin_connect(&mut self, address: &Address) -> Result<SessionId, ConnectError> {
-        each!(&mut self.endpoint, rpc => rpc.begin_connect(address))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.begin_connect(address))
     }
 
     fn connect(&mut self, address: &str) -> Result<SessionId, ConnectError> {
-        each!(&mut self.endpoint, rpc => rpc.connect(address))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.connect(address))
     }
 
     fn connect_with(&mut self, address: &str, options: ConnectOptions) -> Result<SessionId, ConnectError> {
-        each!(&mut self.endpoint, rpc => rpc.connect_with(address, options))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.connect_with(address, options))
     }
 
     fn disconnect(&mut self, session: SessionId) -> bool {
@@ -114,12 +114,12 @@ impl Endpoint for Rpc {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) -> std::io::Result<bool> {
-        each!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))
     }
 
     #[inline]
     fn turn_or_wait(&mut self) -> std::io::Result<bool> {
-        each!(&mut self.endpoint, rpc => rpc.turn_or_wait())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.turn_or_wait())
     }
 
     fn call(
@@ -128,7 +128,7 @@ impl Endpoint for Rpc {
         request_type: RequestType,
         request: &[u8],
     ) -> Result<Reply, sinew_rpc::Error> {
-        each!(&mut self.endpoint, rpc => rpc.call(session, request_type, request))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.call(session, request_type, request))
     }
 
     fn info(&self) -> &EndpointInfo {
@@ -144,7 +144,7 @@ impl Endpoint for Rpc {
     }
 
     fn begin_connect_with(&mut self, address: &Address, options: ConnectOptions) -> Result<SessionId, ConnectError> {
-        each!(&mut self.endpoint, rpc => rpc.begin_connect_with(address, options))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.begin_connect_with(address, options))
     }
 
     fn open_lane(&mut self) -> LaneId {
@@ -168,7 +168,7 @@ impl Endpoint for Rpc {
     }
 
     fn end_waiting(&mut self) {
-        each!(&mut self.endpoint, rpc => rpc.end_waiting());
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.end_waiting());
     }
 
     fn descriptor(&self) -> Option<Descriptor> {
@@ -196,11 +196,11 @@ impl Endpoint for Rpc {
     }
 
     fn arm(&mut self) -> std::io::Result<Armed> {
-        each!(&mut self.endpoint, rpc => rpc.arm())
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.arm())
     }
 
     fn rest(&mut self, busy: bool, timeout_ns: Option<u64>) -> std::io::Result<()> {
-        each!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))
     }
 
     fn rest_beside(
@@ -209,7 +209,7 @@ impl Endpoint for Rpc {
         beside: &mut [&mut dyn Readiness],
         timeout_ns: Option<u64>,
     ) -> std::io::Result<()> {
-        each!(&mut self.endpoint, rpc => rpc.rest_beside(busy, beside, timeout_ns))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.rest_beside(busy, beside, timeout_ns))
     }
 
     fn call_within(
@@ -219,11 +219,11 @@ impl Endpoint for Rpc {
         request: &[u8],
         timeout_ns: u64,
     ) -> Result<Reply, sinew_rpc::Error> {
-        each!(&mut self.endpoint, rpc => rpc.call_within(session, request_type, request, timeout_ns))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.call_within(session, request_type, request, timeout_ns))
     }
 
     fn handle(&mut self, request_type: RequestType, handler: Box<dyn FnMut(Call<'_>)>) -> Result<(), NexusError> {
-        each!(&mut self.endpoint, rpc => rpc.handle(request_type, handler))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.handle(request_type, handler))
     }
 
     fn handle_burst(
@@ -231,10 +231,10 @@ impl Endpoint for Rpc {
         request_type: RequestType,
         handler: Box<dyn FnMut(&mut BurstCalls<'_, '_>)>,
     ) -> Result<(), NexusError> {
-        each!(&mut self.endpoint, rpc => rpc.handle_burst(request_type, handler))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.handle_burst(request_type, handler))
     }
 
     fn handle_polled(&mut self, request_type: RequestType) -> Result<(), NexusError> {
-        each!(&mut self.endpoint, rpc => rpc.handle_polled(request_type))
+        for_each_fabric!(&mut self.endpoint, rpc => rpc.handle_polled(request_type))
     }
 }

@@ -9,22 +9,22 @@ use sinew_mem::BufferPlace;
 
 /// Treatment of requests whose memory is not in the path's arenas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Registering {
+pub enum RegistrationPolicy {
     /// All are copied (preMR).
     Never,
     /// The memory of all is registered (dynMR).
     Always,
     /// The memory of requests of at least this many bytes is registered; shorter ones are copied.
-    /// [`Crossing`](super::Crossing) measures the threshold.
+    /// [`Crossing`](super::CostCurve) measures the threshold.
     From(usize),
 }
 
-impl Registering {
+impl RegistrationPolicy {
     /// The paper's threshold in user space, 928 KB (rdmabox IV-A, Figure 5b).
     pub const PAPER: Self = Self::From(928 << 10);
 
     /// Length from which on memory is registered, in bytes; `None` if it never is.
-    pub fn least(self) -> Option<usize> {
+    pub fn threshold(self) -> Option<usize> {
         match self {
             Self::Never => None,
             Self::Always => Some(0),
@@ -33,7 +33,7 @@ impl Registering {
     }
 }
 
-impl Default for Registering {
+impl Default for RegistrationPolicy {
     fn default() -> Self {
         Self::PAPER
     }
@@ -55,7 +55,7 @@ pub struct RegistrationStats {
 
 /// Limits of a cache of registrations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct CacheLimits {
     pub count: usize,
     pub bytes: usize,
 }
@@ -66,16 +66,16 @@ struct Entry<R> {
     len: usize,
     /// Clock value of the last use.
     used: u64,
-    /// The [round](Cache::next_round) of the last use.
+    /// The [round](RegistrationCache::next_round) of the last use.
     round: u64,
     /// Operations in flight that use it.
-    flying: u32,
+    in_flight: u32,
 }
 
 /// Registrations of one path, by their first address.
-pub(super) struct Cache<D: ProtectionDomain> {
+pub(super) struct RegistrationCache<D: ProtectionDomain> {
     domain: D,
-    room: Room,
+    limits: CacheLimits,
     entries: HashMap<usize, Entry<D::Registration>>,
     bytes: usize,
     clock: u64,
@@ -83,28 +83,28 @@ pub(super) struct Cache<D: ProtectionDomain> {
     /// Address of the buffer refused last in this round, which may be asked for several times.
     refused: Option<usize>,
     /// Registrations held by each operation in flight.
-    held: HashMap<u32, ArrayVec<usize, GATHER_MAX>>,
+    held_by_op: HashMap<u32, ArrayVec<usize, GATHER_MAX>>,
     pub stats: RegistrationStats,
 }
 
-impl<D: ProtectionDomain> Cache<D> {
-    pub fn new(domain: D, room: Room) -> Self {
+impl<D: ProtectionDomain> RegistrationCache<D> {
+    pub fn new(domain: D, room: CacheLimits) -> Self {
         Self {
             domain,
-            room,
+            limits: room,
             entries: HashMap::new(),
             bytes: 0,
             clock: 0,
             round: 0,
             refused: None,
-            held: HashMap::new(),
+            held_by_op: HashMap::new(),
             stats: RegistrationStats::default(),
         }
     }
 
     /// Ensures that a buffer is registered, at least until the next round. Returns false if it cannot be, and must be
     /// copied.
-    pub fn has(&mut self, address: usize, len: usize, place: impl FnOnce() -> BufferPlace) -> bool {
+    pub fn ensure_registered(&mut self, address: usize, len: usize, place: impl FnOnce() -> BufferPlace) -> bool {
         self.clock += 1;
         let (clock, round) = (self.clock, self.round);
         if let Some(entry) = self.entries.get_mut(&address).filter(|entry| entry.len >= len) {
@@ -134,59 +134,59 @@ impl<D: ProtectionDomain> Cache<D> {
         let len = place.len();
         // The address now belongs to another buffer than the one registered, which is gone.
         if let Some(old) = self.entries.get(&address) {
-            if old.flying > 0 {
+            if old.in_flight > 0 {
                 return Ok(false);
             }
-            self.forget(address);
+            self.remove(address);
         }
-        while self.entries.len() >= self.room.count || self.bytes.saturating_add(len) > self.room.bytes {
-            let idle = self.entries.iter().filter(|(_, entry)| entry.flying == 0 && entry.round != self.round);
+        while self.entries.len() >= self.limits.count || self.bytes.saturating_add(len) > self.limits.bytes {
+            let idle = self.entries.iter().filter(|(_, entry)| entry.in_flight == 0 && entry.round != self.round);
             let Some(oldest) = idle.min_by_key(|(_, entry)| entry.used).map(|(address, _)| *address) else {
                 return Ok(false);
             };
-            self.forget(oldest);
+            self.remove(oldest);
             self.stats.evictions += 1;
         }
         let registration = self.domain.register(place)?;
-        let entry = Entry { _registration: registration, len, used: self.clock, round: self.round, flying: 0 };
+        let entry = Entry { _registration: registration, len, used: self.clock, round: self.round, in_flight: 0 };
         self.entries.insert(address, entry);
         self.bytes += len;
         Ok(true)
     }
 
-    fn forget(&mut self, address: usize) {
+    fn remove(&mut self, address: usize) {
         if let Some(entry) = self.entries.remove(&address) {
             self.bytes -= entry.len;
         }
     }
 
-    /// Keeps the registrations of these buffers until the operation has [landed](Self::land). Buffers of arenas have
+    /// Keeps the registrations of these buffers until the operation has [landed](Self::release). Buffers of arenas have
     /// none.
-    pub fn fly(&mut self, id: u32, addresses: impl Iterator<Item = usize>) {
+    pub fn hold(&mut self, id: u32, addresses: impl Iterator<Item = usize>) {
         let mut held = ArrayVec::new();
         for address in addresses {
             if let Some(entry) = self.entries.get_mut(&address) {
-                entry.flying += 1;
+                entry.in_flight += 1;
                 held.push(address);
             }
         }
         if !held.is_empty() {
-            self.held.insert(id, held);
+            self.held_by_op.insert(id, held);
         }
     }
 
     /// Releases the registrations of a finished operation.
-    pub fn land(&mut self, id: u32) {
-        for address in self.held.remove(&id).into_iter().flatten() {
+    pub fn release(&mut self, id: u32) {
+        for address in self.held_by_op.remove(&id).into_iter().flatten() {
             if let Some(entry) = self.entries.get_mut(&address) {
-                entry.flying -= 1;
+                entry.in_flight -= 1;
             }
         }
     }
 
     /// Operations in flight that hold registrations.
-    pub fn flying(&self) -> usize {
-        self.held.len()
+    pub fn ops_in_flight(&self) -> usize {
+        self.held_by_op.len()
     }
 
     /// Begins a round: registrations used before, and not in flight, may be evicted from now on.

@@ -6,51 +6,51 @@ use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, QpAddress, 
 use sinew_mem::SharedMemory;
 
 use super::protocol::Refusal;
-use super::wire::Way;
-use crate::engine::Lending;
+use super::wire::AccessPath;
+use crate::engine::DonorQueuePairs;
 
-/// Provider of a donor's memory: any verbs [device](Device), whose callers may also use calls, or [`CallsAlone`].
-pub trait Lends {
+/// Provider of a donor's memory: any verbs [device](Device), whose callers may also use calls, or [`CallsOnly`].
+pub trait MemoryProvider {
     /// The memory, with whatever is needed to lend it.
-    type Ground: Deref<Target = SharedMemory>;
+    type Memory: Deref<Target = SharedMemory>;
     /// One caller's access to the memory, which ends when this is dropped. From then on nothing sent over it changes
     /// the memory, except for [stragglers](Self::stragglers).
-    type Lending;
+    type Grant;
 
     /// Reserves memory of `len` bytes, all zeros.
     ///
     /// # Errors
     ///
     /// The error of the device or the system.
-    fn ground(&self, len: usize) -> Result<Self::Ground, VerbsError>;
+    fn allocate(&self, len: usize) -> Result<Self::Memory, VerbsError>;
 
     /// Gives access to a caller with these queue pairs.
     ///
     /// # Errors
     ///
     /// [`Refusal::OtherFabric`] if these queue pairs cannot reach the memory.
-    fn lend(&self, ground: &Self::Ground, to: &[QpAddress]) -> Result<(Self::Lending, Way), Refusal>;
+    fn lend(&self, ground: &Self::Memory, to: &[QpAddress]) -> Result<(Self::Grant, AccessPath), Refusal>;
 
     /// Writes that may still land although their access has ended; see [`Exposed::stragglers`].
-    fn stragglers(&self, ground: &Self::Ground) -> Option<Vec<Straggler>> {
+    fn stragglers(&self, ground: &Self::Memory) -> Option<Vec<Straggler>> {
         let _ = ground;
         Some(Vec::new())
     }
 
     /// Whether a straggler can change nothing any more.
-    fn is_over(&self, ground: &Self::Ground, straggler: &Straggler) -> bool {
+    fn has_ended(&self, ground: &Self::Memory, straggler: &Straggler) -> bool {
         let _ = (ground, straggler);
         true
     }
 }
 
 /// Memory exposed by a device.
-pub struct Grounds<D: Device> {
+pub struct DonorMemory<D: Device> {
     domain: D::Domain,
     memory: <D::Domain as ProtectionDomain>::Exposed,
 }
 
-impl<D: Device> Deref for Grounds<D> {
+impl<D: Device> Deref for DonorMemory<D> {
     type Target = SharedMemory;
 
     fn deref(&self) -> &SharedMemory {
@@ -58,40 +58,40 @@ impl<D: Device> Deref for Grounds<D> {
     }
 }
 
-impl<D: Device> Lends for D {
-    type Ground = Grounds<D>;
-    type Lending = Lending<D>;
+impl<D: Device> MemoryProvider for D {
+    type Memory = DonorMemory<D>;
+    type Grant = DonorQueuePairs<D>;
 
-    fn ground(&self, len: usize) -> Result<Grounds<D>, VerbsError> {
+    fn allocate(&self, len: usize) -> Result<DonorMemory<D>, VerbsError> {
         let domain = self.protection_domain()?;
         let memory = domain.expose(len, Access::ALL)?;
-        Ok(Grounds { domain, memory })
+        Ok(DonorMemory { domain, memory })
     }
 
-    fn lend(&self, ground: &Grounds<D>, to: &[QpAddress]) -> Result<(Lending<D>, Way), Refusal> {
-        let lending = Lending::new(self, &ground.domain, to).map_err(|_| Refusal::OtherFabric)?;
-        let way = Way::Verbs { queue_pairs: lending.addresses(), memory: ground.memory.remote() };
+    fn lend(&self, ground: &DonorMemory<D>, to: &[QpAddress]) -> Result<(DonorQueuePairs<D>, AccessPath), Refusal> {
+        let lending = DonorQueuePairs::new(self, &ground.domain, to).map_err(|_| Refusal::OtherFabric)?;
+        let way = AccessPath::Verbs { queue_pairs: lending.addresses(), memory: ground.memory.remote() };
         Ok((lending, way))
     }
 
-    fn stragglers(&self, ground: &Grounds<D>) -> Option<Vec<Straggler>> {
+    fn stragglers(&self, ground: &DonorMemory<D>) -> Option<Vec<Straggler>> {
         ground.memory.stragglers()
     }
 
-    fn is_over(&self, ground: &Grounds<D>, straggler: &Straggler) -> bool {
+    fn has_ended(&self, ground: &DonorMemory<D>, straggler: &Straggler) -> bool {
         ground.memory.is_over(straggler)
     }
 }
 
 /// Memory of this process, on a fabric without one-sided verbs.
 #[derive(Clone, Copy, Debug)]
-pub struct CallsAlone;
+pub struct CallsOnly;
 
 /// Memory that only this process can reach.
 #[derive(Debug)]
-pub struct OwnMemory(SharedMemory);
+pub struct PrivateMemory(SharedMemory);
 
-impl Deref for OwnMemory {
+impl Deref for PrivateMemory {
     type Target = SharedMemory;
 
     fn deref(&self) -> &SharedMemory {
@@ -101,23 +101,23 @@ impl Deref for OwnMemory {
 
 /// Access over verbs where there are no verbs: it cannot exist.
 #[derive(Debug)]
-pub enum NoLending {}
+pub enum NoGrant {}
 
-impl Lends for CallsAlone {
-    type Ground = OwnMemory;
-    type Lending = NoLending;
+impl MemoryProvider for CallsOnly {
+    type Memory = PrivateMemory;
+    type Grant = NoGrant;
 
-    fn ground(&self, len: usize) -> Result<OwnMemory, VerbsError> {
+    fn allocate(&self, len: usize) -> Result<PrivateMemory, VerbsError> {
         let doing = || format!("reserving {len} bytes of memory");
         let memory = SharedMemory::private(len).map_err(|source| VerbsError::System {
             doing: doing(),
             source,
             remedy: Some("give less"),
         })?;
-        Ok(OwnMemory(memory))
+        Ok(PrivateMemory(memory))
     }
 
-    fn lend(&self, _: &OwnMemory, _: &[QpAddress]) -> Result<(NoLending, Way), Refusal> {
+    fn lend(&self, _: &PrivateMemory, _: &[QpAddress]) -> Result<(NoGrant, AccessPath), Refusal> {
         Err(Refusal::OtherFabric)
     }
 }

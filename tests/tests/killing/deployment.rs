@@ -13,17 +13,17 @@ use crate::common::{Folder, PATIENCE, run, sinew, text, unique};
 pub const DONORS: usize = 4;
 
 /// Donors, and a service that keeps names on a disk.
-pub struct Names {
+pub struct Deployment {
     pub folder: Folder,
     pub donors: Vec<Donor>,
     pub address: String,
     service: Option<Running>,
     health: Health,
     /// When the service is restarted or continued, while it is away.
-    until: Option<Instant>,
+    back_at: Option<Instant>,
 }
 
-impl Names {
+impl Deployment {
     pub fn new(fabric: &str, memory: &'static str) -> Self {
         let donors = (0..DONORS).map(|_| Donor::new(fabric, memory)).collect();
         let address = match fabric {
@@ -31,9 +31,9 @@ impl Names {
             _ => format!("{fabric}://127.0.0.1:0"),
         };
         let folder = Folder::new();
-        let mut names = Self { folder, donors, address, service: None, health: Health::new(), until: None };
-        names.start();
-        names
+        let mut deployment = Self { folder, donors, address, service: None, health: Health::new(), back_at: None };
+        deployment.start();
+        deployment
     }
 
     fn start(&mut self) {
@@ -51,16 +51,16 @@ impl Names {
         if let Some(service) = &mut self.service {
             for line in service.err.try_iter() {
                 plan.say(&format!("the service: {line}"));
-                assert!(!self.health.hear(&line), "{line}");
+                assert!(!self.health.read_line(&line), "{line}");
             }
             assert!(!service.has_ended(), "the service ended");
         }
         for donor in &mut self.donors {
-            if donor.comes_back() {
+            if donor.restart_if_due() {
                 self.health.unsettle();
             }
         }
-        if self.until.take_if(|until| *until <= Instant::now()).is_some() {
+        if self.back_at.take_if(|until| *until <= Instant::now()).is_some() {
             match &self.service {
                 Some(service) => service.process.signal(Signal::CONT),
                 None => self.start(),
@@ -72,46 +72,46 @@ impl Names {
 
     /// Whether the service is running.
     pub fn is_up(&self) -> bool {
-        self.until.is_none()
+        self.back_at.is_none()
     }
 
     /// Whether all donors and the service are running, and every page has all its copies.
     pub fn is_well(&self) -> bool {
-        self.until.is_none() && self.donors.iter().all(Donor::is_up) && self.health.is_good()
+        self.back_at.is_none() && self.donors.iter().all(Donor::is_up) && self.health.is_good()
     }
 
     /// Kills or stops a donor, while all is well: two donors may hold both copies of a page, and if both forget it, it
     /// is rightly lost.
-    pub fn disturb_donor(&mut self, plan: &mut Plan) {
+    pub fn inject_donor_fault(&mut self, plan: &mut Plan) {
         assert!(self.is_well());
         let index = plan.below(DONORS as u64) as usize;
         self.health.unsettle();
         if plan.below(4) == 0 {
-            let away = plan.ms(100, 5_000);
-            self.donors[index].stop(away);
-            return plan.say(&format!("donor {index} is stopped for {away:?}"));
+            let pause = plan.ms(100, 5_000);
+            self.donors[index].stop(pause);
+            return plan.say(&format!("donor {index} is stopped for {pause:?}"));
         }
-        let away = plan.ms(300, 2_000);
-        self.donors[index].kill(away);
-        plan.killed(&format!("donor {index}, for {away:?}"));
+        let pause = plan.ms(300, 2_000);
+        self.donors[index].kill(pause);
+        plan.killed(&format!("donor {index}, for {pause:?}"));
     }
 
     /// Kills or stops the service, if it is running.
-    pub fn disturb_service(&mut self, plan: &mut Plan) {
-        if self.until.is_some() {
+    pub fn inject_service_fault(&mut self, plan: &mut Plan) {
+        if self.back_at.is_some() {
             return;
         }
         let is_stopped = plan.below(4) == 0;
-        let away = if is_stopped { plan.ms(100, 5_000) } else { plan.ms(0, 1_500) };
-        self.until = Some(Instant::now() + away);
+        let pause = if is_stopped { plan.ms(100, 5_000) } else { plan.ms(0, 1_500) };
+        self.back_at = Some(Instant::now() + pause);
         match &mut self.service {
             Some(service) if is_stopped => {
                 service.process.signal(Signal::STOP);
-                plan.say(&format!("the service is stopped for {away:?}"));
+                plan.say(&format!("the service is stopped for {pause:?}"));
             }
             service => {
                 service.take().unwrap().kill();
-                plan.killed(&format!("the service, for {away:?}"));
+                plan.killed(&format!("the service, for {pause:?}"));
             }
         }
     }
@@ -135,9 +135,9 @@ impl Names {
 }
 
 /// Calls `turn` until a condition holds.
-pub fn turn_until<W>(world: &mut W, what: &str, turn: impl Fn(&mut W), is_so: impl Fn(&W) -> bool) {
+pub fn turn_until<W>(world: &mut W, what: &str, turn: impl Fn(&mut W), condition: impl Fn(&W) -> bool) {
     let began = Instant::now();
-    while !is_so(world) {
+    while !condition(world) {
         assert!(began.elapsed() < 2 * PATIENCE, "{what}: not within {:?}", 2 * PATIENCE);
         turn(world);
         std::thread::sleep(Duration::from_millis(5));

@@ -14,7 +14,7 @@ pub(super) fn check(tree: &Tree, config: &Config, request: &Request) -> Result<(
             // An existing name is refused as such, later on.
             tree.len() < config.inodes_max || tree.has_name(*parent, name)
         }
-        Request::Link { parent, name, .. } => tree.further_names() < config.inodes_max || tree.has_name(*parent, name),
+        Request::Link { parent, name, .. } => tree.extra_links() < config.inodes_max || tree.has_name(*parent, name),
         Request::SetXattr { ino, name, value, .. } => {
             let len = tree.xattrs_len_with(*ino, name, value);
             len <= config.xattrs_len_max || len <= tree.xattrs_len()

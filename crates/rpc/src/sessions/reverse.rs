@@ -17,10 +17,10 @@
 //! take the credits with which its client waits for answers.
 
 use sinew_fabric::Peer;
-use sinew_wire::management::{Accept, CallBack, Features};
+use sinew_wire::management::{Accept, Features, ReverseOffer};
 
 use super::Sessions;
-use crate::client::Back;
+use crate::client::ReverseSession;
 use crate::core::Core;
 use crate::error::Cause;
 use crate::lanes::LaneId;
@@ -36,35 +36,37 @@ pub(super) fn split(available: u64, credits: u16, back: u16) -> (u16, u16) {
 
 impl Sessions {
     /// At the client: reserves a session for the calls of a server that is about to be asked. No packet finds it yet.
-    pub(super) fn reserve_back(core: &mut Core, peer: Peer, peer_index: u32, credits: u16) -> Back {
-        let session = ServerSession { peer, peer_index, is_back: true, ..ServerSession::default() };
+    pub(super) fn reserve_reverse(core: &mut Core, peer: Peer, peer_index: u32, credits: u16) -> ReverseSession {
+        let session = ServerSession { peer, peer_index, is_reverse: true, ..ServerSession::default() };
         let (index, key) = core.servers.reserve(&mut core.shared, session);
         core.shared.peers.get_mut(peer_index).sessions += 1;
         Self::commit(core, peer_index, credits);
-        Back { index, key, credits }
+        ReverseSession { index, key, credits }
     }
 
     /// Whether an answer grants calls back exactly if they were asked for, and no more credits than that.
-    pub(super) fn grants_back(asked: Option<Back>, accept: &Accept) -> bool {
-        match (asked, accept.call_back) {
+    pub(super) fn is_reverse_grant_valid(offered: Option<ReverseSession>, accept: &Accept) -> bool {
+        match (offered, accept.reverse_offer) {
             (None, None) => true,
-            (Some(asked), Some(granted)) => granted.credits <= asked.credits && granted.slots.is_power_of_two(),
+            (Some(offered), Some(granted)) => granted.credits <= offered.credits && granted.slots.is_power_of_two(),
             _ => false,
         }
     }
 
-    /// At the client: starts accepting the server's calls. The grant has passed [`Self::grants_back`].
-    pub(super) fn open_back(core: &mut Core, client: usize, accept: &Accept) {
+    /// At the client: starts accepting the server's calls. The grant has passed [`Self::is_reverse_grant_valid`].
+    pub(super) fn open_reverse(core: &mut Core, client: usize, accept: &Accept) {
         let session = &core.clients.table.entries[client];
         let (id, peer_index) = (session.id(), session.peer_index);
-        let (Some(back), Some(granted)) = (&mut core.clients.cold(client).back, accept.call_back) else { return };
-        let unused = u64::from(back.credits - granted.credits);
-        back.credits = granted.credits;
-        let Back { index, key, credits } = *back;
+        let (Some(reverse), Some(granted)) = (&mut core.clients.cold(client).reverse, accept.reverse_offer) else {
+            return;
+        };
+        let unused = u64::from(reverse.credits - granted.credits);
+        reverse.credits = granted.credits;
+        let ReverseSession { index, key, credits } = *reverse;
         let key = key.in_session(accept.server_key);
         core.shared.committed_packets -= unused;
         core.shared.peers.get_mut(peer_index).committed -= unused;
-        core.servers.open_back(&core.shared, (index, key), id, |session| {
+        core.servers.open_reverse(&core.shared, (index, key), id, |session| {
             session.remote_key = granted.key;
             session.credits = credits;
             session.data_per_packet = accept.granted.data_per_packet;
@@ -73,22 +75,28 @@ impl Sessions {
     }
 
     /// At the client: removes the other direction, along with its session.
-    pub(super) fn remove_back(core: &mut Core, client: usize) {
+    pub(super) fn remove_reverse(core: &mut Core, client: usize) {
         let peer_index = core.clients.table.entries[client].peer_index;
-        if let Some(back) = core.clients.cold(client).back.take() {
-            core.servers.remove(&mut core.shared, back.index);
-            Self::release(core, peer_index, back.credits);
+        if let Some(reverse) = core.clients.cold(client).reverse.take() {
+            core.servers.remove(&mut core.shared, reverse.index);
+            Self::release(core, peer_index, reverse.credits);
         }
     }
 
     /// At the server: opens the direction in which it calls a client that has asked for that.
-    pub(super) fn call_back(core: &mut Core, server: usize, asked: CallBack, credits: u16, features: Features) {
-        let of = &core.servers.table.entries[server];
-        let remote_key = asked.key.in_session(of.key);
-        let (client, peer, peer_index) = (ClientId(of.key.0), of.peer, of.peer_index);
-        let (data_per_packet, message_len_max) = (of.data_per_packet, of.message_len_max);
+    pub(super) fn open_reverse_client(
+        core: &mut Core,
+        server: usize,
+        offer: ReverseOffer,
+        credits: u16,
+        features: Features,
+    ) {
+        let session = &core.servers.table.entries[server];
+        let remote_key = offer.key.in_session(session.key);
+        let (client, peer, peer_index) = (ClientId(session.key.0), session.peer, session.peer_index);
+        let (data_per_packet, message_len_max) = (session.data_per_packet, session.message_len_max);
         let index = core.clients.insert(core.shared.generator.next_u64());
-        let slots = asked.slots.min(core.shared.config.slots);
+        let slots = offer.slots.min(core.shared.config.slots);
         core.clients.open(&mut core.shared, index, slots, |session| {
             (session.peer, session.peer_index) = (peer, peer_index);
             session.remote_key = remote_key;
@@ -99,7 +107,7 @@ impl Sessions {
         });
         let cold = core.clients.cold(index);
         // The owner learns of the client from its client events, if it wants to.
-        (cold.lane, cold.of) = (LaneId::NOBODY, Some(client));
+        (cold.lane, cold.client_called) = (LaneId::NOBODY, Some(client));
         core.servers.set_session_to(server, core.clients.table.entries[index].id());
         let entry = core.shared.peers.get_mut(peer_index);
         entry.sessions += 1;
@@ -109,7 +117,7 @@ impl Sessions {
     }
 
     /// At the server: ends the direction along with the client's session, and its calls with `cause`.
-    pub(super) fn end_call_back(core: &mut Core, server: usize, cause: Cause) {
+    pub(super) fn end_reverse_client(core: &mut Core, server: usize, cause: Cause) {
         let session = &core.servers.table.entries[server];
         let (client, peer_index) = (ClientId(session.key.0), session.peer_index);
         let Ok(id) = core.servers.session_to(client) else { return };
@@ -124,9 +132,9 @@ impl Sessions {
     }
 
     /// At the server: the terms of the direction, as it states them when it accepts a session.
-    pub(super) fn call_back_of(core: &Core, server: usize) -> Option<CallBack> {
+    pub(super) fn reverse_offer_of(core: &Core, server: usize) -> Option<ReverseOffer> {
         let id = core.servers.session_to(ClientId(core.servers.table.entries[server].key.0)).ok()?;
         let session = &core.clients.table.entries[core.clients.table.find(id.key())?];
-        Some(CallBack { key: id.key(), credits: session.credits_max, slots: core.shared.config.slots })
+        Some(ReverseOffer { key: id.key(), credits: session.credits_max, slots: core.shared.config.slots })
     }
 }

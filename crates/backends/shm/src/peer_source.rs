@@ -14,14 +14,14 @@ use crate::hub::{Hub, Mailbox};
 use crate::names::{self, Name};
 
 /// Most connections that have not said hello. Beyond it, the oldest is dropped.
-const STRANGERS_MAX: usize = 64;
+const PENDING_MAX: usize = 64;
 /// Time in which a connection must say hello, in ns.
 const HELLO_TIMEOUT_NS: u64 = 1_000_000_000;
 /// Most connections accepted in one look.
 const ACCEPTS_PER_LOOK: usize = 16;
 /// Time for which nobody is accepted after a lack of descriptors or memory, in ns. (Connections wait, and a watched
 /// listener would keep the port awake.)
-pub(crate) const PAUSE_NS: u64 = 10_000_000;
+pub(crate) const ACCEPT_PAUSE_NS: u64 = 10_000_000;
 
 /// Identity of a descriptor in the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,19 +115,19 @@ impl Watch {
 pub(crate) struct Stranger {
     id: u64,
     socket: OwnedFd,
-    since_ns: Option<u64>,
+    first_seen_ns: Option<u64>,
 }
 
-/// The first message of a stranger.
+/// The first message of a pending connection.
 #[derive(Debug)]
-pub(crate) struct Heard {
+pub(crate) struct FirstMessage {
     pub socket: OwnedFd,
     pub message: Message,
 }
 
 /// Whether accepting is paused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Pause {
+pub(crate) enum AcceptPause {
     /// The listener is watched.
     #[default]
     No,
@@ -139,18 +139,18 @@ pub(crate) enum Pause {
 
 /// The source of new peers.
 #[derive(Debug)]
-pub(crate) enum Door {
+pub(crate) enum PeerSource {
     Process {
         name: Option<Name>,
         /// Memory of our board, to be passed to peers.
         board: OwnedFd,
-        strangers: VecDeque<Stranger>,
-        strangers_seen: u64,
+        pending: VecDeque<Stranger>,
+        ids_given: u64,
         /// Connections turned away.
         turned_away: u64,
         /// Times that there was no descriptor or memory for a connection.
         out_of_descriptors: u64,
-        pause: Pause,
+        pause: AcceptPause,
     },
     Hub {
         hub: Hub,
@@ -158,17 +158,17 @@ pub(crate) enum Door {
     },
 }
 
-impl Door {
+impl PeerSource {
     /// Creates the door of a port that other processes reach, under its name if it has one.
     pub fn process(name: Option<Name>, board: OwnedFd) -> Self {
         Self::Process {
             name,
             board,
-            strangers: VecDeque::new(),
-            strangers_seen: 0,
+            pending: VecDeque::new(),
+            ids_given: 0,
             turned_away: 0,
             out_of_descriptors: 0,
-            pause: Pause::No,
+            pause: AcceptPause::No,
         }
     }
 
@@ -189,7 +189,13 @@ impl Door {
     /// Accepts waiting connections.
     pub fn accept(&mut self, watch: &Watch) {
         let Self::Process {
-            name: Some(name), strangers, strangers_seen, turned_away, out_of_descriptors, pause, ..
+            name: Some(name),
+            pending: strangers,
+            ids_given: strangers_seen,
+            turned_away,
+            out_of_descriptors,
+            pause,
+            ..
         } = self
         else {
             return;
@@ -202,7 +208,7 @@ impl Door {
                 Err(Errno::AGAIN) => return,
                 Err(_) => {
                     *out_of_descriptors += 1;
-                    *pause = Pause::Begins;
+                    *pause = AcceptPause::Begins;
                     watch.remove(&name.listener);
                     return;
                 }
@@ -211,22 +217,22 @@ impl Door {
                 *turned_away += 1;
                 continue;
             }
-            if strangers.len() >= STRANGERS_MAX {
+            if strangers.len() >= PENDING_MAX {
                 strangers.pop_front();
                 *turned_away += 1;
             }
             *strangers_seen += 1;
             let id = *strangers_seen;
             match watch.add(&socket, Token::Stranger(id)) {
-                Ok(()) => strangers.push_back(Stranger { id, socket, since_ns: None }),
+                Ok(()) => strangers.push_back(Stranger { id, socket, first_seen_ns: None }),
                 Err(_) => *turned_away += 1,
             }
         }
     }
 
-    /// Reads the first message of a stranger, if it has come.
-    pub fn hear(&mut self, id: u64, watch: &Watch) -> Option<Heard> {
-        let Self::Process { strangers, .. } = self else { return None };
+    /// Reads the first message of a pending connection, if it has come.
+    pub fn read_first(&mut self, id: u64, watch: &Watch) -> Option<FirstMessage> {
+        let Self::Process { pending: strangers, .. } = self else { return None };
         let at = strangers.iter().position(|stranger| stranger.id == id)?;
         let message = hello::receive(&strangers[at].socket);
         if matches!(message, Message::Nothing) {
@@ -234,27 +240,27 @@ impl Door {
         }
         let stranger = strangers.remove(at)?;
         watch.remove(&stranger.socket);
-        Some(Heard { socket: stranger.socket, message })
+        Some(FirstMessage { socket: stranger.socket, message })
     }
 
     /// Whether accepting is paused.
     pub fn is_paused(&self) -> bool {
-        matches!(self, Self::Process { pause: Pause::Begins | Pause::Since(_), .. })
+        matches!(self, Self::Process { pause: AcceptPause::Begins | AcceptPause::Since(_), .. })
     }
 
     /// Watches the listener again once a pause is over, and drops the connections that have been silent for too long.
-    pub fn keep_time(&mut self, now_ns: u64, watch: &Watch) {
-        let Self::Process { name, strangers, turned_away, pause, .. } = self else { return };
+    pub fn expire_pending(&mut self, now_ns: u64, watch: &Watch) {
+        let Self::Process { name, pending: strangers, turned_away, pause, .. } = self else { return };
         *pause = match (*pause, name) {
-            (Pause::Begins, _) => Pause::Since(now_ns),
-            (Pause::Since(since_ns), Some(name)) if now_ns.saturating_sub(since_ns) >= PAUSE_NS => {
-                watch.add(&name.listener, Token::Listener).map_or(Pause::Since(now_ns), |()| Pause::No)
+            (AcceptPause::Begins, _) => AcceptPause::Since(now_ns),
+            (AcceptPause::Since(since_ns), Some(name)) if now_ns.saturating_sub(since_ns) >= ACCEPT_PAUSE_NS => {
+                watch.add(&name.listener, Token::Listener).map_or(AcceptPause::Since(now_ns), |()| AcceptPause::No)
             }
             (pause, _) => pause,
         };
         let before = strangers.len();
         strangers.retain_mut(|stranger| {
-            let since = *stranger.since_ns.get_or_insert(now_ns);
+            let since = *stranger.first_seen_ns.get_or_insert(now_ns);
             now_ns.saturating_sub(since) < HELLO_TIMEOUT_NS
         });
         *turned_away += (before - strangers.len()) as u64;

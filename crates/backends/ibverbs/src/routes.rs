@@ -11,14 +11,14 @@ use sinew_mem::atomic::plain::{AtomicU64, Ordering};
 
 use crate::abi::*;
 use crate::registration::DomainInner;
-use crate::strangers::Share;
+use crate::time_budget::TimeBudget;
 
 /// Most ways that are remembered. A new one evicts one that has not been used lately.
-pub(crate) const WAYS_MAX: usize = 1 << SLOT_BITS;
+pub(crate) const ROUTES_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 16;
 
 /// Time for which a stranger that could not be reached is not tried again.
-const FAILURE_COUNTS_NS: u64 = 30_000_000_000;
+const FAILURE_MEMORY_NS: u64 = 30_000_000_000;
 
 /// Most hops of a packet; the usual value.
 const HOPS_MAX: u8 = 64;
@@ -58,14 +58,14 @@ pub(crate) fn ah_attr(target: Target, port: u8, sgid_index: u8) -> ibv_ah_attr {
 
 /// A way, with its address handle `H` once there is one.
 #[derive(Debug)]
-pub(crate) struct Way<H> {
+pub(crate) struct Route<H> {
     pub target: Target,
     /// Most bytes of a datagram on it, as far as we know.
     pub mtu: usize,
     /// The handle, which requests that use the way also hold until they are over.
     pub handle: Option<Rc<H>>,
     /// The error with which making a handle failed, and the time until which it counts.
-    failed: Option<(i32, u64)>,
+    last_failure: Option<(i32, u64)>,
 }
 
 /// The device's description of a target, which on Ethernet holds the MAC address of the next hop.
@@ -102,18 +102,18 @@ impl Drop for AddressHandle {
 
 /// The ways of one thread.
 #[derive(Debug)]
-pub(crate) struct Ways<H> {
+pub(crate) struct Routes<H> {
     slots: Vec<Slot<H>>,
     by_target: HashMap<Target, usize>,
     /// The last target and its handle, since the same one is usually asked for again.
     last: Option<(Target, u64)>,
     /// The slot at which the next search for one to evict begins.
-    hand: usize,
+    clock_hand: usize,
     slots_max: usize,
     /// Most bytes of a message on a way, unless its peer takes fewer.
     mtu: usize,
     /// The share of the thread's time for strangers' ways.
-    share: Share,
+    time_budget: TimeBudget,
 }
 
 #[derive(Debug)]
@@ -123,7 +123,7 @@ struct Slot<H> {
     handle: u64,
     /// Whether it was used since the hand last passed.
     used: bool,
-    way: Way<H>,
+    route: Route<H>,
 }
 
 fn new_handle(slot: usize) -> u64 {
@@ -132,19 +132,19 @@ fn new_handle(slot: usize) -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed) << SLOT_BITS | slot as u64
 }
 
-impl<H> Ways<H> {
+impl<H> Routes<H> {
     pub fn new(mtu: usize) -> Self {
-        Self::with_slots(mtu, WAYS_MAX)
+        Self::with_slots(mtu, ROUTES_MAX)
     }
 
     fn with_slots(mtu: usize, slots_max: usize) -> Self {
-        let (slots, by_target, share) = (Vec::new(), HashMap::new(), Share::default());
-        Self { slots, by_target, last: None, hand: 0, slots_max, mtu, share }
+        let (slots, by_target, share) = (Vec::new(), HashMap::new(), TimeBudget::default());
+        Self { slots, by_target, last: None, clock_hand: 0, slots_max, mtu, time_budget: share }
     }
 
     /// The handle of the way to a target, which stays the same while the way is remembered.
     #[inline]
-    pub fn to(&mut self, target: Target) -> u64 {
+    pub fn handle_to(&mut self, target: Target) -> u64 {
         if let Some((last, handle)) = self.last
             && last == target
             && self.get(handle).is_some()
@@ -162,9 +162,9 @@ impl<H> Ways<H> {
             slot.used = true;
             return slot.handle;
         }
-        let index = if self.slots.len() < self.slots_max { self.slots.len() } else { self.vacate() };
-        let way = Way { target, mtu: self.mtu, handle: None, failed: None };
-        let slot = Slot { handle: new_handle(index), used: false, way };
+        let index = if self.slots.len() < self.slots_max { self.slots.len() } else { self.evict() };
+        let way = Route { target, mtu: self.mtu, handle: None, last_failure: None };
+        let slot = Slot { handle: new_handle(index), used: false, route: way };
         let handle = slot.handle;
         if index == self.slots.len() {
             self.slots.push(slot);
@@ -176,24 +176,24 @@ impl<H> Ways<H> {
     }
 
     /// Evicts a way that has not been used since the hand last passed it.
-    fn vacate(&mut self) -> usize {
+    fn evict(&mut self) -> usize {
         loop {
-            let index = self.hand;
-            self.hand = (index + 1) % self.slots.len();
+            let index = self.clock_hand;
+            self.clock_hand = (index + 1) % self.slots.len();
             let slot = &mut self.slots[index];
             if !std::mem::take(&mut slot.used) {
-                self.by_target.remove(&slot.way.target);
+                self.by_target.remove(&slot.route.target);
                 return index;
             }
         }
     }
 
     /// The way of a handle; `None` if the way was evicted, or is another thread's.
-    pub fn get(&mut self, handle: u64) -> Option<&mut Way<H>> {
-        let index = (handle & (WAYS_MAX as u64 - 1)) as usize;
+    pub fn get(&mut self, handle: u64) -> Option<&mut Route<H>> {
+        let index = (handle & (ROUTES_MAX as u64 - 1)) as usize;
         let slot = self.slots.get_mut(index).filter(|slot| slot.handle == handle)?;
         slot.used = true;
-        Some(&mut slot.way)
+        Some(&mut slot.route)
     }
 
     /// Makes the address handle for answering a stranger, to whom nobody here asked for a way. This is refused if it
@@ -207,21 +207,21 @@ impl<H> Ways<H> {
         make: impl FnOnce(Target) -> io::Result<H>,
     ) -> Result<Rc<H>, i32> {
         let began_ns = now_ns();
-        let may_try = self.share.is_left(began_ns);
+        let is_in_budget = self.time_budget.may_begin(began_ns);
         let way = self.get(handle).ok_or(libc::EINVAL)?;
-        match way.failed {
+        match way.last_failure {
             Some((error, until_ns)) if began_ns < until_ns => return Err(error),
-            _ if !may_try => return Err(libc::EAGAIN),
+            _ if !is_in_budget => return Err(libc::EAGAIN),
             _ => {}
         }
-        let made = make(way.target).map(Rc::new).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
+        let result = make(way.target).map(Rc::new).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
         let ended_ns = now_ns();
-        match &made {
-            Ok(made) => (way.handle, way.failed) = (Some(Rc::clone(made)), None),
-            Err(error) => way.failed = Some((*error, ended_ns.saturating_add(FAILURE_COUNTS_NS))),
+        match &result {
+            Ok(made) => (way.handle, way.last_failure) = (Some(Rc::clone(made)), None),
+            Err(error) => way.last_failure = Some((*error, ended_ns.saturating_add(FAILURE_MEMORY_NS))),
         }
-        self.share.take(began_ns, ended_ns);
-        made
+        self.time_budget.charge(began_ns, ended_ns);
+        result
     }
 }
 
@@ -232,30 +232,30 @@ mod tests {
 
     #[test]
     fn a_target_has_one_handle_and_no_other_thread_knows_it() {
-        let mut ways = Ways::<()>::new(4096);
-        let handles = [1, 2].map(|lid| ways.to(Target::Lid(lid)));
+        let mut ways = Routes::<()>::new(4096);
+        let handles = [1, 2].map(|lid| ways.handle_to(Target::Lid(lid)));
         assert_ne!(handles[0], handles[1]);
-        assert_eq!(ways.to(Target::Lid(1)), handles[0]);
+        assert_eq!(ways.handle_to(Target::Lid(1)), handles[0]);
         assert_eq!(ways.get(handles[1]).unwrap().target, Target::Lid(2));
         assert_eq!(ways.get(handles[1]).unwrap().mtu, 4096);
-        let mut other = Ways::<()>::new(4096);
-        other.to(Target::Lid(1));
+        let mut other = Routes::<()>::new(4096);
+        other.handle_to(Target::Lid(1));
         assert!(other.get(handles[0]).is_none());
         assert!([0, 1, u64::MAX].into_iter().all(|forged| ways.get(forged).is_none()));
     }
 
     #[test]
     fn strangers_push_out_each_other_and_not_those_in_use() {
-        let mut ways = Ways::<()>::with_slots(4096, 4);
-        let friend = ways.to(Target::Lid(1));
-        let idle = ways.to(Target::Lid(2));
+        let mut ways = Routes::<()>::with_slots(4096, 4);
+        let friend = ways.handle_to(Target::Lid(1));
+        let idle = ways.handle_to(Target::Lid(2));
         for stranger in 0..100 {
             assert!(ways.get(friend).is_some());
-            ways.to(Target::Gid { gid: [stranger; 16], lid: 0 });
+            ways.handle_to(Target::Gid { gid: [stranger; 16], lid: 0 });
             assert!(ways.slots.len() <= 4 && ways.by_target.len() == ways.slots.len());
         }
         assert!(ways.get(idle).is_none());
-        assert_ne!(ways.to(Target::Lid(2)), idle);
+        assert_ne!(ways.handle_to(Target::Lid(2)), idle);
     }
 
     const SECOND_NS: u64 = 1_000_000_000;
@@ -263,13 +263,13 @@ mod tests {
     /// Answers a stranger, for whose handle the system takes `takes_ns`; returns whether the system was asked, and the
     /// outcome.
     fn answer(
-        ways: &mut Ways<()>,
+        ways: &mut Routes<()>,
         stranger: u16,
         now: &Cell<u64>,
         takes_ns: u64,
         works: bool,
     ) -> (bool, Result<(), i32>) {
-        let (handle, mut asked) = (ways.to(Target::Lid(stranger)), false);
+        let (handle, mut asked) = (ways.handle_to(Target::Lid(stranger)), false);
         let make = |_| {
             asked = true;
             now.set(now.get() + takes_ns);
@@ -281,10 +281,10 @@ mod tests {
 
     #[test]
     fn a_stranger_whom_nothing_reached_is_not_tried_again_for_a_while() {
-        let (mut ways, now) = (Ways::new(4096), Cell::new(7));
+        let (mut ways, now) = (Routes::new(4096), Cell::new(7));
         let unreachable = Err(libc::EHOSTUNREACH);
         assert_eq!(answer(&mut ways, 1, &now, SECOND_NS / 1000, false), (true, unreachable));
-        now.set(now.get() + FAILURE_COUNTS_NS - 1);
+        now.set(now.get() + FAILURE_MEMORY_NS - 1);
         assert_eq!(answer(&mut ways, 1, &now, 0, true), (false, unreachable));
         assert_eq!(answer(&mut ways, 2, &now, 0, true), (true, Ok(())), "it is nobody else's fault");
         now.set(now.get() + 1);
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn strangers_to_whom_the_way_is_long_wait_for_their_share() {
-        let (mut ways, now) = (Ways::new(4096), Cell::new(0));
+        let (mut ways, now) = (Routes::new(4096), Cell::new(0));
         let mut busy_ns = 0;
         for stranger in 0..10_000 {
             let asked = answer(&mut ways, stranger, &now, SECOND_NS, stranger % 2 == 0).0;

@@ -8,49 +8,50 @@ use crate::disk::Disk;
 use crate::protocol::Pages;
 
 /// A client that is gone, and its reservations.
-struct Grave {
+struct RetiredClient {
     client: u64,
     pages: Vec<Pages>,
     /// Donors that may still admit the client.
-    open: BTreeSet<usize>,
+    donors_left: BTreeSet<usize>,
 }
 
 /// All graves whose donors have not all cut their client off.
 #[derive(Default)]
-pub(super) struct Graves(Vec<Grave>);
+pub(super) struct RetiredClients(Vec<RetiredClient>);
 
-impl Graves {
+impl RetiredClients {
     /// Adds a client that is gone, which may have had access to these donors.
-    pub fn dig(&mut self, client: u64, pages: Vec<Pages>, open: BTreeSet<usize>) {
-        self.0.push(Grave { client, pages, open });
+    pub fn add(&mut self, client: u64, pages: Vec<Pages>, open: BTreeSet<usize>) {
+        self.0.push(RetiredClient { client, pages, donors_left: open });
     }
 
     /// Clients that a donor must still cut off.
     pub fn of_lane(&self, lane: usize) -> Vec<u64> {
-        self.0.iter().filter(|grave| grave.open.contains(&lane)).map(|grave| grave.client).collect()
+        self.0.iter().filter(|grave| grave.donors_left.contains(&lane)).map(|grave| grave.client).collect()
     }
 
     /// Records that a donor has cut off a client; `None`: all clients, since it has restarted.
-    pub fn close(&mut self, lane: usize, client: Option<u64>) {
+    pub fn expelled(&mut self, lane: usize, client: Option<u64>) {
         for grave in self.0.iter_mut().filter(|grave| client.is_none_or(|client| client == grave.client)) {
-            grave.open.remove(&lane);
+            grave.donors_left.remove(&lane);
         }
     }
 
     /// Frees the pages to which their client can no longer write: those without a copy at a donor that may still admit
     /// it.
-    pub fn settle<K: Disk>(&mut self, lanes: &Lanes, store: &mut Store<K>) {
+    pub fn release<K: Disk>(&mut self, lanes: &Lanes, store: &mut Store<K>) {
         for grave in &mut self.0 {
-            let open = &grave.open;
-            let segments = &store.kept.segments;
-            let is_open = |pages: &Pages| {
+            let donors_left = &grave.donors_left;
+            let segments = &store.state.segments;
+            let is_writable = |pages: &Pages| {
                 let members = segments.get(&pages.segment).map_or(&[][..], |segment| &segment.members);
-                members.iter().any(|member| lanes.of(member).is_some_and(|lane| open.contains(&lane)))
+                members.iter().any(|member| lanes.index_of(member).is_some_and(|lane| donors_left.contains(&lane)))
             };
-            let (kept, done): (Vec<_>, Vec<_>) = std::mem::take(&mut grave.pages).into_iter().partition(is_open);
-            grave.pages = kept;
-            store.space.let_go(&done);
+            let (still_writable, done): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut grave.pages).into_iter().partition(is_writable);
+            grave.pages = still_writable;
+            store.space.release(&done);
         }
-        self.0.retain(|grave| !grave.open.is_empty());
+        self.0.retain(|grave| !grave.donors_left.is_empty());
     }
 }

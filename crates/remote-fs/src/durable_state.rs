@@ -1,14 +1,16 @@
 //! The durable state of the service, and the operations on it.
 //!
-//! [`Kept`] changes only by [`Op`]s, and is deterministic: the same operations in the same order give the same state. A
-//! snapshot is that state as bytes, and the [journal](crate::journal)'s records are its operations.
+//! [`DurableState`] changes only by [`Op`]s, and is deterministic: the same operations in the same order give the same
+//! state. A snapshot is that state as bytes, and the [journal](crate::journal)'s records are its operations.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use sinew_remote_memory::volume::DonorId;
 
-use crate::protocol::{Answer, Caller, Error, IN_FLIGHT_MAX, Ino, Pages, Place, Replica, Request, SECRET_LEN, Time};
+use crate::protocol::{
+    Answer, Caller, Error, IN_FLIGHT_MAX, Ino, Pages, Placement, Request, SECRET_LEN, SegmentCopy, Time,
+};
 use crate::tree::{Context, Tree};
 
 /// A copy of a segment.
@@ -39,26 +41,26 @@ pub struct Segment {
 
 impl Segment {
     /// The place of the segment, as clients are told.
-    pub fn place(&self, number: u32) -> Place {
-        let replica = |member: &Member| Replica {
+    pub fn placement(&self, number: u32) -> Placement {
+        let replica = |member: &Member| SegmentCopy {
             donor: DonorId(member.donor),
             incarnation: member.incarnation,
             base: member.base,
             is_whole: member.is_whole,
         };
         let copies = self.members.iter().map(replica).collect();
-        Place { segment: number, generation: self.generation, pages: self.pages, copies }
+        Placement { segment: number, generation: self.generation, pages: self.pages, copies }
     }
 
     /// Whether there is a copy with all pages.
-    pub fn has_whole(&self) -> bool {
+    pub fn has_complete(&self) -> bool {
         self.members.iter().any(|member| member.is_whole)
     }
 }
 
 /// A client, until it leaves or is declared dead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Client {
+pub struct ClientRecord {
     /// Secret that proves a request to be the client's.
     pub secret: [u8; SECRET_LEN],
     /// All requests with lower numbers have been answered.
@@ -139,7 +141,7 @@ pub enum Op {
 
 /// The whole durable state; see [the module](self).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct DurableState {
     format: u32,
     /// Volume by which donors know the file system.
     pub volume: u64,
@@ -148,7 +150,7 @@ pub struct Kept {
     /// The names and inodes.
     pub tree: Tree,
     /// The clients, by number.
-    pub clients: BTreeMap<u64, Client>,
+    pub clients: BTreeMap<u64, ClientRecord>,
     /// Highest number that a client ever had.
     pub last_client: u64,
     /// The segments, by number.
@@ -161,10 +163,10 @@ pub struct Kept {
 }
 
 const FORMAT: u32 = 2;
-/// Format without [`Kept::copies`], which comes last.
+/// Format without [`DurableState::copies`], which comes last.
 const FORMAT_WITHOUT_COPIES: u32 = 1;
 
-impl Kept {
+impl DurableState {
     /// An empty file system. `volume` should be a random number.
     pub fn new(volume: u64, now: Time) -> Self {
         Self {
@@ -189,14 +191,14 @@ impl Kept {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         // The format comes first, since the meaning of the rest may depend on it.
         let (format, _) = postcard::take_from_bytes::<u32>(bytes).ok()?;
-        let mut kept: Self = match format {
+        let mut state: Self = match format {
             FORMAT => postcard::from_bytes(bytes).ok()?,
             FORMAT_WITHOUT_COPIES => postcard::from_bytes(&[bytes, &[0]].concat()).ok()?,
             _ => return None,
         };
-        kept.format = FORMAT;
-        kept.tree.count_again();
-        Some(kept)
+        state.format = FORMAT;
+        state.tree.recount();
+        Some(state)
     }
 
     /// Performs an operation, completely or not at all. Pages that no longer belong to a file are added to `freed`.
@@ -213,7 +215,7 @@ impl Kept {
             Op::Join { client, secret } => {
                 check(*client > self.last_client)?;
                 self.last_client = *client;
-                self.clients.insert(*client, Client { secret: *secret, settled: 1, ..Client::default() });
+                self.clients.insert(*client, ClientRecord { secret: *secret, settled: 1, ..ClientRecord::default() });
             }
             Op::Leave { client } => {
                 self.clients.remove(client).ok_or(Error::Rejoin)?;
@@ -223,7 +225,7 @@ impl Kept {
                 let floor = known.settled.max(*settled);
                 let waiting = known.answers.range(floor..).count();
                 if *sequence < floor || known.answers.contains_key(sequence) {
-                    return Err(Error::Settled);
+                    return Err(Error::AlreadyAnswered);
                 }
                 if waiting >= IN_FLIGHT_MAX {
                     return Err(Error::TooMany);
@@ -288,14 +290,14 @@ mod tests {
     use super::*;
     use crate::protocol::Kind;
 
-    fn make(client: u64, sequence: u64, settled: u64, name: &str) -> Op {
+    fn make_directory(client: u64, sequence: u64, settled: u64, name: &str) -> Op {
         let request = Request::MakeDirectory { parent: Ino::ROOT, name: name.into(), mode: 0o755 };
         let (caller, now) = (Caller::default(), Time { s: sequence as i64, ns: 0 });
         Op::Change { client, sequence, settled, caller, now, opened: None, request }
     }
 
-    fn kept() -> Kept {
-        let mut kept = Kept::new(7, Time::default());
+    fn new_state() -> DurableState {
+        let mut kept = DurableState::new(7, Time::default());
         for op in [Op::Start { epoch: 1 }, Op::Join { client: 1, secret: [1; 16] }] {
             kept.apply(&op, &mut Vec::new()).unwrap();
         }
@@ -304,14 +306,14 @@ mod tests {
 
     #[test]
     fn a_request_is_performed_once_and_its_answer_is_kept_until_it_is_settled() {
-        let mut kept = kept();
+        let mut kept = new_state();
         let mut apply = |op: Op| kept.apply(&op, &mut Vec::new());
-        let answer = apply(make(1, 5, 1, "a")).unwrap();
-        assert_eq!(apply(make(1, 5, 1, "b")), Err(Error::Settled));
-        assert!(apply(make(1, 3, 1, "c")).is_ok(), "requests come in any order");
-        assert!(apply(make(1, 6, 4, "d")).is_ok());
-        assert_eq!(apply(make(1, 2, 1, "e")), Err(Error::Settled));
-        assert_eq!(apply(make(2, 1, 1, "e")), Err(Error::Rejoin));
+        let answer = apply(make_directory(1, 5, 1, "a")).unwrap();
+        assert_eq!(apply(make_directory(1, 5, 1, "b")), Err(Error::AlreadyAnswered));
+        assert!(apply(make_directory(1, 3, 1, "c")).is_ok(), "requests come in any order");
+        assert!(apply(make_directory(1, 6, 4, "d")).is_ok());
+        assert_eq!(apply(make_directory(1, 2, 1, "e")), Err(Error::AlreadyAnswered));
+        assert_eq!(apply(make_directory(2, 1, 1, "e")), Err(Error::Rejoin));
         let client = &kept.clients[&1];
         assert_eq!((client.settled, client.answers.len(), &client.answers[&5]), (4, 2, &answer));
         assert_eq!(kept.tree.len(), 4);
@@ -319,21 +321,21 @@ mod tests {
 
     #[test]
     fn a_client_has_so_many_answers_kept_and_no_more() {
-        let mut kept = kept();
+        let mut kept = new_state();
         let mut apply = |op: Op| kept.apply(&op, &mut Vec::new());
         for sequence in 1..=IN_FLIGHT_MAX as u64 {
-            assert!(apply(make(1, sequence, 1, &sequence.to_string())).is_ok());
+            assert!(apply(make_directory(1, sequence, 1, &sequence.to_string())).is_ok());
         }
-        assert_eq!(apply(make(1, 100, 1, "more")), Err(Error::TooMany));
-        assert!(apply(make(1, 100, 2, "more")).is_ok());
+        assert_eq!(apply(make_directory(1, 100, 1, "more")), Err(Error::TooMany));
+        assert!(apply(make_directory(1, 100, 2, "more")).is_ok());
     }
 
     #[test]
     fn records_and_snapshots_make_the_same_of_it() {
         let member = |slab| Member { donor: 1, incarnation: 2, slab, base: 3, is_whole: true };
         let ops = [
-            make(1, 1, 1, "a"),
-            make(1, 2, 1, "b"),
+            make_directory(1, 1, 1, "a"),
+            make_directory(1, 2, 1, "b"),
             Op::Segment { segment: 1, pages: 10, members: vec![member(4)] },
             Op::Members { segment: 1, members: vec![member(4), Member { is_whole: false, ..member(5) }] },
             Op::Members { segment: 1, members: vec![member(4), member(5)] },
@@ -343,10 +345,10 @@ mod tests {
             Op::Start { epoch: 5 },
             Op::Copies { copies: 3 },
         ];
-        let (mut kept, mut again) = (kept(), kept());
+        let (mut kept, mut again) = (new_state(), new_state());
         for op in &ops {
             kept.apply(op, &mut Vec::new()).unwrap();
-            again = Kept::read(&again.to_bytes()).unwrap();
+            again = DurableState::read(&again.to_bytes()).unwrap();
             again.replay(&op.to_bytes()).unwrap();
             assert_eq!(again, kept);
         }
@@ -356,17 +358,17 @@ mod tests {
 
     #[test]
     fn what_was_kept_before_copies_were_is_read_and_says_of_none() {
-        let mut kept = kept();
+        let mut kept = new_state();
         kept.apply(&Op::Copies { copies: 3 }, &mut Vec::new()).unwrap();
         let mut bytes = kept.to_bytes();
         assert_eq!((bytes[0], bytes.pop()), (FORMAT as u8, Some(3)));
         bytes[0] = FORMAT_WITHOUT_COPIES as u8;
-        assert_eq!(Kept::read(&bytes), Some(Kept { copies: 0, ..kept }));
+        assert_eq!(DurableState::read(&bytes), Some(DurableState { copies: 0, ..kept }));
     }
 
     #[test]
     fn what_is_no_record_or_cannot_have_happened_is_refused() {
-        let mut kept = kept();
+        let mut kept = new_state();
         let before = kept.clone();
         for op in [
             Op::Start { epoch: 1 },
@@ -383,6 +385,6 @@ mod tests {
         assert_eq!(kept, before);
         let mut other = kept.to_bytes();
         other[0] += 1;
-        assert!(Kept::read(&other).is_none() && Kept::read(&[]).is_none());
+        assert!(DurableState::read(&other).is_none() && DurableState::read(&[]).is_none());
     }
 }

@@ -1,25 +1,25 @@
 //! The connection of one lane to a donor.
 
-use sinew_remote_memory::pool::{Approach, Reach};
+use sinew_remote_memory::pool::{AccessMethod, DonorHandle};
 use sinew_rpc::{Endpoint, SharedEndpoint};
 
 /// One lane's connection to a donor.
-pub(super) struct Within<E: Endpoint, A: Approach> {
-    pub reach: Reach<SharedEndpoint<E>, A>,
+pub(super) struct DonorConnection<E: Endpoint, A: AccessMethod> {
+    pub reach: DonorHandle<SharedEndpoint<E>, A>,
     /// Client number and epoch under which the donor has admitted this lane.
     pub admitted: Option<(u64, u32)>,
     pub incarnation: u64,
     /// An earlier run of the donor of which a copy was wanted, and the time before which the donor is not asked about
     /// it again.
-    pub over: Option<(u64, u64)>,
+    pub gone_incarnation: Option<(u64, u64)>,
     /// Time before which the donor is not tried again.
-    pub rests_until_ns: u64,
-    pub why: String,
+    pub retry_at_ns: u64,
+    pub last_error: String,
 }
 
-impl<E: Endpoint, A: Approach> Within<E, A> {
+impl<E: Endpoint, A: AccessMethod> DonorConnection<E, A> {
     /// Whether it is the run of the donor that has the copy.
-    pub fn is_run(&self, incarnation: u64) -> Result<(), String> {
+    pub fn check_incarnation(&self, incarnation: u64) -> Result<(), String> {
         if self.incarnation == incarnation {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! The places of gets in flight. A place is named by a number that never repeats.
 
-use crate::reader::choice::{Choice, Class, Notice};
+use crate::reader::choice::{Choice, CompletionMode, GetClass};
 use crate::reader::object::Object;
 use sinew_mem::MessageBuffer;
 
@@ -11,25 +11,25 @@ const INDEX_BITS: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The owner waits for it.
-    Live,
+    Pending,
     /// The owner was told that it ended, but a READ or an answer is still to come.
     Ended,
 }
 
 /// A get in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct InFlightGet {
     pub tag: u64,
     pub object: Object,
-    pub class: Class,
+    pub class: GetClass,
     pub choice: Choice,
     /// Whether the policy made the choice.
-    pub is_chosen: bool,
+    pub is_by_policy: bool,
     pub access: u32,
-    pub asked_ns: u64,
+    pub started_ns: u64,
     pub deadline_ns: u64,
     /// Time that had been spun without finding work when the get began, in nanoseconds.
-    pub vain_ns: u64,
+    pub wasted_ns: u64,
     /// Time that had been lost to others when the get began, in nanoseconds.
     pub lost_ns: u64,
     /// Polling gets that had begun when this one did, or `u64::MAX` when one was in flight.
@@ -39,17 +39,17 @@ pub(super) struct Place {
     pub stage: Stage,
 }
 
-struct Slot {
-    place: Option<Place>,
+struct GetSlot {
+    place: Option<InFlightGet>,
     /// Times that the slot has been used.
-    uses: u64,
+    generation: u64,
     /// Buffer for READs, while none of them has it.
     buffer: Option<MessageBuffer>,
 }
 
 /// The places of a window.
-pub(super) struct Places {
-    slots: Vec<Slot>,
+pub(super) struct Window {
+    slots: Vec<GetSlot>,
     free: Vec<usize>,
     live: usize,
     polling: usize,
@@ -60,15 +60,15 @@ pub(super) struct Places {
     due_ns: u64,
 }
 
-impl Places {
+impl Window {
     pub fn new(buffers: Vec<MessageBuffer>) -> Self {
-        let slot = |buffer| Slot { place: None, uses: 0, buffer: Some(buffer) };
+        let slot = |buffer| GetSlot { place: None, generation: 0, buffer: Some(buffer) };
         let slots: Vec<_> = buffers.into_iter().map(slot).collect();
         let free = (0..slots.len()).rev().collect();
         Self { slots, free, live: 0, polling: 0, polls_begun: 0, polls_before_sleep: 0, due_ns: u64::MAX }
     }
 
-    pub fn window(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.slots.len()
     }
 
@@ -87,9 +87,9 @@ impl Places {
     }
 
     /// Takes a free place, of which there must be one, and returns its number.
-    pub fn begin(&mut self, mut place: Place) -> u64 {
+    pub fn begin(&mut self, mut place: InFlightGet) -> u64 {
         let index = self.free.pop().expect("the caller checks `has_room`");
-        if place.choice.notice == Notice::Polling {
+        if place.choice.mode == CompletionMode::Polling {
             self.polling += 1;
             self.polls_begun += 1;
         } else {
@@ -100,20 +100,20 @@ impl Places {
         self.due_ns = self.due_ns.min(place.deadline_ns);
         self.live += 1;
         let slot = &mut self.slots[index];
-        slot.uses += 1;
+        slot.generation += 1;
         slot.place = Some(place);
-        slot.uses << INDEX_BITS | index as u64
+        slot.generation << INDEX_BITS | index as u64
     }
 
     /// Whether no get has polled since the one that noted this value of `polls_begun`.
-    pub fn was_silent_since(&self, polls_begun: u64) -> bool {
+    pub fn has_not_polled_since(&self, polls_begun: u64) -> bool {
         polls_begun == self.polls_begun
     }
 
     fn index(&self, number: u64) -> Option<usize> {
         let index = (number & ((1 << INDEX_BITS) - 1)) as usize;
         let slot = self.slots.get(index)?;
-        (slot.uses == number >> INDEX_BITS && slot.place.is_some()).then_some(index)
+        (slot.generation == number >> INDEX_BITS && slot.place.is_some()).then_some(index)
     }
 
     /// Stage of the get with this number; `None` when it is over, or never existed.
@@ -122,9 +122,9 @@ impl Places {
     }
 
     /// A get in flight, and the place of its buffer.
-    pub fn with_buffer(&mut self, number: u64) -> (&mut Place, &mut Option<MessageBuffer>) {
+    pub fn with_buffer(&mut self, number: u64) -> (&mut InFlightGet, &mut Option<MessageBuffer>) {
         let index = self.index(number).expect("the get is in flight");
-        let Slot { place, buffer, .. } = &mut self.slots[index];
+        let GetSlot { place, buffer, .. } = &mut self.slots[index];
         (place.as_mut().expect("the get is in flight"), buffer)
     }
 
@@ -135,13 +135,13 @@ impl Places {
     }
 
     /// Ends a live get for its owner, and returns it.
-    pub fn end(&mut self, number: u64) -> Place {
+    pub fn end(&mut self, number: u64) -> InFlightGet {
         let (place, _) = self.with_buffer(number);
-        debug_assert_eq!(place.stage, Stage::Live);
+        debug_assert_eq!(place.stage, Stage::Pending);
         place.stage = Stage::Ended;
         let place = *place;
         self.live -= 1;
-        self.polling -= usize::from(place.choice.notice == Notice::Polling);
+        self.polling -= usize::from(place.choice.mode == CompletionMode::Polling);
         place
     }
 
@@ -158,9 +158,9 @@ impl Places {
         self.free(number);
     }
 
-    fn live(&self) -> impl Iterator<Item = (u64, &Place)> {
-        let number = |index: usize, slot: &Slot| slot.uses << INDEX_BITS | index as u64;
-        let live = |slot: &'_ Slot| slot.place.as_ref().is_some_and(|place| place.stage == Stage::Live);
+    fn live(&self) -> impl Iterator<Item = (u64, &InFlightGet)> {
+        let number = |index: usize, slot: &GetSlot| slot.generation << INDEX_BITS | index as u64;
+        let live = |slot: &'_ GetSlot| slot.place.as_ref().is_some_and(|place| place.stage == Stage::Pending);
         let slots = self.slots.iter().enumerate().filter(move |(_, slot)| live(slot));
         slots.filter_map(move |(index, slot)| Some((number(index, slot), slot.place.as_ref()?)))
     }

@@ -5,12 +5,12 @@ use sinew_fabric::verbs::{Device, ProtectionDomain, QpAddress, VerbsError};
 use sinew_mem::Arena;
 use sinew_rpc::{Endpoint, SharedEndpoint};
 
-use crate::donor::Way;
+use crate::donor::AccessPath;
 use crate::engine::{Path, RpcPath, RpcPathConfig, VerbsPath, VerbsPathConfig};
 
 /// A means of reading and writing donors' memory, for one thread. Its offer goes to a donor with a call that [asks for
-/// a way](crate::donor::Call::asks_for_way); together with the donor's answer it becomes a path.
-pub trait Approach {
+/// a way](crate::donor::Call::requests_access); together with the donor's answer it becomes a path.
+pub trait AccessMethod {
     /// Path to one donor.
     type Path: Path;
     /// This side of a path, until the donor has answered.
@@ -33,13 +33,18 @@ pub trait Approach {
     /// # Errors
     ///
     /// A fault in the answer, or the error of the device.
-    fn connect(&self, donor: &Address, offer: Self::Offer, way: Way) -> Result<(Self::Path, u64), String>;
+    fn connect(
+        &self,
+        donor: &Address,
+        offer: Self::Offer,
+        access_path: AccessPath,
+    ) -> Result<(Self::Path, u64), String>;
 }
 
 /// Access by one-sided verbs.
 ///
 /// All requests lie in its one arena, which the device registers at the start. So they are neither copied nor
-/// registered one by one (preMR without the copy, rdmabox IV-A), and [`VerbsPathConfig::registering`] has no effect
+/// registered one by one (preMR without the copy, rdmabox IV-A), and [`VerbsPathConfig::registration`] has no effect
 /// here; it is for engines whose requests lie in other memory.
 pub struct Verbs<D: Device> {
     device: D,
@@ -61,7 +66,7 @@ impl<D: Device> Verbs<D> {
     }
 }
 
-impl<D: Device> Approach for Verbs<D> {
+impl<D: Device> AccessMethod for Verbs<D> {
     type Path = VerbsPath<D>;
     type Offer = VerbsPath<D>;
 
@@ -77,14 +82,14 @@ impl<D: Device> Approach for Verbs<D> {
         Ok((path, addresses))
     }
 
-    fn connect(&self, _: &Address, mut path: VerbsPath<D>, way: Way) -> Result<(Self::Path, u64), String> {
-        let Way::Verbs { queue_pairs, memory } = way else { return Err(OTHER_WAY.into()) };
+    fn connect(&self, _: &Address, mut path: VerbsPath<D>, way: AccessPath) -> Result<(Self::Path, u64), String> {
+        let AccessPath::Verbs { queue_pairs, memory } = way else { return Err(OTHER_ACCESS_PATH.into()) };
         path.connect(&queue_pairs, memory).map_err(|error| error.to_string())?;
         Ok((path, memory.len))
     }
 }
 
-const OTHER_WAY: &str = "it offers another way to its memory than it was asked for";
+const OTHER_ACCESS_PATH: &str = "it offers another way to its memory than it was asked for";
 
 /// Access by calls that the donor answers, for a fabric without one-sided verbs.
 pub struct Calls<E: Endpoint> {
@@ -104,7 +109,7 @@ impl<E: Endpoint> Calls<E> {
     }
 }
 
-impl<E: Endpoint> Approach for Calls<E> {
+impl<E: Endpoint> AccessMethod for Calls<E> {
     type Path = RpcPath<SharedEndpoint<E>>;
     type Offer = ();
 
@@ -116,8 +121,8 @@ impl<E: Endpoint> Approach for Calls<E> {
         Ok(((), Vec::new()))
     }
 
-    fn connect(&self, donor: &Address, (): (), way: Way) -> Result<(Self::Path, u64), String> {
-        let Way::Calls { token, len } = way else { return Err(OTHER_WAY.into()) };
+    fn connect(&self, donor: &Address, (): (), way: AccessPath) -> Result<(Self::Path, u64), String> {
+        let AccessPath::Calls { token, len } = way else { return Err(OTHER_ACCESS_PATH.into()) };
         let mut rpc = self.rpc.share();
         let session = rpc.begin_connect(donor).map_err(|error| error.to_string())?;
         Ok((RpcPath::connecting(rpc, session, token, &self.config), len))

@@ -6,7 +6,7 @@ use sinew::fabric::{Dropped, PortStats};
 use sinew::forward::{Counters, Reason};
 
 /// Counters of a forwarder and its ports.
-pub struct Counted {
+pub struct CounterReport {
     pub counters: Counters,
     /// Counters of ports, by interface name.
     pub ports: Vec<(String, PortStats)>,
@@ -31,10 +31,11 @@ fn dropped_by_port(stats: &PortStats) -> Vec<(&'static str, u64)> {
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
-impl Counted {
+impl CounterReport {
     /// One object.
     pub fn to_json(&self) -> Value {
-        let Counters { received, forwarded, taken, made, errors_held, .. } = self.counters;
+        let Counters { received, forwarded, handled_locally: taken, made, errors_suppressed: errors_held, .. } =
+            self.counters;
         let object = |counts: Vec<(&str, u64)>| -> Map<String, Value> {
             counts.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
         };
@@ -67,7 +68,7 @@ impl Counted {
 
     /// One line.
     pub fn to_text(&self) -> String {
-        let Counters { received, forwarded, taken, made, .. } = self.counters;
+        let Counters { received, forwarded, handled_locally: taken, made, .. } = self.counters;
         let mut text = format!("{received} frames received, {forwarded} forwarded, {taken} for itself, {made} made");
         let mut dropped = dropped_by_reason(&self.counters);
         let of_ports = self.ports.iter().flat_map(|(_, stats)| dropped_by_port(stats));

@@ -18,17 +18,17 @@ const LEASE_MIN: u64 = 1 << 16;
 /// Longest lease: the numbers that ranges at their highest rate use up in a second.
 const LEASE_MAX: u64 = 1 << 40;
 /// A lease that is renewed sooner than this doubles, ...
-const OFTEN: Duration = Duration::from_millis(500);
+const RENEW_MIN: Duration = Duration::from_millis(500);
 /// ... and one that is renewed later than this halves: a ceiling is noted about once a second, whatever the rate.
-const SELDOM: Duration = Duration::from_secs(2);
+const RENEW_MAX: Duration = Duration::from_secs(2);
 /// Time between the keeper's checks whether half of the lease is used; also the back-off after a note that could not be
 /// written.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Text before the ceiling.
 const HEAD: &str = "sinew sequencer: every number below this may have been handed out\n";
 
 /// A file of notes, which is locked against other sequencers.
-pub struct Notes {
+pub struct CeilingFile {
     path: PathBuf,
     /// Lock on the file beside the notes.
     _lock: File,
@@ -37,7 +37,7 @@ pub struct Notes {
 
 struct State {
     /// The ceiling in the file.
-    noted: u64,
+    written_ceiling: u64,
     lease: u64,
     /// Time when this process last noted a ceiling.
     renewed: Option<Instant>,
@@ -45,10 +45,10 @@ struct State {
     failed: Option<Instant>,
 }
 
-impl Notes {
-    /// Opens the notes, and reads the ceiling, which is 0 if there are none yet.
+impl CeilingFile {
+    /// Opens the file, and reads the ceiling, which is 0 if there are none yet.
     pub fn open(path: &Path) -> anyhow::Result<(Self, u64)> {
-        let beside = beside(path, ".lock");
+        let beside = sibling_path(path, ".lock");
         let lock = File::options().create(true).append(true).open(&beside);
         let lock = lock.with_context(|| format!("--notes: opening {}", beside.display()))?;
         match lock.try_lock() {
@@ -70,13 +70,13 @@ impl Notes {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
             Err(error) => return Err(error).with_context(|| format!("--notes: reading {}", path.display())),
         };
-        let state = State { noted, lease: LEASE_MIN, renewed: None, failed: None };
+        let state = State { written_ceiling: noted, lease: LEASE_MIN, renewed: None, failed: None };
         Ok((Self { path: path.to_owned(), _lock: lock, state: Mutex::new(state) }, noted))
     }
 
     /// Notes a ceiling. Once this returns, the note survives even a loss of power.
     fn write(&self, ceiling: u64) -> anyhow::Result<()> {
-        let new = beside(&self.path, ".new");
+        let new = sibling_path(&self.path, ".new");
         let doing = || format!("--notes: writing {}", self.path.display());
         let mut file = File::create(&new).with_context(doing)?;
         file.write_all(format!("{HEAD}{ceiling}\n").as_bytes()).with_context(doing)?;
@@ -97,13 +97,13 @@ impl Notes {
         }
         let ceiling = from.saturating_add(state.lease);
         self.write(ceiling)?;
-        state.noted = ceiling;
+        state.written_ceiling = ceiling;
         Ok(ceiling)
     }
 
     /// As [`Self::renew`], but a failure is reported once, and the note is tried again after a back-off.
     fn try_renew(&self, state: &mut State, from: u64) -> Option<u64> {
-        if state.failed.is_some_and(|failed| failed.elapsed() < LOOK) {
+        if state.failed.is_some_and(|failed| failed.elapsed() < CHECK_INTERVAL) {
             return None;
         }
         let renewed = self.renew(state, from);
@@ -138,7 +138,7 @@ impl Notes {
 
     /// Keeps the ceiling above `sequence` until `end` closes.
     pub fn keep(&self, sequence: &Sequence, end: &Receiver<()>) {
-        while end.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        while end.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             self.raise(sequence);
         }
     }
@@ -150,19 +150,19 @@ impl Notes {
     }
 }
 
-impl sequencer::Notes for Notes {
-    fn note(&self, needed: u64) -> Option<u64> {
+impl sequencer::CeilingStore for CeilingFile {
+    fn raise(&self, needed: u64) -> Option<u64> {
         let mut state = self.state();
         // Another thread, or the keeper, may have noted enough while this one waited.
-        if state.noted >= needed { Some(state.noted) } else { self.try_renew(&mut state, needed) }
+        if state.written_ceiling >= needed { Some(state.written_ceiling) } else { self.try_renew(&mut state, needed) }
     }
 }
 
 /// The lease that follows one that lasted this long.
 fn next_lease(lease: u64, lasted: Duration) -> u64 {
-    let next = if lasted < OFTEN {
+    let next = if lasted < RENEW_MIN {
         lease.saturating_mul(2)
-    } else if lasted > SELDOM {
+    } else if lasted > RENEW_MAX {
         lease / 2
     } else {
         lease
@@ -170,7 +170,7 @@ fn next_lease(lease: u64, lasted: Duration) -> u64 {
     next.clamp(LEASE_MIN, LEASE_MAX)
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn sibling_path(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -200,11 +200,11 @@ mod tests {
     fn what_was_noted_is_never_below_what_was_handed_out() {
         let folder = folder("below");
         let path = folder.join("notes");
-        let (notes, first) = Notes::open(&path).unwrap();
+        let (notes, first) = CeilingFile::open(&path).unwrap();
         assert_eq!(first, 0);
-        assert!(Notes::open(&path).is_err_and(|error| error.to_string().contains("another sequencer")));
+        assert!(CeilingFile::open(&path).is_err_and(|error| error.to_string().contains("another sequencer")));
         let notes = Arc::new(notes);
-        let sequence = Sequence::from_notes(first, Epoch(1), 1 << 20, notes.clone());
+        let sequence = Sequence::with_ceiling_store(first, Epoch(1), 1 << 20, notes.clone());
         notes.begin(&sequence).unwrap();
         assert_eq!(sequence.ceiling(), LEASE_MIN);
         for count in [1, LEASE_MIN / 2 + 1, LEASE_MIN, 10 * LEASE_MIN, 1 << 30, 1] {
@@ -219,15 +219,15 @@ mod tests {
         // Closed without a last note, as when the server is killed.
         let next = sequence.next();
         drop((notes, sequence));
-        let (notes, again) = Notes::open(&path).unwrap();
+        let (notes, again) = CeilingFile::open(&path).unwrap();
         assert_eq!(again, next + gap);
         let sequence = Sequence::new(next, Epoch(1), 1);
         notes.close(&sequence).unwrap();
         drop(notes);
-        assert_eq!(Notes::open(&path).unwrap().1, next);
+        assert_eq!(CeilingFile::open(&path).unwrap().1, next);
         for wrong in ["", "5\n", &format!("{HEAD}-1\n"), &format!("{HEAD}5"), HEAD] {
             fs::write(&path, wrong).unwrap();
-            assert!(Notes::open(&path).is_err(), "{wrong:?}");
+            assert!(CeilingFile::open(&path).is_err(), "{wrong:?}");
         }
         fs::remove_dir_all(&folder).unwrap();
     }
@@ -236,15 +236,15 @@ mod tests {
     fn without_a_place_to_note_nothing_more_is_handed_out_until_there_is_one() {
         let folder = folder("gone");
         let path = folder.join("notes");
-        let (notes, first) = Notes::open(&path).unwrap();
+        let (notes, first) = CeilingFile::open(&path).unwrap();
         let notes = Arc::new(notes);
-        let sequence = Sequence::from_notes(first, Epoch(1), 1 << 20, notes.clone());
+        let sequence = Sequence::with_ceiling_store(first, Epoch(1), 1 << 20, notes.clone());
         notes.begin(&sequence).unwrap();
         let left = sequence.ceiling();
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!((sequence.take(left), sequence.take(1), sequence.take(1)), (Some(0), None, None));
         fs::create_dir_all(&folder).unwrap();
-        std::thread::sleep(2 * LOOK);
+        std::thread::sleep(2 * CHECK_INTERVAL);
         assert_eq!((sequence.take(1), noted(&path)), (Some(left), sequence.ceiling()));
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -6,7 +6,7 @@ use sinew_fabric::Clock;
 use sinew_fabric::verbs::{ProtectionDomain, VerbsError};
 use sinew_mem::{AllocError, Arena};
 
-use super::registering::Registering;
+use super::registration::RegistrationPolicy;
 
 /// Shortest and longest buffer measured, in bytes: 4 KB to 4 MB, which processes may usually lock.
 const LEN_MIN: usize = 4 << 10;
@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 
 /// Cost of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Takes {
+pub struct Cost {
     /// Length of the buffer, in bytes.
     pub len: usize,
     /// Median time to register and deregister the buffer, in ns.
@@ -27,9 +27,9 @@ pub struct Takes {
 
 /// Cost of registering and of copying, by length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Crossing {
+pub struct CostCurve {
     /// Costs, for lengths from 4 KB to 4 MB in powers of two.
-    pub takes: Vec<Takes>,
+    pub costs: Vec<Cost>,
 }
 
 fn lens() -> impl Iterator<Item = usize> {
@@ -41,7 +41,7 @@ fn median(times: &mut [u64]) -> u64 {
     times.get(times.len() / 2).copied().unwrap_or(0)
 }
 
-impl Crossing {
+impl CostCurve {
     /// Measures registering and copying alternately, `rounds` times for each length.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Crossing {
         mut register: impl FnMut(usize) -> Result<(), E>,
         mut copy: impl FnMut(usize),
     ) -> Result<Self, E> {
-        let mut takes = Vec::new();
+        let mut costs = Vec::new();
         for len in lens() {
             let mut times = [const { Vec::new() }; 2];
             for _ in 0..rounds.max(1) {
@@ -65,9 +65,9 @@ impl Crossing {
                 times[1].push(clock.now_ns().saturating_sub(registered_ns));
             }
             let [register_ns, copy_ns] = times.map(|mut times| median(&mut times));
-            takes.push(Takes { len, register_ns, copy_ns });
+            costs.push(Cost { len, register_ns, copy_ns });
         }
-        Ok(Self { takes })
+        Ok(Self { costs })
     }
 
     /// Measures on a domain: registers buffers of an arena unknown to it, and copies them to an arena of its own. All
@@ -83,17 +83,17 @@ impl Crossing {
         let theirs = domain.arena(2 * LEN_MAX)?;
         let mut target = theirs.alloc(LEN_MAX, LEN_MAX)?;
         target[..].fill(0);
-        let made = |len: usize| {
+        let filled_buffer = |len: usize| {
             let mut buffer = ours.alloc(len, len)?;
             buffer[..].fill(1);
             Ok(buffer)
         };
         // One buffer for each length, since a buffer is registered as a whole.
-        let sources = lens().map(made).collect::<Result<Vec<_>, AllocError>>()?;
-        let of = |len: usize| &sources[(len / LEN_MIN).trailing_zeros() as usize];
-        let register = |len: usize| domain.register(of(len).place()).map(drop);
+        let sources = lens().map(filled_buffer).collect::<Result<Vec<_>, AllocError>>()?;
+        let source_of_len = |len: usize| &sources[(len / LEN_MIN).trailing_zeros() as usize];
+        let register = |len: usize| domain.register(source_of_len(len).place()).map(drop);
         Self::measure(clock, rounds, register, |len| {
-            target[..len].copy_from_slice(black_box(of(len)));
+            target[..len].copy_from_slice(black_box(source_of_len(len)));
             black_box(&mut target);
         })
     }
@@ -101,11 +101,11 @@ impl Crossing {
     /// Returns the length, in bytes, from which on registering takes no longer than copying, for every longer length
     /// measured. Between two measured lengths it interpolates linearly, and rounds up to pages. `None` if registering
     /// is slower even for the longest.
-    pub fn at(&self) -> Option<usize> {
-        let is_cheaper = |takes: &&Takes| takes.register_ns <= takes.copy_ns;
-        let from = self.takes.len() - self.takes.iter().rev().take_while(is_cheaper).count();
-        let after = self.takes.get(from)?;
-        let Some(before) = from.checked_sub(1).and_then(|before| self.takes.get(before)) else {
+    pub fn crossover_len(&self) -> Option<usize> {
+        let is_cheaper = |takes: &&Cost| takes.register_ns <= takes.copy_ns;
+        let from = self.costs.len() - self.costs.iter().rev().take_while(is_cheaper).count();
+        let after = self.costs.get(from)?;
+        let Some(before) = from.checked_sub(1).and_then(|before| self.costs.get(before)) else {
             return Some(after.len);
         };
         // Excess of registering at the shorter length, and of copying at the longer one.
@@ -116,8 +116,8 @@ impl Crossing {
     }
 
     /// The setting that follows for requests.
-    pub fn registering(&self) -> Registering {
-        self.at().map_or(Registering::Never, Registering::From)
+    pub fn policy(&self) -> RegistrationPolicy {
+        self.crossover_len().map_or(RegistrationPolicy::Never, RegistrationPolicy::From)
     }
 }
 
@@ -129,30 +129,30 @@ mod tests {
 
     use super::*;
 
-    fn of(register_ns: impl Fn(usize) -> u64, copy_ns: impl Fn(usize) -> u64) -> Crossing {
+    fn of(register_ns: impl Fn(usize) -> u64, copy_ns: impl Fn(usize) -> u64) -> CostCurve {
         let clock = ManualClock::new();
         let register = |len| -> Result<(), Infallible> {
             clock.advance(register_ns(len));
             Ok(())
         };
-        Crossing::measure(&clock, 3, register, |len| clock.advance(copy_ns(len))).expect("it does not fail")
+        CostCurve::measure(&clock, 3, register, |len| clock.advance(copy_ns(len))).expect("it does not fail")
     }
 
     #[test]
     fn lines_that_cross_do_so_where_they_do() {
         // The costs are equal at 928 KB: 100 ns per page plus a fixed cost, against 128 ns per page.
         let crossing = of(|len| 100 * (len as u64 >> 12) + 28 * 232, |len| 128 * (len as u64 >> 12));
-        assert_eq!((crossing.at(), crossing.takes.len()), (Some(928 << 10), 11));
-        assert_eq!(crossing.registering(), Registering::PAPER);
+        assert_eq!((crossing.crossover_len(), crossing.costs.len()), (Some(928 << 10), 11));
+        assert_eq!(crossing.policy(), RegistrationPolicy::PAPER);
     }
 
     #[test]
     fn what_is_always_or_never_cheaper_is() {
-        assert_eq!(of(|_| 1, |_| 1).at(), Some(4 << 10));
+        assert_eq!(of(|_| 1, |_| 1).crossover_len(), Some(4 << 10));
         let never = of(|len| len as u64 + 1, |len| len as u64);
-        assert_eq!((never.at(), never.registering()), (None, Registering::Never));
+        assert_eq!((never.crossover_len(), never.policy()), (None, RegistrationPolicy::Never));
         // A length in the middle that is cheaper does not count.
         let middle = of(|len| if len == 64 << 10 { 0 } else { len as u64 + 1 }, |len| len as u64);
-        assert_eq!(middle.at(), None);
+        assert_eq!(middle.crossover_len(), None);
     }
 }

@@ -7,13 +7,13 @@ use sinew_fabric::{Address, Armed, Descriptor, Readiness};
 use sinew_mem::atomic::Arc;
 use sinew_rpc::Endpoint;
 
-use super::approach::Approach;
+use super::access_method::AccessMethod;
 use super::config::PoolConfig;
-use super::link::{Heard, Link};
+use super::link::{CallResult, Link};
 use super::watch::Watch;
-use crate::donor::{Call, Request, Response, Way};
+use crate::donor::{AccessPath, Call, Request, Response};
 use crate::engine::{
-    Engine, EngineConfig, EngineStats, FindingWindow, Finished, Op, Path, Refused, Request as EngineRequest, Shared,
+    AdaptiveWindow, Engine, EngineConfig, EngineStats, Finished, Op, Path, Refused, Request as EngineRequest, Shared,
     SharedConfig,
 };
 use crate::volume::{CallFailed, DonorId, Event};
@@ -22,11 +22,11 @@ use crate::volume::{CallFailed, DonorId, Event};
 const WINDOW: (u64, u64, u64) = (1 << 20, 64 << 10, 64 << 20);
 
 /// Turns between two turns of the session while no call is in flight.
-const TURNS_PER_LOOK: u32 = 64;
+const TURNS_PER_POLL: u32 = 64;
 
 impl DonorId {
     /// Id of the donor at an address. All writers of a pool must spell the address alike.
-    pub fn of(address: &str) -> Self {
+    pub fn from_address(address: &str) -> Self {
         use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
         const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(u64::from_le_bytes(*b"SinewDnr"));
         Self(rapidhash_v3_inline::<true, false, false>(address.as_bytes(), &SECRETS))
@@ -37,62 +37,62 @@ impl DonorId {
 /// [fences](Call::Fence) it, or as one of several clients, which are [admitted](Call::Admit).
 ///
 /// The session is opened, with the key, when there is a call to make. Every call and every operation ends with one
-/// [`Event`]. The answer to a call that [asks for a way](Call::asks_for_way) brings a path to the memory: reads and
+/// [`Event`]. The answer to a call that [asks for a way](Call::requests_access) brings a path to the memory: reads and
 /// writes submitted before it fail, and those on an earlier path may succeed or fail.
-pub struct Reach<E: Endpoint, A: Approach> {
+pub struct DonorHandle<E: Endpoint, A: AccessMethod> {
     id: DonorId,
     name: String,
-    approach: Arc<A>,
+    access_method: Arc<A>,
     config: EngineConfig,
     depth: usize,
     link: Link<E>,
     engine: Option<Engine<A::Path>>,
     /// Engines whose path was replaced, with operations still unfinished.
-    leaving: Vec<Engine<A::Path>>,
+    draining: Vec<Engine<A::Path>>,
     /// Offers by the tags of calls that have no answer yet.
     offers: HashMap<u64, A::Offer>,
     finished: Vec<Finished>,
     events: Vec<Event>,
     turns: u32,
     /// Whether the next turn must turn the session, because a thread slept on it.
-    must_look: bool,
+    must_poll: bool,
     /// Paths made so far; each has a descriptor of its own.
-    ways: u32,
+    connections_made: u32,
     watch: Watch,
-    watched_ways: Option<u32>,
+    watched_connections: Option<u32>,
 }
 
-impl<E: Endpoint, A: Approach> std::fmt::Debug for Reach<E, A> {
+impl<E: Endpoint, A: AccessMethod> std::fmt::Debug for DonorHandle<E, A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reach")
+        f.debug_struct("DonorHandle")
             .field("name", &self.name)
             .field("engine", &self.engine.is_some())
             .finish_non_exhaustive()
     }
 }
 
-impl<E: Endpoint, A: Approach> Reach<E, A> {
+impl<E: Endpoint, A: AccessMethod> DonorHandle<E, A> {
     /// Makes the donor at an address, reached by an endpoint, or a [share](sinew_rpc::SharedEndpoint) of one. Nothing
     /// is sent yet.
     pub fn new(address: Address, rpc: E, approach: &Arc<A>, config: &PoolConfig) -> Self {
         let name = address.to_string();
         Self {
-            id: DonorId::of(&name),
+            id: DonorId::from_address(&name),
             name,
-            approach: Arc::clone(approach),
+            access_method: Arc::clone(approach),
             config: config.engine,
             depth: config.depth,
             link: Link::new(rpc, address, config.key.clone(), config.call_timeout_ns),
             engine: None,
-            leaving: Vec::new(),
+            draining: Vec::new(),
             offers: HashMap::new(),
             finished: Vec::new(),
             events: Vec::new(),
             turns: 0,
-            must_look: false,
-            ways: 0,
+            must_poll: false,
+            connections_made: 0,
             watch: Watch::default(),
-            watched_ways: None,
+            watched_connections: None,
         }
     }
 
@@ -118,7 +118,7 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
 
     /// Whether reads and writes can be submitted: there is a path to the memory, and as far as is known it is not
     /// broken.
-    pub fn has_way(&self) -> bool {
+    pub fn is_connected(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| engine.error().is_none())
     }
 
@@ -130,15 +130,15 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
     /// Calls the donor. The answer arrives as an [`Event`] with this tag.
     pub fn call(&mut self, tag: u64, call: Call) {
         let mut addresses = Vec::new();
-        if call.asks_for_way() {
-            match self.approach.offer() {
+        if call.requests_access() {
+            match self.access_method.offer() {
                 Ok((offer, ours)) => {
                     addresses = ours;
                     self.offers.insert(tag, offer);
                 }
                 Err(why) => {
                     let result = Err(CallFailed::Unreachable(why));
-                    return self.events.push(Event::Answered { tag, result });
+                    return self.events.push(Event::CallAnswered { tag, result });
                 }
             }
         }
@@ -174,7 +174,7 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
 
     fn refuse(&mut self, tag: u64, op: Op, error: String) {
         let target = if let Op::Read { target, .. } = op { Some(target) } else { None };
-        self.events.push(Event::Over { tag, error: Some(error), target });
+        self.events.push(Event::OpFinished { tag, error: Some(error), target });
     }
 
     /// Does the work that is due, and returns whether there was any. Never blocks.
@@ -182,28 +182,28 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         let mut busy = false;
         self.turns = self.turns.wrapping_add(1);
         // Calls are rare, and looking for their answers costs as much as a read.
-        let must_look = std::mem::take(&mut self.must_look);
-        if must_look || self.link.is_waiting() || self.turns.is_multiple_of(TURNS_PER_LOOK) {
+        let must_look = std::mem::take(&mut self.must_poll);
+        if must_look || self.link.is_waiting() || self.turns.is_multiple_of(TURNS_PER_POLL) {
             busy |= self.link.turn();
         }
-        while let Some(heard) = self.link.next_heard() {
+        while let Some(call_result) = self.link.next_result() {
             busy = true;
-            self.hear(heard);
+            self.handle_result(call_result);
         }
         let now_ns = self.link.now_ns();
         if let Some(engine) = &mut self.engine {
             busy |= engine.turn(now_ns);
             engine.poll(&mut self.finished, usize::MAX);
         }
-        if !self.leaving.is_empty() {
-            busy |= self.see_off(now_ns);
+        if !self.draining.is_empty() {
+            busy |= self.drain_old_engines(now_ns);
         }
-        let over = |Finished { tag, result, target }: Finished| Event::Over {
+        let to_event = |Finished { tag, result, target }: Finished| Event::OpFinished {
             tag,
             error: result.err().map(|error| error.to_string()),
             target,
         };
-        self.events.extend(self.finished.drain(..).map(over));
+        self.events.extend(self.finished.drain(..).map(to_event));
         busy
     }
 
@@ -213,17 +213,17 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
     }
 
     #[inline(never)]
-    fn see_off(&mut self, now_ns: u64) -> bool {
+    fn drain_old_engines(&mut self, now_ns: u64) -> bool {
         let mut busy = false;
-        for engine in &mut self.leaving {
+        for engine in &mut self.draining {
             busy |= engine.turn(now_ns);
             engine.poll(&mut self.finished, usize::MAX);
         }
-        self.leaving.retain(|engine| engine.shared().live() > 0);
+        self.draining.retain(|engine| engine.shared().unfinished() > 0);
         busy
     }
 
-    fn hear(&mut self, (tag, response): Heard) {
+    fn handle_result(&mut self, (tag, response): CallResult) {
         let offer = self.offers.remove(&tag);
         let result = match response {
             Err(why) => Err(CallFailed::Unreachable(why)),
@@ -234,29 +234,29 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
             },
             Ok(_) => Err(CallFailed::Unreachable("its answer makes no sense".into())),
         };
-        self.events.push(Event::Answered { tag, result });
+        self.events.push(Event::CallAnswered { tag, result });
     }
 
-    fn connect(&mut self, offer: A::Offer, way: Option<Way>) -> Result<(), String> {
+    fn connect(&mut self, offer: A::Offer, way: Option<AccessPath>) -> Result<(), String> {
         let way = way.ok_or("its answer gives no way to its memory")?;
-        let (path, len) = self.approach.connect(self.link.address(), offer, way)?;
+        let (path, len) = self.access_method.connect(self.link.address(), offer, way)?;
         let (start, least, most) = WINDOW;
-        let window = FindingWindow::new(start, least, most);
-        self.ways += 1;
+        let window = AdaptiveWindow::new(start, least, most);
+        self.connections_made += 1;
         let shared: Arc<Shared> = Shared::new(&self.name, len, window, SharedConfig { depth: self.depth });
         if let Some(mut old) = self.engine.replace(Engine::new(&shared, path, self.config)) {
             old.path().close();
-            self.leaving.push(old);
+            self.draining.push(old);
         }
         Ok(())
     }
 }
 
 /// Parts of a sleep that several donors share.
-impl<E: Endpoint, A: Approach> Reach<E, A> {
+impl<E: Endpoint, A: AccessMethod> DonorHandle<E, A> {
     /// Paths made so far; a new one means another descriptor to watch.
-    pub(super) fn ways(&self) -> u32 {
-        self.ways
+    pub(super) fn connections_made(&self) -> u32 {
+        self.connections_made
     }
 
     pub(super) fn session_descriptor(&self) -> Option<Descriptor> {
@@ -265,12 +265,12 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
 
     /// Adds the descriptors other than the session's.
     pub(super) fn watch_engines(&self, watch: &Watch) -> io::Result<()> {
-        self.engine.iter().chain(&self.leaving).try_for_each(|engine| watch.add(engine.descriptor()))
+        self.engine.iter().chain(&self.draining).try_for_each(|engine| watch.add(engine.descriptor()))
     }
 
     /// Arms it, and its endpoint only if no other lane does.
     pub(super) fn arm_with(&mut self, now_ns: u64, arms_endpoint: bool) -> io::Result<Armed> {
-        self.must_look = true;
+        self.must_poll = true;
         if !self.events.is_empty() {
             return Ok(Armed::Ready);
         }
@@ -279,9 +279,9 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
         } else {
             self.link.next_step().on_clock(self.link.now_ns(), now_ns)
         };
-        for engine in self.engine.iter_mut().chain(&mut self.leaving) {
+        for engine in self.engine.iter_mut().chain(&mut self.draining) {
             all = match (all, engine.arm(now_ns)?) {
-                (Armed::Sleep { until_ns }, armed) => armed.by(until_ns),
+                (Armed::Sleep { until_ns }, armed) => armed.min_deadline(until_ns),
                 (Armed::Ready, _) => Armed::Ready,
             };
         }
@@ -290,16 +290,16 @@ impl<E: Endpoint, A: Approach> Reach<E, A> {
 }
 
 /// A thread can sleep on it if its endpoint and its device allow it.
-impl<E: Endpoint, A: Approach> Readiness for Reach<E, A> {
+impl<E: Endpoint, A: AccessMethod> Readiness for DonorHandle<E, A> {
     fn descriptor(&self) -> Option<Descriptor> {
         self.link.descriptor().and_then(|_| self.watch.descriptor())
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
-        if self.watched_ways != Some(self.ways) {
+        if self.watched_connections != Some(self.connections_made) {
             self.watch.add(self.link.descriptor())?;
             self.watch_engines(&self.watch)?;
-            self.watched_ways = Some(self.ways);
+            self.watched_connections = Some(self.connections_made);
         }
         let armed = self.arm_with(now_ns, true)?;
         if armed == Armed::Ready {
@@ -309,7 +309,7 @@ impl<E: Endpoint, A: Approach> Readiness for Reach<E, A> {
     }
 
     fn disarm(&mut self) -> bool {
-        let engines = self.engine.iter_mut().chain(&mut self.leaving);
+        let engines = self.engine.iter_mut().chain(&mut self.draining);
         engines.fold(self.link.disarm(), |woken, engine| engine.disarm() | woken)
     }
 }

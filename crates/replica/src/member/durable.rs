@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MemberError;
 use crate::sessions::Sessions;
-use crate::wire::{self, ClusterId, Founding, MemberInfo, Nonsense, SnapshotPlace, WireEntry};
+use crate::wire::{self, ClusterId, DecodeError, Founding, MemberInfo, SnapshotMeta, WireEntry};
 
 const KIND: u32 = u32::from_le_bytes(*b"rep1");
 
@@ -46,7 +46,7 @@ pub struct Base<'a> {
     pub me: MemberInfo,
     pub cluster: ClusterId,
     pub promise: Promise,
-    pub place: SnapshotPlace,
+    pub place: SnapshotMeta,
     /// [`Replicated`], as bytes.
     #[serde(borrow, with = "serde_bytes")]
     pub data: &'a [u8],
@@ -75,9 +75,9 @@ pub fn base<'a>(
         me: me.clone(),
         cluster,
         promise: Promise::of(state),
-        place: SnapshotPlace::of(snapshot),
+        place: SnapshotMeta::from_snapshot(snapshot),
         data: &snapshot.data,
-        tail: tail.map(WireEntry::of).collect(),
+        tail: tail.map(WireEntry::from_entry).collect(),
     };
     let mut bytes = Vec::new();
     wire::encode(&base, &mut bytes);
@@ -97,8 +97,8 @@ pub fn read_base(bytes: &[u8]) -> Result<Base<'_>, MemberError> {
 pub fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, MemberError> {
     wire::decode(bytes).map_err(|nonsense| {
         MemberError::OtherRelease(match nonsense {
-            Nonsense::Version(version) => format!("version {version}, but this release knows {}", wire::VERSION),
-            Nonsense::Other => "another program's".into(),
+            DecodeError::Version(version) => format!("version {version}, but this release knows {}", wire::VERSION),
+            DecodeError::Malformed => "another program's".into(),
         })
     })
 }

@@ -10,7 +10,7 @@ pub const FIRST_SEQUENCE: u32 = 1;
 
 /// One worker's record of a client, or an empty place for one.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ClientState {
     /// The client's token; 0 if the place is empty.
     pub token: u32,
     /// Number of the client's next request.
@@ -19,38 +19,45 @@ pub struct Seat {
     pub to: Option<Destination>,
     answers: Option<QpAddress>,
     /// Tail last refused in the slot of its next request, so that it is counted once.
-    pub refused: Tail,
+    pub refused_tail: Tail,
     /// Tail last found out of turn in another slot, so that it is counted once.
-    pub strange: Tail,
+    pub out_of_turn_tail: Tail,
 }
 
-impl Seat {
+impl ClientState {
     fn empty() -> Self {
-        Self { token: 0, next: FIRST_SEQUENCE, to: None, answers: None, refused: Tail(0), strange: Tail(0) }
+        Self {
+            token: 0,
+            next: FIRST_SEQUENCE,
+            to: None,
+            answers: None,
+            refused_tail: Tail(0),
+            out_of_turn_tail: Tail(0),
+        }
     }
 
     /// Looks up the client's destination again. A client that cannot be reached gets no answers.
     #[cold]
-    pub fn look_up(&mut self, thread: &impl ThreadDomain) {
+    pub fn resolve_destination(&mut self, thread: &impl ThreadDomain) {
         self.to = self.answers.as_ref().and_then(|answers| thread.destination(answers).ok());
     }
 }
 
 /// All places, and the order in which the clients are polled.
-pub struct Seats {
-    seats: Vec<Seat>,
+pub struct Clients {
+    states: Vec<ClientState>,
     present: Vec<u32>,
     /// Index in `present` of the next client to poll.
     next: usize,
     /// Index in `present` of the client whose slots are searched for retransmissions, and the next of its slots.
-    check: usize,
+    check_index: usize,
     check_slot: u32,
 }
 
-impl Seats {
+impl Clients {
     pub fn new(clients: usize) -> Self {
-        let seats = (0..clients).map(|_| Seat::empty()).collect();
-        Self { seats, present: Vec::with_capacity(clients), next: 0, check: 0, check_slot: 0 }
+        let states = (0..clients).map(|_| ClientState::empty()).collect();
+        Self { states, present: Vec::with_capacity(clients), next: 0, check_index: 0, check_slot: 0 }
     }
 
     /// Number of clients.
@@ -60,13 +67,13 @@ impl Seats {
     }
 
     #[inline(always)]
-    pub fn get(&self, client: u32) -> &Seat {
-        &self.seats[client as usize]
+    pub fn get(&self, client: u32) -> &ClientState {
+        &self.states[client as usize]
     }
 
     #[inline(always)]
-    pub fn of(&mut self, client: u32) -> &mut Seat {
-        &mut self.seats[client as usize]
+    pub fn get_mut(&mut self, client: u32) -> &mut ClientState {
+        &mut self.states[client as usize]
     }
 
     /// Returns the client whose turn it is; there must be one.
@@ -81,28 +88,28 @@ impl Seats {
     pub fn next_to_check(&mut self, window: usize) -> Option<(u32, u32)> {
         if self.check_slot as usize >= window {
             self.check_slot = 0;
-            self.check += 1;
+            self.check_index += 1;
         }
-        if self.check >= self.present.len() {
-            self.check = 0;
+        if self.check_index >= self.present.len() {
+            self.check_index = 0;
         }
-        let client = *self.present.get(self.check)?;
+        let client = *self.present.get(self.check_index)?;
         self.check_slot += 1;
         Some((client, self.check_slot - 1))
     }
 
     pub fn join(&mut self, id: ClientId, answers: QpAddress, thread: &impl ThreadDomain) {
-        let Some(seat) = self.seats.get_mut(id.index as usize) else { return };
-        *seat = Seat { token: id.token, answers: Some(answers), ..Seat::empty() };
-        seat.look_up(thread);
+        let Some(state) = self.states.get_mut(id.index as usize) else { return };
+        *state = ClientState { token: id.token, answers: Some(answers), ..ClientState::empty() };
+        state.resolve_destination(thread);
         if !self.present.contains(&id.index) {
             self.present.push(id.index);
         }
     }
 
     pub fn leave(&mut self, id: ClientId) {
-        if self.seats.get(id.index as usize).is_some_and(|seat| seat.token == id.token) {
-            self.seats[id.index as usize] = Seat::empty();
+        if self.states.get(id.index as usize).is_some_and(|seat| seat.token == id.token) {
+            self.states[id.index as usize] = ClientState::empty();
             self.present.retain(|client| *client != id.index);
             self.next = 0;
         }
