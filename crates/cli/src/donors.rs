@@ -27,14 +27,14 @@ pub struct DonorArgs {
     key: KeyArgs,
 }
 
-/// Work to do with donors, by whichever means their memory is read and written.
+/// Work to do with donors, whether their memory is accessed by verbs or by calls.
 pub trait WithDonors {
     type Result;
 
     fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<Self::Result>;
 }
 
-/// Names of donors for people: their addresses.
+/// Human-readable names of donors: their addresses.
 #[derive(Clone, Debug)]
 pub struct DonorNames(Vec<(DonorId, String)>);
 
@@ -62,7 +62,7 @@ impl DonorNames {
 }
 
 impl DonorArgs {
-    /// Means by which their memory is read and written.
+    /// How the donors' memory is accessed.
     pub fn by(&self) -> &ByArgs {
         &self.by
     }
@@ -77,7 +77,7 @@ impl DonorArgs {
         self.key.key_file.is_some()
     }
 
-    /// Whether only programs of this host reach an address and the memory lent there.
+    /// Whether only programs of this host can reach an address and the memory lent there.
     pub fn is_local_only(&self, address: &str) -> bool {
         is_of_this_host(address) && self.by.by(address) != By::Ibverbs
     }

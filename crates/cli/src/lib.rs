@@ -1,8 +1,8 @@
 //! The `sinew` command, as a library, so that tests can build a program of their own from it.
 //!
 //! - `tour`: `sinew` alone.
-//! - `rpc`: `sinew rpc bench`; `serve`: `sinew rpc serve`; `echo`: client threads that other benchmarks compare with,
-//!   too.
+//! - `rpc`: `sinew rpc bench`; `serve`: `sinew rpc serve`; `echo`: client threads, which other benchmarks also use as
+//!   a baseline.
 //! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`: benchmarks, and the services that they measure.
 //! - `herd`: servers and clients of calls over verbs, and how clients are admitted.
 //! - `sim`: `sinew sim`; `lab`: `sinew lab`.
@@ -11,8 +11,8 @@
 //! - `file_service`: `sinew serve files`; `mount`: `sinew mount`; `files`: `sinew files`; `fsck`: `sinew fsck`;
 //!   `swap`: `sinew swap`; `paging`: `--for-paging`.
 //! - `index`: `sinew index`; `interleave`: `sinew interleave`; `forward`: `sinew forward`.
-//! - `limits`: `sinew limits`; `measure`: what all benchmarks share on the command line. The harness does the
-//!   measuring.
+//! - `limits`: `sinew limits`; `measure`: options that all benchmarks share, and how results are shown. The harness
+//!   does the measuring.
 //! - `advice`: names the command that would start a missing server.
 //! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
 //! - `infile`: files that options name; `outfile`: the file of `--out`; `interrupted`: Ctrl-C, for commands without

@@ -1,6 +1,6 @@
 //! Output of the command: results on standard output, everything else on standard error.
 //!
-//! A reader may leave before the end, as in `sinew limits | head -1`. That is neither an error of ours nor a reason to
+//! A reader may close its end early, as in `sinew limits | head -1`. That is neither an error of ours nor a reason to
 //! panic: the rest is not written, and the exit status stays as it would have been.
 
 use std::fmt::Display;
@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use anyhow::Context;
 
-/// Writes a line, or several, to standard output. Returns whether anybody still reads them.
+/// Writes a line, or several, to standard output. Returns false if the reader has closed its end.
 ///
 /// # Errors
 ///
@@ -22,8 +22,8 @@ pub fn print(text: impl Display) -> anyhow::Result<bool> {
     }
 }
 
-/// Writes bytes to standard output as they are, followed by a line break on a terminal. Returns whether anybody still
-/// reads them.
+/// Writes bytes to standard output as they are, followed by a line break on a terminal. Returns false if the reader
+/// has closed its end.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Writes a complaint to standard error, as best effort.
+/// Writes an error message to standard error, as best effort.
 pub fn complain(text: impl Display) {
     note(format_args!("sinew: {text}"));
 }

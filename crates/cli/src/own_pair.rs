@@ -1,5 +1,5 @@
-//! Pairs of virtual interfaces that the program makes for benchmarks over AF_XDP without an address. Each server is at
-//! one end of a pair, and its clients are at the other. Pairs disappear with the processes that use them.
+//! Pairs of virtual interfaces that the program makes for benchmarks over AF_XDP when no address is given. Each server
+//! is at one end of a pair, and its clients are at the other. Pairs disappear with the processes that use them.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

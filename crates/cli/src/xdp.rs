@@ -217,7 +217,7 @@ fn calls(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut Pro
     let mut sides = Calls { fabrics: clients, sessions };
     let measured = setting.run(2, ids, None, interrupt).measure_alternately(2, &mut sides, progress)?;
     let figure = measured.figure("xdp bench", kind.title(), kind.unit(), 0);
-    let mut figure = figure.compared_with(&measured, 1, Comparison::Baseline, "the same over udp, on a pair alike");
+    let mut figure = figure.compared_with(&measured, 1, Comparison::Baseline, "the same over udp, on a second pair");
     figure.setup = json!({ "kind": name(kind), "size": CALL_LEN, "window": window, "batch": batch });
     Ok(figure)
 }

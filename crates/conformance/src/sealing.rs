@@ -1,9 +1,9 @@
 //! An example of a layer that grows packets, in the way that sealing would. It protects nothing.
 //!
 //! Each packet is masked by a keystream that depends on its number, and gets a trailer of [`SEAL_LEN`] bytes: the
-//! number, and a keyed checksum of the number and the masked bytes. Packets with a wrong checksum, and packets that
-//! came before, are dropped and counted. So bytes that are damaged or duplicated below the layer never come above it,
-//! which is what tests want of it.
+//! number, and a keyed checksum of the number and the masked bytes. Packets with a wrong checksum, and replayed
+//! packets, are dropped and counted. So bytes that are damaged or duplicated below the layer never get above it,
+//! which is what the tests rely on.
 //!
 //! To be secure it would need a cipher, keys for each pair and each direction, and a key exchange.
 
@@ -26,8 +26,8 @@ use crate::ports::{Expectations, Fixture};
 pub const SEAL_LEN: usize = NUMBER_LEN + SUM_LEN;
 const NUMBER_LEN: usize = 8;
 const SUM_LEN: usize = 16;
-/// The most peers whose numbers are kept, all of which know the key. Some are never forgotten, such as those that the
-/// protocol above refused. So when the table is full, the peer that was silent longest is evicted.
+/// The most peers whose numbers are kept, all of which know the key. Some would never be forgotten, such as those that
+/// the protocol above refused. So when the table is full, the peer that was silent longest is evicted.
 const PEERS_MAX: usize = 1024;
 
 /// A port whose packets are sealed; see the [module](self).
@@ -50,7 +50,8 @@ pub fn seal<P: PacketPort>(port: P, key: [u64; 2], first: u64) -> Result<Sealed<
 #[derive(Debug)]
 pub struct SealLayer {
     key: [u64; 2],
-    /// Number of the next packet to any peer. Numbers for each peer would start again once the peer is forgotten.
+    /// Number of the next packet to any peer. Separate numbers for each peer would start again once the peer is
+    /// forgotten.
     next: u64,
     replay_windows: HashMap<Peer, ReplayWindow>,
     /// Packets let through.
@@ -58,19 +59,19 @@ pub struct SealLayer {
     stats: PortStats,
 }
 
-/// Record of which packets of a peer have come.
+/// Record of which packets from a peer have arrived.
 #[derive(Debug)]
 struct ReplayWindow {
     /// The highest number so far.
     highest: u64,
-    /// One bit for each number, from the highest downwards, starting at the lowest bit: set if the number has come.
+    /// One bit for each number, from the highest downwards, starting at the lowest bit: set if the number has arrived.
     seen_bits: u128,
-    /// Packets of all peers that had been let through when the last one of this peer was.
+    /// Value of `SealLayer::opened` when the last packet of this peer was let through.
     last: u64,
 }
 
 impl ReplayWindow {
-    /// Notes that `number` has come; returns false if it had come before, or is too far behind to tell.
+    /// Notes that `number` has arrived; returns false if it had arrived before, or is too far behind to tell.
     fn accept_number(&mut self, number: u64) -> bool {
         if number > self.highest {
             let ahead = u32::try_from(number - self.highest).unwrap_or(u32::MAX);

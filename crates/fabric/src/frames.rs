@@ -1,14 +1,14 @@
 //! The frame port: raw Ethernet frames in bursts, owned by one thread.
 //!
-//! Code that forwards packets needs frames as they are on the wire and has no use for peers and names, so frames have
-//! an interface of their own beside the [packet port](crate::port). A port splits into halves as packet ports do. A
-//! received burst is lent, and its frames can be written: a router changes addresses and the hop limit in place, and
+//! Code that forwards packets needs frames as they are on the wire and has no use for peers or names, so frames have an
+//! interface of their own, separate from the [packet port](crate::port). A port splits into halves as packet ports do.
+//! A received burst is lent, and its frames can be written: a router changes addresses and the hop limit in place, and
 //! [passes the frame on](FrameTx::forward). Between ports that share their memory this takes no copy.
 //!
 //! [`cable`] makes a frame port of any packet port, for example over shared memory or a simulated network. [`any`] puts
 //! ports of several kinds behind one type.
 //!
-//! There are no peers, no names and no shares here. A frame that is forwarded is consumed, so a port whose memory is
+//! Frames are never shared: a frame that is forwarded is consumed, so a port whose memory is
 //! shared with other ports need not copy it. A cable costs one copy, at the receiver; [`any`] costs one more for each
 //! received frame.
 
@@ -111,12 +111,12 @@ pub trait FrameTx {
     /// Family of the frames that it can forward.
     type Family: FrameFamily;
 
-    /// Queues a copy of a frame that is given in two pieces, such as its headers and the rest. It may wait for
-    /// [`Self::submit`].
+    /// Queues a copy of a frame that is given in two pieces, such as its headers and the rest. The frame may stay
+    /// queued until [`Self::submit`].
     fn push(&mut self, head: &[u8], rest: &[u8]);
 
-    /// Queues a received frame, as it is now. This takes no copy if the port that lent it has its memory from the same
-    /// place ([`FrameCaps::forwards_in_place`]).
+    /// Queues a received frame, as it is now. This takes no copy if the port that lent it shares this port's
+    /// memory ([`FrameCaps::forwards_in_place`]).
     fn forward(&mut self, frame: <Self::Family as FrameFamily>::Frame<'_>);
 
     /// Sends everything queued: the doorbell at the end of a burst.
@@ -141,7 +141,7 @@ pub trait FramePort: Readiness {
     /// Both halves of the port, so that frames can be sent while a burst is lent.
     fn split(&mut self) -> (&mut Self::Rx, &mut Self::Tx);
 
-    /// A waker, by which other threads wake this port.
+    /// A waker, with which other threads wake a thread that waits on this port.
     fn waker(&self) -> Waker;
 
     /// Blocks until a frame may be there, the waker is called, or `timeout_ns` has passed (`None`: no time-out). May

@@ -1,10 +1,11 @@
 //! The rule by which small packets wait for more to share their datagram.
 //!
-//! A system call costs some microseconds whatever it carries, so a caller that turns its loop after every few packets
-//! would spend all its time in calls: on loopback, 60 calls in flight in batches of 3 came to 0.8 million a second, and
-//! with the rule here to over 2 million. A turn's packets wait if the turn before brought packets too, until a turn
-//! brings none, the datagram is full, or [`HOLD_NS`] have passed. So no packet waits longer than a call or two take,
-//! and a caller with nothing more to send does not wait: calls made one at a time go out at once.
+//! A system call costs some microseconds whatever it carries, so a program that turns its loop after every few packets
+//! would spend all its time in system calls: on loopback, 60 RPCs in flight in batches of 3 came to 0.8 million a
+//! second, and with the rule here to over 2 million. A turn's packets wait if the turn before brought packets too,
+//! until a turn brings none, the datagram is full, or [`HOLD_NS`] have passed. So no packet waits longer than one or
+//! two system calls take, and a program with nothing more to send does not wait: RPCs made one at a time go out at
+//! once.
 
 /// The longest that a packet waits, in nanoseconds.
 pub const HOLD_NS: u64 = 6_000;

@@ -7,7 +7,7 @@
 //!
 //! - [`port`]: the traits, the bursts, the pieces to transmit.
 //! - [`address`]: how a fabric's names are written and what a resolved peer is.
-//! - [`time`]: the clock and the generator that library code is handed instead of reading its own.
+//! - [`time`]: the clock and the random generator, which are passed to library code.
 //! - [`poller`]: when to spin and when to sleep, by one of several policies.
 //! - [`readiness`]: how to sleep, on several things at once.
 //! - [`worker`]: a pool for long work.
@@ -17,7 +17,7 @@
 //! - [`share`]: a fair share of a NIC for each class of requests within a process.
 //! - [`frames`]: ports for raw Ethernet frames.
 //! - [`datagrams`], [`hold`], [`sockets`]: parts that ports over UDP have in common.
-//! - [`layer`]: ports around ports, of which there are [`fault`], [`trace`] and [`pcap`].
+//! - [`layer`]: ports around ports, such as [`fault`], [`trace`] and [`pcap`].
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -18,9 +18,9 @@
 //!   Such a port may hold small packets back for as long as every turn of the loop brings more. Kernel UDP does so for
 //!   up to 6 us, which triples the rate in small batches.
 //! - **[`Peer`] is 24 opaque bytes**, not an associated type. An IPv6 socket address fits, and so do a link's index and
-//!   generation. So ports need no table of strangers, wrappers and enums of ports need no conversion, and the protocol
-//!   core is not generic.
-//! - **[`Caps`] is data**: packet sizes, receive capacity, burst size. No code asks a port for its name.
+//!   generation. So ports need no table of unknown senders, wrappers and enums of ports need no conversion, and the
+//!   protocol core is not generic.
+//! - **[`Caps`] is data**: packet sizes, receive capacity, burst size. No code depends on which kind of port it has.
 //! - **Anything that can be waited for has a descriptor** ([`Readiness`]). Simulated ports have none, and say so.
 
 use arrayvec::ArrayVec;

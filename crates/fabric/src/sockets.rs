@@ -1,4 +1,4 @@
-//! Socket addresses as [`Peer`]s: the whole address fits, so strangers cost no memory.
+//! Socket addresses as [`Peer`]s: the whole address fits, so unknown senders cost no memory.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 

@@ -62,8 +62,8 @@
 //! - **A buffer can be registered by itself.** A buffer of an arena that the domain does not know can be registered
 //!   with [`ProtectionDomain::register`], which keeps its *place* mapped, and not the buffer. That is sound, no matter
 //!   who has the buffer: only what is posted is written, and the exclusive handle of that lies in a queue pair's table.
-//!   [`Registered`] takes the buffer, and refuses to end while it is out. A queue pair looks among the registrations
-//!   ([`Registry`]) when a buffer is of none of the domain's arenas.
+//!   [`Registered`] takes the buffer, and refuses to end while the buffer is in use ([`InUse`]). A queue pair looks
+//!   among the registrations ([`Registry`]) when a buffer is of none of the domain's arenas.
 //! - **Exposed memory is never a slice.** `sinew_mem::SharedMemory` is copied out of, or loaded by words, for as long
 //!   as anybody may write it.
 //! - **A [`ThreadDomain`] holds what one thread owns**, so its completion queues and queue pairs take no locks (atc16
@@ -72,8 +72,8 @@
 //!   posting neither allocates nor enters the kernel, except to wake a peer that sleeps.
 //! - **A port that is a queue pair is found by [`Names`]**, since a queue pair's address is numbers that change with
 //!   each start. With `sinew_host::TcpNames` a name is a place `HOST:PORT`, where a thread sends the same frame to
-//!   every caller and closes. So the endpoint's loop hears of no stranger and waits for none. The facade puts device,
-//!   port and names together as `ibverbs://`; the tests do so over shared memory too.
+//!   every caller and closes. So the endpoint's loop never sees callers that only ask, and waits for none of them. The
+//!   facade puts device, port and names together as `ibverbs://`; the tests do so over shared memory too.
 //!
 //! The machines on which Sinew was developed have no RDMA NIC. `cargo xtask guest` boots Debian's kernel in QEMU with a
 //! soft-RoCE device, and CI runs there the tests that otherwise report `skipped: no device`. The tests of the RPC layer

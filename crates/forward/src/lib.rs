@@ -33,7 +33,7 @@
 //!
 //! # Design
 //!
-//! - **A burst in three steps**: all headers are read and checked, all keys are looked up, all frames are decided. So
+//! - **A burst in three steps**: all headers are read and checked, all keys are looked up, all fates are decided. So
 //!   the three forms differ only in the lookup and share what is around it, and the plain form is not made slower by
 //!   code between its lookups. Fates are in the order of the frames, so every flow keeps its order.
 //! - **What waited goes first.** The [`Outbox`] is sent before the frames of the burst that filled it, so frames that
@@ -42,9 +42,9 @@
 //!   of the same trie as routes; a packet that is only passing through needs no other check.
 //! - **Tables are built whole and exchanged** between bursts ([`router::Router::install`]); none changes while it is
 //!   read. Learnt neighbours are kept.
-//! - **Strangers cost a bounded amount**: there are limits for neighbours, waiting frames (for each neighbour and in
-//!   all), address requests a second, errors a second, and learnt stations. Neighbours that routes name are pinned, and
-//!   stations of the file stay.
+//! - **Unknown senders cost a bounded amount**: there are limits for neighbours, waiting frames (for each neighbour and
+//!   in all), address requests a second, errors a second, and learnt stations. Neighbours that routes name are pinned,
+//!   and stations from the file stay.
 //! - **Ports of several families** are put behind one type by [`sinew_fabric::frames::any`]; a [`Forwarder`] has ports
 //!   of one family.
 //! - **Not implemented**: multicast, VLANs, reassembly, redirects, router advertisements; and, for named data, a table

@@ -45,7 +45,7 @@ pub struct RouterConfig {
 pub struct ErrorRate {
     /// Errors per second in the long run.
     pub per_s: u32,
-    /// Errors in one burst.
+    /// Most errors in one burst.
     pub at_once: u32,
 }
 

@@ -5,14 +5,14 @@
 //! how far apart the cores are. The result is a [`Figure`], which knows whether it is [valid](validity). It has one
 //! text for people and one schema for programs.
 //!
-//! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine allows with nothing
-//!   above.
-//! - [`crew`]: client threads, which obey orders; [`load`]: their work, as state machines that their owner turns;
-//!   [`drivers`]: both together.
+//! - [`machine`]: processors, and threads that are pinned to them; [`limits`]: what the machine achieves without
+//!   Sinew on top.
+//! - [`crew`]: client threads, which carry out orders together; [`load`]: their work, as state machines that their
+//!   owner turns; [`drivers`]: load run by client threads.
 //! - [`lookups`]: lookups in large tables on one thread, plain and interleaved; [`forwarding`]: frames through
 //!   applications that do such lookups; [`patterns`]: searches in payloads.
 //! - [`pattern`] and [`workload`]: contents of messages, and requests of stores' clients.
-//! - [`threshold`] and [`reference`](mod@reference): what a figure is judged by.
+//! - [`threshold`] and [`reference`](mod@reference): the criteria by which a figure is judged.
 #![forbid(unsafe_code)]
 
 pub mod crew;

@@ -1,4 +1,4 @@
-//! The machine's own limits, with nothing above, which benchmarks are compared with.
+//! The machine's own limits, without Sinew's layers, with which benchmarks are compared.
 
 mod datagrams;
 mod memory;

@@ -16,7 +16,8 @@ use crate::machine;
 pub const TOO_MUCH: f64 = 0.05;
 /// Ticks of the kernel's counters from which even a small share used by others can be measured.
 const TICKS_MIN: u64 = 100;
-/// Ticks used by others that count even when there are fewer ticks in total: rounding alone never makes as many.
+/// Ticks used by others that count even when there are fewer than [`TICKS_MIN`] in total: rounding alone never produces
+/// this many.
 const TICKS_OF_OTHERS_MIN: u64 = 10;
 
 /// Watches processors from its creation on.
@@ -104,8 +105,8 @@ impl Ticks {
     }
 }
 
-/// The threads of a process that are pinned to a processor, and the nanoseconds for which each has waited for it. Other
-/// threads only give orders and receive answers, and wait for those that measure.
+/// The threads of a process that are pinned to a processor, and the nanoseconds for which each has waited for it. The
+/// other threads only control those that measure, and wait for them.
 fn waits(process: u32) -> Vec<(u32, u64)> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let of = |thread: fs::DirEntry| {

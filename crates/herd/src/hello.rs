@@ -28,9 +28,9 @@ pub struct Hello {
 /// A server's introduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Index of the client's chunks of the region.
+    /// Index of the client's chunks in the region.
     pub client: u32,
-    /// Token that each of its requests and each answer to it carry.
+    /// Token that each of the client's requests, and each answer to the client, carries.
     pub token: u32,
     /// The server's UC queue pair for this client.
     pub requests: QpAddress,
@@ -113,7 +113,7 @@ impl Welcome {
         bytes
     }
 
-    /// Decodes a server's introduction, and checks it, since the client writes where it says.
+    /// Decodes a server's introduction, and checks it, since the client writes to the memory that it names.
     ///
     /// # Errors
     ///

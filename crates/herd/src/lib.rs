@@ -12,10 +12,10 @@
 //!
 //! # Contents of a slot
 //!
-//! A slot has the request's number, the client's token, and a checksum over everything. Memory tears between words, and
-//! NICs do not guarantee the order in which bytes appear; a torn request is not executed. A retransmitted request has
-//! the same number and another attempt: the worker has kept the answer, sends it again and executes nothing. Anything
-//! that an earlier client of the same chunk left there, or still writes, has another token.
+//! A slot has the request's number, the client's token, and a checksum over everything. A read can tear between words,
+//! and NICs do not guarantee the order in which bytes appear; a torn request is not executed. A retransmitted request
+//! has the same number and another attempt: the worker has kept the answer, sends it again and executes nothing.
+//! Anything that an earlier client of the same chunk left there, or still writes, has another token.
 //!
 //! # Two schedules
 //!

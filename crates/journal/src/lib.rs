@@ -1,7 +1,7 @@
-//! A journal on a [disk]: a snapshot of what has happened, and records, in order, of what came after it.
+//! A journal on a [disk]: a snapshot of a state, and records, in order, of the changes since then.
 //!
 //! Records are buffered, and then written and synced together ([`Journal::sync`]). A new snapshot is written beside the
-//! old one, with an empty log, and takes its place by one rename; then the old files are removed.
+//! old one, with an empty log, and replaces it by one rename; then the old files are removed.
 //!
 //! ```text
 //! snapshot-N                                  log-N: records

@@ -1,7 +1,7 @@
 //! Experiments on simulated clusters: published figures reproduced, workloads of your own, and a hunt for bugs.
 //!
-//! An [`Experiment`] is one file, which says what it runs and where the paper has the values with which it is compared.
-//! A [`workload`] is written down by users, and run on a topology of theirs.
+//! An [`Experiment`] is one file, which says what it runs and where in the paper the values are that it is compared
+//! with. A [`workload`] is written by a user, and run on a topology that the user chooses.
 
 #![forbid(unsafe_code)]
 

@@ -53,7 +53,7 @@ pub fn start<A: Actor + 'static>(
 ///
 /// # Panics
 ///
-/// When the configuration's limits make no sense, which an experiment has to avoid.
+/// If the configuration's limits contradict each other; experiments must use valid ones.
 pub fn sink(config: Config) -> Nexus {
     let nexus = Nexus::builder().config(config).handle(SINK, |call: Call| call.reply(&[0; SHORT]));
     nexus.build().expect("the limits make sense")
@@ -119,7 +119,7 @@ impl SenderResult {
     }
 }
 
-/// Value that a share `part` of a sorted list does not exceed; none if the list is empty.
+/// Value that a fraction `part` of a sorted list's entries do not exceed; `None` if the list is empty.
 pub fn percentile(sorted: &[u64], part: f64) -> Option<u64> {
     let at = (sorted.len() as f64 * part) as usize;
     sorted.get(at.min(sorted.len().checked_sub(1)?)).copied()

@@ -95,7 +95,7 @@ pub fn standing(row: &Row) -> String {
 type Figure = fn(&Row) -> Option<f64>;
 
 /// A table of rows for people: the headings of its columns, and its lines. Each case has a line of its own above its
-/// rows, which are indented then.
+/// rows, which are then indented.
 pub fn table(rows: &[Row]) -> (Vec<&'static str>, Vec<Vec<String>>) {
     const FIGURES: [(&str, Figure); 3] =
         [("paper", |row| row.paper), ("model", |row| row.model), ("measured", |row| row.measured)];
@@ -122,7 +122,7 @@ pub struct Done<'a> {
     pub experiment: &'a dyn Experiment,
     /// The rows that it found.
     pub rows: Vec<Row>,
-    /// Reason why they are invalid, if they are.
+    /// Reason why the rows are invalid, if they are.
     pub complaint: Option<String>,
 }
 

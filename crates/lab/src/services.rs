@@ -6,8 +6,8 @@
 //! ([`store`]), and remote procedure calls over datagrams ([`rpc`]). Verbs charge their cores themselves; [`charges`]
 //! holds the other costs of a worker's core.
 //!
-//! An endpoint on such a NIC pays `Costs::beside` for the protocol alone. What a core writes late in a turn crosses the
-//! bus at its own time.
+//! An endpoint on such a NIC pays `Costs::beside` for the protocol alone. A write late in a core's turn crosses the
+//! bus at the time of the write.
 
 pub mod cache;
 pub mod charges;

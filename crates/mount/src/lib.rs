@@ -1,16 +1,17 @@
 //! Files as Linux sees them: a FUSE front for any multi-threaded file system.
 //!
-//! - [`Files`]: the seam. What the kernel asks, in terms of inode numbers, attributes, offsets and the system's errors.
+//! - [`Files`]: the interface for file systems: the kernel's requests, in terms of inode numbers, attributes, offsets
+//!   and the system's errors.
 //! - [`Mount`]: mounts a file system at a directory, and unmounts it again.
 //! - [`Watch`]: the job of a second process, which clears the mount if the serving process is killed.
 //! - [`Remote`]: the remote file system behind a mount.
 //! - [`InMemory`]: files in the memory of this process, as a baseline for other file systems.
 //!
-//! # What the kernel is told
+//! # How the kernel is configured
 //!
-//! - Requests have up to 1 MB. Reads and writes of `O_DIRECT` files bypass the page cache, several at a time; such
+//! - Requests carry up to 1 MB. Reads and writes of `O_DIRECT` files bypass the page cache, several at a time; such
 //!   files can still be mapped where the kernel allows it (6.6).
-//! - Names and attributes are trusted for as long as [`Files::lifetimes`] says, cached data until the file is opened
+//! - The kernel caches names and attributes for as long as [`Files::lifetimes`] says, and data until the file is opened
 //!   anew and [`Files::open`] reports a change (close-to-open consistency, as in NFS).
 //! - The kernel's write-back cache stays off: with it the kernel would trust its own idea of a file's size, whatever
 //!   other clients write.
@@ -18,8 +19,8 @@
 //! # What `fuser` 0.18 does not pass on
 //!
 //! It does not say whether a lock is of `flock` or of `fcntl`. So both kinds lock ranges of bytes and exclude each
-//! other, as in NFS, and a program that takes both kinds on one file waits for itself. Nor does it report interrupted
-//! requests, so threads that wait for a lock are checked for signals in `/proc`.
+//! other, as in NFS, and a program that takes both kinds on one file deadlocks with itself. Nor does it report
+//! interrupted requests, so threads that wait for a lock are checked for signals in `/proc`.
 //!
 //! # Design
 //!

@@ -52,13 +52,13 @@ impl std::str::FromStr for DeviceNumber {
 }
 
 /// The mounts at a path, which must be canonical; later ones lie on top. The table decides, whatever `stat` says about
-/// devices: a volume within another file system is not a mount, and a directory mounted a second time is one.
+/// devices: a subvolume of another file system is not a mount, and a directory mounted a second time is one.
 ///
 /// # Errors
 ///
 /// An error of reading the table.
 pub(crate) fn mounts_at(point: &Path) -> std::io::Result<Vec<Mounted>> {
-    // Paths in it are bytes, not necessarily UTF-8.
+    // Paths in the table are bytes, not necessarily UTF-8.
     let table = fs::read("/proc/self/mountinfo")?;
     Ok(find(&table, point))
 }

@@ -3,17 +3,17 @@
 //! The file holds the volume's bytes, as any tool reads them, and a trailer of 4 KB that says which volume they are
 //! from. A change goes to the file after the volume has made it, and before it is reported to the caller. A flush ends
 //! once the volume has flushed and the file has then been synced. When the file is opened it may be older than the
-//! volume, so all of it is copied anew in the background, and nothing is read from it that has been neither copied nor
-//! written since.
+//! volume, so all of it is copied anew in the background, and only what has been copied or written
+//! since then is read from it.
 //!
 //! The trailer is for people, and for the next server that opens the file. It says that the copy is complete only once
-//! everything was copied and synced, and as long as the store has reported nothing that the file lacks. Then a loss of
-//! power leaves, of each block in the file, its state at the last flush or a later one, as with any disk.
+//! everything was copied and synced, and while the store has reported nothing that the file lacks. After a loss of
+//! power, each block of the file then has its state at the last flush or a later one, as with any disk.
 //!
 //! # Design
 //!
-//! - **The file follows the store**, and requests that overlap finish in order, so the file is never ahead and never
-//!   out of order.
+//! - **The file follows the store**, and requests that overlap finish in order, so the file is never ahead of the store
+//!   and never out of order.
 //! - **Valid bytes are marked block by block**, in memory. No block is valid when the file is opened; one becomes so
 //!   when it was copied in the background or written as a whole. A change that fails puts the blocks that it touches in
 //!   doubt: the file answers with their earlier state until a read of the store has succeeded; from then on it does not
@@ -22,13 +22,13 @@
 //! - **A flush** goes to the store, and once that has finished the file is synced, by a thread of a pool, since a
 //!   volume must send heartbeats meanwhile. At shutdown the volume is flushed through the copy, then left, and then the
 //!   file is synced once more.
-//! - **The trailer says whose the file is**: the volume's name, and its number, which was drawn at random when the
-//!   volume was made and is kept in its record. It also says whether the copy is complete. It is marked complete when
-//!   everything has been copied and a later sync has ended. The mark is removed before a later server changes the first
-//!   byte, when the store answers for what was in doubt, and when the file is given up. A later server trusts none of
-//!   it, and copies anew.
-//! - **The copy answers for what the store has lost** (`StoreError::Lost`), and while too few voters answer to say
-//!   whose the volume is (`StoreError::Silent`). A volume that ended for this reason asks its donors every second what
+//! - **The trailer says which volume the file belongs to**: the volume's name, and its number, which was drawn at
+//!   random when the volume was made and is kept in its record. It also says whether the copy is complete. It is marked
+//!   complete when everything has been copied and a later sync has ended. The mark is removed before a later server
+//!   changes the first byte, when the store answers for what was in doubt, and when the file is given up. A later
+//!   server trusts none of it, and copies anew.
+//! - **The copy answers for what the store has lost** (`StoreError::Lost`), and while too few voters answer to say who
+//!   writes to the volume (`StoreError::Silent`). A volume that ended for this reason asks its donors every second what
 //!   they know, without sending heartbeats. A later epoch of the same number, or a majority of its voters, ends the
 //!   silence for good. Donors that have restarted have forgotten the volume, and count for nothing.
 

@@ -4,7 +4,7 @@
 //! <https://github.com/NetworkBlockDevice/nbd>; the constants bear its names.
 //!
 //! ```
-//! use sinew_remote_block::protocol::{Command, Export, Handshake, Request, Then};
+//! use sinew_remote_block::protocol::{Command, Export, Handshake, Request, NextStep};
 //!
 //! let export = Export { name: "memory".to_owned(), description: String::new(), len: 1 << 20 };
 //! let mut said = Vec::new();
@@ -13,7 +13,7 @@
 //! let mut input = 3u32.to_be_bytes().to_vec();
 //! input.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\0");
 //! let ran = handshake.run(&export, false, &input, &mut said);
-//! let Then::Serve(session) = ran.then else { panic!("{ran:?}") };
+//! let NextStep::Serve(session) = ran.next else { panic!("{ran:?}") };
 //!
 //! let read = Request { flags: 0, kind: 0, cookie: 7, at: 4096, len: 512 };
 //! let request = Request::read(&read.to_bytes()).unwrap();

@@ -17,8 +17,8 @@
 //! - **Data is copied once on each side of the store.** A read's reply is its buffer, with the reply's header in the
 //!   room before the data, and leaves with one system call for all that a turn finished. Long payloads are received
 //!   into the buffers that go to the store.
-//! - **Long requests are pieces** of 256 KB. The pieces of a structured read are chunks, sent as they come; a simple
-//!   read, which must be whole, waits for all of them.
+//! - **Long requests are cut into pieces** of 256 KB. The pieces of a structured read are chunks, sent as they come; a
+//!   simple read, which must be whole, waits for all of them.
 //! - **Bytes in flight are claimed first**, for each connection and for all. A later request does not overtake one that
 //!   waits. A connection that holds memory for which others wait, and has made no progress for a second, is closed.
 //!   Nothing is allocated once buffers have been made.

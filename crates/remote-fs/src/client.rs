@@ -11,7 +11,7 @@
 //!   committed when the file is flushed (on each `close`) or synced, when there is [too
 //!   much](ClientConfig::dirty_bytes_max) of it, and after [some time](ClientConfig::dirty_age_ns).
 //! - **No wrong bytes**: each page read is checked against its checksum. If it differs, it is read from the other
-//!   copies, and from the place where the page lies by now. If that fails, too, the read fails, and the file, the page
+//!   copies, and from the page's present place. If that fails, too, the read fails, and the file, the page
 //!   and the donors are logged.
 //! - **Nothing in place**: pages are written to memory that the service has reserved for this client, and then
 //!   committed. Until then they stay in this program's memory: if the client is declared dead or the service restarts,
@@ -22,8 +22,8 @@
 //!
 //! # Design
 //!
-//! A lane works in its caller's thread, so a read costs no hand-over: the thread that the kernel woke posts the READ,
-//! checks the pages, and answers from the buffer that they came to.
+//! A lane works in its caller's thread, so a read needs no hand-over between threads: the thread that the kernel woke
+//! posts the READ, checks the pages, and answers from the buffer in which they arrived.
 //!
 //! - **Written, then committed.** Written data lies in chunks of 256 KB in registered memory until the service has
 //!   committed it, so that it can be written again under a new epoch or another identity. A chunk that is being flushed
@@ -34,12 +34,13 @@
 //!   meanwhile.
 //! - **Losses are reported by handle**, as the kernel does for disks: data that could not be committed is reported once
 //!   to each handle that syncs or closes the file, and by no other call.
-//! - **A client that was declared dead** opens its files anew under its new number before other lanes ask by that
-//!   number, and commits what it has. If a lock is lost, its file is lost too, since somebody else may have changed it.
-//!   What other lanes opened, closed and locked while the client joined is reported to the service in the same way.
+//! - **A client that was declared dead** opens its files anew under its new number before other lanes make requests
+//!   under that number, and commits its written data. If a lock is lost, its file is lost too, since somebody else may
+//!   have changed it. What other lanes opened, closed and locked while the client joined is reported to the service in
+//!   the same way.
 //! - **Partial pages name what they replace.** A commit that finds another checksum there is refused, and the bytes
-//!   that were written are merged into the page that is there by then.
-//! - **A page with another checksum** was replaced, or is damaged. The layout is asked for again: if it has changed,
+//!   that were written are merged into the page that has taken its place.
+//! - **A page whose checksum differs** was replaced, or is damaged. The layout is asked for again: if it has changed,
 //!   the pages are read from the new place; if not, the other copies are tried.
 //! - **Before it blames a donor for a failed write**, the client asks the service whether it is still known: otherwise
 //!   an expelled client would have healthy copies removed.

@@ -34,8 +34,8 @@
 //! - Pages are [`PAGE`] bytes. A reserved page belongs to its client alone until it is committed, given back, or the
 //!   client is dead. A commit replaces pages of the file, all or none, in one step.
 //! - The checksum of a page is [`checksum`](sinew_remote_memory::volume::checksum) of its [`PAGE`] bytes as they lie at
-//!   the donors. Bytes with the right checksum are right, wherever they were found. A reader that finds others asks for
-//!   the layout again, since the page may belong to another file by now, and tries the other copies.
+//!   the donors. Bytes with the right checksum are right, wherever they were found. A reader that finds other bytes
+//!   asks for the layout again, since the page may belong to another file by now, and tries the other copies.
 //!
 //! # Encoding
 //!

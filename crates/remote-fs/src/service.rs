@@ -8,10 +8,10 @@
 //! - *Store*: the durable state, the journal, and the free pages. A change is recorded as it is made, and nothing that
 //!   depends on it is sent before it is durable: all requests of a turn share one sync.
 //! - *Sessions*: open handles of clients, and whether the clients are alive.
-//! - *Room*: limits on what names may take.
+//! - *Quota*: limits on the memory that names, inodes and extended attributes take.
 //! - *Memory*: the donors. Each is fenced under the service's epoch before pages that it holds are reserved. Segments
 //!   are made ahead of need, and missing copies are restored in the background.
-//! - *Graves*: the reservations of a dead client, which become free once every donor has cut it off.
+//! - *Retired clients*: the reservations of dead clients, which become free once every donor has cut the client off.
 //!
 //! # Design
 //!
@@ -22,13 +22,13 @@
 //! - **New copies.** Clients write to a new copy from its first moment (commits name the generation of the copies that
 //!   they wrote), while the service fills it with the pages of files. Pages that become free meanwhile wait for the end
 //!   of a step, so that the filling overwrites nothing newer.
-//! - **After a restart**, inodes without a name stay until all clients have come back or are dead, since those may have
-//!   them open. Inodes that lost their name since then go at once.
+//! - **After a restart**, inodes without a name stay until all clients have come back or are dead, since a client may
+//!   have them open. Inodes that have lost their name since then are dropped at once.
 //! - **Blame.** When a client blames a donor, that donor's copy is removed only if the service itself reaches another
 //!   complete one: a copy that is in the record may be lost by now.
 //! - **Bounds.** Options limit the inodes and the bytes of extended attributes (checked before a change is made, so
-//!   that state from other limits can still be read), and the protocol's limits bound the rest. The bound on an answer
-//!   covers what it carries along, such as the places of the segments in layouts and reservations.
+//!   that state written under other limits can still be read), and the protocol's limits bound the rest. The bound on
+//!   an answer covers what it carries along, such as the places of the segments in layouts and reservations.
 
 mod config;
 mod core;

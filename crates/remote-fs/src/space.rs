@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use crate::protocol::{EXTENTS_MAX, Pages, SEGMENTS_MAX};
 use intervals::Intervals;
 
-/// Intervals of a segment that are examined for one that is long enough.
+/// Most intervals of a segment that are examined to find one that is long enough.
 const RUNS_SEARCHED_MAX: usize = 64;
 
 /// Error for pages that are not in the expected state.
@@ -121,7 +121,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`WrongState`] when some are not free, because two files have them.
+    /// [`WrongState`] when some are not free, which means that two files have them.
     pub fn take(&mut self, pages: Pages) -> Result<(), WrongState> {
         let state = "free";
         let is_free = self.segment(pages, state)?.free.remove(pages.first, pages.count);
@@ -150,7 +150,7 @@ impl Space {
         let (mut runs, mut left, mut segments) = (Vec::new(), pages, 0);
         let order: Vec<u32> =
             self.segments.range(self.next..).chain(self.segments.range(..self.next)).map(|s| *s.0).collect();
-        // First segments with a run of the full length, then any.
+        // Try segments with a run of the full length first, then any segment.
         for is_whole in [true, false] {
             for number in &order {
                 if segments == SEGMENTS_MAX {
@@ -180,7 +180,7 @@ impl Space {
         runs
     }
 
-    /// Whether all of these are reserved by the client, without repetition.
+    /// Whether the client has reserved all of these pages, and none is listed twice.
     pub fn has_reserved(&self, client: u64, pages: impl IntoIterator<Item = Pages>) -> bool {
         let mut all: BTreeMap<u32, Intervals> = BTreeMap::new();
         pages.into_iter().all(|Pages { segment, first, count }| {

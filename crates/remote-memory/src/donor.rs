@@ -6,22 +6,22 @@
 //! - [`Service`]: a donor that others call over `rpc`, with memory that they reach by verbs, or by calls
 //!   ([`MemoryProvider`]); the [`Key`] says who may.
 //!
-//! A volume's bytes pass by another way: an [engine](crate::engine) reads and writes them.
+//! A volume's bytes do not pass through here: an [engine](crate::engine) reads and writes them.
 //!
 //! # Design
 //!
 //! - **Access.** [`MemoryProvider`] is a donor's side of access to its memory, and
-//!   [`Approach`](crate::pool::AccessMethod) the caller's. By verbs, access means queue pairs: a client that loses
+//!   [`AccessMethod`](crate::pool::AccessMethod) the caller's. By verbs, access means queue pairs: a client that loses
 //!   access loses its queue pairs. All of a donor's memory is under one key, so members of a pool trust each other;
 //!   over shared memory, where a process that maps it can write all of it, a key for each volume would keep nobody out.
 //!   By calls, access is a token, which the donor looks up for each call, with the slabs of its volume.
-//! - **Stragglers.** Over shared memory initiators move their bytes themselves, and one that was stopped in the middle
-//!   of a copy goes on with it, whatever became of its queue pair. So before it changes memory, an initiator takes a
-//!   seat, where it notes its queue pair and the bytes, and only then checks that the queue pair is still connected;
-//!   the donor ends the queue pairs first, and then looks at the seats. It waits for initiators that make progress. A
-//!   slab in which one does not is copied elsewhere before the fence is answered, and the old place is not reused until
-//!   the initiator is gone. A slab whose place clients know is not moved; then expelling is refused until the initiator
-//!   is gone.
+//! - **Stragglers.** Over shared memory initiators move their bytes themselves, and one that was suspended in the
+//!   middle of a copy resumes it later, whatever has become of its queue pair. So before it changes memory, an
+//!   initiator takes a seat (an entry in memory that the donor sees), where it notes its queue pair and the bytes, and
+//!   only then checks that the queue pair is still connected; the donor ends the queue pairs first, and then looks at
+//!   the seats. It waits for initiators that make progress. A slab in which one does not is copied elsewhere before the
+//!   fence is answered, and the old place is not reused until the initiator is gone. A slab whose place clients know is
+//!   not moved; then expelling is refused until the initiator is gone.
 //! - **Several clients.** A service with clients of its own (such as a file system's) fences a volume at the donors.
 //!   Its clients are *admitted* beside it, each under a number that the service gave it, until they are *expelled* or a
 //!   later epoch fences. A donor keeps 1,024 expelled numbers; when there are more, the lowest becomes a floor, below
@@ -29,7 +29,8 @@
 //! - **A donor that wants its memory back** says so when it is asked how much it has, which a volume does every second.
 //!   Copies are made elsewhere first. A slab is given back once the voters keep a record that no longer names it, and
 //!   no earlier operation on it is in flight, since its donor may then lend it to another volume.
-//! - **Strangers.** A donor beyond this host asks for a key (an answer to its nonce), or was started with `--open`.
+//! - **Authentication.** A donor that other hosts can reach demands the key (an answer to its nonce), unless it was
+//!   started with `--open`.
 
 mod access_grants;
 mod clients;

@@ -39,12 +39,12 @@
 //! - **Ranges are looked up by stripes**, so the check for overlaps takes the same time however much is in flight.
 //! - **A lone request bypasses the queue.** Only its own engine posts it, so that engine must be turned or dropped. A
 //!   turn that finds nothing else posts and completes it on a short path of its own.
-//! - **Callers' memory is copied, or from a size on registered** (rdmabox IV-A: preMR and dynMR). Each path keeps
-//!   registrations for their next use, by where they begin, since arenas hand out the same places again and again.
-//!   Registrations that are in flight, or were asked for since the last doorbell, are not evicted. What cannot be
-//!   registered is copied. Pools and volumes never face this choice: a [`Store`](crate::Store) has its requests'
+//! - **Callers' memory is copied or, from a certain size on, registered** (rdmabox IV-A: preMR and dynMR). Each path
+//!   keeps registrations for their next use, by where they begin, since arenas hand out the same places again and
+//!   again. Registrations that are in flight, or were asked for since the last doorbell, are not evicted. What cannot
+//!   be registered is copied. Pools and volumes never face this choice: a [`Store`](crate::Store) has its requests'
 //!   buffers from its own arena, which is registered when it is opened, so they are sent without a copy, and a
-//!   threshold measured at start would decide nothing.
+//!   threshold measured at start would have no effect.
 //! - **One failed operation breaks its engine's path.** What was queued goes to other engines. What was in flight ends
 //!   with an error, and a write among it may still land later.
 //! - **[`VerbsPath`] has four queue pairs**, and gives one chain to each in turn; [`RpcPath`] makes a chain one call.
@@ -52,7 +52,7 @@
 //! - **A window is fixed** (7 MB in rdmabox V-A) **or found**: [`AdaptiveWindow`] tries windows up and down, and keeps
 //!   the one with the highest throughput. On modelled NICs it finds the right one for pages, and one that is too small
 //!   for short messages of many threads (`rdmabox-fig8`): the thread that turns first takes all of a small window, and
-//!   a little more of it brings nothing.
+//!   enlarging it a little brings nothing.
 //! - **Four queue pairs for each thread are too many** for more than eight threads on a ConnectX-3 (`rdmabox-fig8`):
 //!   the NIC caches the state of 35 queue pairs, and the misses make the rate fall to a quarter. With a window the rate
 //!   holds.

@@ -1,7 +1,7 @@
 //! Memory of other hosts, for programs that need more than their own host has (rdmabox).
 //!
-//! - [`engine`]: reads and writes of one donor's memory by many threads, in as few operations, and with no more in
-//!   flight, than the NIC handles well.
+//! - [`engine`]: reads and writes of one donor's memory by many threads, in as few operations as possible, and with no
+//!   more bytes in flight than the NIC handles well.
 //! - [`store`]: the interface for file systems, block devices and paged memory. A [`Store`] is a range of bytes that
 //!   lies elsewhere.
 //! - [`donor`]: a process that lends memory, and [`volume`]: a store over donors, some of which may die.

@@ -10,7 +10,7 @@
 //! # Design
 //!
 //! - **One descriptor for a pool's sleep** covers its sessions (an endpoint that several share is armed once) and the
-//!   queues of its engines. A turn that found something is followed by another before anybody sleeps.
+//!   queues of its engines. A turn that found work is followed by another before the thread sleeps.
 //! - **A [`DonorHandle`] is one donor from one thread's side.** A volume's donors ([`Pool`]) are made of these, and so
 //!   are the lanes of file systems and their clients.
 

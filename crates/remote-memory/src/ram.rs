@@ -1,4 +1,4 @@
-//! A store in this process's own memory: a baseline for other stores, and a store for tests of what is built on one.
+//! A store in this process's own memory: a baseline for other stores, and a store for tests of code that uses one.
 
 use std::collections::VecDeque;
 use std::io;

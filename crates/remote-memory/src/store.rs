@@ -14,7 +14,7 @@
 //!   that is to hold them.
 //!
 //! A store around a store can add to it: `sinew_remote_block::LastCopy` keeps a file of the host as one more copy.
-//! [`crate::RamStore`] is the store that others are compared with.
+//! [`crate::RamStore`] is the baseline for other stores.
 
 use sinew_fabric::Readiness;
 use sinew_fabric::verbs::Slice;

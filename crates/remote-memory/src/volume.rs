@@ -22,20 +22,20 @@
 //!
 //! - **Segments** are as many slabs as there are copies, on different donors, with the same slots in each. All headers
 //!   of a slab lie before its pages, so runs of pages are one operation, straight to and from the caller's buffer, and
-//!   recovery reads headers alone. In return a lone write is two operations for each copy.
+//!   recovery reads headers alone. The price is that a lone write takes two operations for each copy.
 //! - **A header says how much is settled**: up to which version everything is complete on all copies. So recovery
 //!   checks only pages that may have been in flight.
 //! - **A page stays in its home segment.** Otherwise a segment that cannot be reached could hide a page's newer
 //!   version, and an older one would be read.
 //! - **A majority of voters agrees on the members of segments** before a write that a copy missed is acknowledged. A
-//!   voter is a donor in one run: one that restarted has forgotten its votes, and is replaced. Two donors have one
-//!   voter; to survive the death of any one takes three.
+//!   voter is one run of a donor: a donor that restarted has forgotten its votes, and is replaced. Two donors have one
+//!   voter between them; surviving the death of any one donor takes three.
 //! - **A new writer** takes a higher epoch at the voters, has donors reset the old writer's queue pairs, and only then
-//!   looks at what is there.
-//! - **Leases.** Donors count heartbeats of the writer that fenced a volume, and tell anybody who looks. A program that
-//!   opens a volume watches for a lease's time whether the count grows. There is no common clock, and nothing depends
-//!   on the lease except that a live writer keeps its volume: it is the fence that keeps a replaced writer from
-//!   writing.
+//!   reads what they hold.
+//! - **Leases.** Donors count heartbeats of the writer that fenced a volume, and report the count to anybody who asks.
+//!   A program that opens a volume watches for the length of a lease whether the count grows. There is no common clock,
+//!   and nothing depends on the lease except that a live writer keeps its volume: it is the fence that keeps a replaced
+//!   writer from writing.
 
 mod check;
 mod clear;

@@ -1,6 +1,6 @@
 //! A member on an endpoint: its messages are calls, and its time is the endpoint's.
 //!
-//! Messages for another member go with the answer to one of that member's calls, if there is one, and otherwise as a
+//! Messages for another member go with the answer to one of that member's calls, if one is waiting, and otherwise as a
 //! call. So an append and its acknowledgement are one call, as in nsdi19 7.1.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,20 +1,20 @@
 //! Replicated state machines over RPC, on an existing Raft (nsdi19, section 7.1).
 //!
-//! - [`machine`]: the trait of what is replicated. [`kv`]: the key-value store that comes with it.
+//! - [`machine`]: the trait of replicated state machines. [`kv`]: the key-value store that comes with it.
 //! - [`member`]: one member, without I/O, clock or thread. [`host`]: a member on an endpoint.
 //! - [`client`]: finds the leader, and has each command run once. [`client_wire`]: its protocol.
 //! - [`sessions`]: ensure that a command runs once, whichever member leads.
 //! - [`wire`]: the protocol between members.
-//! - [`disk`]: storage for a member's log, if it is to outlive the loss of a majority.
+//! - [`disk`]: storage for a member's log, needed only if the state must survive the loss of a majority.
 //!
 //! # Guarantees
 //!
-//! - Once a client has been told that something is done, a majority of the voting members has it, on their disks where
-//!   they have any.
-//! - Commands and reads are linearizable: each seems to happen at one moment between its beginning and its answer. For
-//!   reads by lease this holds as long as all members have the same election time-out, and no member's clock runs
+//! - Once a client has been told that a command is done, a majority of the voting members has it, on disk if
+//!   they have disks.
+//! - Commands and reads are linearizable: each appears to take effect at one moment between its start and its answer.
+//!   For reads by lease this holds as long as all members have the same election time-out, and no member's clock runs
 //!   faster than another's by more than [`member::MemberConfig::drift_max_ppm`]. Stale reads are not linearizable.
-//! - A command of a session runs once, whatever is repeated. After a session has expired, it is unknown whether its
+//! - A command of a session runs once, however often it is sent. After a session has expired, it is unknown whether its
 //!   last commands ran.
 //! - A member that lost its data is another member: it votes for nobody until it is added again.
 //!

@@ -9,9 +9,10 @@
 //!
 //! - **Writes overlap.** The journal gets one write and one sync in a turn. The leader's appends leave before its own
 //!   sync, so the disks write at the same time.
-//! - **Lives.** The engine's name of a member is drawn at random when it starts empty, and lies in its journal from
-//!   then on. So to all others a member that lost its memory is a new one: it is in no configuration, has promised
-//!   nothing, and is not asked to vote. `add` puts it in the place of its name's earlier life, in one joint change.
+//! - **Lives.** The engine's identifier for a member is drawn at random when the member starts empty, and lies in its
+//!   journal from then on. So to all others a member that lost its memory is a new one: it is in no configuration, has
+//!   promised nothing, and is not asked to vote. `add` puts it in the place of its name's earlier life, in one joint
+//!   change.
 //! - **Founding.** A cluster is founded when all of `--peers` say within 200 ms that they are new. The one whose name
 //!   comes first draws the cluster's name and lists all lives; the others take the list with their next hello.
 //! - **Tests** (`member/tests`): members, a network, clocks that drift and disks that crash, all stepped by the tests.
@@ -501,7 +502,7 @@ fn append(log: &mut Log, entries: &[WireEntry<'_>]) -> Result<(), MemberError> {
     Ok(())
 }
 
-/// Members that may found a cluster, at most. Each may have a successor beside it while it is replaced.
+/// Most members that may found a cluster. Each may have a successor beside it while it is replaced.
 const PEERS_MAX: usize = crate::wire::MEMBERS_MAX / 2;
 
 /// Checks the names and addresses with which a member is started. Returns its own address.

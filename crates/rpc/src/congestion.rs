@@ -1,8 +1,8 @@
 //! Congestion control: round-trip times and marks, the limits that follow from them, and pacing of packets.
 //!
-//! All of it is at clients (nsdi19 5.2.1), since a server sends one packet for each of a client's. A session without
-//! limits is uncongested: its packets leave at once, and its short round trips change nothing (nsdi19 5.2.2), unless
-//! [`Tuning`](crate::Tuning) switches these bypasses off.
+//! All of it is at clients (nsdi19 5.2.1), since a server sends one packet for each packet of a client. A session
+//! without limits is uncongested: its packets leave at once, and its short round trips change nothing (nsdi19 5.2.2),
+//! unless [`Tuning`](crate::Tuning) switches these bypasses off.
 //!
 //! # Design
 //!

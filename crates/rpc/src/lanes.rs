@@ -5,9 +5,9 @@
 //! is never closed.
 //!
 //! The main lane is as quick as an endpoint without lanes. A client library or a future opens a lane of its own, with a
-//! bounded backlog, and is told once when something came. Closing a lane cancels its calls and ends its sessions. Idle
-//! lanes are never looked at: with a thousand of them, a turn and a call cost what they cost without any (`cargo xtask
-//! cost`).
+//! bounded backlog, and is notified once when something has come. Closing a lane cancels its calls and ends its
+//! sessions. Idle lanes are never looked at: with a thousand of them, a turn and a call cost what they cost without any
+//! (`cargo xtask cost`).
 
 use std::collections::VecDeque;
 

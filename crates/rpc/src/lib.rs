@@ -6,10 +6,10 @@
 //! - [`Nexus`]: the handlers of a process, shared by its endpoints.
 //! - [`Rpc`]: an endpoint, one for each thread. [`Endpoint`]: the trait of all endpoints, for libraries that are
 //!   clients. [`SharedEndpoint`]: one endpoint for several such libraries.
-//! - [`Call`], [`BurstCalls`], [`DeferredCall`]: a request in the hands of its handler.
+//! - [`Call`], [`BurstCalls`], [`DeferredCall`]: a request as its handler sees it.
 //! - [`Completion`]: a finished call.
 //! - [`Channel`]: many calls in flight to one server.
-//! - [`RpcHandle`], [`Pending`]: the way from other threads to an endpoint.
+//! - [`RpcHandle`], [`Pending`]: access to an endpoint from other threads.
 //! - [`Config`], [`Tuning`]: limits, times, switches.
 //! - [`gate`]: services that only callers with a key may call.
 //!

@@ -4,8 +4,8 @@
 //! a reader whether the counters that it read are a consistent snapshot. The endpoint never waits for a reader.
 //!
 //! An endpoint with a reader publishes its counters once in each busy turn, before its answers leave, and before it
-//! sleeps. It costs 23 instructions a call in batches of 8, and 236 one by one (`cargo xtask cost`). Counters that move
-//! rarely are written only when their sum has changed.
+//! sleeps. This costs 23 instructions a call in batches of 8, and 236 for calls one by one (`cargo xtask cost`).
+//! Counters that move rarely are written only when their sum has changed.
 
 use sinew_fabric::{Dropped, PortStats};
 use sinew_mem::atomic::{Arc, AtomicU64, Ordering, fence};

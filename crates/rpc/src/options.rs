@@ -6,9 +6,9 @@
 //! calls stay the same to the byte (`sinew_wire::options`). The options carry a deadline as remaining time, which is
 //! written when the packet leaves, and again when it is retransmitted. Both sides end the call when the deadline
 //! passes, and a request whose deadline passes before it leaves is never sent. After checking the deadlines of many
-//! calls, the endpoint checks none for a while, so that turns have time for other work. The server notes a deadline
-//! where it is needed: with a request that is arriving, with a call that is kept, and of the last request that came,
-//! for its handler. Such calls take the fast path too.
+//! calls, the endpoint checks none for a while, so that turns have time for other work. The server stores a deadline
+//! where it is needed: with a request that is arriving, with a call that is kept, and, for the handler, with the
+//! last request that came. Such calls take the fast path too.
 //!
 //! Cost, in batches of 8 (`cargo xtask cost`): a call of 24 B, which with its options is one line of a ring, costs 8
 //! instructions more at the client and 35 at the server. One of 32 B is two lines, and costs 171 and 98 more; a plain
@@ -16,7 +16,7 @@
 //! would save the line, but leave no room for anything else.)
 //!
 //! When a session opens, each side says what it can take besides plain calls (`sinew_wire::management::Features`). A
-//! server that knows no options gets plain calls, whose deadlines end at the client alone. So later additions need no
+//! server that knows no options gets plain calls, whose deadlines only the client enforces. So later additions need no
 //! new version number, for which the header has no room left.
 
 use crate::lanes::LaneId;

@@ -8,7 +8,7 @@ use crate::call::{DeferredCall, keep};
 use crate::core::Core;
 use crate::fifo::Fifo;
 
-/// Copies of requests, oldest first. Their buffers are the arena's, and count towards their clients' shares of it.
+/// Copies of requests, oldest first. Their buffers come from the arena, and count towards their clients' shares of it.
 pub(crate) struct Backlog {
     waiting: Fifo<DeferredCall>,
     /// Whether a request was added or taken since `take_news` last returned.
@@ -22,13 +22,13 @@ impl Default for Backlog {
 }
 
 impl Backlog {
-    /// Whether requests wait that the program should look at before it sleeps. Requests that nobody takes keep no
-    /// thread awake.
+    /// Whether the program should look at waiting requests before it sleeps: some wait, and the backlog has changed
+    /// since the last call. So requests that the program leaves waiting do not keep its thread awake.
     pub fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news) && !self.waiting.is_empty()
     }
 
-    /// Puts a request behind the others; beyond the limits its client is told that the server is busy.
+    /// Puts a request behind the others; beyond the limits, answers its client with [`ErrorCode::Busy`].
     #[inline(never)]
     pub fn add(&mut self, core: &mut Core, arrived: ReadyRequest<'_>) {
         let ReadyRequest { call, request } = arrived;

@@ -26,8 +26,8 @@
 //! If retransmissions are late too, only one packet is sent at a time, and duplicate answers postpone the time-out,
 //! since they show that the queues are draining. Until a round trip was measured, answers to retransmissions bound it:
 //! first by the time since the packet first left, then by the time since it last left. Such a bound raises time-outs
-//! eightfold at most. A round trip enters a session's time-out once in 50 us at most, which is often for a timer that
-//! is looked at every millisecond.
+//! eightfold at most. A session's time-out takes in a round trip at most once in 50 us, which is often enough for a
+//! timer that is checked every millisecond.
 //!
 //! Two variants were tried and given up. When an answer ended only part of the back-off, networks that lose every
 //! fourth packet waited eight times their time-out for most lost ones. When the bound did not shrink, it was as long as

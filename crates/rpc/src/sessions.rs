@@ -12,7 +12,7 @@
 //!
 //! A server keeps nothing for a client that has not shown that it receives at the address that it sends from, and no
 //! answer to a stranger is longer than the stranger's packet. Both sides offer credits, slots, and lengths of packets
-//! and messages, and the smaller values hold. A session that would exceed the receive capacity is refused with the
+//! and messages, and the smaller values apply. A session that would exceed the receive capacity is refused with the
 //! numbers.
 //!
 //! # Watching
@@ -25,7 +25,7 @@
 //!
 //! Time during which our own loop did not turn is not counted as a peer's silence, unless the endpoint was asleep until
 //! something was due: a sleeping endpoint still hears its peers. A loop that turns checks every few milliseconds
-//! whether anything is due, and each check works out until when the endpoint can sleep.
+//! whether anything is due, and each check determines until when the endpoint can sleep.
 //!
 //! Anybody on the network can report that a peer is unreachable (ICMP). Such a peer is pinged at once, and given up
 //! after four pings if nothing valid came for 100 ms.

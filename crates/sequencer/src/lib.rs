@@ -7,7 +7,7 @@
 //! | [`herd`] | a WRITE into the server's memory, by verbs | a datagram | one number |
 //! | [`atomics`] | fetch-and-add in the server's memory, by verbs | the word's old value | a range |
 //!
-//! All clients are driven alike ([`Client`]), and all servers except that of [`atomics`] hand out numbers of one
+//! All clients have one interface ([`Client`]), and all servers except that of [`atomics`] take their numbers from a
 //! [`Sequence`].
 //!
 //! # Guarantees

@@ -1,8 +1,8 @@
 //! Layouts of Sinew's wire protocol, as bytes and as values.
 //!
 //! - [`Header`]: the 24 bytes before every packet's data.
-//! - [`Meaning`]: the fields of a call's packet, named by what they mean there.
-//! - [`options`]: what a call asks for besides its request.
+//! - [`Meaning`]: the fields of a call's packet, named by their meaning in that packet.
+//! - [`options`]: a call's options, such as its deadline.
 //! - [`batch`]: several packets in one datagram.
 //! - [`management`]: the bodies of the packets that open, close and watch sessions.
 //! - [`udp`], [`neighbour`], [`checksum`]: the standard headers, for ports that make whole Ethernet frames.

@@ -1,11 +1,11 @@
 //! Options of a call: eight bytes in front of the request's data.
 //!
 //! A message of kind [`RequestWithOptions`](crate::Kind::RequestWithOptions) begins with the options, and its length
-//! counts them: its first packet carries eight bytes less of the caller's data. Such requests are a packet kind of
-//! their own, so that plain requests do not grow.
+//! includes them, so its first packet carries eight fewer bytes of the caller's data. Such requests have a packet kind
+//! of their own, so that plain requests do not grow.
 //!
-//! The low 48 bits are the time for which the caller still waits, in nanoseconds; if all of them are set there is no
-//! deadline. It is a duration, since two machines' clocks have nothing in common, and is written anew whenever the
+//! The low 48 bits are the time for which the caller will still wait, in nanoseconds; if all of them are set, there is
+//! no deadline. It is a duration, since the clocks of two machines are not synchronised, and is updated whenever the
 //! packet is retransmitted. The high 16 bits are zero, and receivers that do not know their meaning ignore them.
 
 /// Length of a call's options, in bytes.
@@ -18,7 +18,7 @@ const MASK: u64 = (1 << 48) - 1;
 /// A call's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Time for which the caller still waits, in nanoseconds; `None` without a deadline.
+    /// Time for which the caller will still wait, in nanoseconds; `None` without a deadline.
     pub remaining_ns: Option<u64>,
 }
 
@@ -36,7 +36,8 @@ impl Options {
         Self { remaining_ns: (remaining_ns != MASK).then_some(remaining_ns) }
     }
 
-    /// The caller's deadline on a clock on which the options came at `now_ns`; `None` without one.
+    /// The caller's deadline, on the receiver's clock, by which the options arrived at `now_ns`; `None` without a
+    /// deadline.
     #[inline]
     pub fn deadline_ns(self, now_ns: u64) -> Option<u64> {
         self.remaining_ns.map(|remaining_ns| now_ns.saturating_add(remaining_ns))

@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 const EIGHTHS_IN_USE: usize = 7;
 
 /// Moves this process's memory from small pages to huge ones, wherever at least seven eighths of a huge page are in
-/// use. A program that accesses gigabytes at random then misses only in the caches, and not in the page table too.
+/// use. A program that accesses gigabytes at random then misses only in the caches, and no longer in the TLB as well.
 /// Returns the bytes that it asked the kernel to move.
 ///
 /// Call it once the program has set up the data that it will work on. It takes about a second for each few gigabytes,
@@ -54,8 +54,8 @@ fn private_memory(line: &str) -> Option<Range<usize>> {
     (is_ours && start < end).then_some(start..end)
 }
 
-/// Returns a byte for each page of a range, whose lowest bit says whether the page is in memory; empty when the system
-/// does not tell.
+/// Returns a byte for each page of a range, whose lowest bit says whether the page is in memory; empty if the system
+/// does not report it.
 fn residents(range: &Range<usize>) -> Vec<u8> {
     let mut residents = vec![0; range.len() / PAGE];
     // SAFETY: the call writes one byte for each page of the range, and `residents` has exactly as many. It only

@@ -1,5 +1,5 @@
 //! Services of the machine that Sinew runs on: the real clock, the system's randomness, worker threads, processor
-//! placement, signals, and, over TCP, a rendezvous and names for ports that are queue pairs.
+//! placement, signals, and, over TCP, a rendezvous and names for ports built on queue pairs.
 //!
 //! Library code is handed a clock, a generator and a worker pool and never makes its own, so that it also runs in
 //! virtual time. A real program gets them from this crate:

@@ -1,7 +1,7 @@
 //! A lobby: it holds connections to a rendezvous that have not sent a whole first frame yet.
 //!
-//! Anybody can connect and then send nothing, or a byte now and then. Such a connection delays nobody: it costs a place
-//! in the lobby for a short time, and when the places run out it makes way for later ones.
+//! Anybody can connect and then send nothing, or a byte now and then. Such a connection delays nobody: it holds a place
+//! in the lobby for a short time, and when the lobby is full it is evicted for a later one.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};

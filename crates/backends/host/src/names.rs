@@ -2,7 +2,7 @@
 //! queue pair.
 //!
 //! The answer is one frame of the [rendezvous](crate::Rendezvous), always the same and so short that a fresh connection
-//! takes it at once. The thread reads nothing from a caller and never waits for one. A stranger costs a connection for
+//! takes it at once. The thread reads nothing from a caller and never waits for one. A caller costs a connection for
 //! a moment, and at most [`ANSWERS_PER_TURN`] callers are answered every [`ACCEPT_PAUSE`]. The port's own event loop is
 //! not involved.
 

@@ -1,7 +1,7 @@
 //! Verbs on RDMA NICs: InfiniBand, RoCE, and soft-RoCE, through libibverbs.
 //!
-//! An [`IbDevice`] implements [`sinew_fabric::verbs`]. The library is opened when it is first needed, so a program that
-//! was built without it can use it where it is installed; where it is not, an error says what to install. [`devices`]
+//! An [`IbDevice`] implements [`sinew_fabric::verbs`]. libibverbs is opened on first use, so a program that
+//! was built without it can use it where it is installed; elsewhere an error says what to install. [`devices`]
 //! lists the machine's devices, and the reasons why some cannot be used.
 //!
 //! ```no_run
@@ -20,7 +20,7 @@
 //! # Ok::<(), sinew_fabric::verbs::VerbsError>(())
 //! ```
 //!
-//! # Which name of a port
+//! # Choice of a port's name
 //!
 //! On InfiniBand, peers of the same subnet find a port by its local identifier (LID). On Ethernet, a port has a table
 //! of global identifiers (GIDs), one for each IP address of its interface and kind of packet. By default the port uses
@@ -33,7 +33,7 @@
 //! the device and the port's sizes from an address `ibverbs://HOST:PORT?device=rxe0`. What listens at `HOST:PORT` is up
 //! to the program that opens the port.
 //!
-//! # What is where
+//! # How requests and datagrams are handled
 //!
 //! A request is described to the device in memory that the queue pair has from the start; `doorbell` hands over
 //! everything pushed as one list. Whatever the requests use stays in a table until the device has completed them, and

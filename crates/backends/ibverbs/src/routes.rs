@@ -1,5 +1,5 @@
-//! Ways to other ports: paths with their address handles, made when a datagram first goes there, and kept for later
-//! ones.
+//! Routes to other ports: paths with their address handles, made when a datagram is first sent there, and kept for
+//! later ones.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,17 +13,17 @@ use crate::abi::*;
 use crate::registration::DomainInner;
 use crate::time_budget::TimeBudget;
 
-/// Most ways that are remembered. A new one evicts one that has not been used lately.
+/// Most routes that are remembered. A new one evicts one that has not been used lately.
 pub(crate) const ROUTES_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 16;
 
-/// Time for which a stranger that could not be reached is not tried again.
+/// Time for which a stranger (see [`Routes::reach_stranger`]) that could not be reached is not tried again.
 const FAILURE_MEMORY_NS: u64 = 30_000_000_000;
 
 /// Most hops of a packet; the usual value.
 const HOPS_MAX: u8 = 64;
 
-/// The target of a way.
+/// The target of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// By local identifier, within an InfiniBand subnet.
@@ -56,15 +56,15 @@ pub(crate) fn ah_attr(target: Target, port: u8, sgid_index: u8) -> ibv_ah_attr {
     }
 }
 
-/// A way, with its address handle `H` once there is one.
+/// A route, with its address handle `H` once there is one.
 #[derive(Debug)]
 pub(crate) struct Route<H> {
     pub target: Target,
     /// Most bytes of a datagram on it, as far as we know.
     pub mtu: usize,
-    /// The handle, which requests that use the way also hold until they are over.
+    /// The handle, which requests that use the route also hold until they are over.
     pub handle: Option<Rc<H>>,
-    /// The error with which making a handle failed, and the time until which it counts.
+    /// The error with which making a handle failed, and the time until which no other attempt is made.
     last_failure: Option<(i32, u64)>,
 }
 
@@ -100,28 +100,28 @@ impl Drop for AddressHandle {
     }
 }
 
-/// The ways of one thread.
+/// The routes of one thread.
 #[derive(Debug)]
 pub(crate) struct Routes<H> {
     slots: Vec<Slot<H>>,
     by_target: HashMap<Target, usize>,
     /// The last target and its handle, since the same one is usually asked for again.
     last: Option<(Target, u64)>,
-    /// The slot at which the next search for one to evict begins.
+    /// The hand of the clock algorithm: the slot at which the next search for a route to evict begins.
     clock_hand: usize,
     slots_max: usize,
-    /// Most bytes of a message on a way, unless its peer takes fewer.
+    /// Most bytes of a message on a route, unless its peer takes fewer.
     mtu: usize,
-    /// The share of the thread's time for strangers' ways.
+    /// The share of the thread's time for making strangers' address handles.
     time_budget: TimeBudget,
 }
 
 #[derive(Debug)]
 struct Slot<H> {
-    /// The slot's index, and above it a number that no other way of this process has. A handle of another thread, or of
-    /// a way that was evicted, leads nowhere.
+    /// The slot's index, and above it a number that no other route of this process has. A handle of another thread, or
+    /// of a route that was evicted, matches nothing.
     handle: u64,
-    /// Whether it was used since the hand last passed.
+    /// Whether the route was used since the clock hand last passed.
     used: bool,
     route: Route<H>,
 }
@@ -142,7 +142,7 @@ impl<H> Routes<H> {
         Self { slots, by_target, last: None, clock_hand: 0, slots_max, mtu, time_budget: share }
     }
 
-    /// The handle of the way to a target, which stays the same while the way is remembered.
+    /// The handle of the route to a target, which stays the same while the route is remembered.
     #[inline]
     pub fn handle_to(&mut self, target: Target) -> u64 {
         if let Some((last, handle)) = self.last
@@ -175,7 +175,7 @@ impl<H> Routes<H> {
         handle
     }
 
-    /// Evicts a way that has not been used since the hand last passed it.
+    /// Evicts a route that has not been used since the clock hand last passed it.
     fn evict(&mut self) -> usize {
         loop {
             let index = self.clock_hand;
@@ -188,7 +188,7 @@ impl<H> Routes<H> {
         }
     }
 
-    /// The way of a handle; `None` if the way was evicted, or is another thread's.
+    /// The route of a handle; `None` if the route was evicted, or is another thread's.
     pub fn get(&mut self, handle: u64) -> Option<&mut Route<H>> {
         let index = (handle & (ROUTES_MAX as u64 - 1)) as usize;
         let slot = self.slots.get_mut(index).filter(|slot| slot.handle == handle)?;
@@ -196,9 +196,9 @@ impl<H> Routes<H> {
         Some(&mut slot.route)
     }
 
-    /// Makes the address handle for answering a stranger, to whom nobody here asked for a way. This is refused if it
-    /// failed lately, or if strangers have used up their share of the thread's time. The error is the system's number;
-    /// [`libc::EAGAIN`] if the share is used up.
+    /// Makes the address handle for answering a stranger, a sender to whom nobody here asked for a route. This is
+    /// refused if it failed lately, or if strangers have used up their share of the thread's time. The error is the
+    /// system's number; [`libc::EAGAIN`] if the share is used up.
     #[cold]
     pub fn reach_stranger(
         &mut self,

@@ -1,4 +1,4 @@
-//! Messages of two ports over the socket between them: one hello each, then bells.
+//! Messages of two ports over the socket between them: one hello each, then wake-ups (bells).
 //!
 //! Each message is one datagram of a sequenced-packet socket, so it arrives whole or not at all.
 

@@ -1,9 +1,10 @@
 //! Packet ports, and [verbs], between threads and between processes of one host, over shared memory.
 //!
 //! Each pair of ports that communicate has a *link*: two single-producer rings ([`sinew_mem::ring`]), one each way, and
-//! a view of each other's arena and board. A packet of up to [`INLINE_MAX`](sinew_mem::ring::INLINE_MAX) bytes travels
-//! in the ring, a small one in a single cache line. A longer one stays in its sender's arena, and the receiver copies
-//! it from there: one copy in all. Data outside the sender's arena is copied into it first.
+//! a view of each other's arena and board (which tells which rings have packets). A packet of up to
+//! [`INLINE_MAX`](sinew_mem::ring::INLINE_MAX) bytes travels in the ring, a small one in a single cache line. A longer
+//! one stays in its sender's arena, and the receiver copies it from there: one copy in all. Data outside the sender's
+//! arena is copied into it first.
 //!
 //! # Addresses
 //!

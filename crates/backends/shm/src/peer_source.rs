@@ -1,4 +1,5 @@
-//! The door of a port: connections of peers that have no link yet, and the descriptors on which the port sleeps.
+//! The source of a port's new peers: connections of those that have no link yet, and the descriptors on which the port
+//! sleeps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -25,8 +25,8 @@
 //! An initiator is refused, with [`Status::RemoteAccess`](sinew_fabric::verbs::Status), for a wrong key, another
 //! protection domain, a range out of bounds, an access that was not allowed, memory whose exposure has ended, and
 //! memory whose owner is dead. Messages to a dead peer, and all requests to a queue pair that is gone although its
-//! owner lives, end with `RetryExceeded`. So does a message that was overwritten on its way, or whose acknowledgement
-//! was, within some seconds. A message to a peer that is stopped, or does not poll, waits until the peer takes it, and
+//! owner lives, end with `RetryExceeded`. So, within some seconds, does a message that was overwritten in transit, or
+//! whose acknowledgement was. A message to a peer that is stopped, or does not poll, waits until the peer takes it, and
 //! delays messages to no other peer.
 //!
 //! This guards well-meaning processes of one user against errors. **It is no security boundary**: a process that maps

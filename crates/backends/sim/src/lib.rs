@@ -6,10 +6,10 @@
 //!
 //! The model of a network (nsdi19 2.1, 6.1):
 //!
-//! - **Links** are full duplex, with a rate and a delay. A packet occupies the link for as long as its own bytes and
-//!   its frame's take at the link's rate.
+//! - **Links** are full duplex, with a rate and a delay. A packet occupies the link for as long as its bytes and
+//!   its frame's overhead take at the link's rate.
 //! - **Switches** forward a packet as soon as its head has arrived (cut-through). Packets that must wait for their
-//!   output port are queued in a buffer that all ports share by dynamic thresholds, or in one of the port's own.
+//!   output port are queued in a buffer that all ports share by dynamic thresholds, or in a buffer of that port alone.
 //!   Switches mark packets in long queues (ECN), and can ask the sender on a link to pause rather than lose packets
 //!   (priority flow control).
 //! - **Routes** are shortest paths; among equal ones, a hash picks one for each pair of ports (ECMP).

@@ -48,13 +48,13 @@ struct Pool {
 }
 
 struct PoolState {
-    /// Keyed by time of submission, which is not always the order in which cores reach it.
+    /// Keyed by time of submission, then by number: cores do not always submit in the order of their times.
     waiting: BTreeMap<(u64, u64), Job>,
     submitted: u64,
     cores: Vec<CoreState>,
     is_open: bool,
     panics: u64,
-    /// When the pool is next looked at, because a worker is free then.
+    /// Time at which the pool is next looked at, because a worker is free then.
     look_ns: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl SimWorkers {
                 catch_unwind(AssertUnwindSafe(job))
             });
             state = self.lock();
-            // Time passes even where nothing costs anything.
+            // A job takes at least a nanosecond, even if it spends none.
             state.cores[worker].spend(now_ns, spent_ns.max(1));
             state.cores[worker].work(spent_ns.max(1));
             if let Err(payload) = outcome {
@@ -157,8 +157,8 @@ impl SimWorkers {
 impl WorkerPool for SimWorkers {
     /// The job begins no earlier than the time that the submitting core has reached.
     ///
-    /// The pool counts as full by the jobs that had not begun when the submitting core's turn did, less one for each
-    /// worker that is free by now.
+    /// Whether the pool is full depends on the jobs that had not begun when the submitting core's turn began, less one
+    /// for each worker that is free by now.
     fn submit(&self, job: Job) -> Result<(), Job> {
         let now_ns = self.0.clock.core_ns();
         let mut state = self.lock();

@@ -12,11 +12,11 @@ use crate::shared::Shared;
 use crate::sys::{Name, SendMemory};
 use crate::{SEGMENTS_MAX, peer};
 
-/// Messages that are gathered before they are sent without a submit.
+/// Number of gathered messages at which they are sent without waiting for a submit.
 const MESSAGES_MAX: usize = 64;
 /// Most bytes of one message, cut into datagrams or not: the kernel takes no more than 65,507 at once.
 const MESSAGE_LEN_MAX: usize = crate::path::LOCAL_DATAGRAM;
-/// Most pieces of one message. A message that reaches them is closed.
+/// Most pieces of one message. A message that reaches this number is closed.
 const PIECES_MAX: usize = 256;
 /// Shared ranges up to this length, in bytes, are copied behind the packet's head, which is cheaper than a share of the
 /// buffer and a piece of its own.
@@ -204,7 +204,7 @@ impl Message {
     }
 }
 
-/// The ways of gathering packets that are in use.
+/// Which ways of gathering packets are in use.
 #[derive(Clone, Copy)]
 struct Rules {
     frames: bool,

@@ -6,7 +6,7 @@
 //! - A whole *address* belongs to one port: it takes every frame to the address that no place takes, with ARP requests
 //!   and neighbour discovery about the address.
 //!
-//! A frame goes to the socket of the port at the queue by which it came. The kernel keeps frames that no port asked
+//! A frame goes to the socket of the port at the queue on which it arrived. The kernel keeps frames that no port asked
 //! for, frames that are cut short, and IPv4 packets with options. The program for a port that takes all frames only
 //! redirects them.
 

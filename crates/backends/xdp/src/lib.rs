@@ -24,7 +24,7 @@
 //!
 //! - An [`XdpPort`] takes the frames of its UDP port at its address, and no others. An address that the kernel has
 //!   stays the kernel's: the kernel answers ARP requests and neighbour discovery, and the port asks it for neighbours
-//!   and gateways by netlink. A UDP socket keeps the port number from other programs meanwhile.
+//!   and gateways by netlink. Meanwhile a UDP socket reserves the port number, so that no other program gets it.
 //! - For an address that the kernel does not have, the port takes all frames to it, with ARP requests and neighbour
 //!   discovery about it. It answers those itself, while its owner receives, and no second port can be at the address.
 //!   On a device that filters by Ethernet address, a port that is to be found over IPv6 needs the device to accept
@@ -34,11 +34,12 @@
 //! The program is attached by a link that ends with the process, however the process ends. An interface has one such
 //! program: ports of one process share it, and another process gets an error that names the holder.
 //!
-//! # How frames go
+//! # The path of a frame
 //!
 //! - Frames lie in a [`Memory`] of chunks that the kernel shares. Each chunk has one owner, and the kernel can give
 //!   back only chunks that it owns. Ports of one memory, at one interface or several, forward frames without a copy.
-//! - Ports at one queue share the rings by which chunks go and come, behind a lock that each takes once per burst.
+//! - Ports at one queue share the rings by which chunks go to the kernel and back, behind a lock that each takes once
+//!   per burst.
 //! - The kernel is called only when it asks to be. Where it copies frames, it sends about thirty per call, and is
 //!   called until it has sent all.
 //! - Zero-copy is asked for where a program runs in the driver; [`XdpFrames::granted`] and [`XdpPort::granted`] report

@@ -4,17 +4,17 @@ use std::net::IpAddr;
 
 use sinew_fabric::frames::MacAddress;
 
-/// Most neighbours that are remembered. Strangers cannot make the table grow; they can only cause others to be asked
-/// for again.
+/// Most neighbours that are remembered. Unknown senders cannot make the table grow; they can only cause others to be
+/// looked up again.
 const SLOTS: usize = 256;
 
-/// Age at which a neighbour that is sent to is asked for again. Its known address is used meanwhile.
+/// Age at which a neighbour that packets are sent to is probed again. Its known address is used meanwhile.
 const FRESH_NS: u64 = 5_000_000_000;
-/// Pause between further questions about it.
+/// Pause between further probes of it.
 const ASK_INTERVAL_NS: u64 = 1_000_000_000;
-/// Unanswered questions after which it counts as unknown.
+/// Unanswered probes after which it counts as unknown.
 const UNANSWERED_MAX: u8 = 3;
-/// Most neighbours that can wait to be asked for again. Further ones are noted when they are used again.
+/// Most neighbours that can wait to be probed. Further ones are noted when they are used again.
 const STALE_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,9 @@ struct Entry {
     was_asked_for: bool,
     /// Time of the last answer or packet from it, by the caller's clock.
     confirmed_ns: u64,
-    /// When it was last asked for because of its age.
+    /// When it was last probed because of its age.
     asked_ns: u64,
-    /// Questions since then without an answer.
+    /// Probes without an answer since it was last confirmed.
     unanswered: u8,
 }
 
@@ -35,7 +35,7 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     slots: Vec<Option<Entry>>,
-    /// Neighbours to ask for again: they were asked for and now send from another Ethernet address, or were not heard
+    /// Neighbours to probe: they were asked for and now send from another Ethernet address, or were not heard
     /// from for long.
     stale: Vec<IpAddr>,
 }
@@ -61,7 +61,7 @@ impl Neighbours {
     }
 
     /// The Ethernet address for packets that are being sent now. A neighbour that was not confirmed for long is
-    /// doubted, and forgotten after `UNANSWERED_MAX` unanswered questions. One that is known only from its packets is
+    /// probed, and forgotten after `UNANSWERED_MAX` unanswered probes. One that is known only from its packets is
     /// not forgotten: they may have come through a host that does not answer for it.
     #[inline]
     pub fn mac_for_send(&mut self, address: IpAddr, now_ns: u64) -> Option<MacAddress> {
@@ -83,24 +83,24 @@ impl Neighbours {
         Some(mac)
     }
 
-    /// Takes in the answer about a neighbour that was asked for.
+    /// Records the answer about a neighbour that was asked for.
     pub fn set_answer(&mut self, address: IpAddr, mac: MacAddress, now_ns: u64) {
         self.slots[slot_of(address)] =
             Some(Entry { address, mac, was_asked_for: true, confirmed_ns: now_ns, asked_ns: 0, unanswered: 0 });
     }
 
-    /// Takes in the answer about the gateway, which was at `before` if it was known. Every neighbour that was asked for
+    /// Records the answer about the gateway, which was at `before` if it was known. Every neighbour that was asked for
     /// is behind it, and so is every one whose packets came from there.
     pub fn set_gateway(&mut self, before: Option<MacAddress>, mac: MacAddress, now_ns: u64) {
         let is_behind = |entry: &&mut Entry| entry.was_asked_for || entry.mac == mac || Some(entry.mac) == before;
         for entry in self.slots.iter_mut().flatten().filter(is_behind) {
             *entry = Entry { mac, confirmed_ns: now_ns, unanswered: 0, ..*entry };
         }
-        // None of them is doubted any more.
+        // None of them needs to be probed any more.
         self.stale.clear();
     }
 
-    /// Takes in that a packet came from an address. Its sender is answered there, unless we know better, or need the
+    /// Records that a packet came from an address. Its sender is answered there, unless we know better, or need the
     /// slot for a neighbour that we had to ask for.
     #[inline]
     pub fn learn(&mut self, address: IpAddr, mac: MacAddress, now_ns: u64) {
@@ -120,13 +120,13 @@ impl Neighbours {
         }
     }
 
-    /// Takes a neighbour to ask for again, if there is one.
+    /// Takes a neighbour to probe, if there is one.
     pub fn take_stale(&mut self) -> Option<IpAddr> {
         (!self.stale.is_empty()).then(|| self.stale.remove(0))
     }
 }
 
-/// Notes that a neighbour is to be asked for again; returns false if there is no room for the note.
+/// Notes that a neighbour is to be probed; returns false if there is no room for the note.
 fn mark_stale(stale: &mut Vec<IpAddr>, address: IpAddr) -> bool {
     let is_noted = stale.contains(&address);
     if !is_noted && stale.len() < STALE_MAX {

@@ -33,7 +33,7 @@ impl<T: Send + 'static> Reload<T> {
         Ok(Self { load, interrupt, waker, loading: None, is_pending: false, loaded: 0, rejected: 0 })
     }
 
-    /// Returns the new table once it is built. A bad file is complained of, and changes nothing.
+    /// Returns the new table once it is built. A bad file is reported, and changes nothing.
     pub fn poll(&mut self) -> Option<T> {
         if self.interrupt.take_reload() {
             self.is_pending = true;
@@ -47,10 +47,10 @@ impl<T: Send + 'static> Reload<T> {
         let result = match self.loading.as_ref()?.try_recv() {
             Err(mpsc::TryRecvError::Empty) => return None,
             Ok(made) => made,
-            Err(mpsc::TryRecvError::Disconnected) => Err(anyhow::anyhow!("the thread that read it died")),
+            Err(mpsc::TryRecvError::Disconnected) => Err(anyhow::anyhow!("the thread that read the new one died")),
         };
         self.loading = None;
-        // At once: the caller may sleep after this, until the thread wakes it.
+        // Begin at once, since the caller may sleep after this until the thread wakes it.
         if std::mem::take(&mut self.is_pending) {
             self.begin();
         }

@@ -21,9 +21,9 @@ use crate::{Outcome, Usage, output, table};
 pub const HELP: &str = "\
 Fills the table of the cache. Then one thread serves a trace of requests drawn in advance: one at a time, in batches
 whose cache misses overlap, and in a pipeline, in which the misses of one request overlap with the service of others.
-Every value found is copied out and checked, in full from 16 bytes on. The limit is what the memory allows: the rate of
-pairs of random cache lines, one of the index and one of the items, read in the same way from a table as large, with
-nothing else done.
+Every value found is copied out and checked, in full if 16 bytes or longer. The limit is what the memory allows: the
+rate of pairs of random cache lines, one of the index and one of the items, read in the same way from a table as
+large, with nothing else done.
 
 There is a result for each batch size, and one for the pipeline, to which thresholds apply.
 

@@ -1,4 +1,4 @@
-//! A sequencer's notes: a ceiling on the numbers that it may have handed out, which survives the server.
+//! The file of `--notes`: a ceiling on the numbers that a sequencer may have handed out, which survives the server.
 
 use std::fs::{self, File, TryLockError};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! The limit beside each figure: what the processors do with the same bytes and nothing above.
+//! The limit beside each figure: what the processors do with the same bytes, without verbs.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -25,7 +25,7 @@ pub fn only_signaled_requests_are_told<F: Fixture>(fixture: &F) {
         pair.expect_success(5);
         if !pair.is_lossy() {
             for id in 0..8 {
-                assert_eq!(pair.next_received("every message arrives, told or not").id, id);
+                assert_eq!(pair.next_received("every message arrives, signaled or not").id, id);
             }
         } else {
             while pair.try_next_received().is_some() {}
@@ -52,16 +52,16 @@ pub fn failures_are_told_though_unsignaled<F: Fixture>(fixture: &F) {
         pair.near.push(write(id));
     }
     pair.near.qp.doorbell();
-    let failed = pair.next_sent("a failure is told");
+    let failed = pair.next_sent("a failure gives a completion");
     assert_eq!((failed.id, failed.opcode), (1, Opcode::Write));
     assert_failed(fixture, &failed, Status::RemoteAccess);
     for id in 2..4 {
-        let flushed = pair.next_sent("what is flushed is told");
+        let flushed = pair.next_sent("a flushed request gives a completion");
         assert_eq!((flushed.id, flushed.status), (id, Status::Flushed));
     }
 }
 
-/// A request that fails takes those behind it along, and none of them takes effect.
+/// When a request fails, those behind it are flushed, and none of them takes effect.
 pub fn a_failure_flushes_what_is_behind_it<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -99,7 +99,7 @@ pub fn a_failure_flushes_what_is_behind_it<F: Fixture>(fixture: &F) {
     assert!(pair.far.received.iter().all(|received| !received.status.is_success()), "nothing was sent");
 }
 
-/// Buffers come back with a completion of their own, before that of the next signaled request.
+/// Buffers of unsignaled requests come back with completions of their own, before that of the next signaled request.
 pub fn targets_come_back_though_unsignaled<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
@@ -122,7 +122,7 @@ pub fn targets_come_back_though_unsignaled<F: Fixture>(fixture: &F) {
         assert_eq!(pair.expect_success(2).buffers.len(), 1);
     }
     pair.expect_success(4);
-    pair.assert_quiet("the untold WRITE stays untold");
+    pair.assert_quiet("the unsignaled WRITE gives no completion");
 }
 
 fn empty_send<F: Fixture>(pair: &Pair<'_, F>, id: u64) -> Request<'static> {
@@ -272,7 +272,7 @@ pub fn nothing_starts_before_the_doorbell<F: Fixture>(fixture: &F) {
     }
 }
 
-/// A posted list starts up to the first request that is refused, in order, and is not asked for more.
+/// The requests of a posted list start in order, up to the first that is refused; the list is not read any further.
 pub fn a_list_is_posted_up_to_what_is_refused<F: Fixture>(fixture: &F) {
     for transport in transports(fixture).into_iter().filter(|transport| transport.is_connected()) {
         let mut pair = Pair::new(fixture, transport);
@@ -296,10 +296,10 @@ pub fn a_list_is_posted_up_to_what_is_refused<F: Fixture>(fixture: &F) {
         assert_eq!((refused.error, asked), (PostError::InlineTooLong { len: limit + 1, limit }, 7));
         pair.expect_success(5);
         if !pair.is_lossy() {
-            assert_message(&pair.next_received("what stands before it"), &words[4], None);
+            assert_message(&pair.next_received("the message before the refused request"), &words[4], None);
             // Over UC the WRITE behind the message may still be in flight.
             let expected = [words[5], words[1], words[2], words[3]].concat();
-            pair.eventually("what stands behind it", |_| (read(&memory, 0, 32) == expected).then_some(()));
+            pair.eventually("the WRITE behind the message", |_| (read(&memory, 0, 32) == expected).then_some(()));
         }
     }
 }

@@ -31,7 +31,8 @@ impl Choice {
     /// Number of choices.
     pub const COUNT: usize = 4;
 
-    /// All choices. Those that poll come first, so that a reader that knows nothing changes its notice only once.
+    /// All choices. Those that poll come first, so that a reader that knows nothing changes its completion mode only
+    /// once.
     pub const ALL: [Self; Self::COUNT] = [
         Self { method: AccessMethod::OneSided, mode: CompletionMode::Polling },
         Self { method: AccessMethod::TwoSided, mode: CompletionMode::Polling },

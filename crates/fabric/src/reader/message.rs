@@ -1,4 +1,4 @@
-//! Messages of the two-sided way: a request, and its answer.
+//! Messages of two-sided gets: a request, and its answer.
 //!
 //! A request is one SEND of 44 bytes, an answer one SEND of 16 bytes and the object:
 //!

@@ -1,4 +1,4 @@
-//! The choice of a way: pure decisions from measured costs.
+//! The choice of access method and completion mode: pure decisions from measured costs.
 //!
 //! A policy is asked for a [`Choice`] when a get starts, and told what the get took when it is over. Each [`GetClass`]
 //! of gets is decided separately. A policy does no I/O and reads no clock, and draws from the generator that it is
@@ -12,12 +12,12 @@
 //!    after each [`PolicyConfig::half_life_ns`]. Rare, large losses, while another program has the processor for a time
 //!    slice, are averaged separately, over several slices and all classes, because only one get in a thousand meets
 //!    one. Each loss is charged to its cause. Time for which the thread should have polled but did not run is charged
-//!    to the choices that poll. Any other get that takes eight times as long as it should is charged to its way, or to
-//!    sleeping. A choice's cost is its base cost, increased by the share of time that its gets lose. A single get that
-//!    meets a stall does not count as a measurement. Neither does the first get after it, nor the first sleep after
-//!    polling on a shared processor, in which the thread pays back the time that it had in excess. Two long gets in a
-//!    row count: gets take that long now. If a server's thread has not run long enough at a time to show how its
-//!    processor is shared, it is assumed to be shared as ours is.
+//!    to the choices that poll. Any other get that takes eight times as long as it should is charged to its access
+//!    method, or to sleeping. A choice's cost is its base cost, increased by the share of time that its gets lose. A
+//!    single get that meets a stall does not count as a measurement. Neither does the first get after it, nor the first
+//!    sleep after polling on a shared processor, in which the thread pays back the time that it had in excess. Two long
+//!    gets in a row count: gets take that long now. If a server's thread has not run long enough at a time to show how
+//!    its processor is shared, that processor is assumed to be shared as ours is.
 //! 3. **Unknown choices are tried**, three times each; once is enough for one that costs more than twice the choice in
 //!    use.
 //! 4. **A change forgets.** The other choices become unknown when the average of the choice in use moves by a quarter
@@ -47,17 +47,17 @@
 //!   and over all classes, and charged to the choices that poll.
 //! - **The first sleep after polling is no measurement**, because it pays back the time that polling took in excess. A
 //!   reader that sleeps for a try, and pays back meanwhile, sleeps for a few gets more: these are measurements, and it
-//!   is not charged for what it owed. The time that a slice takes ages no measurement.
+//!   is not charged for what it owed. Measurements do not age while a slice lasts.
 //! - **A thread that sleeps cannot see what competes for its processor.** But the system counts how long a processor is
 //!   idle (`sinew_host::IdleTime`), and a thread that is told so after its sleep knows at once: if the processor was
 //!   idle for a quarter of the sleep, the thread is alone on it; if it was never idle (2 % at most), it is not. Until
-//!   the first slice is lost the guess is an even share, for a tenth of a second at most, since programs of a lower
-//!   priority take none.
+//!   the first slice is lost the guess is an even share, for a tenth of a second at most, since programs of lower
+//!   priority take no slices.
 //! - **A server says the same of its own processor** in its answers, in a field that only refusals used before.
 //! - **Exploring is paid from a budget of cost**, not of tries: a choice that costs ten times as much is tried a tenth
 //!   as often.
 //! - **One thread cannot poll for one get and sleep for another.** A get by events that began or went on while another
-//!   get polled is no measurement, and a try of the other kind of notice takes as many gets in a row as it needs for
+//!   get polled is no measurement, and a try of the other completion mode takes as many gets in a row as it needs for
 //!   those in flight to end.
 
 use super::choice::{AccessMethod, Choice, CompletionMode, GetClass};
@@ -355,8 +355,8 @@ impl Policy {
         Self { config, classes: vec![None; GetClass::COUNT], losses: Losses::new(), stalls: 0, first_sleep_due_ns: 0 }
     }
 
-    /// Picks how the next get of `class` is made. The reader has `in_flight` gets: a try with the other notice is made
-    /// for enough gets in a row for these to end, since one thread cannot poll and sleep at once.
+    /// Picks how the next get of `class` is made. The reader has `in_flight` gets: a try with the other completion mode
+    /// is made for enough gets in a row for these to end, since one thread cannot poll and sleep at once.
     pub fn choose(
         &mut self,
         class: GetClass,

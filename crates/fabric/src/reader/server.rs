@@ -1,4 +1,4 @@
-//! The server's side of the two-sided way: it makes the accesses of a request itself, and answers once.
+//! The server's side of two-sided gets: it makes the accesses of a request itself, and answers once.
 //!
 //! One-sided gets need only the queue pair that the server made for the reader, and not its thread.
 

@@ -11,7 +11,7 @@ pub enum VerbsError {
     /// There is no such device, or none at all.
     #[error("{0}")]
     NoDevice(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("{doing}: {source}{}", remedy.map_or(String::new(), |remedy| format!("; {remedy}")))]
     System {
         /// What was being done.
@@ -31,18 +31,18 @@ pub enum VerbsError {
         /// The device's limit.
         limit: usize,
     },
-    /// A queue pair cannot go to that state from the state in which it is.
+    /// A queue pair cannot change to the requested state from its current one.
     #[error("a queue pair cannot go from {from:?} to {to:?}")]
     Transition {
-        /// State in which it is.
+        /// The queue pair's current state.
         from: QpState,
-        /// State to which it was to go.
+        /// The requested state.
         to: QpState,
     },
     /// The address is invalid, of another fabric, or of another transport.
     #[error("the address of the other queue pair: {0}")]
     Address(String),
-    /// There is no memory.
+    /// A message buffer cannot be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
     /// The device reported an error.
@@ -54,7 +54,7 @@ pub enum VerbsError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// The queue pair takes none in this state.
+    /// The queue pair accepts no such request or receive in its current state.
     #[error("the queue pair is in state {0:?}")]
     State(QpState),
     /// The queue is full; poll its completion queue.
@@ -76,7 +76,7 @@ pub enum PostError {
     InlineTooLong {
         /// Length of the source, in bytes.
         len: usize,
-        /// The most that the queue pair was made for, in bytes.
+        /// The queue pair's limit, chosen when it was created, in bytes.
         limit: usize,
     },
     /// The source or target has too many pieces.
@@ -84,7 +84,7 @@ pub enum PostError {
     TooManyPieces {
         /// Pieces of the source or target.
         pieces: usize,
-        /// The most that the queue pair was made for.
+        /// The queue pair's limit, chosen when it was created.
         limit: usize,
     },
     /// A buffer is of an arena that the domain did not register.
@@ -102,7 +102,7 @@ pub enum PostError {
     /// An atomic's target is too short, or its remote address is not a multiple of 8.
     #[error("an atomic needs a target of 8 bytes and a remote address that is a multiple of 8")]
     Atomic,
-    /// The device refused, with its own number.
+    /// The device refused, with an error number of its own.
     #[error("the device refused the request: error {0}")]
     Device(i32),
 }

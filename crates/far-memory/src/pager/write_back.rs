@@ -1,10 +1,10 @@
 //! Write-back of changed pages to the store.
 //!
 //! When there are more changed pages than a high mark, some are written in the background until a low mark is reached.
-//! A hand passes over the frames and takes those that were not changed since it last passed, each with its changed
-//! neighbours, so that the engine can merge them into one operation. A page is not copied for this: the store has a
-//! share of its buffer, and the page gets another buffer only if it is changed meanwhile. The page is clean once the
-//! write has succeeded, and dirty again if it failed.
+//! A clock hand passes over the frames and takes those that were not changed since it last passed, each with its
+//! changed neighbours, so that the engine can merge them into one operation. A page is not copied for this: the store
+//! has a share of its buffer, and the page gets another buffer only if it is changed meanwhile. The page is clean once
+//! the write has succeeded, and dirty again if it failed.
 
 use sinew_fabric::verbs::Slice;
 use sinew_remote_memory::{Job, Refused, Request, Store, StoreError};

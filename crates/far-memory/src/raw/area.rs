@@ -15,7 +15,7 @@ use super::uffd::{OpenError, Uffd};
 use crate::error::FarError;
 use crate::options::PAGE;
 
-/// Runs of pages dropped by one call, at most.
+/// Most runs of pages that one call drops.
 pub const RUNS_MAX: usize = 32;
 
 /// Consecutive pages: the first, and their number.
@@ -291,7 +291,7 @@ impl FarMapping {
         self.0.len
     }
 
-    /// Whether it has no bytes, which is never so.
+    /// Whether it has no bytes. This is never the case.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }

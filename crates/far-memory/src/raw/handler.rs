@@ -2,10 +2,10 @@
 //!
 //! A page is in one of three states. *Missing*: a thread that touches it waits in the kernel, which sends a message
 //! here. *Clean*: it is mapped and protected from writes, and the store has the same bytes. *Dirty*: it is mapped, and
-//! was or can be written. A store to a clean page is also a message, and makes the page dirty.
+//! was or can be written. A write to a clean page also sends a message, and makes the page dirty.
 //!
 //! A page is evicted in this order, so that none is torn and nothing is lost: protect it, copy it out, write it to the
-//! store; once the write has succeeded, and if no thread has asked to write to it since, drop it. A thread that stores
+//! store; once the write has succeeded, and if no thread has asked to write to it since, drop it. A thread that writes
 //! to it in between waits until its message is answered, whatever state the page is in by then.
 
 mod service;

@@ -21,8 +21,8 @@ use crate::machine::{Idle, Pair, two_threads};
 const WINDOW: u64 = 256;
 /// Most frames in flight at any rate, if the rings hold as many.
 const IN_FLIGHT_MAX: u64 = 512;
-/// Time since the last arrival after which the remaining frames are lost. It is long, since the other thread may wait
-/// for its processor.
+/// Time since the last arrival after which the remaining frames count as lost. It is long, since the other thread may
+/// wait for its processor.
 const LOST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest wait for the links.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Bits of a stamp that hold a time; the frame's number is above them.
 const TIME_BITS: u32 = 40;
 const STAMP_LEN: usize = 8;
-/// Stamp of frames that only make links, and may go anywhere.
+/// Stamp of frames that only establish links, and may go anywhere.
 const HELLO: u64 = u64::MAX;
 
 /// Result at one rate.
@@ -50,7 +50,7 @@ pub struct AtLoad {
 pub struct Latencies {
     /// Result with as many frames in flight as make sense.
     pub peak: AtLoad,
-    /// Result at each part that was asked for.
+    /// Result at each requested part.
     pub at: Vec<AtLoad>,
 }
 

@@ -1,5 +1,5 @@
-//! Load for an ordered index: GETs of random keys, and now and then a sum over the values from one on (nsdi19 7.2).
-//! Each answer is checked.
+//! Load for an ordered index: GETs of random keys, and now and then a sum over the values from a random key on (nsdi19
+//! 7.2). Each answer is checked.
 
 use std::ops::{Bound, Range};
 

@@ -1,4 +1,4 @@
-//! Expansion of a marked function into the functions that it becomes.
+//! Expansion of an annotated function into the functions that the macro makes of it.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
@@ -56,7 +56,7 @@ fn batch(
         generics.params.insert(at, GenericParam::Lifetime(parse_quote!(#lifetime)));
     }
     generics.make_where_clause().predicates.extend(bounds.iter().cloned());
-    // Names that no parameter has.
+    // Names that do not clash with those of parameters.
     let (width, inputs, results) = (format_ident!("__width"), format_ident!("__inputs"), format_ident!("__results"));
     let (width_parameter, batch) = match options.width {
         Some(width) => (None, quote!(::sinew_interleave::Batch::<#width>::new())),
@@ -88,8 +88,8 @@ fn batch(
             #inputs: impl ::core::iter::IntoIterator<Item = #item>,
             #results: &mut [#result],
         ) -> usize #where_clause {
-            // This is a block of the batch function, not a function that others call too, so that the compiler puts it
-            // into the engine's loop.
+            // The lookup's body is inside the batch function, not in a function with other callers, so that the
+            // compiler inlines it into the engine's loop.
             #batch.run(#inputs, #results, move |#pattern| {
                 ::sinew_interleave::finding::<#result, _>(async move {
                     #(let #each_patterns = #each_names;)*

@@ -61,8 +61,8 @@ impl HostDisk {
             Err(error) => return Err(system(error.into())),
         }
         let directory = File::open(path).map_err(system)?;
-        // The names of the directory, and of those above it that are new, must be durable, too. Even if it is not new,
-        // a process that made it may have died before it did this.
+        // The names of the directory, and of those above it that are new, must be durable, too. Even an old directory
+        // may have been made by a process that died before it synced the names.
         for folder in new.into_iter().chain([path]).filter_map(Path::parent) {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(system)?;

@@ -26,9 +26,9 @@ impl Experiment for Fig11 {
     }
 
     fn setup(&self) -> &'static str {
-        "One thread sends datagrams of 60 bytes, whose work queue elements have two lines: one by one, or in batches \
-         of 16, on one queue pair or several. The paper says that batches with one queue pair are slower than none, \
-         that two queue pairs double the rate of batches on all clusters, and that four bring 2 to 3.2 times as much; \
+        "One thread sends datagrams of 60 bytes, whose work queue elements fill two cache lines: one by one, or in \
+         batches of 16, on one queue pair or several. The paper says that with one queue pair batches lower the rate, \
+         that two queue pairs double the rate of batches on all clusters, and that four multiply it by 2 to 3.2; \
          without batches, queue pairs change nothing."
     }
 

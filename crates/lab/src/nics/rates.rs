@@ -1,4 +1,4 @@
-//! Peak rates of NICs, with the threads, queue pairs and windows that suit them best, as real ones are tuned for
+//! Peak rates of NICs, with the threads, queue pairs and windows that suit them best, as real NICs are tuned for
 //! measurements.
 
 use sinew_harness::load::verbs::{EchoForm, Op, TransportKind, VerbsPlan, WorkKind};
@@ -6,7 +6,7 @@ use sinew_sim::nic::Profile;
 
 use super::verbs::{Threads, VerbsResult, run};
 
-/// Time that each run is measured.
+/// Measured duration of each run, in virtual time.
 const MEASURED_NS: u64 = 60_000;
 /// Hosts at the other end.
 const OTHERS: usize = 8;
@@ -49,20 +49,20 @@ pub fn outbound(profile: &Profile, plan: &VerbsPlan) -> VerbsResult {
     best(of, &[cores, cores / 2, 4], |found| found.sent_mops)
 }
 
-/// A run in which one host's NIC takes requests of a kind from others. If the host's threads have any work with them,
-/// there are as many as it has cores; else there is one.
+/// A run in which one host's NIC takes requests of a kind from others. If requests consume the host's receives,
+/// the host has one thread per core; otherwise it has one thread.
 pub fn inbound(profile: &Profile, plan: &VerbsPlan) -> VerbsResult {
     let asked = if plan.takes_receives() { profile.core.count } else { 1 };
     let threads = Threads::inbound(8 * OTHERS, OTHERS, asked);
     run(profile, &VerbsPlan { window: 16, ..plan.clone() }, threads, MEASURED_NS)
 }
 
-/// A plan for short messages that come back.
+/// A plan for short messages that the other end echoes.
 pub fn echo_plan(form: EchoForm, carrier: TransportKind, size: usize) -> VerbsPlan {
     VerbsPlan { window: 4, signal: 64, inline: true, ..VerbsPlan::new(WorkKind::Echo(form), carrier, size) }
 }
 
-/// A run in which one host's NIC sends messages back: `threads` threads answer the requests of 12 threads on 12 hosts,
+/// A run in which one host echoes messages: `threads` threads answer the requests of 12 threads on 12 hosts,
 /// whose queue pairs fit in the NIC's cache.
 pub fn echoes(profile: &Profile, form: EchoForm, carrier: TransportKind, size: usize, threads: usize) -> VerbsResult {
     run(profile, &echo_plan(form, carrier, size), Threads::inbound(12, 12, threads), MEASURED_NS)

@@ -3,11 +3,11 @@
 use sinew_harness::load::store::StoreClient;
 use sinew_kv::one_sided::Outcome;
 
-/// A client with a window over all servers together.
+/// A client with one window shared by all servers.
 pub struct Windowed<A> {
     /// The client.
     pub client: A,
-    /// Most requests in flight.
+    /// Maximum number of requests in flight.
     pub window: usize,
 }
 

@@ -57,7 +57,7 @@ pub fn name(host: usize) -> String {
     format!("host{host}")
 }
 
-/// Draws one of some choices.
+/// Draws one of the choices.
 pub fn one_of<T: Copy>(generator: &mut SeededGenerator, choices: &[T]) -> T {
     choices[generator.below(choices.len() as u64) as usize]
 }
@@ -77,7 +77,7 @@ impl Scenario {
         let faults = draw_faults(draw, &topology, &config);
         // Messages are no longer than what a session carries in thirty round trips with congestion control's narrowest
         // window. Otherwise dozens of longer calls that share one credit, with packets of a hundred bytes, would
-        // outlast all patience.
+        // take longer than the run waits.
         let packet = topology.links.iter().map(|link| link.mtu).min().unwrap_or(0);
         let carried = 30 * usize::from(config.credits.min(4)) * packet;
         Self {
@@ -188,8 +188,8 @@ fn draw_congestion(draw: &mut SeededGenerator) -> Congestion {
     };
     let swift = SwiftConfig {
         target_ns: one_of(draw, &[US, 20 * US]),
-        // A window of one packet of a hundred bytes in a round trip of a millisecond would make long calls outlast all
-        // patience.
+        // A window of one packet of a hundred bytes in a round trip of a millisecond would make long calls take longer
+        // than the run waits.
         window_min: one_of(draw, &[4.0, 16.0]),
         ..SwiftConfig::default()
     };

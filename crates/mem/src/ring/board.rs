@@ -2,8 +2,8 @@
 //!
 //! Each sender has a bit. A sender that has published sets its bit if it is not set, and only then touches the board's
 //! summary, which is the one word that an idle receiver reads. The receiver keeps its own list of the rings whose bits
-//! are set, and clears a bit only after the ring has been empty for long. So a busy ring costs its sender two loads of
-//! lines that nobody writes, and an idle ring costs its receiver nothing.
+//! are set, and clears a bit only after the ring has been empty for some time. So a busy ring costs its sender two
+//! loads of lines that nobody writes, and an idle ring costs its receiver nothing.
 //!
 //! Every decision follows Dekker's pattern: each side writes, then fences, then reads what the other wrote. The sender
 //! publishes, fences, and reads its bit and the sleep word; the receiver clears the bit (or declares that it sleeps),
@@ -19,7 +19,7 @@ pub const BOARD_LINKS_MAX: usize = 64 * 64;
 pub const BOARD_BYTES: usize = 256 + BOARD_LINKS_MAX / 8;
 
 const SLEEP_WORD: usize = 0;
-/// Not zero if the receiver makes the senders' fences for them; written before the board is handed out.
+/// Non-zero if the receiver makes the senders' fences for them; written before the board is handed out.
 const FENCES_WORD: usize = 1;
 const SUMMARY_WORD: usize = 128 / 8;
 const ACTIVE_WORD: usize = 256 / 8;

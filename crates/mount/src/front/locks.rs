@@ -1,5 +1,5 @@
-//! Locks that callers wait for. One thread retries them all, so that no thread of the session waits. It is started with
-//! the first of them.
+//! Locks that callers wait for. One thread retries them all, so that no thread of the session waits. It starts with
+//! the first such lock.
 //!
 //! When a file with a `flock` is closed, the kernel releases the lock by a RELEASE request, which `close` does not wait
 //! for. So a lock that may not wait is refused only after [`NO_WAIT_RETRY`]: by then the RELEASE of a file that the

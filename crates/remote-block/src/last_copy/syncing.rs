@@ -1,4 +1,4 @@
-//! Syncs of the file, done by another thread: they may take seconds, in which the volume must send heartbeats.
+//! Syncs of the file, done by another thread: they may take seconds, during which the volume must send heartbeats.
 
 use std::sync::{Arc, OnceLock};
 

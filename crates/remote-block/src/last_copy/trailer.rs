@@ -1,4 +1,4 @@
-//! The trailer after the store's bytes in the file: it says which volume they are from, and whether all are there.
+//! The trailer after the store's bytes in the file: it says which volume they are from, and whether they are complete.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 

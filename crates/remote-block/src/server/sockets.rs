@@ -55,13 +55,13 @@ impl Sockets {
     /// Asks the system for events.
     pub fn poll(&mut self) {
         self.next_event = 0;
-        // A signal makes it fail, and then there are no events.
+        // A signal makes the call fail, and then there are no events.
         if self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_err() {
             self.events.clear();
         }
     }
 
-    /// Takes the next event that the last look found.
+    /// Takes the next event that the last [`Self::poll`] found.
     pub fn next(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.has_waiting_clients) {
             return Some(Event::Listener);
@@ -90,7 +90,7 @@ impl Sockets {
         }
     }
 
-    /// Has the listener tried again: clients may wait for whom the system had no descriptor.
+    /// Has the listener tried again, since clients may be waiting that it could not accept for lack of descriptors.
     pub fn keep_accepting(&mut self) {
         self.has_waiting_clients = true;
     }

@@ -1,4 +1,4 @@
-//! Numbers of requests that change something.
+//! Sequence numbers of requests that change something.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
 //! Slabs that were taken out of their segment while their donor still had them.
 //!
-//! Clients that have not heard of it may still write to such a slab, so it is not given back in this epoch. Once their
-//! writes are over, it can become a copy of the same segment again, so that a segment has at most one slab at each
-//! donor.
+//! Clients that have not heard of the removal may still write to such a slab, so it is not given back in this epoch.
+//! Once their writes are over, it can become a copy of the same segment again, so that a segment has at most one slab
+//! at each donor.
 
 use super::lanes::Lanes;
 use super::retired_clients::RetiredClients;

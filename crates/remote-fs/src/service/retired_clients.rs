@@ -15,7 +15,7 @@ struct RetiredClient {
     donors_left: BTreeSet<usize>,
 }
 
-/// All graves whose donors have not all cut their client off.
+/// All retired clients that at least one donor has not yet cut off.
 #[derive(Default)]
 pub(super) struct RetiredClients(Vec<RetiredClient>);
 

@@ -25,8 +25,8 @@ impl Tree {
         }
     }
 
-    /// Checks that an inode may be moved to another directory, in place of `old` if that is there. The `..` of a
-    /// directory changes with it, and counts as a link of its parent.
+    /// Checks that an inode may be moved to another directory, in place of `old` if that is given. The `..` of a
+    /// moved directory then names its new parent, and counts as a link of that parent.
     fn may_move(&self, context: Context<'_>, ino: Ino, from: Ino, to: Ino, old: Option<Ino>) -> Result<(), Error> {
         let inode = self.inode(ino)?;
         if inode.kind() != Kind::Directory || from == to {
@@ -42,7 +42,7 @@ impl Tree {
         permission::allows(inode, context.caller, WRITE)
     }
 
-    /// Renames. Returns the attributes of the inode that had the new name, if there was one.
+    /// Renames. Returns the attributes of the inode that was replaced, if there was one.
     pub(super) fn rename(
         &mut self,
         context: Context<'_>,
@@ -94,7 +94,7 @@ impl Tree {
         Ok(Some(gone))
     }
 
-    /// Moves a name to one that does not exist.
+    /// Renames an entry to a name that does not exist.
     fn move_name(&mut self, context: Context<'_>, ino: Ino, from: EntryKey<'_>, to: EntryKey<'_>) -> Result<(), Error> {
         self.directory_mut(from.0)?.remove(from.1);
         self.directory_mut(to.0)?.insert(to.1, ino);

@@ -1,4 +1,4 @@
-//! Access that callers have to a donor's memory now.
+//! Access to a donor's memory that callers hold at present.
 
 use std::collections::HashMap;
 

@@ -8,12 +8,12 @@ use super::memory_provider::MemoryProvider;
 use super::protocol::{LentSlab, Refusal};
 use super::state::Donor;
 
-/// Stragglers, each with the number of the place set aside to which it may write.
+/// Stragglers, each with the number of the set-aside slab to which it may still write.
 #[derive(Debug, Default)]
 pub(super) struct SetAside(Vec<(Straggler, u64)>);
 
 impl SetAside {
-    /// Moves a volume's slabs out of reach of stragglers, after some access to the volume was ended. They move only if
+    /// Moves a volume's slabs out of reach of stragglers, after access to the volume was revoked. They move only if
     /// `may_move` is set: at the beginning of an epoch, when no client has been told yet where they are.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl SetAside {
         Ok(())
     }
 
-    /// Frees the places that no straggler can write to any more.
+    /// Frees the set-aside slabs that no straggler can write to any more.
     pub fn release<L: MemoryProvider>(&mut self, provider: &L, memory: &L::Memory, donor: &mut Donor) {
         let ended: Vec<u64> = {
             let is_over =

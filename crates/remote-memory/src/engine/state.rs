@@ -13,7 +13,7 @@ use super::request::{Finished, Op, Request};
 use super::stats::EngineStats;
 
 const NONE: u32 = u32::MAX;
-/// Place of the lone request, which found no other unfinished one.
+/// Place of the lone request: one that was submitted while no other was unfinished.
 const LONE: u32 = 0;
 
 /// The buffer of a request.
@@ -178,8 +178,8 @@ impl State {
         self.engines.iter().flatten()
     }
 
-    /// Takes a request that found no other, which its engine posts at once. It must not be empty, and must lie in the
-    /// donor's memory.
+    /// Takes a request that was submitted while no other was unfinished, and that its engine posts at once. It must not
+    /// be empty, and must lie in the donor's memory.
     #[inline]
     pub fn take_lone(&mut self, owner: u32, Request { tag, op }: Request) -> TakenRequest {
         let (start, len) = (op.at(), op.len());
@@ -367,7 +367,7 @@ impl State {
         self.queued += 1;
     }
 
-    /// Ends a request that was taken, and queues those that waited for it alone. `times` holds when it was posted and
+    /// Ends a request that was taken, and queues those that waited for no other. `times` holds when it was posted and
     /// the time now, in ns, if it succeeded. Returns its owner and its tag.
     #[inline]
     pub fn complete(&mut self, key: u32, times: Option<(u64, u64)>) -> (u32, u64) {

@@ -1,5 +1,5 @@
-//! Opening a volume: its record, a majority of its voters, the end of its last writer's access, and then the contents
-//! of its slots.
+//! Opening a volume: finds its record, wins a majority of its voters, ends its last writer's access, and then scans the
+//! contents of its slots.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A volume's record, which its voters keep; it tells a new writer whom to ask.
+//! A volume's record, which its voters keep; it tells a new writer which donors to ask.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 

@@ -1,8 +1,8 @@
 //! Repair: new copies for segments that have too few, made chunk by chunk while the volume is in use.
 //!
-//! While a chunk is copied, none of its slots is given out or cleared, and the copy begins once no run of the chunk is
-//! in flight. Changes in chunks that are already copied go to the new copy too. When all chunks are copied, the record
-//! names the new copy.
+//! While a chunk is copied, none of its slots is allocated or cleared, and copying begins once no operation on the
+//! chunk is in flight. Changes in chunks that are already copied go to the new copy too. When all chunks are copied,
+//! the record names the new copy.
 
 use sinew_mem::{Frozen, MessageBuffer};
 

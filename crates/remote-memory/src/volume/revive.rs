@@ -1,6 +1,6 @@
 //! Heartbeats to the donors, which also tell whether a donor is still there. A donor that failed is fenced again when
-//! it answers again, so that nothing sent to it before still takes effect; from then on it counts as a new donor. Its
-//! old copy is used only if it is the last one of its segment, because then it has missed nothing.
+//! it answers again, so that nothing sent to it earlier can still take effect; from then on it counts as a new donor.
+//! Its old copy is used only if it is the last one of its segment, because then it has missed no write.
 
 use super::core::{PendingCall, Volume};
 use super::donors::{CallFailed, Donors};

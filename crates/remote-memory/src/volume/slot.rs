@@ -2,7 +2,7 @@
 //!
 //! A slab begins with all headers, followed by all pages, so that the pages of neighbouring slots are adjacent, and so
 //! are their headers. Neighbours are therefore written and read as one operation each, recovery reads only headers (1.5
-//! % of the memory), and a page goes to its reader's buffer as it is.
+//! % of the memory), and a page is read straight into its reader's buffer.
 //!
 //! ```text
 //!  0  magic "SwSl"          4  format (1)  6  flags: 1 = the page has a checksum
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Numbers are little-endian. A header of zeros means that the slot is free. Other bytes that are not a valid header
-//! are what a header's write left when it was cut off.
+//! are the remains of a header write that was cut off.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 

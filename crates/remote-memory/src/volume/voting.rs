@@ -208,7 +208,7 @@ impl<D: Donors> Volume<D> {
             return Status::Degraded(format!("{few} segments have fewer than {} copies: {why}", self.copies));
         }
         if self.copies < 2 {
-            return Status::Degraded("there is one copy of everything: a donor that dies takes its part along".into());
+            return Status::Degraded("there is only one copy of everything: a donor that dies loses its part".into());
         }
         Status::Whole
     }

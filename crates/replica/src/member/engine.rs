@@ -2,8 +2,9 @@
 //!
 //! # Which Raft
 //!
-//! As in nsdi19 7.1, the Raft itself is an existing one: tikv's (`raft` 0.7), as published. What surrounds it is ours.
-//! Measured with callgrind for a commit of 80 bytes among three members in memory, the work of all three together:
+//! As in nsdi19 7.1, the Raft implementation is an existing one: tikv's (`raft` 0.7), as published. What surrounds it
+//! is ours. Measured with callgrind for a commit of 80 bytes among three members in memory, the work of all three
+//! together:
 //!
 //! - **`raft` 0.7** (tikv): 25,300 instructions, or 14,700 each in batches of 64; 21 allocations, of which 9 at the
 //!   leader. It has pre-vote, check-quorum, read index, learners, joint changes, transfer, etcd's tests, and years in
@@ -33,7 +34,7 @@
 //! - *A build script that runs `protoc`*: the system's if there is one, otherwise one that the crate brings along as a
 //!   program for Linux with glibc on x86-64 and aarch64. On those it builds with Rust and gcc alone; other systems must
 //!   have `protoc`.
-//! - *`fxhash`*, which is unmaintained (RUSTSEC-2025-0057), and no release since 2023.
+//! - *`fxhash`*, which is unmaintained (RUSTSEC-2025-0057), and has had no release since 2023.
 //! - *`rand`'s thread generator* for election time-outs. The engine's time-out is set so long that it never expires,
 //!   and `member` asks the engine to campaign after a time-out from the generator that it was handed. So virtual time
 //!   has the same elections from the same seed.

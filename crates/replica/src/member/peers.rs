@@ -1,4 +1,4 @@
-//! Messages of other members.
+//! Messages from other members.
 
 use raft::eraftpb::MessageType;
 use sinew_journal::disk::{Disk, DiskError};

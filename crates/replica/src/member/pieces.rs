@@ -1,4 +1,4 @@
-//! Snapshots in transfer, in pieces: one at a time to each member, so that heartbeats go between them.
+//! Snapshots in transfer, in pieces: one at a time to each member, so that heartbeats can be sent in between.
 
 use bytes::{Bytes, BytesMut};
 use raft::SnapshotStatus;

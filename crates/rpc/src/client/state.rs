@@ -24,7 +24,7 @@ use crate::names::{ClientId, SessionId};
 use crate::recovery::{RoundTrips, Timeout, Window};
 use crate::table::Entry;
 
-/// Stands for a time: the call's first unanswered packets are still in the transmit queue.
+/// Stands in for a time while the call's first unanswered packets are still in the transmit queue.
 pub(super) const NOT_SENT: u64 = u64::MAX;
 
 pub(super) enum Outgoing {
@@ -85,7 +85,7 @@ pub(crate) struct LongCall {
     pub timed_ns: u64,
     /// When packets were last retransmitted for lack of an answer.
     pub copied_ns: u64,
-    /// Answers that are there, from the first missing one on.
+    /// Answers that have arrived, from the first missing one on.
     pub ahead: Window,
     /// Unanswered packets that were retransmitted before packet `resent_before` left.
     pub resent: Window,
@@ -96,14 +96,14 @@ pub(crate) struct LongCall {
     pub has_options: bool,
     /// When the caller stops waiting, if ever.
     pub deadline_ns: Option<NonZeroU64>,
-    /// The place where it waited for its slot, and from which it has its name.
+    /// The place in the queue where it waited for its slot, which is also its name.
     pub queued_id: Option<QueuedId>,
 }
 
 const _: () = assert!(size_of::<LongCall>() == 88);
 
 impl LongCall {
-    /// Notes that the packet leaves whose answer is the `count`th, to measure its round trip.
+    /// Begins to measure a round trip: the packet whose answer is the `count`th leaves now.
     #[inline(always)]
     pub fn begin_round_trip(&mut self, count: u32, now_ns: u64) {
         if self.timed == 0 && count > self.repeated {
@@ -325,7 +325,7 @@ pub(crate) struct Opening {
 pub(crate) struct ClientCold {
     pub(super) queue: CallList,
     pub(super) owed: OwedCalls,
-    /// The lane that hears of the session.
+    /// The lane that gets the session's events.
     pub lane: LaneId,
     /// The session on which we answer the server's calls, if it may call us.
     pub reverse: Option<ReverseSession>,

@@ -5,11 +5,11 @@
 //! The endpoint's side is in `rpc::remote`.
 //!
 //! The inbox lies beside the late answers of workers (`Returns`), under the same flag and the same wake-up. So an
-//! endpoint without a handle looks at nothing more, and a sleeping endpoint is woken as it is for an answer, whatever
-//! it sleeps on. Closures run in the turn that finds them, with the endpoint as a `dyn Endpoint`; a turn within a
-//! closure begins none, so closures do not nest. Calls complete in a lane that the endpoint empties itself at the end
-//! of each turn. An endpoint that is dropped ends calls in progress as the end of their sessions does, and those that
-//! have not begun with `EndpointGone`, which says that they did not run.
+//! endpoint without a handle has nothing more to check, and a sleeping endpoint is woken as it is for an answer,
+//! whatever it sleeps on. Closures run in the turn that finds them, with the endpoint as a `dyn Endpoint`; a turn
+//! within a closure begins none, so closures do not nest. Calls complete in a lane that the endpoint empties itself at
+//! the end of each turn. An endpoint that is dropped ends calls in progress as the end of their sessions does, and
+//! those that have not begun with `EndpointGone`, which says that they did not run.
 
 mod pending;
 
@@ -96,7 +96,7 @@ impl EndpointInfo {
     /// fn ask(handle: &RpcHandle, speller: &OnceLock<SessionId>, word: &[u8]) -> Result<Vec<u8>, Error> {
     ///     let session = match speller.get() {
     ///         Some(&session) => session,
-    /// Two workers may connect at the same time: either session will do.
+    ///         // Two workers may connect at the same time: either session will do.
     ///         None => {
     ///             let session = handle.run(|rpc| rpc.connect("shm://speller"))?.wait()??;
     ///             *speller.get_or_init(|| session)

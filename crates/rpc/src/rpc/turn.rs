@@ -147,7 +147,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     #[inline(never)]
     fn end_turn_with_more(&mut self, sent: bool, any: bool, busy: bool) {
         if busy {
-            // Publish before anybody can hear of what happened.
+            // Publish before anybody can learn of what happened.
             self.publish();
         }
         let (_, tx) = self.port.split();

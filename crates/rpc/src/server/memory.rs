@@ -1,21 +1,21 @@
 //! Accounting of the arena: memory for requests and responses, each peer's share of it, and the recovery of memory that
 //! is stalled.
 //!
-//! # Nobody pays for others
+//! # Isolation between peers
 //!
 //! - **A peer has a share** (`Config::peer_share_percent`, half) of the sessions, the receive capacity and the memory
 //!   that others may ask us for. Memory is charged to a peer by blocks, from a request's first packet until its
 //!   response is gone: to the slot while it is there, and to the `DeferredCall` while a handler or a worker keeps the
 //!   request, whatever becomes of its slot, its session and the peer meanwhile. What is charged to a peer that leaves
 //!   is charged again when it comes back from the same address; a new link of shared memory is another peer. A refusal
-//!   says the number.
+//!   names the limit that was reached.
 //! - **Memory comes back.** When another call finds no memory, or its peer's share is used up, these are given up: a
 //!   request that arrives too slowly, a long response that nobody fetches and, when that is not enough, the buffers of
 //!   short responses that were answered long ago. A request for which there is still none is answered `Busy`: it did
 //!   not run. One that is larger than a peer's whole share is answered `RequestTooLarge`, since waiting would not help.
 //!
 //! Other limits on what one peer can cost: `sending` (answers), `guesses` (wrong tokens), `sessions::watching`
-//! (sessions that nobody uses). A slot cannot be pushed out of reach either: retransmissions of a request that a later
+//! (sessions that nobody uses). A slot cannot be made unusable either: retransmissions of a request that a later
 //! one in its slot has overtaken are answered with an error.
 
 use sinew_mem::{Arena, MessageBuffer};

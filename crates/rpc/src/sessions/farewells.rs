@@ -17,8 +17,8 @@ use crate::core::Core;
 use crate::error::Cause;
 use crate::stats::PacketDrop;
 
-/// Number of farewells that are remembered; beyond that, the oldest are dropped. A peer that is dismissed by the
-/// thousand and confirms nothing is hostile.
+/// Number of farewells that are remembered; beyond that, the oldest are dropped. A peer that has thousands of
+/// sessions dismissed and confirms none of that is hostile.
 const FAREWELLS_MAX: usize = 1024;
 /// Number of farewells that are repeated in one check, in turn.
 const REPEATS_PER_TURN: usize = 8;
@@ -79,7 +79,7 @@ impl Sessions {
         }
     }
 
-    /// Notes that the other side knows that a session is over. Returns whether it was being told so.
+    /// Notes that the other side knows that a session is over. Returns whether the farewell was still being repeated.
     pub(super) fn confirm_farewell(&mut self, from: Peer, ours: SessionKey, theirs: SessionKey) -> bool {
         let index = self
             .farewells
@@ -88,8 +88,8 @@ impl Sessions {
         index.is_some_and(|index| self.farewells.remove(index).is_some())
     }
 
-    /// Handles a server's notice that it ended a session of ours, which it calls `theirs`. The notice is confirmed even
-    /// if it is no news: the last confirmation may have been lost.
+    /// Handles a server's notice that it ended a session of ours, which the server calls `theirs`. The notice is
+    /// confirmed even if it is no news: the last confirmation may have been lost.
     pub(super) fn on_reset(
         &mut self,
         core: &mut Core,
@@ -99,7 +99,7 @@ impl Sessions {
     ) -> Result<(), PacketDrop> {
         let found = Self::client_of(core, header, from).map(|index| (index, &core.clients.table.entries[index]));
         let result = match found {
-            // The session may be about to open as the one that ended: we will be told again.
+            // The connect may yet be answered with the session that has ended; the server repeats the reset then.
             Ok((_, session)) if session.state == ClientState::Connecting => return Err(PacketDrop::Stale),
             Ok((index, session)) if session.remote_key == theirs => {
                 self.fail_client(core, index, Cause::PeerClosed);

@@ -2,7 +2,7 @@
 //!
 //! A client asks for it when it connects ([`crate::ConnectOptions::call_back`]). It reserves a session in its role as
 //! server, the server opens one in its role as client, and the session's handshake tells each side the other's key. The
-//! direction has credits and slots of its own, and ends with the session: no packet is about it alone.
+//! direction has credits and slots of its own, and ends with the session: no packet concerns this direction alone.
 //!
 //! # Why a pair of ordinary entries
 //!

@@ -1,4 +1,4 @@
-//! Sleeping on an endpoint: alone, or beside other things.
+//! Sleeping on an endpoint: alone, or together with other event sources.
 
 use sinew_fabric::{Armed, Descriptor, Readiness};
 
@@ -16,8 +16,8 @@ impl Rpc {
         Ok(for_each_fabric!(&mut self.endpoint, rpc => rpc.wait(timeout_ns))?)
     }
 
-    /// Sleeps after a turn if there has been nothing to do for longer than
-    /// [`Config::poller`](sinew_rpc::Config::poller) spins: until there is work, but for at most `timeout_ns`
+    /// For use after each turn: if there has been nothing to do for longer than
+    /// [`Config::poller`](sinew_rpc::Config::poller) spins, sleeps until there is work, but for at most `timeout_ns`
     /// nanoseconds. `busy` is what the turn returned.
     ///
     /// # Errors
@@ -27,9 +27,9 @@ impl Rpc {
         Ok(for_each_fabric!(&mut self.endpoint, rpc => rpc.rest(busy, timeout_ns))?)
     }
 
-    /// As [`Self::rest`], on a thread that serves something else too: it sleeps on all of them. `busy` says whether any
-    /// of them had work. Other endpoints among them are not turned here: turn each one in every round of the loop. See
-    /// [`sinew_rpc::Rpc::rest_beside`].
+    /// As [`Self::rest`], on a thread that also serves other event sources: sleeps on the endpoint and on all sources
+    /// in `beside`. `busy` says whether any of them had work. Other endpoints in `beside` are not turned by this call:
+    /// turn each one in every round of the loop. See [`sinew_rpc::Rpc::rest_beside`].
     ///
     /// ```
     /// # use sinew::{fabric::readiness::ForeignFd, prelude::*};
@@ -72,7 +72,7 @@ impl Rpc {
     }
 }
 
-/// Lets a thread sleep on an endpoint beside other things. Deadlines are on the caller's clock.
+/// Lets a thread sleep on an endpoint together with other event sources. Deadlines are on the caller's clock.
 impl Readiness for Rpc {
     fn descriptor(&self) -> Option<Descriptor> {
         self.descriptor()

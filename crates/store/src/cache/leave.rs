@@ -102,7 +102,7 @@ impl Cache {
     /// otherwise removes it.
     fn keep_item(&mut self, position: u64, entry: &Entry, now_s: u32) {
         let Space::Log(log) = &self.space else { return };
-        // Appended at the end of the log, it might displace other items.
+        // Appending the item at the end of the log might displace others.
         let fits = log.fits_after_advance(entry.room());
         let may_keep = fits && !self.is_dead(entry, now_s);
         let Some((bucket, slot)) = self.slot_of(position, entry).filter(|_| may_keep) else {
@@ -116,7 +116,7 @@ impl Cache {
         let Space::Log(log) = &mut self.space else { return };
         let position = log.reserve(entry.room());
         let head = log.head().0;
-        // Between its old and its new place, a reader must not miss it.
+        // A reader must not miss the item while it moves from its old place to its new one.
         self.begin_bucket_write(bucket);
         self.view.control.announce(HEAD, head);
         self.view.body.write(offset_of(position), &self.moved);

@@ -16,7 +16,7 @@ struct Item {
     at: u8,
 }
 
-/// Result of taking a lock away.
+/// Result of releasing a lost client's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// The item was moved to another record.
@@ -43,9 +43,9 @@ pub enum Inspected {
 pub struct LockedTable {
     layout: Layout,
     memory: SharedMemory,
-    /// By record.
+    /// The item of each record, if it has one.
     items: Vec<Option<Item>>,
-    /// By bucket: its true contents.
+    /// The true contents of each bucket.
     buckets: Vec<[u64; ENTRIES]>,
     /// Free records, those free longest first.
     free: VecDeque<u32>,
@@ -166,8 +166,8 @@ impl LockedTable {
 
     /// Frees a record.
     fn free(&mut self, record: u32) {
-        // When the record is filled again it is two versions on, so a late WRITE of its last holder still hits the
-        // place that does not count.
+        // When the record is filled again its version is higher by two, so a late WRITE of its last holder still hits
+        // the place that is not current.
         let version = self.lock(record).next();
         self.set_lock(record, version.held_by(LockWord::OWNER));
         if self.items[record as usize].take().is_some() {
@@ -224,8 +224,8 @@ impl LockedTable {
         Some(self.lock(record)).filter(|lock| lock.holder().is_some_and(|holder| holder != LockWord::OWNER))
     }
 
-    /// Takes the lock from a holder that is gone. Of the holder's operations, only one that was stopped halfway may
-    /// still arrive. `None` if the lock word has changed.
+    /// Releases the lock of a holder that is gone: of the holder's operations, only one that was stopped halfway may
+    /// still arrive. Returns `None` if the lock word has changed.
     pub fn release(&mut self, record: u32, lock: LockWord) -> Option<Released> {
         if lock.holder().is_none() || record >= self.layout.records || self.lock(record) != lock {
             return None;
@@ -258,7 +258,7 @@ impl LockedTable {
     }
 
     /// Inspects a record and its share of the buckets, and repairs damage. A damaged record that is not locked is
-    /// freed. A client that knows its lock word may lock it in the same moment, and then loses its value; nothing is
+    /// freed. A client that knows its lock word may lock it at the same moment, and then loses its value; nothing is
     /// guaranteed for damaged records.
     pub fn inspect(&mut self, record: u32) -> Inspected {
         let buckets = (record..self.layout.buckets).step_by(self.layout.records as usize);

@@ -215,7 +215,7 @@ impl QpInner {
         Ok(handle)
     }
 
-    /// Finds the way to a destination, and checks that a message of `len` bytes fits on it.
+    /// Finds the route to a destination, and checks that a message of `len` bytes fits on it.
     #[inline]
     fn address_handle_for(&self, to: &Destination, len: usize) -> Result<Rc<AddressHandle>, PostError> {
         let mut ways = self.thread.ways.borrow_mut();

@@ -18,8 +18,8 @@ const SWEEP: usize = 16;
 const ROUNDS_PER_LOOK: usize = 4;
 
 impl ShmRx {
-    /// Checks sockets and messages, and links that end or are not polled. `now_ns` is given where the caller's time is
-    /// known.
+    /// Checks sockets and messages, and links that end or are not polled. `now_ns` is given where the caller knows the
+    /// time.
     #[cold]
     #[inline(never)]
     pub(crate) fn look(&mut self, now_ns: Option<u64>) {

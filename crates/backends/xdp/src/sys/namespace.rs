@@ -1,4 +1,4 @@
-//! Network namespaces without a name, which end with their last user.
+//! Unnamed network namespaces, which cease to exist with their last user.
 
 use std::fs::File;
 use std::io;

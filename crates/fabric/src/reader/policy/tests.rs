@@ -337,7 +337,7 @@ fn a_lone_long_get_is_a_stall_and_the_second_in_a_row_is_what_gets_take() {
 fn a_full_window_measures_events_too() {
     const WINDOW: usize = 16;
     let mut world = World::new(9);
-    // By notice: what a get takes. Events are better, as on a processor that others use.
+    // By completion mode: what a get takes. Events are better, as on a processor that others use.
     let latency = |choice: Choice| if choice.mode == CompletionMode::Polling { 60 * US } else { 40 * US };
     let mut flights: Vec<(u64, u64, Choice, bool)> = Vec::new();
     while world.now_ns < 15 * MS {

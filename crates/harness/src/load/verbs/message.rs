@@ -6,7 +6,7 @@ use crate::pattern;
 
 pub use crate::pattern::{FULL_CHECK_EVERY, write_body};
 
-/// Length below which a message holds only the low bytes of its number, which no two consecutive ones share.
+/// Length below which a message holds only the low bytes of its number, which differ between consecutive messages.
 pub const SHORT: usize = 8;
 
 /// Turns `message` into number `sequence`.
@@ -37,8 +37,8 @@ pub fn is_all_good(message: &[u8], sequence: u64) -> bool {
 /// Earlier messages whose remains are recognised in a message's place.
 const REMAINS_MAX: u64 = 1 << 16;
 
-/// Whether the place of the `nth` message holds what is left when it, or some of its packets, were lost: some bytes of
-/// it, and otherwise those of a message that was written there before, or none.
+/// Whether the slot of the `nth` message holds what is left if all or some of its packets were lost: some of its bytes,
+/// and otherwise bytes of one earlier message in that slot, or zeros.
 pub fn is_mixed(seen: &[u8], layout: Layout, nth: u64) -> bool {
     let (mut new, mut old) = (vec![0; seen.len()], vec![0; seen.len()]);
     write_body(&mut new);
@@ -147,7 +147,7 @@ impl Exchange {
         self.written + Self::APART
     }
 
-    /// Writes the first message with the number that is asked for, unless that was already `written`. Returns the last
+    /// Writes the message that is asked for to the first slot, unless it was the last one `written`. Returns the last
     /// number written.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use super::numbers::push_number;
 
 /// Delimiter that ends the prefix of a key.
 const DELIMITER: u8 = b':';
-/// Prefixes that a thread counts; keys with further ones are left out.
+/// Most prefixes that a thread counts; keys with further prefixes are not counted.
 const PREFIXES_MAX: usize = 1000;
 
 /// Counts of operations on keys with one prefix.
@@ -38,7 +38,7 @@ pub enum Usage {
 #[derive(Debug)]
 pub struct Detail {
     is_on: AtomicBool,
-    /// By thread. A thread shares its lock with others only when the counts are read or reset.
+    /// Counts of each thread. A thread's lock is contended only when the counts are read or reset.
     threads: Box<[Mutex<Prefixes>]>,
 }
 

@@ -1,4 +1,4 @@
-//! A store whose donors come and go, and a disk that may lose its power.
+//! A store whose donors come and go, and a disk that may lose power.
 
 use std::collections::VecDeque;
 use std::io;

@@ -62,7 +62,7 @@ pub fn a_turn_takes_as_many_as_a_chain_may_have(setup: &mut impl TestSetup) {
     }
 }
 
-/// A read that is cut arrives whole.
+/// A fragmented read arrives whole.
 pub fn what_is_longer_than_an_operation_is_cut(setup: &mut impl TestSetup) {
     for (len, fragments) in [(10_000, 1), (10_001, 2), (20_000, 2), (95_003, 10)] {
         let mut crew = EngineGroup::new(setup, 1, EngineConfig { fragment_len: 10_000, ..EngineConfig::default() });
@@ -78,7 +78,7 @@ pub fn what_is_longer_than_an_operation_is_cut(setup: &mut impl TestSetup) {
     }
 }
 
-/// A request longer than the window goes alone.
+/// A request longer than the window is sent when nothing else is in flight.
 pub fn the_window_admits_its_bytes_and_one_request_always(setup: &mut impl TestSetup) {
     for (window, in_flight) in [(8192, 8192), (8191, 4096), (1, 4096), (0, 4096)] {
         let config = EngineConfig { mode: Mode::Doorbell, ..EngineConfig::default() };

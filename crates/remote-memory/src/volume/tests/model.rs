@@ -1,5 +1,5 @@
-//! Donors in memory, and a network between them and writers that loses, delays and cuts off: what is in flight when a
-//! writer or a donor dies may arrive later, in part, or never.
+//! Donors in memory, and a network between them and writers that loses and delays messages and cuts connections: what
+//! is in flight when a writer or a donor dies may arrive later, in part, or never.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! Members, a network and clients in a time that tests advance: a message takes one step, unless it is cut off.
+//! Members, a network and clients in virtual time that tests advance: a message takes one step, unless it is cut off.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

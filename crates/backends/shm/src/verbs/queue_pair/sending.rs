@@ -1,7 +1,7 @@
 //! The send queue: it performs requests and completes them.
 //!
-//! One-sided operations are performed at once. A message goes into the ring to the peer's port, which completes it on
-//! UC and UD. RC sends only messages for which the peer has posted a receive, as its device's directory shows, so
+//! One-sided operations are performed at once. A message goes into the ring to the peer's port; on UC and UD that
+//! completes it. RC sends only messages for which the peer has posted a receive, as its device's directory shows, so
 //! everything in the ring arrives and nothing is sent twice. It waits for a bounded time when the peer has posted none,
 //! and without a limit when the ring is full. Its requests complete when the peer has acknowledged the messages before
 //! them.

@@ -3,7 +3,7 @@
 //! A peer that is stopped, or does not poll, may take any length of time. But any process that maps a link's memory can
 //! overwrite a packet that was not taken, or an acknowledgement. So the sender checks from time to time. A packet whose
 //! word differs from the one that was written ends the link. A message that was taken is acknowledged in the same turn
-//! of the peer, or in a later one if the way back was full. To count the peer's turns, the sender probes it, one probe
+//! of the peer, or in a later one if the ring back was full. To count the peer's turns, the sender probes it, one probe
 //! at a time, with an acknowledgement that tells it nothing new.
 
 use super::QueuePair;

@@ -1,4 +1,5 @@
-//! Lists of inline WRITEs, which are performed while the list is read: at millions a second, none of them is stored.
+//! Lists of inline WRITEs, which are performed while the list is read, so that millions per second need not be stored
+//! first.
 
 use std::rc::Rc;
 
@@ -9,11 +10,11 @@ use super::{Connection, QueuePair};
 use crate::verbs::initiator::{RegionGuard, Seat};
 use crate::verbs::queues::Queues;
 
-/// A run of WRITEs of a list, until one cannot be performed at once.
+/// A run of WRITEs of a list, up to the first that cannot be performed immediately.
 pub(crate) struct WriteRun<'a> {
     qp: &'a mut QueuePair,
     queues: &'a mut Queues,
-    /// `None` when no WRITE can be performed at once.
+    /// `None` when no WRITE can be performed immediately.
     seat: Option<&'a Seat>,
     guard: Option<RegionGuard<'a>>,
     rkey: u32,
@@ -34,7 +35,7 @@ impl<'a> WriteRun<'a> {
         Self { qp, queues, seat, guard: None, rkey: 0, writes_left: 0, room, inline_max, unsignaled: 0 }
     }
 
-    /// Performs a WRITE. Returns false when it cannot be performed at once; nothing has happened then.
+    /// Performs a WRITE. Returns false, without having changed anything, when it cannot be performed immediately.
     #[inline(always)]
     pub fn write(&mut self, (id, signaled): (u64, bool), bytes: &[u8], remote: RemoteMemory) -> bool {
         if (self.writes_left == 0 || remote.rkey != self.rkey) && !self.enter_region(remote.rkey) {
@@ -95,7 +96,7 @@ impl Drop for WriteRun<'_> {
 }
 
 impl QueuePair {
-    /// Our seat at the peer's device, if inline WRITEs need not wait for their turn.
+    /// Our seat at the peer's device, if inline WRITEs need not wait for earlier requests.
     #[inline(always)]
     pub fn seat(&self) -> Option<Rc<Seat>> {
         let is_their_turn = self.takes_inline_now(0) && self.in_flight.is_empty();
