@@ -122,6 +122,8 @@ pub struct Member<S, D> {
     next_tick_ns: u64,
     /// Ticks of silence after which it asks for votes.
     election_ticks_drawn: usize,
+    /// Whether it has asked for votes since it last had a leader.
+    has_campaigned: bool,
     /// Until this time it votes for nobody, because an earlier life may have confirmed a leader's lease.
     quiet_until_ns: u64,
     /// Term that it led at the end of its last turn.
@@ -157,6 +159,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             node: engine::start(&config, id, Log::default(), 0)?,
             founding_state: FoundingState::new(&peers),
             election_ticks_drawn: config.election_ticks,
+            has_campaigned: false,
             config,
             me,
             peers,
@@ -325,6 +328,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return Ok(true);
         }
         self.node.tick();
+        // With a leader found, the short pause between campaigns is over: a member that kept it would ask for votes
+        // while the others still refuse them.
+        if self.has_campaigned && self.node.raft.leader_id != raft::INVALID_ID {
+            self.has_campaigned = false;
+            self.draw_election_ticks();
+        }
         let raft = &mut self.node.raft;
         if raft.state != StateRole::Leader
             && raft.election_elapsed >= self.election_ticks_drawn
@@ -334,6 +343,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 raft.election_elapsed = 0;
                 // It fails only if this member already leads, or has a change still to apply.
                 let _ = self.node.campaign();
+                self.has_campaigned = true;
                 self.draw_campaign_pause();
             } else {
                 self.draw_election_ticks();

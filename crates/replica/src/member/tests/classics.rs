@@ -182,6 +182,24 @@ fn candidates_that_began_together_do_not_duel_for_long() {
 }
 
 #[test]
+fn a_member_that_has_campaigned_waits_as_long_as_the_others_for_the_next_leader() {
+    for seed in 0..30 {
+        let mut world = World::new(3, true, seed * 100);
+        for _ in 0..3 {
+            let leader = world.elect();
+            world.run_ms(20);
+            for at in 0..3 {
+                let (drawn, least) = (world.member(at).election_ticks_drawn, world.config.election_ticks);
+                assert!(drawn > least, "seed {seed}: member {at} would ask for votes after {drawn} ticks");
+            }
+            world.crash(leader);
+            world.run_until("another leader", |world| world.leader().is_some_and(|at| at != leader));
+            world.start(leader);
+        }
+    }
+}
+
+#[test]
 fn a_leader_without_a_majority_steps_down_and_its_clients_hear_of_it() {
     let mut world = World::new(3, false, 11);
     let session = world.open(7);
