@@ -5,7 +5,7 @@
 //!   none.
 //! - [`Pool`]: donors within reach, in the form that a [volume](crate::volume) uses: [`VerbsDonors`], [`CallDonors`].
 //! - [`Survey`]: which donors answer, and how much memory they have free.
-//! - [`place`]: chooses the donors of each segment by their free memory.
+//! - [`place_volume`]: chooses the donors of each segment by their free memory.
 //!
 //! # Design
 //!
