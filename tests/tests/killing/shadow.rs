@@ -1,5 +1,6 @@
 //! Expected content of pages.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use super::pages::{Known, PAGE, version_of};
@@ -10,7 +11,11 @@ pub struct Shadow {
     version: u64,
     acked: u64,
     error: Option<String>,
+    history: VecDeque<String>,
 }
+
+/// Uses remembered, at most.
+const HISTORY_LEN: usize = 8;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
@@ -19,7 +24,13 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shadow {
     /// Starts with pages that were never written.
     pub fn new(pages: u64) -> Self {
-        Self { pages: vec![Known::default(); pages as usize], version: 0, acked: 0, error: None }
+        Self {
+            pages: vec![Known::default(); pages as usize],
+            version: 0,
+            acked: 0,
+            error: None,
+            history: VecDeque::new(),
+        }
     }
 
     /// Notes that a write begins. Returns the version to write.
@@ -64,9 +75,26 @@ impl Shadow {
         }
     }
 
+    /// Notes a use of the pages, to be told with an error.
+    pub fn note(&mut self, what: String) {
+        self.history.truncate(HISTORY_LEN - 1);
+        self.history.push_front(what);
+    }
+
     /// Notes that something is wrong.
     pub fn record_error(&mut self, error: String) {
-        self.error.get_or_insert(error);
+        let history: String = self.history.iter().map(|what| format!("\n  before: {what}")).collect();
+        self.error.get_or_insert_with(|| error + &history);
+    }
+
+    /// Whether something was wrong.
+    pub fn is_wrong(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Adds to what was wrong.
+    pub fn explain_error(&mut self, more: &str) {
+        self.error.iter_mut().for_each(|error| error.push_str(more));
     }
 
     /// Takes the first thing that was wrong, if any.

@@ -1,8 +1,8 @@
 //! Threads that read and write the files of a mount, and know their expected content.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use sinew_fabric::{Generator, SeededGenerator};
 
 use super::own_files::unshare_files;
-use super::pages::{PAGE, pages};
+use super::pages::{PAGE, pages, version_of};
 use super::shadow::{Shadow, lock};
 
 /// Number of files.
@@ -147,6 +147,7 @@ impl Writer {
     /// Writes to several places, and then syncs or only closes.
     fn overwrite(&mut self, path: &Path, shadow: &mut Shadow) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let number = file.metadata()?.ino();
         let mut written = Vec::new();
         for _ in 0..1 + self.random.below(WRITES_MAX) {
             let from = self.random.below(PAGES);
@@ -160,6 +161,7 @@ impl Writer {
             file.sync_all()?;
         }
         drop(file);
+        shadow.note(format!("{} (inode {number}), synced {syncs}: {written:?}", path.display()));
         // Closing the file reports no error here, but it has committed the writes if the mount has not been killed by
         // now.
         if syncs || !self.may_fail.load(Ordering::SeqCst) {
@@ -177,8 +179,10 @@ impl Writer {
         let version = shadow.begin_write(0, PAGES);
         file.write_all_at(&pages(0..PAGES, version), 0)?;
         file.sync_all()?;
+        let number = file.metadata()?.ino();
         drop(file);
         fs::rename(&new, path)?;
+        shadow.note(format!("{} (inode {number}) is new: version {version}", path.display()));
         shadow.ack_write(0, PAGES, version);
         Ok(())
     }
@@ -186,12 +190,33 @@ impl Writer {
 
 /// Reads a file, which must hold everything that was acknowledged.
 fn check_file(path: &Path, shadow: &mut Shadow) -> io::Result<()> {
-    let bytes = fs::read(path)?;
+    let mut file = File::open(path)?;
+    let number = file.metadata()?.ino();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
     if bytes.len() != PAGES as usize * PAGE {
         shadow.record_error(format!("{} has {} bytes", path.display(), bytes.len()));
     }
+    let was_wrong = shadow.is_wrong();
     shadow.record_read(0, &bytes, None);
+    if shadow.is_wrong() && !was_wrong {
+        let cached = versions(&File::open(path)?)?;
+        let stored = versions(&OpenOptions::new().read(true).custom_flags(DIRECT).open(path)?)?;
+        let path = path.display();
+        shadow
+            .explain_error(&format!("\n  read at {path} (inode {number}), then {cached:?}, past the cache {stored:?}"));
+    }
     Ok(())
+}
+
+/// The flag with which a file is read past the kernel's cache.
+const DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
+
+/// Versions of the first pages of a file.
+fn versions(file: &File) -> io::Result<Vec<Option<u64>>> {
+    let mut bytes = vec![0; 4 * PAGE];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes.chunks(PAGE).enumerate().map(|(page, bytes)| version_of(page as u64, bytes)).collect())
 }
 
 /// Creates all files.
