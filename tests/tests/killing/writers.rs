@@ -53,9 +53,11 @@ impl Writers {
     pub fn start(point: &Path, count: usize, random: &mut SeededGenerator, shadows: &Shadows) -> Self {
         let [is_over, may_fail, is_heard] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let stops = Arc::new(AtomicUsize::new(0));
+        let device = device_of(point);
         let threads = (0..count).map(|number| {
             let writer = Writer {
                 point: point.to_owned(),
+                device,
                 number,
                 random: SeededGenerator::new(random.next_u64()),
                 shadows: shadows.clone(),
@@ -97,6 +99,8 @@ impl Writers {
 
 struct Writer {
     point: PathBuf,
+    /// The mount's device number.
+    device: u64,
     number: usize,
     random: SeededGenerator,
     shadows: Shadows,
@@ -138,7 +142,7 @@ impl Writer {
     fn step(&mut self, file: usize, shadow: &mut MutexGuard<'_, Shadow>) -> io::Result<()> {
         let path = path(&self.point, file);
         match self.random.below(10) {
-            0..=3 => check_file(&path, shadow),
+            0..=3 => check_file(&path, self.device, shadow),
             4..=7 => self.overwrite(&path, shadow),
             _ => self.replace(&path, shadow),
         }
@@ -147,7 +151,7 @@ impl Writer {
     /// Writes to several places, and then syncs or only closes.
     fn overwrite(&mut self, path: &Path, shadow: &mut Shadow) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let number = file.metadata()?.ino();
+        let number = inode_at(&file, self.device)?;
         let mut written = Vec::new();
         for _ in 0..1 + self.random.below(WRITES_MAX) {
             let from = self.random.below(PAGES);
@@ -176,22 +180,35 @@ impl Writer {
     fn replace(&mut self, path: &Path, shadow: &mut Shadow) -> io::Result<()> {
         let new = path.with_extension(format!("new{}", self.number));
         let file = File::create(&new)?;
+        let number = inode_at(&file, self.device)?;
         let version = shadow.begin_write(0, PAGES);
         file.write_all_at(&pages(0..PAGES, version), 0)?;
         file.sync_all()?;
-        let number = file.metadata()?.ino();
         drop(file);
         fs::rename(&new, path)?;
+        inode_at(&File::open(path)?, self.device)?;
         shadow.note(format!("{} (inode {number}) is new: version {version}", path.display()));
         shadow.ack_write(0, PAGES, version);
         Ok(())
     }
 }
 
+/// Device number of what is mounted at a directory.
+fn device_of(point: &Path) -> u64 {
+    fs::metadata(point).unwrap().dev()
+}
+
+/// The inode of a file, which must be on this device: where a mount was killed and has been unmounted, paths lead to the
+/// directory below it.
+fn inode_at(file: &File, device: u64) -> io::Result<u64> {
+    let found = file.metadata()?;
+    if found.dev() == device { Ok(found.ino()) } else { Err(io::Error::other("the mount is gone")) }
+}
+
 /// Reads a file, which must hold everything that was acknowledged.
-fn check_file(path: &Path, shadow: &mut Shadow) -> io::Result<()> {
+fn check_file(path: &Path, device: u64, shadow: &mut Shadow) -> io::Result<()> {
     let mut file = File::open(path)?;
-    let number = file.metadata()?.ino();
+    let number = inode_at(&file, device)?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     if bytes.len() != PAGES as usize * PAGE {
@@ -235,7 +252,7 @@ pub fn make(point: &Path, shadows: &Shadows) {
 pub fn check_all_files(point: &Path, shadows: &Shadows) {
     for (file, shadow) in shadows.iter().enumerate() {
         let mut shadow = lock(shadow);
-        check_file(&path(point, file), &mut shadow).unwrap();
+        check_file(&path(point, file), device_of(point), &mut shadow).unwrap();
         let wrong = shadow.take_error();
         assert!(wrong.is_none(), "file {file} at {}: {wrong:?}", point.display());
     }
