@@ -198,8 +198,8 @@ fn device_of(point: &Path) -> u64 {
     fs::metadata(point).unwrap().dev()
 }
 
-/// The inode of a file, which must be on this device: where a mount was killed and has been unmounted, paths lead to the
-/// directory below it.
+/// The inode of a file, which must be on this device: where a mount was killed and has been unmounted, paths lead to
+/// the directory below it.
 fn inode_at(file: &File, device: u64) -> io::Result<u64> {
     let found = file.metadata()?;
     if found.dev() == device { Ok(found.ino()) } else { Err(io::Error::other("the mount is gone")) }
