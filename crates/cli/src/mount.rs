@@ -150,12 +150,12 @@ fn wall() -> sinew_remote_fs::protocol::Time {
 pub fn join<D: Device + 'static>(options: &Joining, device: D, log: Log) -> anyhow::Result<Remote<Rpc, Verbs<D>>> {
     let config = options.config(log)?;
     let path = config.pool.path;
-    let approach = Verbs::new(&device, options.buffers(), path).context("taking memory for buffers")?;
-    let approach = Arc::new(approach);
-    let client = Client::new(options.address.parse()?, approach.arena(), config);
+    let access_method = Verbs::new(&device, options.buffers(), path).context("taking memory for buffers")?;
+    let access_method = Arc::new(access_method);
+    let client = Client::new(options.address.parse()?, access_method.arena(), config);
     let own = options.own_address()?;
     let make: MakeLane<Rpc, Verbs<D>> =
-        Box::new(move |client, number| Ok(Lane::new(client, number, endpoint(&own)?, &approach)));
+        Box::new(move |client, number| Ok(Lane::new(client, number, endpoint(&own)?, &access_method)));
     options.join(&client, make)
 }
 
@@ -166,10 +166,11 @@ fn join_by_calls(options: &Joining, log: Log) -> anyhow::Result<Remote<SharedEnd
     let own = options.own_address()?;
     let make: MakeLane<SharedEndpoint<Rpc>, Calls<Rpc>> = Box::new(move |client, number| {
         let rpc = SharedEndpoint::new(endpoint(&own)?);
-        let approach = Calls::new(&rpc, LANE_BUFFERS, RpcPathConfig::default()).map_err(|error| error.to_string())?;
-        #[allow(clippy::arc_with_non_send_sync, reason = "with other means, lanes share the approach")]
-        let approach = Arc::new(approach);
-        Ok(Lane::new(client, number, rpc, &approach))
+        let access_method =
+            Calls::new(&rpc, LANE_BUFFERS, RpcPathConfig::default()).map_err(|error| error.to_string())?;
+        #[allow(clippy::arc_with_non_send_sync, reason = "with other means, lanes share it")]
+        let access_method = Arc::new(access_method);
+        Ok(Lane::new(client, number, rpc, &access_method))
     });
     options.join(&client, make)
 }

@@ -17,8 +17,8 @@ const LEN: usize = 4096;
 
 /// A program on a host that reaches the first donor.
 struct TestClient<M: AccessKind> {
-    reach: DonorHandle<SharedEndpoint<Endpoint>, M::Approach>,
-    approach: Arc<M::Approach>,
+    reach: DonorHandle<SharedEndpoint<Endpoint>, M::Method>,
+    access_method: Arc<M::Method>,
     events: Vec<Event>,
 }
 
@@ -34,9 +34,9 @@ impl<M: AccessKind> TestClient<M> {
         let config = PoolConfig { key: world.key.clone(), call_timeout_ns: 10_000_000, ..PoolConfig::default() };
         let name = world.opened.replace(world.opened.get() + 1);
         let rpc = SharedEndpoint::new(world.endpoint(host, &format!("somebody{name}")));
-        let approach = Arc::new(M::approach(world, host, &rpc));
-        let reach = DonorHandle::new(address(0).parse().unwrap(), rpc, &approach, &config);
-        Self { reach, approach, events: Vec::new() }
+        let access_method = Arc::new(M::access_method(world, host, &rpc));
+        let reach = DonorHandle::new(address(0).parse().unwrap(), rpc, &access_method, &config);
+        Self { reach, access_method, events: Vec::new() }
     }
 
     fn turn(&mut self) {
@@ -68,7 +68,7 @@ impl<M: AccessKind> TestClient<M> {
     }
 
     fn begin_write(&mut self, at: u64, byte: u8) {
-        let mut source = self.approach.arena().alloc(LEN, LEN).unwrap();
+        let mut source = self.access_method.arena().alloc(LEN, LEN).unwrap();
         source[..].fill(byte);
         self.reach.submit(2, Op::Write { at, source: Slice::from(source.freeze()) }).unwrap();
     }
@@ -79,7 +79,7 @@ impl<M: AccessKind> TestClient<M> {
     }
 
     fn read(&mut self, world: &mut World<M>, at: u64) -> Result<u8, String> {
-        let target = self.approach.arena().alloc(LEN, LEN).unwrap();
+        let target = self.access_method.arena().alloc(LEN, LEN).unwrap();
         self.reach.submit(3, Op::Read { at, target }).unwrap();
         self.next_result(world)
     }

@@ -15,7 +15,7 @@ use sinew_rpc::SharedEndpoint;
 const ID: u64 = 77;
 const PAGE: u64 = BLOCK as u64;
 
-type Donors<M> = Pool<SharedEndpoint<Endpoint>, <M as AccessKind>::Approach>;
+type Donors<M> = Pool<SharedEndpoint<Endpoint>, <M as AccessKind>::Method>;
 
 with_all_means!(
     a_volume_keeps_what_was_written_when_a_donor_dies_and_when_its_writer_does,
@@ -30,7 +30,7 @@ impl<M: AccessKind> World<M> {
         let rpc = SharedEndpoint::new(self.endpoint(host, &format!("writer{host}")));
         let donors = (0..DONORS).map(|lane| (address(lane).parse().unwrap(), rpc.share()));
         let config = PoolConfig { key, call_timeout_ns: 10_000_000, ..PoolConfig::default() };
-        Pool::with_access(Arc::new(M::approach(self, host, &rpc)), donors, &config)
+        Pool::with_access(Arc::new(M::access_method(self, host, &rpc)), donors, &config)
     }
 
     fn finish(&mut self, mut opening: Opening<Donors<M>>) -> Result<Volume<Donors<M>>, OpenError> {

@@ -18,7 +18,7 @@ pub struct Lane<E: Endpoint, A: AccessMethod> {
     pub(super) rpc: SharedEndpoint<E>,
     /// Session with the service, once the service has admitted it.
     pub(super) session: Option<SessionId>,
-    pub(super) approach: sinew_mem::atomic::Arc<A>,
+    pub(super) access_method: sinew_mem::atomic::Arc<A>,
     /// Connections, by donor.
     pub(super) donors: HashMap<u64, DonorConnection<E, A>>,
     pub(super) events: Vec<Event>,
@@ -33,15 +33,15 @@ impl<E: Endpoint, A: AccessMethod> std::fmt::Debug for Lane<E, A> {
 
 impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Makes the calling thread's lane. `number` must be below [`LANES_MAX`](sinew_remote_memory::donor::LANES_MAX) and
-    /// belong to no other lane of the client. The endpoint is for calls to the service and to the donors. `approach` is
-    /// shared by all lanes of the client, and has the client's arena.
-    pub fn new(client: &Arc<Client>, number: u8, endpoint: E, approach: &sinew_mem::atomic::Arc<A>) -> Self {
+    /// belong to no other lane of the client. The endpoint is for calls to the service and to the donors.
+    /// `access_method` is shared by all lanes of the client, and has the client's arena.
+    pub fn new(client: &Arc<Client>, number: u8, endpoint: E, access_method: &sinew_mem::atomic::Arc<A>) -> Self {
         Self {
             client: Arc::clone(client),
             number,
             rpc: SharedEndpoint::new(endpoint),
             session: None,
-            approach: sinew_mem::atomic::Arc::clone(approach),
+            access_method: sinew_mem::atomic::Arc::clone(access_method),
             donors: HashMap::new(),
             events: Vec::new(),
             next_tag: 0,

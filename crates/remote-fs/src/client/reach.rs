@@ -169,7 +169,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             let known = known.ok_or("the service has not said where the donor is")?;
             let address = known.address.parse().map_err(|error| format!("{}: {error}", known.address))?;
             let config = PoolConfig { key: self.client.config.key.clone(), ..self.client.config.pool.clone() };
-            let reach = DonorHandle::new(address, self.rpc.share(), &self.approach, &config);
+            let reach = DonorHandle::new(address, self.rpc.share(), &self.access_method, &config);
             let within = DonorConnection {
                 reach,
                 admitted: None,

@@ -11,7 +11,7 @@ use super::config::{Config, Failure};
 use super::growth::{self, Growth};
 use super::lanes::{DonorLane, LaneState, Lanes};
 use super::orphans::FormerCopies;
-use super::repair::{self, Beside, Repair, RepairPlan, STEP};
+use super::repair::{self, Repair, RepairContext, RepairPlan, STEP};
 use super::retired_clients::RetiredClients;
 use super::store::Store;
 use crate::disk::Disk;
@@ -129,7 +129,7 @@ impl<D: Donors> Memory<D> {
         self.retired.release(&self.lanes, store);
     }
 
-    /// Tells a donor to cut off all buried clients that it may still admit.
+    /// Tells a donor to cut off all retired clients that it may still admit.
     fn expel_retired(&mut self, lane: usize) {
         for client in self.retired.of_lane(lane) {
             self.expel(lane, client);
@@ -544,7 +544,7 @@ impl<D: Donors> Memory<D> {
                 }
             }
             let until_ns = self.now_ns.saturating_sub(self.config.donor_timeout_ns);
-            let excluded = Beside { orphans: &self.orphans, graves: &self.retired, until_ns };
+            let excluded = RepairContext { orphans: &self.orphans, retired: &self.retired, until_ns };
             return match repair::plan(store, &self.lanes, &excluded, self.config.copies) {
                 None => {}
                 Some(RepairPlan::Take { segment, lane, len }) => {

@@ -49,7 +49,7 @@ impl FormerCopies {
         (segment, used): (u32, &[usize]),
         (times_max, until_ns): (u32, u64),
         lanes: &Lanes,
-        graves: &RetiredClients,
+        retired: &RetiredClients,
     ) -> Option<Member> {
         let is_free = |orphan: &&FormerCopy| {
             let lane = lanes.index_of(&orphan.member).filter(|lane| !used.contains(lane));
@@ -57,7 +57,7 @@ impl FormerCopies {
                 && orphan.attempts <= times_max
                 && orphan.since_ns <= until_ns
                 && lanes.reaches(&orphan.member)
-                && lane.is_some_and(|lane| graves.of_lane(lane).is_empty())
+                && lane.is_some_and(|lane| retired.of_lane(lane).is_empty())
         };
         self.0.iter().filter(is_free).min_by_key(|orphan| orphan.attempts).map(|orphan| orphan.member)
     }

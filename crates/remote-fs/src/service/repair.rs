@@ -62,19 +62,24 @@ fn lacking_segments<'a, K: Disk>(
 }
 
 /// What else bears on where a missing copy goes.
-pub(super) struct Beside<'a> {
+pub(super) struct RepairContext<'a> {
     pub orphans: &'a FormerCopies,
-    pub graves: &'a RetiredClients,
+    pub retired: &'a RetiredClients,
     /// Slabs that were taken out after this are not used yet.
     pub until_ns: u64,
 }
 
 /// Chooses a segment that lacks a copy, and a place for it.
-pub(super) fn plan<K: Disk>(store: &Store<K>, lanes: &Lanes, beside: &Beside<'_>, copies: usize) -> Option<RepairPlan> {
+pub(super) fn plan<K: Disk>(
+    store: &Store<K>,
+    lanes: &Lanes,
+    beside: &RepairContext<'_>,
+    copies: usize,
+) -> Option<RepairPlan> {
     lacking_segments(store, lanes, copies).find_map(|LackingSegment { segment, len, used }| {
         let adopt = |times_max| {
-            let Beside { orphans, graves, until_ns } = *beside;
-            let to = orphans.for_segment((segment, &used), (times_max, until_ns), lanes, graves)?;
+            let RepairContext { orphans, retired, until_ns } = *beside;
+            let to = orphans.for_segment((segment, &used), (times_max, until_ns), lanes, retired)?;
             Some(RepairPlan::Adopt { segment, lane: lanes.index_of(&to)?, to })
         };
         let take = || {

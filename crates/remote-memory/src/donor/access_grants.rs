@@ -26,9 +26,9 @@ impl<L> AccessGrants<L> {
         Self { grants: HashMap::new(), tokens: HashMap::new() }
     }
 
-    pub fn grant(&mut self, to: Holder, lending: L) {
+    pub fn grant(&mut self, to: Holder, grant: L) {
         self.revoke(to);
-        self.grants.insert(to, HeldAccess::Verbs(lending));
+        self.grants.insert(to, HeldAccess::Verbs(grant));
     }
 
     /// Gives access by calls, and returns its token, which nobody can guess and which is never 0.
@@ -70,19 +70,19 @@ mod tests {
     #[test]
     fn a_token_is_good_until_its_lending_ends_or_is_given_anew() {
         let mut random = SeededGenerator::new(1);
-        let mut lendings = AccessGrants::<()>::new();
+        let mut grants = AccessGrants::<()>::new();
         let [writer, first, second, other] = [(1, None), (1, Some((5, 0))), (1, Some((6, 0))), (2, Some((5, 0)))];
-        let mut token = |lendings: &mut AccessGrants<()>, to| lendings.grant_token(to, &mut random);
-        let all = [writer, first, second, other].map(|to| token(&mut lendings, to));
-        assert_eq!(all.map(|token| lendings.volume_of(token)), [Some(1), Some(1), Some(1), Some(2)]);
-        lendings.revoke(first);
-        assert_eq!(lendings.volume_of(all[1]), None);
-        let again = token(&mut lendings, second);
-        assert_eq!([all[2], again, 0].map(|token| lendings.volume_of(token)), [None, Some(1), None]);
-        lendings.grant(second, ());
-        assert_eq!(lendings.volume_of(again), None, "it is reached another way");
-        lendings.retain(|(volume, _)| volume != 1);
-        assert_eq!(all.map(|token| lendings.volume_of(token)), [None, None, None, Some(2)]);
-        assert_eq!((lendings.grants.len(), lendings.tokens.len()), (1, 1));
+        let mut token = |grants: &mut AccessGrants<()>, to| grants.grant_token(to, &mut random);
+        let all = [writer, first, second, other].map(|to| token(&mut grants, to));
+        assert_eq!(all.map(|token| grants.volume_of(token)), [Some(1), Some(1), Some(1), Some(2)]);
+        grants.revoke(first);
+        assert_eq!(grants.volume_of(all[1]), None);
+        let again = token(&mut grants, second);
+        assert_eq!([all[2], again, 0].map(|token| grants.volume_of(token)), [None, Some(1), None]);
+        grants.grant(second, ());
+        assert_eq!(grants.volume_of(again), None, "it is reached another way");
+        grants.retain(|(volume, _)| volume != 1);
+        assert_eq!(all.map(|token| grants.volume_of(token)), [None, None, None, Some(2)]);
+        assert_eq!((grants.grants.len(), grants.tokens.len()), (1, 1));
     }
 }

@@ -29,17 +29,17 @@ pub trait MemoryProvider {
     /// # Errors
     ///
     /// [`Refusal::OtherFabric`] if these queue pairs cannot reach the memory.
-    fn lend(&self, ground: &Self::Memory, to: &[QpAddress]) -> Result<(Self::Grant, AccessPath), Refusal>;
+    fn lend(&self, memory: &Self::Memory, to: &[QpAddress]) -> Result<(Self::Grant, AccessPath), Refusal>;
 
     /// Writes that may still land although their access has ended; see [`Exposed::stragglers`].
-    fn stragglers(&self, ground: &Self::Memory) -> Option<Vec<Straggler>> {
-        let _ = ground;
+    fn stragglers(&self, memory: &Self::Memory) -> Option<Vec<Straggler>> {
+        let _ = memory;
         Some(Vec::new())
     }
 
     /// Whether a straggler can change nothing any more.
-    fn has_ended(&self, ground: &Self::Memory, straggler: &Straggler) -> bool {
-        let _ = (ground, straggler);
+    fn has_ended(&self, memory: &Self::Memory, straggler: &Straggler) -> bool {
+        let _ = (memory, straggler);
         true
     }
 }
@@ -68,18 +68,18 @@ impl<D: Device> MemoryProvider for D {
         Ok(DonorMemory { domain, memory })
     }
 
-    fn lend(&self, ground: &DonorMemory<D>, to: &[QpAddress]) -> Result<(DonorQueuePairs<D>, AccessPath), Refusal> {
-        let lending = DonorQueuePairs::new(self, &ground.domain, to).map_err(|_| Refusal::OtherFabric)?;
-        let way = AccessPath::Verbs { queue_pairs: lending.addresses(), memory: ground.memory.remote() };
-        Ok((lending, way))
+    fn lend(&self, memory: &DonorMemory<D>, to: &[QpAddress]) -> Result<(DonorQueuePairs<D>, AccessPath), Refusal> {
+        let grant = DonorQueuePairs::new(self, &memory.domain, to).map_err(|_| Refusal::OtherFabric)?;
+        let path = AccessPath::Verbs { queue_pairs: grant.addresses(), memory: memory.memory.remote() };
+        Ok((grant, path))
     }
 
-    fn stragglers(&self, ground: &DonorMemory<D>) -> Option<Vec<Straggler>> {
-        ground.memory.stragglers()
+    fn stragglers(&self, memory: &DonorMemory<D>) -> Option<Vec<Straggler>> {
+        memory.memory.stragglers()
     }
 
-    fn has_ended(&self, ground: &DonorMemory<D>, straggler: &Straggler) -> bool {
-        ground.memory.is_over(straggler)
+    fn has_ended(&self, memory: &DonorMemory<D>, straggler: &Straggler) -> bool {
+        memory.memory.is_over(straggler)
     }
 }
 

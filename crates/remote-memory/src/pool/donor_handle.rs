@@ -74,12 +74,12 @@ impl<E: Endpoint, A: AccessMethod> std::fmt::Debug for DonorHandle<E, A> {
 impl<E: Endpoint, A: AccessMethod> DonorHandle<E, A> {
     /// Makes the donor at an address, reached by an endpoint, or a [share](sinew_rpc::SharedEndpoint) of one. Nothing
     /// is sent yet.
-    pub fn new(address: Address, rpc: E, approach: &Arc<A>, config: &PoolConfig) -> Self {
+    pub fn new(address: Address, rpc: E, access_method: &Arc<A>, config: &PoolConfig) -> Self {
         let name = address.to_string();
         Self {
             id: DonorId::from_address(&name),
             name,
-            access_method: Arc::clone(approach),
+            access_method: Arc::clone(access_method),
             config: config.engine,
             depth: config.depth,
             link: Link::new(rpc, address, config.key.clone(), config.call_timeout_ns),

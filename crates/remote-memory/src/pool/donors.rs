@@ -48,8 +48,8 @@ impl<E: Endpoint, D: Device> Pool<E, Verbs<D>> {
         arena_len: usize,
         config: PoolConfig,
     ) -> Result<Self, VerbsError> {
-        let approach = Arc::new(Verbs::new(device, arena_len, config.path)?);
-        Ok(Self::with_access(approach, donors, &config))
+        let access_method = Arc::new(Verbs::new(device, arena_len, config.path)?);
+        Ok(Self::with_access(access_method, donors, &config))
     }
 }
 
@@ -67,16 +67,20 @@ impl<E: Endpoint> Pool<SharedEndpoint<E>, Calls<E>> {
         path: RpcPathConfig,
         config: &PoolConfig,
     ) -> io::Result<Self> {
-        let approach = Arc::new(Calls::new(rpc, arena_len, path)?);
-        Ok(Self::with_access(approach, donors.into_iter().map(|donor| (donor, rpc.share())), config))
+        let access_method = Arc::new(Calls::new(rpc, arena_len, path)?);
+        Ok(Self::with_access(access_method, donors.into_iter().map(|donor| (donor, rpc.share())), config))
     }
 }
 
 impl<E: Endpoint, A: AccessMethod> Pool<E, A> {
     /// Makes a pool of the donors at these addresses, each reached by an endpoint, or a
     /// [share](sinew_rpc::SharedEndpoint) of one.
-    pub fn with_access(approach: Arc<A>, donors: impl IntoIterator<Item = (Address, E)>, config: &PoolConfig) -> Self {
-        let lane = |(address, rpc)| DonorHandle::new(address, rpc, &approach, config);
+    pub fn with_access(
+        access_method: Arc<A>,
+        donors: impl IntoIterator<Item = (Address, E)>,
+        config: &PoolConfig,
+    ) -> Self {
+        let lane = |(address, rpc)| DonorHandle::new(address, rpc, &access_method, config);
         let lanes: Vec<_> = donors.into_iter().map(lane).collect();
         let descriptors: Vec<_> =
             lanes.iter().map(|lane| lane.session_descriptor().map(|descriptor| descriptor.as_raw_fd())).collect();
@@ -84,7 +88,7 @@ impl<E: Endpoint, A: AccessMethod> Pool<E, A> {
         Self {
             ids: lanes.iter().map(DonorHandle::id).collect(),
             lanes,
-            access_method: approach,
+            access_method,
             arms_endpoint,
             watch: Watch::default(),
             watched_connections: None,

@@ -21,11 +21,11 @@ pub type Endpoint = Rpc<SimPort, SimClock>;
 /// How memory is lent and reached.
 pub trait AccessKind: Sized {
     type Lends: MemoryProvider + Clone;
-    type Approach: AccessMethod;
+    type Method: AccessMethod;
 
     fn lends(world: &World<Self>, host: usize) -> Self::Lends;
 
-    fn approach(world: &World<Self>, host: usize, rpc: &SharedEndpoint<Endpoint>) -> Self::Approach;
+    fn access_method(world: &World<Self>, host: usize, rpc: &SharedEndpoint<Endpoint>) -> Self::Method;
 }
 
 /// Memory by RDMA.
@@ -33,13 +33,13 @@ pub struct ByVerbs;
 
 impl AccessKind for ByVerbs {
     type Lends = SimVerbs;
-    type Approach = Verbs<SimVerbs>;
+    type Method = Verbs<SimVerbs>;
 
     fn lends(world: &World<Self>, host: usize) -> SimVerbs {
         world.device(host)
     }
 
-    fn approach(world: &World<Self>, host: usize, _: &SharedEndpoint<Endpoint>) -> Verbs<SimVerbs> {
+    fn access_method(world: &World<Self>, host: usize, _: &SharedEndpoint<Endpoint>) -> Verbs<SimVerbs> {
         Verbs::new(&world.device(host), 64 << 20, VerbsPathConfig::default()).unwrap()
     }
 }
@@ -49,13 +49,13 @@ pub struct ByCalls;
 
 impl AccessKind for ByCalls {
     type Lends = CallsOnly;
-    type Approach = Calls<Endpoint>;
+    type Method = Calls<Endpoint>;
 
     fn lends(_: &World<Self>, _: usize) -> CallsOnly {
         CallsOnly
     }
 
-    fn approach(_: &World<Self>, _: usize, rpc: &SharedEndpoint<Endpoint>) -> Calls<Endpoint> {
+    fn access_method(_: &World<Self>, _: usize, rpc: &SharedEndpoint<Endpoint>) -> Calls<Endpoint> {
         Calls::new(rpc, 64 << 20, RpcPathConfig::default()).unwrap()
     }
 }

@@ -359,10 +359,10 @@ mod tests {
         let (memory, seat) = target();
         let (bytes, remote) = memory.expose(3, 64, Access::WRITE).unwrap();
         assert!(seat.guard_region(way(2), remote.rkey).is_none());
-        let sitting = seat.guard_region(way(3), remote.rkey).unwrap();
-        assert!(sitting.write(remote.address, &[7; 8]) && !sitting.write(remote.address + 57, &[8; 8]));
+        let guard = seat.guard_region(way(3), remote.rkey).unwrap();
+        assert!(guard.write(remote.address, &[7; 8]) && !guard.write(remote.address + 57, &[8; 8]));
         memory.withdraw(remote.rkey);
-        assert!(!sitting.write(remote.address, &[8; 8]));
+        assert!(!guard.write(remote.address, &[8; 8]));
         assert_eq!(bytes.load(0), Ok(0x0707_0707_0707_0707));
     }
 

@@ -106,11 +106,10 @@ impl QueuePair {
                 return;
             };
             // The region is entered once for all consecutive WRITEs to it.
-            let Some(sitting) = connection.seat.guard_region(connection.remote_pair(), rkey) else { return };
-            let (unsignaled, told) = self
-                .waiting
-                .write_oldest_inline(rkey, WRITES_PER_ENTRY, |address, bytes| sitting.write(address, bytes));
-            drop(sitting);
+            let Some(guard) = connection.seat.guard_region(connection.remote_pair(), rkey) else { return };
+            let (unsignaled, told) =
+                self.waiting.write_oldest_inline(rkey, WRITES_PER_ENTRY, |address, bytes| guard.write(address, bytes));
+            drop(guard);
             self.requests_completed += unsignaled;
             match told {
                 Some((id, len)) => {
@@ -189,7 +188,7 @@ impl QueuePair {
             && connection
                 .seat
                 .guard_region(connection.remote_pair(), remote.rkey)
-                .is_some_and(|sitting| sitting.write(remote.address, bytes));
+                .is_some_and(|guard| guard.write(remote.address, bytes));
         if !written {
             return false;
         }

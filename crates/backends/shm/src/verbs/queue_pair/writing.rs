@@ -41,12 +41,12 @@ impl<'a> WriteRun<'a> {
         if (self.writes_left == 0 || remote.rkey != self.rkey) && !self.enter_region(remote.rkey) {
             return false;
         }
-        let Some(sitting) = &self.guard else { return false };
+        let Some(guard) = &self.guard else { return false };
         // A zero-length WRITE skips the region check, so it takes the slow path.
         let fits = (1..=self.inline_max).contains(&bytes.len()) && self.room > 0;
         // The caller's iterator may take a long time, so the peer is checked each time.
         let is_listening = self.qp.connection.as_ref().is_some_and(Connection::is_listening);
-        if !fits || !is_listening || !sitting.write(remote.address, bytes) {
+        if !fits || !is_listening || !guard.write(remote.address, bytes) {
             return false;
         }
         self.writes_left -= 1;
