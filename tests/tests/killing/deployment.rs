@@ -80,6 +80,11 @@ impl Deployment {
         self.back_at.is_none() && self.donors.iter().all(Donor::is_up) && self.health.is_good()
     }
 
+    /// Notes that mounts have ended. Each may have given up a copy just before, which the service reports a little later.
+    pub fn mounts_have_ended(&mut self) {
+        self.health.unsettle();
+    }
+
     /// Kills or stops a donor, while all is well: two donors may hold both copies of a page, and if both forget it, it
     /// is rightly lost.
     pub fn inject_donor_fault(&mut self, plan: &mut Plan) {
