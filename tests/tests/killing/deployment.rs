@@ -80,7 +80,8 @@ impl Deployment {
         self.back_at.is_none() && self.donors.iter().all(Donor::is_up) && self.health.is_good()
     }
 
-    /// Notes that mounts have ended. Each may have given up a copy just before, which the service reports a little later.
+    /// Notes that mounts have ended. Each may have given up a copy just before, which the service reports a little
+    /// later.
     pub fn mounts_have_ended(&mut self) {
         self.health.unsettle();
     }
