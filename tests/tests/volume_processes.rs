@@ -307,7 +307,7 @@ fn what_cannot_be_is_told_with_what_helps() {
     }
     let device = Device::start(&folder, &[first.to_owned(), second.to_owned()], &["--size", "16M", "--copies", "1"]);
     let (_, said) = device.end();
-    assert!(said.contains("there is one copy of everything") && said.contains("with three donors"), "{said}");
+    assert!(said.contains("there is only one copy of everything") && said.contains("with three donors"), "{said}");
     let (code, said) = serve(&[first, second], &["--size", "8M"]);
     assert!(code == Some(1) && said.contains("leave --size out"), "{said}");
 }
