@@ -61,7 +61,7 @@ impl Watch {
     }
 
     /// Whether the kernel has the counters for a [share](Self::share), which is then known once enough time has passed.
-    pub fn is_long_enough(&self) -> bool {
+    pub fn has_counters(&self) -> bool {
         self.before.ticks.is_some()
     }
 

@@ -103,7 +103,7 @@ impl Run<'_> {
                     measured.surroundings.others_share = share;
                     let others = match share {
                         Some(share) => validity::others(share),
-                        None => overall.is_long_enough().then(|| validity::TOO_SHORT.to_owned()),
+                        None => overall.has_counters().then(|| validity::TOO_SHORT.to_owned()),
                     };
                     measured.disturbed.extend(others);
                 }

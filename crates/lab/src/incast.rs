@@ -94,8 +94,8 @@ impl Incast {
         cluster.run_until(self.warm_up_ns + self.measured_ns);
         let after = received();
         let packets = after.0 - before.0;
-        let is_new = 1.0 - (after.2 - before.2) as f64 / packets.max(1) as f64;
-        let data = (after.1 - before.1 - HEADER_LEN as u64 * packets) as f64 * is_new;
+        let new_share = 1.0 - (after.2 - before.2) as f64 / packets.max(1) as f64;
+        let data = (after.1 - before.1 - HEADER_LEN as u64 * packets) as f64 * new_share;
         let mut rtts_ns = std::mem::take(&mut found.borrow_mut().rtts_ns);
         rtts_ns.sort_unstable();
         let us = |part| percentile(&rtts_ns, part).map(|ns| ns as f64 / 1e3);

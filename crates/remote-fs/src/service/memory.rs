@@ -544,8 +544,8 @@ impl<D: Donors> Memory<D> {
                 }
             }
             let until_ns = self.now_ns.saturating_sub(self.config.donor_timeout_ns);
-            let excluded = RepairContext { orphans: &self.orphans, retired: &self.retired, until_ns };
-            return match repair::plan(store, &self.lanes, &excluded, self.config.copies) {
+            let context = RepairContext { orphans: &self.orphans, retired: &self.retired, until_ns };
+            return match repair::plan(store, &self.lanes, &context, self.config.copies) {
                 None => {}
                 Some(RepairPlan::Take { segment, lane, len }) => {
                     self.repair = Some(Repair { segment, lane, to: None, next: 0, step: 0 });

@@ -61,7 +61,7 @@ fn lacking_segments<'a, K: Disk>(
     })
 }
 
-/// What else bears on where a missing copy goes.
+/// What else decides where a missing copy goes.
 pub(super) struct RepairContext<'a> {
     pub orphans: &'a FormerCopies,
     pub retired: &'a RetiredClients,
@@ -73,18 +73,18 @@ pub(super) struct RepairContext<'a> {
 pub(super) fn plan<K: Disk>(
     store: &Store<K>,
     lanes: &Lanes,
-    beside: &RepairContext<'_>,
+    context: &RepairContext<'_>,
     copies: usize,
 ) -> Option<RepairPlan> {
     lacking_segments(store, lanes, copies).find_map(|LackingSegment { segment, len, used }| {
         let adopt = |times_max| {
-            let RepairContext { orphans, retired, until_ns } = *beside;
+            let RepairContext { orphans, retired, until_ns } = *context;
             let to = orphans.for_segment((segment, &used), (times_max, until_ns), lanes, retired)?;
             Some(RepairPlan::Adopt { segment, lane: lanes.index_of(&to)?, to })
         };
         let take = || {
             let excluded_lanes: Vec<usize> =
-                used.iter().copied().chain(beside.orphans.lanes_of(segment, lanes)).collect();
+                used.iter().copied().chain(context.orphans.lanes_of(segment, lanes)).collect();
             Some(RepairPlan::Take { segment, lane: *lanes.with_room(len, &excluded_lanes).first()?, len })
         };
         // A slab that was taken out again after it had been adopted is at a donor that is likely in trouble.

@@ -49,7 +49,7 @@ impl Machine<'_> {
         (registers[1], registers[10]) = (Context, Stack(0));
         let mut stack = [None::<u8>; 512];
         // Bytes of the frame whose presence the program has checked.
-        let mut is_checked = 0i64;
+        let mut checked_len = 0i64;
         let mut at = 0;
         for _ in 0..10_000 {
             let bytes: [u8; 8] = program[at * 8..at * 8 + 8].try_into().unwrap();
@@ -79,7 +79,7 @@ impl Machine<'_> {
                         },
                         Data(base) => {
                             let start = base + offset;
-                            assert!(start >= 0 && start + size <= is_checked, "{start} + {size} beyond {is_checked}");
+                            assert!(start >= 0 && start + size <= checked_len, "{start} + {size} beyond {checked_len}");
                             let mut value = [0; 8];
                             let range = start as usize..(start + size) as usize;
                             value[..size as usize].copy_from_slice(&self.frame[range]);
@@ -149,7 +149,7 @@ impl Machine<'_> {
                     if base > self.frame.len() as i64 {
                         at += offset as usize;
                     } else {
-                        is_checked = is_checked.max(base);
+                        checked_len = checked_len.max(base);
                     }
                 }
                 0x85 => {
