@@ -50,8 +50,8 @@ fn wrong_usage_is_answered_with_an_example() {
         ("advise --nic cx3", "<KIND>"),
         ("advise queue --nic cx3", "cache, sequencer, locks, reads"),
     ] {
-        let said = complaint(args);
-        assert!(said.contains(part), "no {part} in {said}");
+        let stderr = complaint(args);
+        assert!(stderr.contains(part), "no {part} in {stderr}");
     }
 }
 

@@ -122,8 +122,8 @@ fn qemu_reads_writes_zeroes_and_discards() {
     ] {
         command.args(["-c", step]);
     }
-    let said = done(command.arg(uri(&folder)));
-    assert!(!said.contains("failed") && !said.contains("Pattern"), "{said}");
+    let output = done(command.arg(uri(&folder)));
+    assert!(!output.contains("failed") && !output.contains("Pattern"), "{output}");
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn fio_verifies_what_it_wrote() {
     let mut command = Command::new("fio");
     command.current_dir(&folder.0).args(["--name=verify", "--ioengine=nbd", "--rw=randrw", "--bsrange=512-256k"]);
     command.args(["--size=64M", "--io_size=64M", "--iodepth=16", "--verify=crc32c", "--verify_fatal=1"]);
-    let said = done(command.arg(format!("--uri={}", uri(&folder))));
-    assert!(said.contains("err= 0"), "{said}");
+    let output = done(command.arg(format!("--uri={}", uri(&folder))));
+    assert!(output.contains("err= 0"), "{output}");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn whatever_a_client_sends_a_process_serves_the_others() {
             .concat()
     };
     const MAGIC: u32 = 0x2560_9513;
-    for nonsense in [
+    for malformed in [
         b"GET / HTTP/1.1\r\nHost: here\r\n\r\n".to_vec(),
         vec![0xFF; 100_000],
         option(7, u32::MAX, &[]),
@@ -205,7 +205,7 @@ fn whatever_a_client_sends_a_process_serves_the_others() {
         let mut socket = UnixStream::connect(&path).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         // The server may close the connection before it has read everything.
-        let _ = socket.write_all(&nonsense);
+        let _ = socket.write_all(&malformed);
         let _ = socket.shutdown(std::net::Shutdown::Write);
         let _ = socket.read_to_end(&mut Vec::new());
         assert_eq!(good.read(4096, 4096), Ok(vec![7; 4096]));
@@ -239,8 +239,8 @@ fn wrong_usage_is_told_before_anything_starts() {
     ] {
         let output: Output = run(sinew(&["serve", "block"]).args(args));
         assert_eq!(output.status.code(), Some(2), "{args:?}");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains(why), "{args:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(stderr.contains(why), "{args:?}: {stderr}");
     }
 }
 

@@ -185,7 +185,7 @@ fn thresholds_decide_the_exit_status_of_every_benchmark() {
     let folder = Folder::new();
     let quiet = reference(&folder, true);
     for what in ["latency", "rate", "bandwidth"] {
-        for (thresholds, expected, said) in [
+        for (thresholds, expected, part) in [
             (&["--fail-if-below", "0", "--fail-if-above", "1e18"][..], 0, ""),
             (&["--fail-if-below", "1e18"], 3, "the figure is"),
             (&["--fail-if-above", "0"], 3, "above 0"),
@@ -195,8 +195,8 @@ fn thresholds_decide_the_exit_status_of_every_benchmark() {
         ] {
             let (code, message, is_valid) = judged(what, &quiet, thresholds);
             // Other tests run beside this one, and may make the result invalid.
-            let (expected, said) = if is_valid { (expected, said) } else { (4, "INVALID, since") };
-            assert!(code == expected && message.contains(said), "{what} {thresholds:?}: {code} {message}");
+            let (expected, part) = if is_valid { (expected, part) } else { (4, "INVALID, since") };
+            assert!(code == expected && message.contains(part), "{what} {thresholds:?}: {code} {message}");
         }
     }
 }
@@ -593,8 +593,8 @@ fn a_child_that_cannot_serve_leaves_the_telling_to_its_parent() {
     let server = Server::start("shm");
     let output = run(&mut sinew(&["rpc", "serve", &server.address, "--child"]));
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), String::new()));
-    let said = text(&output.stdout);
-    assert!(said.starts_with("failed ") && said.contains("taken") && said.lines().count() == 1, "{said}");
+    let stdout = text(&output.stdout);
+    assert!(stdout.starts_with("failed ") && stdout.contains("taken") && stdout.lines().count() == 1, "{stdout}");
 }
 
 /// Runs a command whose standard output nobody reads, and then one whose standard error nobody reads.

@@ -167,18 +167,18 @@ fn one_thread_serves_calls_sockets_and_clients_of_its_own_and_sleeps_when_there_
     let backend_is_over = AtomicBool::new(false);
     let seen = Arc::<Observed>::default();
     std::thread::scope(|threads| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let backend_is_over = &backend_is_over;
         let backend = threads.spawn(move || {
             let mut backend = Backend::new(open("udp://127.0.0.1:0"), open("udp://127.0.0.1:0"));
-            tell.send((backend.addresses(), backend.rpc.waker())).unwrap();
+            sender.send((backend.addresses(), backend.rpc.waker())).unwrap();
             while !backend_is_over.load(Ordering::Acquire) {
                 let busy = backend.turn();
                 backend.rpc.rest_beside(busy, &mut [&mut backend.unanswering], None).unwrap();
             }
             backend.kept()
         });
-        let (addresses, waker) = told.recv_timeout(PATIENCE).unwrap();
+        let (addresses, waker) = receiver.recv_timeout(PATIENCE).unwrap();
         let backend_ends = Ends(backend_is_over, waker);
         let (server, side, door) = serve(addresses, &seen);
 

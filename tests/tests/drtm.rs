@@ -468,13 +468,13 @@ fn puts_of_many_clients_are_all_there_whoever_is_killed() {
     let is_done = AtomicBool::new(false);
     let (made, versions, released) = std::thread::scope(|scope| {
         let (device, clock, is_done) = (&device, &clock, &is_done);
-        let (told, config) = mpsc::channel();
+        let (sender, config) = mpsc::channel();
         let home = scope.spawn(move || {
             let mut home = Home::new(device, 50, WRITERS);
             for key in 0..KEYS {
                 assert_eq!(home.worker.service().table().insert(&key.to_le_bytes(), &[0; 16]), Ok(true));
             }
-            told.send(home.config(WRITERS, 16)).unwrap();
+            sender.send(home.config(WRITERS, 16)).unwrap();
             // Versions of a record count its changes. An item that moves to another record goes on with that record's
             // versions.
             let mut changes = vec![0u64; KEYS as usize];

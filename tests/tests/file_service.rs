@@ -203,9 +203,9 @@ fn a_log_that_is_damaged_is_named_and_left_as_it_is() {
     std::fs::write(&log, &bytes).unwrap();
     let mut again = sinew(&["serve", "files", &address, "--data", &data]);
     let output = run(again.args(["--donor", &donors[0].address, "--donor", &donors[1].address]));
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("log-00000001 is damaged at byte") && said.contains("truncate --size"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("log-00000001 is damaged at byte") && stderr.contains("truncate --size"), "{stderr}");
     assert_eq!(std::fs::read(&log).unwrap(), bytes);
     bytes[100] ^= 1;
     std::fs::write(&log, &bytes).unwrap();

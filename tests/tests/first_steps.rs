@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// Runs a command that must succeed, and returns its output.
-fn said(args: &[&str]) -> String {
+fn output_of(args: &[&str]) -> String {
     let output = run(&mut sinew(args));
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
     text(&output.stdout)
@@ -57,7 +57,7 @@ fn a_value_that_is_too_long_names_the_option_that_allows_it() {
     let _server = serve(&["--value-max", "4M"]);
     let output = set();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(said(&["kv", "get", "large", "--address", &address]).len(), 2_000_000);
+    assert_eq!(output_of(&["kv", "get", "large", "--address", &address]).len(), 2_000_000);
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn start(args: &[&str]) -> (Process, impl FnOnce() -> Vec<String> + use<>) {
 fn servers_end_with_words_for_people_and_json_for_programs() {
     let address = format!("shm://{}", unique("server"));
     let ask = |of: &str| match of {
-        "cache" => said(&["kv", "set", "key", "value", "--address", &address]),
-        "sequencer" => said(&["seq", "next", "--count", "5", "--address", &address]),
-        _ => said(&["rpc", "bench", "latency", "--seconds", "0.05", "--address", &address]),
+        "cache" => output_of(&["kv", "set", "key", "value", "--address", &address]),
+        "sequencer" => output_of(&["seq", "next", "--count", "5", "--address", &address]),
+        _ => output_of(&["rpc", "bench", "latency", "--seconds", "0.05", "--address", &address]),
     };
     for serving in [&["serve", "cache"][..], &["serve", "sequencer"], &["rpc", "serve"]] {
         let service = serving[1];
@@ -253,9 +253,9 @@ fn on_a_terminal(command: &mut Command) -> Vec<u8> {
 fn a_value_ends_its_line_where_somebody_looks_and_is_as_it_was_elsewhere() {
     let address = format!("shm://{}", unique("cache"));
     let _server = Server::of(&mut sinew(&["serve", "cache", &address, "--child", "--block"]));
-    said(&["kv", "set", "greeting", "hello", "--address", &address]);
+    output_of(&["kv", "set", "greeting", "hello", "--address", &address]);
     let get = ["kv", "get", "greeting", "--address", &address];
-    assert_eq!(said(&get), "hello");
+    assert_eq!(output_of(&get), "hello");
     // A terminal turns the end of a line into two characters.
     assert_eq!(text(&on_a_terminal(&mut sinew(&get))), "hello\r\n");
 }

@@ -36,7 +36,7 @@ fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
 struct Running {
     process: Process,
     places: Vec<Address>,
-    said: Receiver<String>,
+    stdout_lines: Receiver<String>,
     complained: Receiver<String>,
 }
 
@@ -45,14 +45,15 @@ impl Running {
         let mut command = sinew(&["forward", "run", "--json"]);
         let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (stdout, stderr): (ChildStdout, ChildStderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let (said, complained) = (lines(stdout), lines(stderr));
+        let (stdout_lines, complained) = (lines(stdout), lines(stderr));
         let process = Process(child);
-        let first =
-            said.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{:?}", complained.iter().collect::<Vec<_>>()));
+        let first = stdout_lines
+            .recv_timeout(PATIENCE)
+            .unwrap_or_else(|_| panic!("{:?}", complained.iter().collect::<Vec<_>>()));
         let first: Value = serde_json::from_str(&first).unwrap();
         let place = |text: &Value| text.as_str().unwrap().split_once('=').unwrap().1.parse().unwrap();
         let places = first["serving"].as_array().unwrap().iter().map(place).collect();
-        Self { process, places, said, complained }
+        Self { process, places, stdout_lines, complained }
     }
 
     fn cable(&self, interface: usize, mac: MacAddress) -> Cable<ShmPort> {
@@ -63,7 +64,7 @@ impl Running {
     fn end(mut self) -> Value {
         self.process.signal(Signal::INT);
         assert!(self.process.wait().success());
-        let last = self.said.iter().last().unwrap();
+        let last = self.stdout_lines.iter().last().unwrap();
         serde_json::from_str::<Value>(&last).unwrap()["forwarder"].clone()
     }
 }
@@ -251,7 +252,7 @@ fn what_cannot_be_is_wrong_usage() {
         ("--as names --interface a=shm://x", "needs a --table"),
         (&with_table, "table: line 1: the next hop 10.2.0.9 is on no network of any interface"),
     ] {
-        let said = complaint(&format!("forward run {args}"));
-        assert!(said.contains(problem), "{args}: {said}");
+        let stderr = complaint(&format!("forward run {args}"));
+        assert!(stderr.contains(problem), "{args}: {stderr}");
     }
 }

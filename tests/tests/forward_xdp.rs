@@ -127,7 +127,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
 struct Between {
     path: Path,
     process: Process,
-    said: Receiver<String>,
+    stdout_lines: Receiver<String>,
     complained: Receiver<String>,
 }
 
@@ -153,12 +153,12 @@ impl Between {
         command.args(interfaces.iter().flat_map(|interface| ["--interface", interface])).args(args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = path.at(PathNode::Middle).within(|| command.spawn()).unwrap().unwrap();
-        let (said, complained) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
+        let (stdout_lines, complained) = (lines(child.stdout.take().unwrap()), lines(child.stderr.take().unwrap()));
         let process = Process(child);
-        if said.recv_timeout(PATIENCE).is_err() {
+        if stdout_lines.recv_timeout(PATIENCE).is_err() {
             panic!("{:?}", complained.iter().collect::<Vec<_>>());
         }
-        Some(Self { path, process, said, complained })
+        Some(Self { path, process, stdout_lines, complained })
     }
 
     fn socket(&self, side: Side) -> UdpSocket {
@@ -172,7 +172,7 @@ impl Between {
     fn end(mut self) -> Value {
         self.process.signal(Signal::INT);
         assert!(self.process.wait().success());
-        let last = self.said.iter().last().unwrap();
+        let last = self.stdout_lines.iter().last().unwrap();
         serde_json::from_str::<Value>(&last).unwrap()["forwarder"].clone()
     }
 }

@@ -307,9 +307,9 @@ fn slots_that_are_written_while_they_are_read_are_executed_whole_or_not_at_all()
             let (executed, stop) = (&executed, &stop);
             threads.spawn(move || {
                 let mut vandal = Vandal::of(&domain, |hello| {
-                    let (tell, told) = mpsc::channel();
-                    ask.send((hello.clone(), tell)).unwrap();
-                    told.recv().unwrap()
+                    let (sender, receiver) = mpsc::channel();
+                    ask.send((hello.clone(), sender)).unwrap();
+                    receiver.recv().unwrap()
                 });
                 let (index, token) = (vandal.id.index, vandal.id.token);
                 let request =
@@ -331,10 +331,10 @@ fn slots_that_are_written_while_they_are_read_are_executed_whole_or_not_at_all()
                     }
                 }
             });
-            let (hello, tell) = asked.recv().unwrap();
+            let (hello, sender) = asked.recv().unwrap();
             let (id, welcome) = world.server.admit(&hello).unwrap();
             world.worker.service().vandal = id.index;
-            tell.send((id, welcome)).unwrap();
+            sender.send((id, welcome)).unwrap();
             let (began, mut answered) = (Instant::now(), 0);
             // The good client is served all the while.
             while executed.load(Ordering::Relaxed) < 3000 || answered < 1000 {

@@ -146,9 +146,9 @@ fn a_server_that_is_killed_is_noticed() {
 #[test]
 fn nonsense_in_place_of_a_greeting_is_refused() {
     let (_server, address) = serve("herd");
-    for nonsense in [&b""[..], b"GET / HTTP/1.1", &[1; 500]] {
+    for malformed in [&b""[..], b"GET / HTTP/1.1", &[1; 500]] {
         let mut rendezvous = Rendezvous::connect(&address, common::PATIENCE, RendezvousLimits::default()).unwrap();
-        rendezvous.send(nonsense).unwrap();
+        rendezvous.send(malformed).unwrap();
         let frame = rendezvous.receive().unwrap();
         assert_eq!(frame[0], 1);
         assert!(String::from_utf8_lossy(&frame[1..]).contains("not a greeting of this release"));

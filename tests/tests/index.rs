@@ -152,8 +152,8 @@ fn a_full_index_says_so_and_goes_on() {
 #[test]
 fn nobody_there_and_wrong_usage_are_told_with_what_to_do() {
     let nobody = run(&mut sinew(&["index", "get", "key", "--address", "shm://nobody-serves-this-index"]));
-    let said = text(&nobody.stderr);
-    assert!(nobody.status.code() == Some(1) && said.contains("sinew serve index"), "{said}");
+    let stderr = text(&nobody.stderr);
+    assert!(nobody.status.code() == Some(1) && stderr.contains("sinew serve index"), "{stderr}");
     for wrong in [
         "serve index --value-max 0",
         "serve index --value-max 1G",

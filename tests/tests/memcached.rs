@@ -88,9 +88,9 @@ fn memcached_clients_and_those_of_rpc_share_a_cache() {
         let output = run(&mut sinew(&["kv", "set", "theirs", "yes", "--address", &address]));
         assert!(output.status.success(), "{}", text(&output.stderr));
         client.write_all(b"get theirs\r\n").unwrap();
-        let mut said = [0; 28];
-        client.read_exact(&mut said).unwrap();
-        assert_eq!(&said, b"VALUE theirs 0 3\r\nyes\r\nEND\r\n");
+        let mut answer = [0; 28];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"VALUE theirs 0 3\r\nyes\r\nEND\r\n");
     }
 }
 
@@ -125,15 +125,15 @@ fn ask(address: &str, command: &str, end: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
     stream.write_all(command.as_bytes()).unwrap();
-    let mut said = String::new();
+    let mut answer = String::new();
     for line in BufReader::new(stream).lines() {
         let line = line.unwrap();
-        said = said + &line + "\n";
+        answer = answer + &line + "\n";
         if line.starts_with(end) {
-            return said;
+            return answer;
         }
     }
-    panic!("{said}");
+    panic!("{answer}");
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn ten_thousand_idle_connections_cost_little_and_slow_nobody() {
     for stream in idle.iter_mut().step_by(97) {
         stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
         stream.write_all(b"set k 0 0 1\r\nx\r\nget k\r\n").unwrap();
-        let mut said = [0; 29];
-        stream.read_exact(&mut said).unwrap();
-        assert_eq!(&said, b"STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
+        let mut answer = [0; 29];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"STORED\r\nVALUE k 0 1\r\nx\r\nEND\r\n");
     }
     let stats = ask(&server.address, "stats\r\n", "END");
     assert!(stats.contains(&format!("STAT curr_connections {}\n", CONNECTIONS + 1)), "{stats}");
@@ -238,9 +238,9 @@ fn what_makes_no_sense_is_refused_by_name_with_an_example() {
         (&["shm://x", "--memcached", "127.0.0.1:0", "--value-max", "9M"], "--value-max", "8 MB"),
     ] {
         let output = run(sinew(&["serve", "cache"]).args(wrong));
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {said}");
-        assert!(said.contains(option) && said.contains(example), "{wrong:?}: {said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {stderr}");
+        assert!(stderr.contains(option) && stderr.contains(example), "{wrong:?}: {stderr}");
     }
 }
 
@@ -279,9 +279,9 @@ fn limits_of_the_door_are_what_was_asked_for() {
     let long = vec![b'v'; 3_000_000];
     other.write_all(&[&b"set long 0 0 3000000\r\n"[..], &long, b"\r\nget long\r\n"].concat()).unwrap();
     let expected = [&b"STORED\r\nVALUE long 0 3000000\r\n"[..], &long, b"\r\nEND\r\n"].concat();
-    let mut said = vec![0; expected.len()];
-    other.read_exact(&mut said).unwrap();
-    assert!(said == expected);
+    let mut answer = vec![0; expected.len()];
+    other.read_exact(&mut answer).unwrap();
+    assert!(answer == expected);
     let mut refused = String::new();
     connect().read_to_string(&mut refused).unwrap();
     assert_eq!(refused, "ERROR Too many open connections\r\n");

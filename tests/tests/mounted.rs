@@ -392,10 +392,10 @@ fn pjdfstest_finds_nothing_on_a_mount() {
         command.arg("-s").arg(other);
     }
     let output = run(&mut command);
-    let said = text(&output.stdout);
-    assert!(output.status.success() && said.contains("Summary: 0 failed"), "{said}{}", text(&output.stderr));
-    let passed = said.rsplit("Summary: ").next().unwrap().split(", ").find_map(|part| part.strip_suffix(" passed"));
-    assert!(passed.unwrap().parse::<u32>().unwrap() > 300, "{said}");
+    let stdout = text(&output.stdout);
+    assert!(output.status.success() && stdout.contains("Summary: 0 failed"), "{stdout}{}", text(&output.stderr));
+    let passed = stdout.rsplit("Summary: ").next().unwrap().split(", ").find_map(|part| part.strip_suffix(" passed"));
+    assert!(passed.unwrap().parse::<u32>().unwrap() > 300, "{stdout}");
     mounted.end();
 }
 

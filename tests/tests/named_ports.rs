@@ -143,13 +143,13 @@ fn a_service_is_called_by_its_name_over_queue_pairs_of_a_device() {
 fn a_loop_turns_while_strangers_ask_and_say_nothing() {
     let device = ShmDevice::threads().unwrap();
     with_server(&device, "127.0.0.1:0", |address| {
-        let strangers: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(address.rest()).unwrap()).collect();
+        let silent_clients: Vec<_> = (0..100).map(|_| std::net::TcpStream::connect(address.rest()).unwrap()).collect();
         let mut rpc = sinew::endpoint(&client(), open_at(&device, "").unwrap()).unwrap();
         let session = rpc.connect(&address.to_string()).unwrap();
         for round in 0..100 {
             assert_eq!(*rpc.call(session, ECHO, message(round)).unwrap(), message(round)[..]);
         }
-        drop(strangers);
+        drop(silent_clients);
     });
 }
 

@@ -290,7 +290,7 @@ fn read(
 fn contend(poller: PollPolicy, readers: u64, work: impl Fn(ShmReader, &Objects, u64) + Sync) -> u64 {
     let device = ShmDevice::threads().unwrap();
     let stop = AtomicBool::new(false);
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let (hear, heard) = mpsc::channel::<(Hello, mpsc::Sender<Welcome>)>();
     let (work, stop) = (&work, &stop);
     std::thread::scope(|scope| {
@@ -298,13 +298,13 @@ fn contend(poller: PollPolicy, readers: u64, work: impl Fn(ShmReader, &Objects, 
         let serving = scope.spawn(move || {
             let data = Data::new(of_server);
             let mut server = data.server(poller);
-            tell.send(data.objects.clone()).unwrap();
+            sender.send(data.objects.clone()).unwrap();
             for (hello, answer) in (0..readers).map(|_| heard.recv().unwrap()) {
                 answer.send(server.admit(&hello).unwrap().1).unwrap();
             }
             serve(server, stop)
         });
-        let objects = Arc::new(told.recv().unwrap());
+        let objects = Arc::new(receiver.recv().unwrap());
         let start = |seed: u64| {
             let (device, hear, objects) = (device.clone(), hear.clone(), Arc::clone(&objects));
             scope.spawn(move || {
@@ -567,8 +567,8 @@ fn a_server_process_that_is_killed_mid_get_ends_gets_with_an_error_that_names_it
         let mut stdin = process.stdin.take().unwrap();
         writeln!(stdin, "{}", hex(&hello.to_bytes())).unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let said = lines.find_map(|line| line.strip_prefix("welcome ").map(str::to_owned)).expect("it serves");
-        let (start, welcome) = said.split_once(' ').unwrap();
+        let welcome_text = lines.find_map(|line| line.strip_prefix("welcome ").map(str::to_owned)).expect("it serves");
+        let (start, welcome) = welcome_text.split_once(' ').unwrap();
         let start = RemoteMemory::from_bytes(from_hex(start).first_chunk().unwrap());
         let object = Object { start, accesses: 1, hop_len: HOP_LEN, len: 1 };
         let welcome = Welcome::from_bytes(&from_hex(welcome)).unwrap();

@@ -56,9 +56,9 @@ fn ask_all(addresses: &[String], mut socket: UnixStream) {
             assert_eq!(rpc.call(*session, ECHO, bytes).unwrap()[..], bytes, "round {round}");
         }
         socket.write_all(&bytes).unwrap();
-        let mut said = [0; 8];
-        socket.read_exact(&mut said).unwrap();
-        assert_eq!(said, bytes);
+        let mut answer = [0; 8];
+        socket.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, bytes);
     }
 }
 

@@ -205,9 +205,9 @@ fn forged_refusals_end_no_session() {
         server.turn();
     });
     for round in 0..50 {
-        for (told, other) in [(of_client, of_server), (of_server, of_client)] {
-            let message = port_unreachable(told, other);
-            if let Err(error) = sendto(&forger, &message, SendFlags::empty(), &SocketAddrV4::new(*told.ip(), 0)) {
+        for (observer, other) in [(of_client, of_server), (of_server, of_client)] {
+            let message = port_unreachable(observer, other);
+            if let Err(error) = sendto(&forger, &message, SendFlags::empty(), &SocketAddrV4::new(*observer.ip(), 0)) {
                 return skipped(format_args!("raw sockets send no such message here: {error}"));
             }
         }

@@ -247,14 +247,14 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
     let memory = domain.expose(LEN, Access::ALL).unwrap();
     let shared = Shared::new("donor", LEN as u64, Unlimited, SharedConfig::default());
     let arena = domain.arena(16 << 20).unwrap();
-    let (tell, told) = mpsc::channel::<()>();
+    let (sender, receiver) = mpsc::channel::<()>();
     let (took, taken) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let (shared, device, domain, arena, memory) = (&shared, &device, &domain, &arena, &memory);
         scope.spawn(move || {
             let (path, _lending) = open_pair(device, domain, arena, memory);
             let mut engine = Engine::new(shared, path, EngineConfig::default());
-            for () in told {
+            for () in receiver {
                 while engine.in_flight() == 0 {
                     engine.turn(0);
                 }
@@ -274,7 +274,7 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
             engine.submit(read(2 * number)).unwrap();
             engine.turn(0);
             engine.submit(read(2 * number + 1)).unwrap();
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
             taken.recv().unwrap();
             let mut over = 0;
             while over < 2 {
@@ -284,6 +284,6 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
             }
         }
         assert!(finished.iter().all(|one| one.result.is_ok()));
-        drop(tell);
+        drop(sender);
     });
 }

@@ -87,15 +87,15 @@ fn benchmarks_make_their_own_pairs() {
     if pair().is_none() {
         return;
     }
-    let told = |words: &str| -> serde_json::Value {
+    let run_json = |words: &str| -> serde_json::Value {
         let words: Vec<&str> = words.split(' ').chain(["--seconds", "0.1", "--json"]).collect();
         let output = run(&mut sinew(&words));
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let figure = told("rpc bench rate --fabric xdp");
+    let figure = run_json("rpc bench rate --fabric xdp");
     assert!(figure["details"]["calls_checked"].as_u64().unwrap() > 0, "{figure}");
     // In so short a time, a loaded machine may yield no valid value.
-    let figures = told("xdp bench rate latency rpc joined");
+    let figures = run_json("xdp bench rate latency rpc joined");
     assert_eq!(figures["results"].as_array().map(Vec::len), Some(4), "{figures}");
 }

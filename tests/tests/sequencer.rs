@@ -171,21 +171,21 @@ fn messages_that_are_no_requests_are_dropped_and_counted() {
         let thread = world.domain.thread().unwrap();
         let mut cq = thread.completion_queue(1024).unwrap();
         let config = QpConfig { qkey: address.qkey, ..QpConfig::new(Transport::Ud) };
-        let mut stranger = thread.queue_pair(&config, &cq, &cq).unwrap();
-        stranger.connect(None).unwrap();
+        let mut unadmitted = thread.queue_pair(&config, &cq, &cq).unwrap();
+        unadmitted.connect(None).unwrap();
         let server = thread.destination(&address).unwrap();
         let to = Some(server);
         let mut completions: Vec<Completion> = Vec::new();
         // Data without and with an immediate, and a header with neither.
         for (len, immediate) in [(1, None), (8, Some(0)), (64, Some(0)), (0, None)] {
             let operation = Operation::Send { source: Source::Inline(&[1; 64][..len]), immediate, to };
-            stranger.post(Request::new(0, operation)).unwrap();
+            unadmitted.post(Request::new(0, operation)).unwrap();
             cq.poll(&mut completions, 64);
         }
         // Another key is that of another incarnation of the server, so the device does not deliver the message.
         let other = Some(sinew::fabric::verbs::Destination { qkey: server.qkey ^ 1, ..server });
         let operation = Operation::Send { source: Source::Empty, immediate: Some(0), to: other };
-        stranger.post(Request::new(0, operation)).unwrap();
+        unadmitted.post(Request::new(0, operation)).unwrap();
         assert_eq!(Judge::default().drive(&mut world.client(&address, 0, 4), 100).len(), 100);
     });
     assert_eq!((stats.malformed, stats.answered, sequence.next()), (4, 100, 100));
@@ -402,9 +402,9 @@ fn callers_of_herd_get_unique_increasing_numbers_and_the_dead_lose_their_own() {
                 // Longer than any delay that a busy machine could cause.
                 let config = ClientConfig { timeout_ns: 20_000_000_000, ..ClientConfig::new(layout) };
                 let (joining, hello) = Herd::prepare(&world.device, &world.domain, &config).unwrap();
-                let (tell, told) = std::sync::mpsc::channel();
-                admit.send((hello, will_die, tell)).unwrap();
-                HerdClient::new(joining.join(&told.recv().unwrap()).unwrap())
+                let (sender, receiver) = std::sync::mpsc::channel();
+                admit.send((hello, will_die, sender)).unwrap();
+                HerdClient::new(joining.join(&receiver.recv().unwrap()).unwrap())
             };
             let living: Vec<_> = (0..2)
                 .map(|_| {
@@ -424,7 +424,7 @@ fn callers_of_herd_get_unique_increasing_numbers_and_the_dead_lose_their_own() {
             });
             // Each dying client takes the place of the one before.
             let mut dead = None;
-            for (hello, will_die, tell) in hellos {
+            for (hello, will_die, sender) in hellos {
                 if will_die && let Some(id) = dead.take() {
                     server.dismiss(id);
                 }
@@ -432,7 +432,7 @@ fn callers_of_herd_get_unique_increasing_numbers_and_the_dead_lose_their_own() {
                 if will_die {
                     dead = Some(id);
                 }
-                tell.send(welcome).unwrap();
+                sender.send(welcome).unwrap();
             }
             let mut taken: Vec<_> = living.into_iter().map(|client| client.join().unwrap()).collect();
             assert!(taken.iter().all(|taken| taken.is_sorted()));

@@ -39,9 +39,9 @@ fn drive(client: &mut impl Client, mut serve: impl FnMut(), calls: usize) {
 }
 
 fn assert_free(what: &str, client: &mut impl Client, mut serve: impl FnMut()) {
-    // Queues grow until they have been as full as they get. And two ports complete a link only when they look at
-    // sockets and at each other's letters; they do so by the clock, which they read once in some thousand turns of a
-    // worker.
+    // Queues grow until they have been as full as they get. And two ports complete a link only when they check their
+    // sockets and each other's control messages, which they do at intervals; a worker reads the clock once in some
+    // thousand turns.
     for _ in 0..4 {
         drive(client, &mut serve, 2_000);
         for turn in 0..5_000 {

@@ -62,8 +62,8 @@ fn join(device: &ShmDevice, design: &str, address: &str) -> (Box<dyn Client>, Re
     let domain = device.protection_domain().unwrap();
     let mut rendezvous = Rendezvous::connect(address, common::PATIENCE, RendezvousLimits::default()).unwrap();
     let mut ask = |key: &str, value: &[u8]| -> Value {
-        let said = json!({ "design": design, "fabric": "shm", key: hex(value) });
-        rendezvous.send(said.to_string().as_bytes()).unwrap();
+        let fields = json!({ "design": design, "fabric": "shm", key: hex(value) });
+        rendezvous.send(fields.to_string().as_bytes()).unwrap();
         serde_json::from_slice(&rendezvous.receive().unwrap()).unwrap()
     };
     let address_of = |value: &Value| QpAddress::from_bytes(&bytes_of(value)).unwrap();
@@ -73,23 +73,23 @@ fn join(device: &ShmDevice, design: &str, address: &str) -> (Box<dyn Client>, Re
     const LONG_NS: u64 = 60_000_000_000;
     let client: Box<dyn Client> = match design {
         "spec-s0" => {
-            let told = ask("-", &[]);
+            let answer = ask("-", &[]);
             let config = SpecConfig { window: 32, lost_after_ns: LONG_NS };
-            let next = told["next"].as_u64().unwrap();
-            Box::new(SpecClient::new(thread(), arena(), &address_of(&told["qp"]), next, config).unwrap())
+            let next = answer["next"].as_u64().unwrap();
+            Box::new(SpecClient::new(thread(), arena(), &address_of(&answer["qp"]), next, config).unwrap())
         }
         "atomics" => {
             let mut client = AtomicsClient::new(thread(), &arena(), 32).unwrap();
-            let told = ask("qp", &client.address().to_bytes());
-            let word = RemoteMemory::from_bytes(&bytes_of(&told["word"]).try_into().unwrap());
-            client.connect(&address_of(&told["qp"]), word, told["next"].as_u64().unwrap()).unwrap();
+            let answer = ask("qp", &client.address().to_bytes());
+            let word = RemoteMemory::from_bytes(&bytes_of(&answer["word"]).try_into().unwrap());
+            client.connect(&address_of(&answer["qp"]), word, answer["next"].as_u64().unwrap()).unwrap();
             Box::new(client)
         }
         _ => {
             let config = ClientConfig { give_up_ns: LONG_NS, ..ClientConfig::new(layout(1, 256, 64)) };
             let (joining, hello) = Herd::prepare(device, &domain, &config).unwrap();
-            let told = ask("hello", &hello.to_bytes());
-            let welcome = Welcome::from_bytes(&bytes_of(&told["welcome"])).unwrap();
+            let answer = ask("hello", &hello.to_bytes());
+            let welcome = Welcome::from_bytes(&bytes_of(&answer["welcome"])).unwrap();
             Box::new(HerdClient::new(joining.join(&welcome).unwrap()))
         }
     };

@@ -37,10 +37,10 @@ fn listed(device: &str) -> Option<serde_json::Value> {
 fn on(args: &[&str]) -> String {
     let output = run(sinew(&["swap", "on", "--json"]).args(args));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let device = said["device"].as_str().unwrap().to_owned();
+    let reported: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let device = reported["device"].as_str().unwrap().to_owned();
     let listed = listed(&device).expect("the kernel has it");
-    assert_eq!((&listed["priority"], &said["priority"]), (&31_000.into(), &31_000.into()));
+    assert_eq!((&listed["priority"], &reported["priority"]), (&31_000.into(), &31_000.into()));
     device
 }
 
@@ -120,9 +120,9 @@ fn a_loop_device_that_somebody_else_has_set_up_stays() {
     };
     for what in [&*device, file] {
         let output = run(&mut sinew(&["swap", "off", what]));
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(&*device) && said.contains(file) && said.contains("has not set it up"), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(&*device) && stderr.contains(file) && stderr.contains("has not set it up"), "{stderr}");
         let still = run(Command::new("losetup").args(["-j", file]));
         assert!(text(&still.stdout).contains(&*device));
     }
@@ -135,8 +135,8 @@ fn a_loop_device_that_somebody_else_has_set_up_stays() {
     let again = run(Command::new("losetup").args([&on, file]));
     if again.status.success() {
         let output = run(&mut sinew(&["swap", "off", &on]));
-        let said = text(&output.stderr);
-        assert!(output.status.code() == Some(1) && said.contains(file) && said.contains("by now"), "{said}");
+        let stderr = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && stderr.contains(file) && stderr.contains("by now"), "{stderr}");
         assert!(run(Command::new("losetup").args(["-d", &on])).status.success());
     }
 }

@@ -306,8 +306,8 @@ fn a_server_serves_one_after_the_other_and_survives_nonsense() {
     let (mut server, address) = serve(&folder);
     for round in 0..2 {
         use std::io::Write;
-        let mut nonsense = std::net::TcpStream::connect(&address).unwrap();
-        nonsense.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut other_client = std::net::TcpStream::connect(&address).unwrap();
+        other_client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut plan = std::net::TcpStream::connect(&address).unwrap();
         let frame = b"{\"fabric\":\"shm\",\"plan\":{\"mode\":\"load\",\"qps\":1e99}}";
         plan.write_all(b"SNWR\x01\0\0\0").unwrap();

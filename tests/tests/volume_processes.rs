@@ -38,7 +38,7 @@ impl Device {
         command.args(donors).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Process(command.spawn().unwrap());
         let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
-        let Some(serving) = lines.next() else { panic!("it did not begin: {}", said(&mut process.0)) };
+        let Some(serving) = lines.next() else { panic!("it did not begin: {}", stderr_of(&mut process.0)) };
         assert!(serving.unwrap().contains("serving"));
         Self { process, lines, socket }
     }
@@ -53,21 +53,21 @@ impl Device {
         let line = self.lines.next().expect("it says what it did").unwrap();
         let end: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert!(self.process.wait().success());
-        (end["counters"].clone(), said(&mut self.process.0))
+        (end["counters"].clone(), stderr_of(&mut self.process.0))
     }
 }
 
-fn said(child: &mut Child) -> String {
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    said
+fn stderr_of(child: &mut Child) -> String {
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    stderr
 }
 
 /// Lines as they come, for which one can wait with a time-out.
 fn lines_of(stderr: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<String> {
     let (line, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        BufReader::new(stderr).lines().map_while(Result::ok).try_for_each(|said| line.send(said))
+        BufReader::new(stderr).lines().map_while(Result::ok).try_for_each(|text| line.send(text))
     });
     lines
 }
@@ -115,11 +115,11 @@ fn survives(fabric: &str) {
     shadow.check(&mut client);
     client.flush().unwrap();
     drop(client);
-    let (counters, said) = device.end();
+    let (counters, stderr) = device.end();
     assert_eq!(counters["volume"]["donors_lost"], 1, "{counters}");
     // It reports the lost donor, and possibly that all copies are there again: with two donors left, copies may have
     // been missing for some milliseconds only.
-    assert!(said.contains(&addresses[1]) && said.lines().count() <= 2, "{said}");
+    assert!(stderr.contains(&addresses[1]) && stderr.lines().count() <= 2, "{stderr}");
     // The next server finds everything, with one donor away.
     let device = Device::start(&folder, &addresses, &[]);
     let mut client = device.client();
@@ -240,11 +240,11 @@ fn what_a_writer_that_was_stopped_amid_its_writes_still_writes_never_appears() {
         drop(stopped);
         client.flush().unwrap();
     }
-    let (counters, said) = device.end();
+    let (counters, stderr) = device.end();
     assert_eq!(
         (&counters["volume"]["status"], &counters["volume"]["bad_pages"]),
         (&"whole".into(), &0.into()),
-        "{said}"
+        "{stderr}"
     );
 }
 
@@ -258,8 +258,11 @@ fn a_volume_is_not_taken_from_a_writer_that_lives_and_is_from_one_that_is_silent
     for (command, more) in [("block", &["--at", &at][..]), ("fsck", &[][..])] {
         let mut command = sinew(if command == "fsck" { &["fsck"] } else { &["serve", "block"] });
         let output = run(command.args(&addresses).args(more));
-        let said = text(&output.stderr);
-        assert!(output.status.code() == Some(1) && said.contains("is alive") && said.contains("--force"), "{said}");
+        let stderr = text(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && stderr.contains("is alive") && stderr.contains("--force"),
+            "{stderr}"
+        );
     }
     let mut client = device.client();
     client.write(0, &[1; PAGE]).unwrap();
@@ -291,8 +294,8 @@ fn what_cannot_be_is_told_with_what_helps() {
         (&["shm://a", "shm://b"], &["--memory", "1M"], "cannot be used with"),
         (&["nowhere"], &["--size", "16M"], "nowhere"),
     ] {
-        let (code, said) = serve(donors, more);
-        assert!(code == Some(2) && said.contains(why), "{donors:?} {more:?}: {code:?} {said}");
+        let (code, stderr) = serve(donors, more);
+        assert!(code == Some(2) && stderr.contains(why), "{donors:?} {more:?}: {code:?} {stderr}");
     }
     let donors: Vec<Server> = (0..2).map(|_| donor("shm")).collect();
     let [first, second] = [&*donors[0].address, &*donors[1].address];
@@ -302,14 +305,17 @@ fn what_cannot_be_is_told_with_what_helps() {
         (&[first, second, &nobody], &["--size", "16M"], "made only when all of them answer"),
         (&[first, second], &["--size", "1G"], "do not fit"),
     ] {
-        let (code, said) = serve(donors, more);
-        assert!(code == Some(1) && said.contains(why), "{donors:?} {more:?}: {code:?} {said}");
+        let (code, stderr) = serve(donors, more);
+        assert!(code == Some(1) && stderr.contains(why), "{donors:?} {more:?}: {code:?} {stderr}");
     }
     let device = Device::start(&folder, &[first.to_owned(), second.to_owned()], &["--size", "16M", "--copies", "1"]);
-    let (_, said) = device.end();
-    assert!(said.contains("there is only one copy of everything") && said.contains("with three donors"), "{said}");
-    let (code, said) = serve(&[first, second], &["--size", "8M"]);
-    assert!(code == Some(1) && said.contains("leave --size out"), "{said}");
+    let (_, stderr) = device.end();
+    assert!(
+        stderr.contains("there is only one copy of everything") && stderr.contains("with three donors"),
+        "{stderr}"
+    );
+    let (code, stderr) = serve(&[first, second], &["--size", "8M"]);
+    assert!(code == Some(1) && stderr.contains("leave --size out"), "{stderr}");
 }
 
 #[test]
@@ -325,10 +331,10 @@ fn a_donor_that_others_reach_has_a_key_and_gives_nothing_without_it() {
         let output = run(sinew(&["serve", "memory", address, "--memory", "40M"]).args(more));
         (output.status.code(), text(&output.stderr))
     };
-    let (code, said) = give("udp://0.0.0.0:0", &[]);
-    assert!(code == Some(2) && said.contains("--key-file") && said.contains("--open"), "{code:?} {said}");
-    let (code, said) = give("udp://0.0.0.0:0", &["--key-file", &short]);
-    assert!(code == Some(1) && said.contains("a key has at least 16"), "{code:?} {said}");
+    let (code, stderr) = give("udp://0.0.0.0:0", &[]);
+    assert!(code == Some(2) && stderr.contains("--key-file") && stderr.contains("--open"), "{code:?} {stderr}");
+    let (code, stderr) = give("udp://0.0.0.0:0", &["--key-file", &short]);
+    assert!(code == Some(1) && stderr.contains("a key has at least 16"), "{code:?} {stderr}");
     let donors: Vec<Server> = (0..2)
         .map(|_| {
             let args = ["serve", "memory", "udp://127.0.0.1:0", "--child", "--memory", "40M", "--key-file", &key];
@@ -341,8 +347,8 @@ fn a_donor_that_others_reach_has_a_key_and_gives_nothing_without_it() {
         [(&[][..], "it wants a key, and none was given"), (&["--key-file", &other], "it has another key")]
     {
         let output = run(sinew(&["serve", "block", "--at", &at, "--size", "16M"]).args(&addresses).args(more));
-        let said = text(&output.stderr);
-        assert!(output.status.code() == Some(1) && said.contains(why) && said.contains(&addresses[0]), "{said}");
+        let stderr = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && stderr.contains(why) && stderr.contains(&addresses[0]), "{stderr}");
     }
     let device = Device::start(&folder, &addresses, &["--size", "16M", "--key-file", &key]);
     let mut client = device.client();
@@ -359,26 +365,26 @@ fn a_check_says_whether_anything_is_wrong() {
         let output = run(sinew(&["fsck"]).args(&addresses).args(more));
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
-    let (code, _, said) = check(&[]);
-    assert!(code == Some(1) && said.contains("no donor that answers knows the volume"), "{said}");
+    let (code, _, stderr) = check(&[]);
+    assert!(code == Some(1) && stderr.contains("no donor that answers knows the volume"), "{stderr}");
     let device = Device::start(&folder, &addresses, &["--size", "16M"]);
     let mut client = device.client();
     (0..500).for_each(|page| client.write(page * 3 * PAGE as u64, &[1; PAGE]).unwrap());
     drop(client);
     device.end();
-    let (code, shown, said) = check(&["--json"]);
+    let (code, shown, stderr) = check(&["--json"]);
     let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(
         (code, &json["clean"], &json["pages"], &json["good"]),
         (Some(0), &true.into(), &500.into(), &1000.into()),
-        "{said}"
+        "{stderr}"
     );
     assert_eq!(check(&[]).0, Some(0));
     let victim = donors.remove(2);
     victim.process.signal(Signal::KILL);
     drop(victim);
-    let (code, shown, said) = check(&[]);
-    assert!(code == Some(5) && shown.contains(&format!("Gone: {}", addresses[2])), "{code:?} {shown} {said}");
+    let (code, shown, stderr) = check(&[]);
+    assert!(code == Some(5) && shown.contains(&format!("Gone: {}", addresses[2])), "{code:?} {shown} {stderr}");
     assert!(shown.contains("Something is wrong."), "{shown}");
     // The next server mends it.
     let mut device = Device::start(&folder, &addresses, &[]);
@@ -412,8 +418,8 @@ fn a_donor_that_is_asked_for_its_memory_back_ends_when_volumes_have_moved() {
         shadow.check(&mut client);
     }
     drop(client);
-    let (counters, said) = device.end();
-    assert_eq!((&counters["volume"]["status"], &counters["volume"]["why"]), (&"whole".into(), &().into()), "{said}");
+    let (counters, stderr) = device.end();
+    assert_eq!((&counters["volume"]["status"], &counters["volume"]["why"]), (&"whole".into(), &().into()), "{stderr}");
     assert!(counters["volume"]["copies_made"].as_u64() > Some(0), "{counters}");
     // A donor that has given nothing ends at once.
     let mut idle = donor("udp");

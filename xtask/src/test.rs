@@ -144,19 +144,19 @@ fn run_again(programs: &[TestProgram], output: &str) -> anyhow::Result<Vec<Failu
     let Some(failures) = failures(output).filter(|failures| failures.len() <= RETRIES_MAX) else {
         return Ok(Vec::new());
     };
-    for Failure { program: name, test } in &failures {
+    for Failure { program: program_name, test } in &failures {
         let program = programs
             .iter()
-            .find(|program| program.name == *name)
+            .find(|program| program.name == *program_name)
             .context("the output names a program that was not started")?;
-        println!("\n=== again: {name}: {test}");
+        println!("\n=== again: {program_name}: {test}");
         let mut command = Command::new(&program.executable);
         command
             .args([test, "--exact", "--test-threads=2"])
             .current_dir(&program.folder)
             .env("CARGO_MANIFEST_DIR", &program.folder);
-        let (said, result) = process::tee_all(command.stdin(Stdio::null()));
-        if result.is_err() || process::tests_passed(&said) != 1 {
+        let (output_again, result) = process::tee_all(command.stdin(Stdio::null()));
+        if result.is_err() || process::tests_passed(&output_again) != 1 {
             return Ok(Vec::new());
         }
     }
@@ -227,9 +227,9 @@ fn skips(output: &str) -> Vec<Skip> {
     for line in output.lines() {
         if let Some(name) = line.strip_prefix(HEADING) {
             program = name;
-        } else if let Some((_, said)) = line.split_once(SKIPPED) {
-            let named = said.strip_suffix(']').and_then(|said| said.rsplit_once(" ["));
-            let (why, test) = named.unwrap_or((said, "a test without a name"));
+        } else if let Some((_, skipped)) = line.split_once(SKIPPED) {
+            let named = skipped.strip_suffix(']').and_then(|skipped| skipped.rsplit_once(" ["));
+            let (why, test) = named.unwrap_or((skipped, "a test without a name"));
             skips.push(Skip { program: program.into(), test: test.into(), why: why.into() });
         }
     }

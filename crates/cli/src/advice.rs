@@ -50,7 +50,7 @@ mod tests {
         let connect = || ConnectError::from(nobody());
         let dead = || ConnectError::Failed { peer: "udp://a:1".into(), cause: Cause::PeerUnreachable };
         let silent = || ConnectError::TimedOut { peer: "udp://a:1".into(), timeout_ms: 1 };
-        let told: [(anyhow::Error, bool); 7] = [
+        let cases: [(anyhow::Error, bool); 7] = [
             (connect().into(), true),
             (sinew::Error::from(connect()).into(), true),
             (cache::Error::from(dead()).into(), true),
@@ -59,11 +59,11 @@ mod tests {
             (silent().into(), false),
             (sinew::Error::Nowhere.into(), false),
         ];
-        for (error, expected) in told {
-            let said = output::describe(&error);
+        for (error, expected) in cases {
+            let message = output::describe(&error);
             let advised = output::describe(&with_start_hint(error, "sinew serve cache", "ibverbs://a?gid=1"));
             let advice = " (`sinew serve cache 'ibverbs://a?gid=1'` starts one)";
-            assert_eq!(advised, if expected { said + advice } else { said });
+            assert_eq!(advised, if expected { message + advice } else { message });
         }
     }
 }

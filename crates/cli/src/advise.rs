@@ -261,7 +261,7 @@ fn result_of(nic: &Profile, workload: &Workload, is_complete: bool, at: usize, a
 
 fn details(is_complete: bool, at: usize, advice: &Advice) -> Value {
     let (outcome, settings) = (&advice.outcome, &advice.plan.settings);
-    let said = |it: &Guideline| json!({ "text": it.text, "sections": it.sections });
+    let guideline_json = |guideline: &Guideline| json!({ "text": guideline.text, "sections": guideline.sections });
     let mut all = Map::new();
     let mut put = |key: &str, value: Value| all.insert(key.to_owned(), value);
     put("is_complete", is_complete.into());
@@ -290,8 +290,8 @@ fn details(is_complete: bool, at: usize, advice: &Advice) -> Value {
             "mtu": settings.mtu,
         }),
     );
-    put("why", said(&advice.why));
-    put("guidelines", Value::Array(advice.settings.iter().map(said).collect()));
+    put("why", guideline_json(&advice.why));
+    put("guidelines", Value::Array(advice.settings.iter().map(guideline_json).collect()));
     put("confidence", advice.trust.level.name().into());
     put("warnings", json!(advice.trust.warnings));
     Value::Object(all)

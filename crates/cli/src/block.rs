@@ -87,7 +87,7 @@ pub struct Args {
     #[command(flatten)]
     new: NewArgs,
     #[command(flatten)]
-    reach: DonorArgs,
+    donor_args: DonorArgs,
     /// Address to listen at: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     at: String,
@@ -129,7 +129,7 @@ impl Args {
                 units::size(MEMORY_MIN)
             ),
             None => {
-                self.reach.check(&self.donors)?;
+                self.donor_args.check(&self.donors)?;
                 self.new.check(self.donors.len())?;
             }
         }
@@ -279,7 +279,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         Some(memory) => args.serve_memory(memory, interrupt),
         None => {
             let arena_len = args.config().arena_bytes() + volume::ARENA;
-            args.reach.run(&args.donors, arena_len, Serving { args, interrupt })
+            args.donor_args.run(&args.donors, arena_len, Serving { args, interrupt })
         }
     })?;
     Ok(ended.unwrap_or(Outcome::Failed))

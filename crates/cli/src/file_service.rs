@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
     #[command(flatten)]
-    reach: DonorArgs,
+    donor_args: DonorArgs,
     /// Admit anybody who reaches the address, without a key
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
@@ -96,7 +96,7 @@ impl Args {
         fabrics::check(&self.address, Purpose::Serve)?;
         let own = self.own_address()?;
         let all: Vec<String> = own.iter().chain(&self.donors).cloned().collect();
-        self.reach.check(&all)?;
+        self.donor_args.check(&all)?;
         if let Some(bytes) = self.memory {
             memory::serve::check_len(bytes)?;
             ensure!(
@@ -105,9 +105,9 @@ impl Args {
                 self.address
             );
         }
-        let is_near = self.reach.is_local_only(&self.address);
+        let is_near = self.donor_args.is_local_only(&self.address);
         ensure!(
-            is_near || self.open || self.reach.has_key(),
+            is_near || self.open || self.donor_args.has_key(),
             "{}: hosts other than this one reach it, and could read and write all files. Give clients a key \
              (--key-file FILE, the same for clients and donors), or let everybody in (--open)",
             self.address
@@ -136,7 +136,7 @@ impl Args {
 
     fn lend(&self, key: Option<Key>) -> anyhow::Result<Option<ServerHandle>> {
         let (Some(bytes), Some(address)) = (self.memory, self.own_address()?) else { return Ok(None) };
-        memory::serve::lend(self.reach.by(), &address, bytes, key).map(Some)
+        memory::serve::lend(self.donor_args.by(), &address, bytes, key).map(Some)
     }
 
     /// Warns of what would be lost, and when.
@@ -161,12 +161,12 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
     let ended = begin(args.tells.is_child(), |interrupt| {
-        let key = args.reach.key()?;
+        let key = args.donor_args.key()?;
         args.warn();
         let own = args.lend(key.clone())?;
         let own_address = own.as_ref().map(|own| own.addresses()[0].to_string());
         let donors: Vec<String> = own_address.into_iter().chain(args.donors.iter().cloned()).collect();
-        let outcome = args.reach.run(&donors, ARENA, Serving { args, interrupt, key })?;
+        let outcome = args.donor_args.run(&donors, ARENA, Serving { args, interrupt, key })?;
         if let Some(own) = own {
             own.stop()?;
         }
@@ -324,20 +324,11 @@ impl Health {
 
 fn counters(stats: &Stats) -> Map<String, Value> {
     let Stats {
-        answered,
-        refused,
-        malformed: nonsense,
-        unadmitted: strangers,
-        changes,
-        syncs,
-        clients_expired: dead,
-        lost_copies,
-        repaired,
-        ..
+        answered, refused, malformed, unadmitted, changes, syncs, clients_expired, lost_copies, repaired, ..
     } = *stats;
     let counters = json!({
-        "answered": answered, "refused": refused, "nonsense": nonsense, "strangers": strangers, "changes": changes, "syncs": syncs,
-        "dead_clients": dead, "lost_copies": lost_copies, "repaired_copies": repaired,
+        "answered": answered, "refused": refused, "nonsense": malformed, "strangers": unadmitted, "changes": changes, "syncs": syncs,
+        "dead_clients": clients_expired, "lost_copies": lost_copies, "repaired_copies": repaired,
     });
     match counters {
         Value::Object(counters) => counters,

@@ -52,7 +52,7 @@ pub struct Args {
     #[command(flatten)]
     volume: VolumeArgs,
     #[command(flatten)]
-    reach: DonorArgs,
+    donor_args: DonorArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -61,17 +61,17 @@ pub struct Args {
 /// Runs the check, and reports its findings.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if !args.donors.is_empty() {
-        args.reach.check(&args.donors).map_err(Usage::of)?;
+        args.donor_args.check(&args.donors).map_err(Usage::of)?;
     }
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     if let Some(directory) = &args.files {
         return files::run(args, directory, interrupt);
     }
-    let (report, gone) = args.reach.run(&args.donors, volume::ARENA, Checking { args, interrupt })?;
+    let (report, donors_down) = args.donor_args.run(&args.donors, volume::ARENA, Checking { args, interrupt })?;
     if args.json {
-        output::print(as_json(&args.volume.volume, &report, &gone))?;
+        output::print(as_json(&args.volume.volume, &report, &donors_down))?;
     } else {
-        output::print(as_text(&report, &gone))?;
+        output::print(as_text(&report, &donors_down))?;
     }
     Ok(if report.is_clean() { Outcome::Done } else { Outcome::FoundWrong })
 }
@@ -89,7 +89,7 @@ impl WithDonors for Checking<'_> {
         let Ok(volume) = volume::open(donors, names, &args.volume, interrupt)? else {
             bail!("no donor that answers knows the volume \"{}\"", args.volume.volume);
         };
-        let gone = names.with_addresses(volume.describe_down());
+        let donors_down = names.with_addresses(volume.describe_down());
         let mut check = Check::new(volume);
         let bar = progress(args.json, "slots");
         let report = drive(&mut check, interrupt, |check| {
@@ -100,7 +100,7 @@ impl WithDonors for Checking<'_> {
             Ok(over)
         });
         bar.finish_and_clear();
-        Ok((report?, gone))
+        Ok((report?, donors_down))
     }
 }
 
@@ -128,23 +128,24 @@ fn counts(report: &CheckReport) -> [(&'static str, &'static str, u64, bool); 10]
     ]
 }
 
-fn as_json(volume: &str, report: &CheckReport, gone: &str) -> serde_json::Value {
+fn as_json(volume: &str, report: &CheckReport, donors_down: &str) -> serde_json::Value {
     let mut json = json!({ "volume": volume, "clean": report.is_clean() });
     for (name, _, count, _) in counts(report) {
         json[name] = count.into();
     }
-    json["gone"] = (!gone.is_empty()).then_some(gone).into();
+    json["gone"] = (!donors_down.is_empty()).then_some(donors_down).into();
     json
 }
 
-fn as_text(report: &CheckReport, gone: &str) -> String {
+fn as_text(report: &CheckReport, donors_down: &str) -> String {
     let row = |(_, what, count, is_wrong): (&str, &str, u64, bool)| {
         vec![what.to_owned(), count.to_string(), if is_wrong && count > 0 { "wrong" } else { "" }.to_owned()]
     };
     let table = table::of(&["found", "count", ""], counts(report).map(row), table::FIGURES);
     let verdict = if report.is_clean() { "Nothing is wrong." } else { "Something is wrong." };
-    let gone = if gone.is_empty() { String::new() } else { table::wrapped(&format!("Gone: {gone}.")) };
-    format!("{table}{gone}\n\n{verdict}")
+    let donors_down =
+        if donors_down.is_empty() { String::new() } else { table::wrapped(&format!("Gone: {donors_down}.")) };
+    format!("{table}{donors_down}\n\n{verdict}")
 }
 
 #[cfg(test)]

@@ -59,9 +59,9 @@ pub fn host<D: Device, S: Service>(
     make: impl Fn(usize) -> anyhow::Result<S> + Sync,
     ready: impl FnOnce(SocketAddr) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let HostConfig { address: at, layout, interrupt, .. } = *config;
+    let HostConfig { address, layout, interrupt, .. } = *config;
     // A connection that sends no greeting keeps no place from others.
-    let mut lobby = Lobby::new(RendezvousListener::bind(at, ANSWER_LIMITS)?, LobbyLimits::default());
+    let mut lobby = Lobby::new(RendezvousListener::bind(address, ANSWER_LIMITS)?, LobbyLimits::default());
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ());
     let (mut server, seeds) = Server::new(device, &ServerConfig { layout, seed })?;
     let counters: Vec<Mutex<WorkerStats>> = seeds.iter().map(|_| Mutex::default()).collect();

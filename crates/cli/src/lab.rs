@@ -82,22 +82,26 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
     if args.json {
-        let one = |it: &&dyn Experiment| json!({ "id": it.id(), "title": it.title(), "source": it.source(), "setup": it.setup() });
+        let one = |experiment: &&dyn Experiment| json!({ "id": experiment.id(), "title": experiment.title(), "source": experiment.source(), "setup": experiment.setup() });
         output::print(json!({ "experiments": EXPERIMENTS.iter().map(one).collect::<Vec<_>>() }))?;
         return Ok(());
     }
-    let rows = EXPERIMENTS.iter().map(|it| [it.id(), it.title()].map(str::to_owned).to_vec());
+    let rows = EXPERIMENTS.iter().map(|experiment| [experiment.id(), experiment.title()].map(str::to_owned).to_vec());
     output::print(table::of(&["experiment", "shows"], rows, table::TEXT))?;
     Ok(())
 }
 
 /// The experiments of a name: one, or all of a paper.
 fn find(name: &str) -> anyhow::Result<Vec<&'static dyn Experiment>> {
-    let found: Vec<_> = EXPERIMENTS.iter().copied().filter(|it| it.id() == name || it.paper() == name).collect();
+    let found: Vec<_> = EXPERIMENTS
+        .iter()
+        .copied()
+        .filter(|experiment| experiment.id() == name || experiment.paper() == name)
+        .collect();
     if !found.is_empty() {
         return Ok(found);
     }
-    let known = EXPERIMENTS.iter().map(|it| it.id()).collect::<Vec<_>>().join(", ");
+    let known = EXPERIMENTS.iter().map(|experiment| experiment.id()).collect::<Vec<_>>().join(", ");
     Err(Usage::of(anyhow::anyhow!(
         "there is no experiment `{name}`; there are {known}; the name of a paper stands for all of its experiments"
     )))
@@ -109,10 +113,10 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
     }
     let mut all: Vec<&'static dyn Experiment> = Vec::new();
     for name in names {
-        for it in find(name)? {
+        for experiment in find(name)? {
             // A user who names a paper and one of its experiments gets that experiment once.
-            if all.iter().all(|other| other.id() != it.id()) {
-                all.push(it);
+            if all.iter().all(|other| other.id() != experiment.id()) {
+                all.push(experiment);
             }
         }
     }
@@ -120,18 +124,23 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
 }
 
 /// Whether an experiment has requests that can be measured on a real fabric.
-fn is_real(it: &dyn Experiment) -> bool {
-    !it.plans().is_empty()
+fn is_real(experiment: &dyn Experiment) -> bool {
+    !experiment.plans().is_empty()
 }
 
 /// The chosen experiments, if all can be measured on a real fabric.
 fn chosen_for(fabric: VerbsFabric, names: &[String]) -> anyhow::Result<Vec<&'static dyn Experiment>> {
     let (mut all, fabric) = (chosen(names)?, fabric.name());
     if names.is_empty() {
-        all.retain(|it| is_real(*it));
+        all.retain(|experiment| is_real(*experiment));
     }
-    if let Some(other) = all.iter().find(|it| !is_real(**it)) {
-        let real = EXPERIMENTS.iter().filter(|it| is_real(**it)).map(|it| it.id()).collect::<Vec<_>>().join(", ");
+    if let Some(other) = all.iter().find(|experiment| !is_real(**experiment)) {
+        let real = EXPERIMENTS
+            .iter()
+            .filter(|experiment| is_real(**experiment))
+            .map(|experiment| experiment.id())
+            .collect::<Vec<_>>()
+            .join(", ");
         let text = format!("{} has nothing that --fabric {fabric} could measure; these have: {real}", other.id());
         return Err(Usage::of(anyhow::anyhow!(text)));
     }
@@ -158,23 +167,26 @@ impl Job for OnDevice<'_, '_> {
     }
 }
 
-fn measure<'a>(it: &'a dyn Experiment, on: Option<&DeviceArgs>) -> anyhow::Result<(Done<'a>, Option<Surroundings>)> {
+fn measure<'a>(
+    experiment: &'a dyn Experiment,
+    on: Option<&DeviceArgs>,
+) -> anyhow::Result<(Done<'a>, Option<Surroundings>)> {
     let bar = ProgressBar::new(1000);
     bar.set_style(ProgressStyle::with_template("{msg:24} {wide_bar} {percent}%").expect("a fixed template"));
-    bar.set_message(it.id());
+    bar.set_message(experiment.id());
     let pair =
         on.map(|_| machine::cpus().first_chunk::<2>().copied().context("this needs two processors")).transpose()?;
-    let cpus = pair.map_or_else(|| it.measures_on(), Vec::from);
+    let cpus = pair.map_or_else(|| experiment.measures_on(), Vec::from);
     let cpus: Vec<_> = cpus.into_iter().map(Some).collect();
     let watch = (!cpus.is_empty()).then(|| Watch::new(&cpus, None));
     let began = Instant::now();
     let mut progress = |part| bar.set_position((part * 1000.0) as u64);
     let rows = match on.zip(pair) {
-        Some((device, cpus)) => device.run(OnDevice { experiment: it, cpus, progress: &mut progress })?,
-        None => it.run(&mut progress),
+        Some((device, cpus)) => device.run(OnDevice { experiment, cpus, progress: &mut progress })?,
+        None => experiment.run(&mut progress),
     };
     bar.finish_and_clear();
-    output::note(format_args!("{} took {:.1} s", it.id(), began.elapsed().as_secs_f64()));
+    output::note(format_args!("{} took {:.1} s", experiment.id(), began.elapsed().as_secs_f64()));
     // Simulated results are the same on every machine, so nothing is watched for them.
     let surroundings = watch.map(|watch| {
         let others_share = watch.share();
@@ -185,7 +197,7 @@ fn measure<'a>(it: &'a dyn Experiment, on: Option<&DeviceArgs>) -> anyhow::Resul
         let share = share * 100.0;
         format!("others used {share:.0} % of the processors while it measured; stop them, and run it again")
     });
-    Ok((Done { experiment: it, rows, complaint }, surroundings))
+    Ok((Done { experiment, rows, complaint }, surroundings))
 }
 
 fn show(args: &RunArgs) -> anyhow::Result<()> {
@@ -193,18 +205,18 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
     on.iter().try_for_each(DeviceArgs::check).map_err(Usage::of)?;
     let mut results = Vec::new();
     let all = args.fabric.map_or_else(|| chosen(&args.names), |fabric| chosen_for(fabric, &args.names))?;
-    for it in all {
-        let (done, surroundings) = measure(it, on.as_ref())?;
+    for experiment in all {
+        let (done, surroundings) = measure(experiment, on.as_ref())?;
         if args.json {
             results.extend(done.rows.iter().map(|row| result_of(&done, surroundings.clone(), row)));
             continue;
         }
         let invalid = done.complaint.map(|complaint| format!("\nINVALID: {complaint}")).unwrap_or_default();
-        let head = format!("{}: {}\n{}", it.id(), it.title(), it.source());
+        let head = format!("{}: {}\n{}", experiment.id(), experiment.title(), experiment.source());
         let (heads, rows) = report::table(&done.rows);
         let table = table::of(&heads, rows, table::FIGURES);
         // The remark is about the model, so it does not apply to a machine.
-        let remark = if on.is_some() { String::new() } else { table::wrapped(it.remark()) };
+        let remark = if on.is_some() { String::new() } else { table::wrapped(experiment.remark()) };
         if !output::print(format!("{head}\n\n{table}{remark}{invalid}\n"))? {
             // Nobody reads the output any more, and the remaining experiments can take minutes.
             return Ok(());
@@ -219,7 +231,8 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
 fn write(args: &ReportArgs) -> anyhow::Result<()> {
     // Checked before minutes are spent on results that could not be kept.
     let (chosen, out) = (chosen(&args.names)?, OutFile::check(&args.out)?);
-    let results = chosen.into_iter().map(|it| Ok(measure(it, None)?.0)).collect::<anyhow::Result<Vec<_>>>()?;
+    let results =
+        chosen.into_iter().map(|experiment| Ok(measure(experiment, None)?.0)).collect::<anyhow::Result<Vec<_>>>()?;
     out.write(report::html(&results).as_bytes())?;
     output::note(format_args!("{} experiments are in {}", results.len(), out.name()));
     Ok(())
@@ -228,7 +241,7 @@ fn write(args: &ReportArgs) -> anyhow::Result<()> {
 /// A row in the schema of all results: the result stands beside the paper's figure.
 fn result_of(done: &Done<'_>, surroundings: Option<Surroundings>, row: &Row) -> Value {
     let experiment = done.experiment;
-    let beside = row.paper.map(|paper| ComparedSide {
+    let compared = row.paper.map(|paper| ComparedSide {
         comparison: Comparison::Paper,
         what: row.place.unwrap_or(experiment.source()).to_owned(),
         value: Some(paper),
@@ -241,7 +254,7 @@ fn result_of(done: &Done<'_>, surroundings: Option<Surroundings>, row: &Row) -> 
         value: row.model.or(row.measured),
         unit: Unit::Of(row.unit),
         slices: Vec::new(),
-        compared: beside,
+        compared,
         latency: None,
         invalid_because: done.complaint.iter().cloned().collect(),
         surroundings,

@@ -152,8 +152,10 @@ fn make<D: Donors>(
 ) -> anyhow::Result<Volume<D>> {
     let mut survey = Survey::new(donors);
     drive(&mut survey, interrupt, |survey| Ok(survey.turn().then_some(())))?;
-    let silent =
-        survey.results().zip(names.all()).filter_map(|(said, name)| Some(format!("{name}: {}", said.as_ref().err()?)));
+    let silent = survey
+        .results()
+        .zip(names.all())
+        .filter_map(|(result, name)| Some(format!("{name}: {}", result.as_ref().err()?)));
     let silent: Vec<String> = silent.collect();
     let name = &args.volume;
     ensure!(
@@ -162,7 +164,7 @@ fn make<D: Donors>(
         silent.join("; ")
     );
     let size = new.size.with_context(|| format!("no donor knows the volume \"{name}\": --size BYTES makes it"))?;
-    let rooms: Vec<_> = survey.results().filter_map(|said| said.as_ref().ok().copied()).collect();
+    let rooms: Vec<_> = survey.results().filter_map(|result| result.as_ref().ok().copied()).collect();
     let number = SystemEntropy::new().context("drawing the volume's random number")?.next_u64();
     let placed = place_volume(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), number, &rooms);
     let placed: NewVolume = placed.with_context(|| format!("making the volume \"{name}\""))?;

@@ -212,9 +212,9 @@ fn calls(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut Pro
         clients.push(Echoes::start(&plan, &setting.client_cpus, server.addresses(), &Hub::new(), interrupt)?);
         servers.push(server);
     }
-    let clients = clients.try_into().map_err(|_| anyhow::anyhow!("two fabrics are compared"))?;
+    let fabrics = clients.try_into().map_err(|_| anyhow::anyhow!("two fabrics are compared"))?;
     let ids: Vec<u32> = servers.iter().map(ServerProcess::id).collect();
-    let mut sides = Calls { fabrics: clients, sessions };
+    let mut sides = Calls { fabrics, sessions };
     let measured = setting.run(2, ids, None, interrupt).measure_alternately(2, &mut sides, progress)?;
     let figure = measured.figure("xdp bench", kind.title(), kind.unit(), 0);
     let mut figure = figure.compared_with(&measured, 1, Comparison::Baseline, "the same over udp, on a second pair");

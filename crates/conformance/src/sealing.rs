@@ -120,15 +120,15 @@ impl SealLayer {
         if self.sum(number, masked) != *sum {
             return Err(Dropped::BadSeal);
         }
-        if let Some(heard) = self.replay_windows.get_mut(&packet.peer) {
-            if !heard.accept_number(number) {
+        if let Some(window) = self.replay_windows.get_mut(&packet.peer) {
+            if !window.accept_number(number) {
                 return Err(Dropped::Replayed);
             }
-            heard.last = self.opened;
+            window.last = self.opened;
         } else {
             if self.replay_windows.len() >= PEERS_MAX
                 && let Some(silent) =
-                    self.replay_windows.iter().min_by_key(|(_, heard)| heard.last).map(|(peer, _)| *peer)
+                    self.replay_windows.iter().min_by_key(|(_, window)| window.last).map(|(peer, _)| *peer)
             {
                 self.replay_windows.remove(&silent);
             }

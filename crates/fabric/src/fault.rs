@@ -284,8 +284,8 @@ impl FaultDirection {
     ) {
         if self.generator.chance(faults.corrupt) && !packet.bytes.is_empty() {
             counts.corrupted += 1;
-            let at = self.generator.below(packet.bytes.len() as u64) as usize;
-            packet.bytes[at] ^= 1 + self.generator.below(255) as u8;
+            let offset = self.generator.below(packet.bytes.len() as u64) as usize;
+            packet.bytes[offset] ^= 1 + self.generator.below(255) as u8;
         }
         if self.generator.chance(faults.delay) {
             counts.delayed += 1;

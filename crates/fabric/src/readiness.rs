@@ -272,8 +272,8 @@ impl Alarm {
     pub fn new() -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let bell = Arc::new(AlarmShared { event, cell: WakeCell::new() });
-        let alarm = Self { set: set.into(), shared: bell, armed: Cell::new(false), pending_writes: Cell::new(0) };
+        let shared = Arc::new(AlarmShared { event, cell: WakeCell::new() });
+        let alarm = Self { set: set.into(), shared, armed: Cell::new(false), pending_writes: Cell::new(0) };
         alarm.watch(&alarm.shared.event)?;
         Ok(alarm)
     }

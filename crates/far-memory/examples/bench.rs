@@ -32,9 +32,9 @@ impl Clock for Watch {
 }
 
 /// Nanoseconds per operation, over `count` operations.
-fn each_ns(count: usize, what: impl FnOnce()) -> f64 {
+fn each_ns(count: usize, work: impl FnOnce()) -> f64 {
     let start = Instant::now();
-    what();
+    work();
     start.elapsed().as_nanos() as f64 / count as f64
 }
 

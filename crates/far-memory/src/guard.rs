@@ -79,9 +79,9 @@ impl PinnedBuffer for MessageBuffer {
 }
 
 impl<'a, T: Pod, S: Store, B: PinnedBuffer> PinnedPages<'a, T, S, B> {
-    fn new(memory: &'a FarMemory<S>, places: Layout<T>, range: Range<usize>) -> Result<Self, FarError> {
-        let mut held = Self { memory, range, layout: places, pages: B::take_list(memory), kind: PhantomData };
-        let pages = places.pages(&held.range);
+    fn new(memory: &'a FarMemory<S>, layout: Layout<T>, range: Range<usize>) -> Result<Self, FarError> {
+        let mut held = Self { memory, range, layout, pages: B::take_list(memory), kind: PhantomData };
+        let pages = layout.pages(&held.range);
         let count = (pages.end - pages.start) as usize;
         {
             let mut pager = memory.pager();
@@ -170,8 +170,8 @@ impl<'a, T: Pod, S: Store> Pinned<'a, T, S> {
     #[inline]
     pub(crate) fn in_page(&self, index: usize) -> Option<T> {
         let (_, bytes) = self.held.pages.first()?;
-        let at = (self.held.range.start % Layout::<T>::PER_PAGE + index) * size_of::<T>();
-        Some(T::read_from_prefix(bytes.get(at..)?).ok()?.0)
+        let offset = (self.held.range.start % Layout::<T>::PER_PAGE + index) * size_of::<T>();
+        Some(T::read_from_prefix(bytes.get(offset..)?).ok()?.0)
     }
 
     /// The range page by page. The elements in one page form one slice.

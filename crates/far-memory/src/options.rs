@@ -46,7 +46,7 @@ impl Options {
     /// Checks that the options are valid.
     pub(crate) fn check(&self) -> Result<(), FarError> {
         let invalid = |what: String| Err(FarError::Options(what));
-        let Self { local_pages, pinned_pages, ahead_pages, dirty_high, dirty_low, writes_max: writes } = *self;
+        let Self { local_pages, pinned_pages, ahead_pages, dirty_high, dirty_low, writes_max } = *self;
         if !(LOCAL_PAGES_MIN..=LOCAL_PAGES_MAX).contains(&local_pages) {
             return invalid(format!("{local_pages} local pages: there must be {LOCAL_PAGES_MIN} to {LOCAL_PAGES_MAX}"));
         }
@@ -63,7 +63,7 @@ impl Options {
                 "writing back from {dirty_high} changed pages to {dirty_low}: the first must be no lower, and at most {local_pages}"
             ));
         }
-        if writes == 0 {
+        if writes_max == 0 {
             return invalid("no page may be written at a time: nothing would be written back".into());
         }
         Ok(())

@@ -270,28 +270,28 @@ impl<S: Store> Pager<S> {
 
     /// A frame with a buffer and without a page, if one can be had without waiting.
     fn try_free_frame(&mut self) -> Option<u32> {
-        let at = match self.free.pop() {
+        let index = match self.free.pop() {
             Some(frame) => frame,
             None => self.evict()?,
         };
-        if self.frames[at as usize].buffer.unshare() || self.replace_buffer(at) {
-            return Some(at);
+        if self.frames[index as usize].buffer.unshare() || self.replace_buffer(index) {
+            return Some(index);
         }
         // Put behind the other free frames until its buffer comes back.
-        self.free.insert(0, at);
+        self.free.insert(0, index);
         None
     }
 
     /// Evicts a page, and returns its frame.
     fn evict(&mut self) -> Option<u32> {
         let frames = &self.frames;
-        let at = self.policy.victim(|frame| frames[frame as usize].is_evictable())?;
-        let frame = &self.frames[at as usize];
+        let index = self.policy.victim(|frame| frames[frame as usize].is_evictable())?;
+        let frame = &self.frames[index as usize];
         self.table.evict(frame.page);
         self.stats.evicted += 1;
         self.stats.unused += u64::from(frame.is_ahead);
-        self.reset_frame(at);
-        Some(at)
+        self.reset_frame(index);
+        Some(index)
     }
 
     /// Gives a new buffer to a frame whose old one is still shared or was never returned. False if the arena has none.
@@ -384,12 +384,14 @@ impl<S: Store> Pager<S> {
     }
 
     fn handle_finished(&mut self, Finished { tag, result, target }: Finished) {
-        let at = tag as u32;
+        let index = tag as u32;
         match tag & !u64::from(u32::MAX) {
-            READ if self.frames.get(at as usize).is_some_and(|frame| frame.is_reading) => {
-                self.on_read(at, result, target)
+            READ if self.frames.get(index as usize).is_some_and(|frame| frame.is_reading) => {
+                self.on_read(index, result, target)
             }
-            WRITE if self.frames.get(at as usize).is_some_and(|frame| frame.is_writing) => self.on_written(at, result),
+            WRITE if self.frames.get(index as usize).is_some_and(|frame| frame.is_writing) => {
+                self.on_written(index, result)
+            }
             FLUSH_OR_DISCARD => self.control_result = Some(result),
             // Not a request in flight: a store that answers twice changes nothing.
             _ => {}

@@ -71,8 +71,8 @@ impl<T: Pod> Layout<T> {
 
     /// Index of the page within a range that holds element `index`, and the index among the range's elements there.
     pub fn find(&self, range: &Range<usize>, index: usize) -> (usize, usize) {
-        let at = (range.start + index) / Self::PER_PAGE - range.start / Self::PER_PAGE;
-        (at, index - self.part_of_page(range, at).0.start)
+        let page_index = (range.start + index) / Self::PER_PAGE - range.start / Self::PER_PAGE;
+        (page_index, index - self.part_of_page(range, page_index).0.start)
     }
 
     /// Views bytes of a page as elements.

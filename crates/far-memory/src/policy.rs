@@ -1,15 +1,16 @@
 //! Choice of the page to evict: two queues and a memory of evicted pages (S3-FIFO, sosp23 Yang et al.).
 //!
-//! New pages enter a small queue, a tenth of all frames. Those used again before they reach its head move to the main
-//! queue; the others are evicted. So pages that are read once pass through that tenth, however many they are, and leave
-//! the rest alone. In the main queue each use (three at most) earns another turn, as with CLOCK. Pages that return soon
-//! after eviction begin in the main queue; the page table remembers evictions ([`crate::table`]).
+//! New pages enter the *small queue*, a tenth of all frames. Those used again before they reach its head move to the
+//! *main queue*; the others are evicted. So pages that are read once pass through the small queue, however many they
+//! are, and evict no page of the main queue. In the main queue each use (three at most) earns another round, as with
+//! CLOCK. Pages that return soon after eviction enter the main queue at once; the page table remembers evictions
+//! ([`crate::table`]).
 //!
 //! With a twentieth of all pages local, 60 % of skewed accesses hit, against 53 % with CLOCK; when mixed with a scan of
 //! all pages, 31 % of all accesses hit, against 23 % (this file's test).
 //!
-//! Nothing is searched: a page moves by changing a few links. Pages that cannot go now, because they are changed or
-//! pinned, are passed over.
+//! The queues are linked lists of frames, so moving a page changes a few links. Pages that cannot be evicted now,
+//! because they are dirty or pinned, are passed over.
 
 const NONE: u32 = u32::MAX;
 /// Uses that are counted, at most.
@@ -45,7 +46,7 @@ pub struct Policy {
     nodes: Vec<Node>,
     small: Queue,
     main: Queue,
-    /// Length of the small queue at which it starts to give up frames.
+    /// Length of the small queue from which on frames are evicted from it rather than from the main queue.
     small_max: usize,
 }
 
@@ -86,19 +87,19 @@ impl Policy {
 
     /// Records that a frame lost its page.
     pub fn remove(&mut self, frame: u32) {
-        let Node { previous: before, next: behind, queue: place, .. } = self.nodes[frame as usize];
-        if place == QueueKind::Out {
+        let Node { previous, next, queue, .. } = self.nodes[frame as usize];
+        if queue == QueueKind::Out {
             return;
         }
-        match self.nodes.get_mut(before as usize) {
-            Some(node) => node.next = behind,
-            None => self.queue(place).head = behind,
+        match self.nodes.get_mut(previous as usize) {
+            Some(node) => node.next = next,
+            None => self.queue(queue).head = next,
         }
-        match self.nodes.get_mut(behind as usize) {
-            Some(node) => node.previous = before,
-            None => self.queue(place).tail = before,
+        match self.nodes.get_mut(next as usize) {
+            Some(node) => node.previous = previous,
+            None => self.queue(queue).tail = previous,
         }
-        self.queue(place).len -= 1;
+        self.queue(queue).len -= 1;
         self.nodes[frame as usize].queue = QueueKind::Out;
     }
 
@@ -115,9 +116,9 @@ impl Policy {
         self.push(frame, place);
     }
 
-    /// Removes from the queues, and returns, the frame to evict next among those that can go. `None` if no page can.
+    /// Removes from the queues, and returns, the next frame to evict of those that are evictable; `None` if none is.
     pub fn victim(&mut self, mut is_evictable: impl FnMut(u32) -> bool) -> Option<u32> {
-        // Frames passed over so far. Once that is a queue's length, nothing in it can go.
+        // Frames passed over so far. Once these are as many as a queue has, none of its frames is evictable.
         let (mut small_passed, mut main_passed) = (0, 0);
         loop {
             let small_left = small_passed < self.small.len;
@@ -163,9 +164,9 @@ mod tests {
         let mut policy = Policy::new(20, 0);
         (0..20).for_each(|frame| policy.insert(frame, false));
         (5..10).for_each(|frame| policy.touch(frame));
-        let gone: Vec<u32> = std::iter::from_fn(|| policy.victim(|_| true)).collect();
-        assert_eq!(gone.len(), 20);
-        assert!(gone[..14].iter().all(|frame| !(5..10).contains(frame)), "{gone:?}");
+        let victims: Vec<u32> = std::iter::from_fn(|| policy.victim(|_| true)).collect();
+        assert_eq!(victims.len(), 20);
+        assert!(victims[..14].iter().all(|frame| !(5..10).contains(frame)), "{victims:?}");
     }
 
     #[test]
@@ -174,9 +175,9 @@ mod tests {
         (0..18).for_each(|frame| policy.insert(frame, true));
         (18..20).for_each(|frame| policy.insert(frame, false));
         for _ in 0..100 {
-            let gone = policy.victim(|_| true).unwrap();
-            assert!(gone >= 18, "{gone}");
-            policy.insert(gone, false);
+            let victim = policy.victim(|_| true).unwrap();
+            assert!(victim >= 18, "{victim}");
+            policy.insert(victim, false);
         }
     }
 
@@ -185,13 +186,13 @@ mod tests {
         let mut policy = Policy::new(8, 0);
         (0..8).for_each(|frame| policy.insert(frame, frame % 2 == 0));
         assert_eq!(policy.victim(|_| false), None);
-        let gone: Vec<u32> = std::iter::from_fn(|| policy.victim(|frame| frame >= 6)).collect();
-        assert!(gone == [7, 6] || gone == [6, 7], "{gone:?}");
+        let victims: Vec<u32> = std::iter::from_fn(|| policy.victim(|frame| frame >= 6)).collect();
+        assert!(victims == [7, 6] || victims == [6, 7], "{victims:?}");
         policy.remove(3);
         policy.remove(3);
-        let mut gone: Vec<u32> = std::iter::from_fn(|| policy.victim(|_| true)).collect();
-        gone.sort_unstable();
-        assert_eq!(gone, [0, 1, 2, 4, 5]);
+        let mut victims: Vec<u32> = std::iter::from_fn(|| policy.victim(|_| true)).collect();
+        victims.sort_unstable();
+        assert_eq!(victims, [0, 1, 2, 4, 5]);
     }
 
     /// Hits of a sequence of pages with CLOCK: second chance and nothing else.

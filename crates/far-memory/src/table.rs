@@ -16,8 +16,8 @@ pub struct Table {
 
 impl Table {
     /// A table for `pages` pages, none of which is local.
-    pub fn new(pages: usize, lately: u32) -> Self {
-        Self { entries: vec![0; pages], evictions: 1, recent_max: lately }
+    pub fn new(pages: usize, recent_max: u32) -> Self {
+        Self { entries: vec![0; pages], evictions: 1, recent_max }
     }
 
     /// Number of pages.

@@ -35,9 +35,9 @@ fn with_handler(
         let (store, hold) = FaultyStore::new(pages as usize, 16 << 20, 7, faults);
         let mut handler = Handler::new(&of_handler, store, options, Watch::start()).unwrap();
         sender.send((handler.control(), hold)).unwrap();
-        let mut told = Vec::new();
-        handler.run(|error| told.push(error)).unwrap();
-        (handler.stats(), told)
+        let mut errors = Vec::new();
+        handler.run(|error| errors.push(error)).unwrap();
+        (handler.stats(), errors)
     });
     let (control, hold) = receiver.recv().unwrap();
     with(&mapping, &control, &hold);
@@ -65,8 +65,8 @@ fn what_was_stored_is_loaded_again_however_few_pages_are_local() {
         let stored = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
         assert!(stored.enumerate().all(is_right));
     });
-    let Some((stats, told)) = ran else { return };
-    assert!(stats.local <= 8 && stats.dirty == 0 && told.is_empty(), "{stats:?} {told:?}");
+    let Some((stats, errors)) = ran else { return };
+    assert!(stats.local <= 8 && stats.dirty == 0 && errors.is_empty(), "{stats:?} {errors:?}");
     assert!(stats.evicted >= 3 * (64 - 8), "{stats:?}");
 }
 
@@ -115,9 +115,9 @@ fn many_threads(options: Options, faults: Faults, accesses: usize) {
             assert_eq!(u64::from_ne_bytes(*word), shadows[at % THREADS][at], "word {at} at the store");
         }
     });
-    let Some((stats, told)) = ran else { return };
+    let Some((stats, errors)) = ran else { return };
     assert_eq!(stats.dirty, 0, "{stats:?}");
-    assert!(is_bad || told.is_empty(), "{told:?}");
+    assert!(is_bad || errors.is_empty(), "{errors:?}");
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn who_touches_a_lost_page_waits_until_it_is_back_if_so_decided() {
             assert_eq!(waits.join().unwrap(), 42);
         });
     });
-    let Some((_, told)) = ran else { return };
-    assert!(told.iter().any(|error| matches!(error, FarError::Lost { page: 3, .. })), "{told:?}");
+    let Some((_, errors)) = ran else { return };
+    assert!(errors.iter().any(|error| matches!(error, FarError::Lost { page: 3, .. })), "{errors:?}");
 }
 
 /// The part of [`who_touches_a_lost_page_is_killed_and_gets_no_bytes`] that is killed, in a process of its own.

@@ -136,7 +136,7 @@ impl Neighbours {
             is_used: true,
             waiting: VecDeque::new(),
         };
-        let at = match self.replaceable() {
+        let index = match self.replaceable() {
             Some(at) => {
                 let old = std::mem::replace(&mut self.entries[at], new);
                 self.index.remove(&(old.interface, old.address));
@@ -152,8 +152,8 @@ impl Neighbours {
                 self.entries.len() - 1
             }
         };
-        self.index.insert((interface, address), at as u32);
-        at as u32
+        self.index.insert((interface, address), index as u32);
+        index as u32
     }
 
     /// Chooses an entry to replace if the table is full: one that was not used lately and has no waiting frames, or
@@ -164,16 +164,16 @@ impl Neighbours {
         }
         let mut fallback = None;
         for step in 0..self.entries.len() {
-            let at = self.clock_hand;
-            self.clock_hand = (at + 1) % self.entries.len();
-            let entry = &mut self.entries[at];
+            let index = self.clock_hand;
+            self.clock_hand = (index + 1) % self.entries.len();
+            let entry = &mut self.entries[index];
             if entry.is_pinned {
                 continue;
             }
             if !std::mem::take(&mut entry.is_used) && entry.waiting.is_empty() {
-                return Some(at);
+                return Some(index);
             }
-            fallback = fallback.or(Some(at));
+            fallback = fallback.or(Some(index));
             if step >= REPLACE_STEPS_MAX {
                 break;
             }
@@ -188,9 +188,9 @@ impl Neighbours {
         let pinned: std::collections::HashSet<_> = named.iter().flatten().copied().collect();
         self.entries.iter_mut().for_each(|entry| entry.is_pinned = pinned.contains(&(entry.interface, entry.address)));
         let mut pin_one = |(interface, address)| {
-            let at = self.find_or_add(interface, address);
-            self.entries[at as usize].is_pinned = true;
-            at
+            let index = self.find_or_add(interface, address);
+            self.entries[index as usize].is_pinned = true;
+            index
         };
         named.into_iter().map(|key| key.map_or(u32::MAX, &mut pin_one)).collect()
     }

@@ -1,9 +1,14 @@
 //! A router for IPv4 and IPv6. It takes bursts of frames and decides the fate of each. It does no I/O, and the time is
 //! handed in.
 //!
-//! A burst goes through three steps: the headers of every frame are read and checked; all destinations are looked up,
-//! in one of the [forms](crate::Form); each frame is sent on, answered or dropped. The lookups of a burst are thus
-//! together, whatever its frames are, and frames of one flow leave in the order in which they arrived.
+//! A burst goes through three steps:
+//!
+//! 1. The headers of every frame are read and checked.
+//! 2. The destinations of all IPv4 packets are looked up together, and so are those of all IPv6 packets, in one of the
+//!    [forms](crate::Form).
+//! 3. Each frame is forwarded, answered or dropped.
+//!
+//! Frames of one flow leave in the order in which they arrived.
 
 mod answers;
 mod errors;
@@ -60,7 +65,7 @@ impl Default for ErrorRate {
 pub struct Router {
     interfaces: Vec<Interface>,
     fib: Fib,
-    /// For each hop of the tables that is another router, the index of its neighbour entry.
+    /// For each hop of the tables that is another router, the index of the router's entry among the neighbours.
     gateways: Vec<u32>,
     neighbours: Neighbours,
     errors: Bucket,
@@ -126,14 +131,14 @@ impl Router {
         &self.fib
     }
 
-    /// Number of neighbours whose Ethernet address is known, and of frames waiting for one.
+    /// Number of neighbours whose Ethernet address is known, and of frames that wait for an address.
     pub fn neighbours(&self) -> (usize, usize) {
         self.neighbours.len()
     }
 
-    /// An interface at which TCP or UDP packets arrive whose checksum the sender's kernel left to a device that does
-    /// not exist, as on virtual pairs. Each interface is reported once. The router passes such packets on and their
-    /// receivers drop them. It examines the first packet of each burst.
+    /// An interface at which TCP or UDP packets arrive with an unfinished checksum: the sender's kernel left it to a
+    /// device that does not exist, as on virtual pairs. Each interface is reported once. The router forwards such
+    /// packets, but their receivers drop them. It examines the first packet of each burst.
     #[inline]
     pub fn take_unfinished(&mut self) -> Option<u16> {
         self.unfinished.take_new()
@@ -235,7 +240,7 @@ impl Application for Router {
                 fates[at] = self.decide(from, now_ns, &mut frames[at], read, hop, outbox);
             }
         }
-        // Unknown neighbours are asked for at once.
+        // Solicits the unknown neighbours of this burst at once.
         self.tick(now_ns, outbox);
     }
 

@@ -117,8 +117,9 @@ pub fn parse(text: &str, interfaces: &[Interface]) -> Result<Vec<Route>, LineErr
         let target = target(&words[1..], interfaces).map_err(wrong)?;
         let prefix = match (words[0], target) {
             ("default", Target::Via(_, gateway)) => {
-                let all = if gateway.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-                Network { address: all, len: 0 }
+                let address =
+                    if gateway.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+                Network { address, len: 0 }
             }
             ("default", _) => {
                 return Err(wrong("`default` wants a next hop: write 0.0.0.0/0 or ::/0 instead".to_owned()));

@@ -47,12 +47,12 @@ pub struct Content {
 pub fn parse(text: &str) -> Result<Vec<Content>, LineError> {
     let mut contents = Vec::new();
     let mut rule = String::new();
-    let mut began = 0;
+    let mut first_line = 0;
     let mut end = 0;
     for (at, line) in text.lines().enumerate() {
         end = at + 1;
         if rule.is_empty() {
-            began = at + 1;
+            first_line = at + 1;
             if line.trim().is_empty() || line.trim_start().starts_with('#') {
                 continue;
             }
@@ -63,7 +63,7 @@ pub fn parse(text: &str) -> Result<Vec<Content>, LineError> {
             rule.push(' ');
             continue;
         }
-        read(&rule, began, &mut contents).map_err(|problem| LineError { line: began, problem })?;
+        read(&rule, first_line, &mut contents).map_err(|problem| LineError { line: first_line, problem })?;
         rule.clear();
     }
     if !rule.is_empty() {

@@ -144,8 +144,13 @@ fn questions_for_its_addresses_are_answered_and_their_senders_learnt() {
         process(&mut router, 0, 0, vec![icmp6("2001:db8:1::7", "ff02::1:ff00:1", 255, group, solicitation.clone())]);
     let [(0, answer)] = &out[..] else { panic!("{out:?}") };
     let (packet, message) = icmp6_of(answer);
-    let said = Discovery::read(message).unwrap();
-    assert!(!said.is_solicitation && said.is_solicited && said.is_router && said.mac == Some(LAN.0));
+    let advertisement = Discovery::read(message).unwrap();
+    assert!(
+        !advertisement.is_solicitation
+            && advertisement.is_solicited
+            && advertisement.is_router
+            && advertisement.mac == Some(LAN.0)
+    );
     assert_eq!((packet.destination, packet.hop_limit, headers::destination(answer)), (v6("2001:db8:1::7"), 255, HOST));
     assert_eq!(router.neighbours().0, 2);
     // A host that probes whether an address is free is answered by multicast to all nodes.
@@ -181,7 +186,7 @@ fn echoes_of_its_addresses_are_answered() {
 #[test]
 fn what_cannot_go_on_is_refused_and_its_sender_told_why() {
     let mut router = default_router();
-    for (frame, reason, said) in [
+    for (frame, reason, type_and_code) in [
         (udp4("10.1.0.7", "192.0.2.1", 1, 30), Reason::TimeToLive, [11, 0]),
         (udp4("10.1.0.7", "192.0.2.1", 0, 30), Reason::TimeToLive, [11, 0]),
         (udp4("10.1.0.7", "10.9.0.1", 64, 30), Reason::Prohibited, [3, 13]),
@@ -192,14 +197,14 @@ fn what_cannot_go_on_is_refused_and_its_sender_told_why() {
         let out = process(&mut router, 0, 0, vec![frame.clone()]);
         let [(0, answer)] = &out[..] else { panic!("{reason:?}: {out:?}") };
         let (read, message) = icmp_of(answer);
-        assert_eq!(message[..2], said, "{reason:?}");
+        assert_eq!(message[..2], type_and_code, "{reason:?}");
         assert_eq!((read.source, read.destination), (v4("10.1.0.1"), v4("10.1.0.7")));
         assert!(frame[14..].starts_with(&message[8..]) && read.total_len <= 576);
         let mtu = if reason == Reason::TooBig { 1280u16 } else { 0 };
         assert_eq!(message[6..8], mtu.to_be_bytes());
         assert_eq!(router.counters().dropped(reason), before + 1);
     }
-    for (frame, reason, said) in [
+    for (frame, reason, type_and_code) in [
         (udp6("2001:db8:1::7", "2001:db8:9::1", 1, 30), Reason::TimeToLive, [3, 0]),
         (udp6("2001:db8:1::7", "2001:db8:8::1", 64, 30), Reason::Prohibited, [1, 1]),
         (udp6("2001:db8:1::7", "2001:db8:7::1", 64, 30), Reason::NoRoute, [1, 0]),
@@ -209,7 +214,7 @@ fn what_cannot_go_on_is_refused_and_its_sender_told_why() {
         let out = process(&mut router, 0, 0, vec![frame.clone()]);
         let [(0, answer)] = &out[..] else { panic!("{reason:?}: {out:?}") };
         let (read, message) = icmp6_of(answer);
-        assert_eq!(message[..2], said, "{reason:?}");
+        assert_eq!(message[..2], type_and_code, "{reason:?}");
         assert!(frame[14..].starts_with(&message[8..]) && read.total_len <= 1280);
         let mtu = if reason == Reason::TooBig { 1280u32 } else { 0 };
         assert_eq!(message[4..8], mtu.to_be_bytes());

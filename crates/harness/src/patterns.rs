@@ -250,8 +250,8 @@ mod tests {
     fn every_way_finds_the_same_and_what_is_wrong_is_noticed() {
         let mut patterns = Patterns::new(Sizes { patterns: 500, groups: 20, payloads: 300 }, 1).unwrap();
         assert!(patterns.hits_per_kb() > 0.0);
-        for way in SearchMethod::ALL {
-            assert!(patterns.gbps(way, Duration::from_millis(1)).unwrap() > 0.0);
+        for method in SearchMethod::ALL {
+            assert!(patterns.gbps(method, Duration::from_millis(1)).unwrap() > 0.0);
         }
         patterns.hits[0] += 1;
         patterns.next = 0;

@@ -12,7 +12,7 @@ pub struct Threshold {
     unit: Option<Unit>,
 }
 
-/// Units as they are written, the figure's unit that they scale, and the factor.
+/// Units as they are written, each with the figure's unit to which it is converted, and the factor.
 const UNITS: [(&str, Unit, f64); 12] = [
     ("ns", Unit::Ns, 1.0),
     ("us", Unit::Ns, 1e3),
@@ -38,8 +38,8 @@ impl FromStr for Threshold {
             format!("must be a number from 0 on, with or without a unit ({units})")
         };
         let text = text.trim();
-        let at = text.find(|char: char| char.is_alphabetic() && char != 'e').unwrap_or(text.len());
-        let (number, unit) = (text[..at].trim(), &text[at..]);
+        let unit_start = text.find(|char: char| char.is_alphabetic() && char != 'e').unwrap_or(text.len());
+        let (number, unit) = (text[..unit_start].trim(), &text[unit_start..]);
         let number = number.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
         let number = number.ok_or_else(expected)?;
         if unit.is_empty() {
@@ -75,7 +75,7 @@ fn parse_ratio(text: &str) -> Result<f64, String> {
     if threshold.unit.is_some() { Err("a ratio has no unit".to_owned()) } else { Ok(threshold.value) }
 }
 
-/// Verdict on a result. Of several, the greatest is the one to report.
+/// Verdict on a result. Of the verdicts on several results, the greatest is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// No threshold was missed.
@@ -87,7 +87,7 @@ pub enum Verdict {
 }
 
 impl Thresholds {
-    /// Whether any threshold applies to the ratio.
+    /// Whether there is a threshold on the ratio.
     pub fn judge_ratio(&self) -> bool {
         self.fail_if_ratio_below.is_some() || self.fail_if_ratio_above.is_some()
     }

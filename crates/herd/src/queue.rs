@@ -15,8 +15,8 @@ struct Flow {
 
 impl Flow {
     fn new(depth: usize) -> Self {
-        let every = (depth / 4).clamp(1, 64) as u64;
-        Self { depth: depth as u64, signal_interval: every, pushed: 0, completed: 0 }
+        let signal_interval = (depth / 4).clamp(1, 64) as u64;
+        Self { depth: depth as u64, signal_interval, pushed: 0, completed: 0 }
     }
 
     #[inline(always)]

@@ -122,9 +122,9 @@ impl<D: Device> Server<D> {
             let (device, domain, exposed) = (device.clone(), domain.clone(), Arc::clone(&exposed));
             seeds.push(WorkerSeed { device, domain, exposed, layout, index, changes });
         }
-        let places = (0..layout.clients).map(|_| None).collect();
+        let clients = (0..layout.clients).map(|_| None).collect();
         let completions = Vec::with_capacity(16);
-        let server = Self { clients: places, cq, thread, exposed, layout, workers, random: config.seed, completions };
+        let server = Self { clients, cq, thread, exposed, layout, workers, random: config.seed, completions };
         Ok((server, seeds))
     }
 

@@ -5,7 +5,8 @@
 //!                                       <------------ head ---------> <------------ tail -------------->
 //! ```
 //!
-//! All numbers are little-endian. The tail is one aligned word, and is written last. The checksum covers all the rest.
+//! All numbers are little-endian. The tail is one aligned word, and is written last. The checksum covers everything
+//! else: the body, the head, the number and the attempt.
 
 use sinew_mem::SharedMemory;
 
@@ -17,8 +18,8 @@ pub enum SlotDrop {
     /// The length is more than a request can have.
     #[error("longer than a request can be")]
     Length,
-    /// The parts do not belong together: the request is being written, was written in another order, or is not a
-    /// request.
+    /// The checksum does not match: the request is still being written, its tail was written too early, or the bytes
+    /// are no request.
     #[error("torn: the checksum does not match the bytes")]
     Torn,
     /// The request is from an earlier client of the same slots.
@@ -115,8 +116,8 @@ fn checksum(body: &[u8], head: u64, stamp: u64) -> u32 {
     (sum >> 40) as u32 ^ (sum as u32 & 0xFF_FFFF)
 }
 
-/// Turns the body, which lies before the last [`FOOT_LEN`] bytes of `slot`, into a request; returns the offset in
-/// `slot` at which it begins. Zeros must pad the body to a multiple of 8 bytes.
+/// Makes a request of the body, which lies before the last [`FOOT_LEN`] bytes of `slot`; returns the offset in `slot`
+/// at which the request begins. Zeros must pad the body to a multiple of 8 bytes.
 #[inline(always)]
 pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) -> usize {
     let foot = slot.len() - FOOT_LEN;
@@ -129,7 +130,7 @@ pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) -> u
     start
 }
 
-/// Encodes a request as a client does, to be written to the right end of its slot. For tests of servers.
+/// Encodes a request as a client does; its last byte belongs at the end of its slot. For tests of servers.
 pub fn build_request(token: u32, sequence: u32, attempt: u8, kind: u16, body: &[u8]) -> Vec<u8> {
     let mut slot = body.to_vec();
     slot.resize(body.len().next_multiple_of(8) + FOOT_LEN, 0);
@@ -171,7 +172,7 @@ pub(crate) fn read(
     if checksum(body, head.word(), tail.0 & Tail::STAMP) != tail.checksum() {
         return Err(SlotDrop::Torn);
     }
-    // Checked last: a torn request may have any token.
+    // The token is checked last, since a torn request may have any token.
     if head.token != token { Err(SlotDrop::Token) } else { Ok(head) }
 }
 

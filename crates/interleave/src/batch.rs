@@ -5,12 +5,12 @@
 //! Both interfaces of the crate, async lookups and the attribute, run on this engine. The attribute turns a plain
 //! function into an `async` one, with an await in place of each mark.
 //!
-//! - **Slots lie on the stack, in a ring.** A lookup is polled and dropped where it was put. The slot of one that has
-//!   ended takes the next input at once, so lookups of different lengths do not wait for each other, as groups do.
+//! - **Slots lie on the stack, in a ring.** A lookup is polled and dropped in its slot. When it ends, the slot takes
+//!   the next input at once. So a short lookup does not wait for a long one, as it would if lookups ran in groups.
 //!   Empty slots leave the ring, so they cost nothing.
-//! - **A switch is a prefetch, two instructions of the engine, and the compiler's jump.** No waker is called.
-//!   [`Switch`](crate::Switch) panics in builds with assertions if another executor polls it, because it would never
-//!   wake that one.
+//! - **A switch to the next lookup costs little**: a prefetch, two instructions of the engine, and the jump that the
+//!   compiler makes of the await. No waker is called. [`Switch`](crate::Switch) panics in builds with assertions if
+//!   another executor polls it, because it would never wake that executor.
 //! - **Cost** (`costs.toml`). Async lookups take 12 % more instructions than the same states written by hand as a
 //!   future in this engine: they set a flag in each `Switch`, which the compiler cannot know to be set. They take 46 %
 //!   more than a loop written for one table, which keeps the table's addresses in registers.
@@ -129,7 +129,7 @@ impl<const MAX: usize> Batch<MAX> {
         self.engine((0..).zip(inputs), lookup, take)
     }
 
-    /// Runs a lookup for each input. The input's ticket is handed to `take` with the result.
+    /// Runs a lookup for each input, which comes with a ticket. The ticket is handed to `take` with the result.
     #[inline]
     fn engine<I, F, P, T>(&self, inputs: I, lookup: impl FnMut(P) -> F, take: impl FnMut(T, F::Output)) -> usize
     where
@@ -146,7 +146,7 @@ impl<const MAX: usize> Batch<MAX> {
             take,
         };
         let mut panic: Option<Box<dyn Any + Send>> = None;
-        // A panic can leave only the current slot half done, and that one is emptied.
+        // Only the current slot can be left in the middle of a step by a panic, and `give_up` empties it.
         while let Err(payload) = catch_unwind(AssertUnwindSafe(|| lookups.run(&mut slots[..self.width]))) {
             panic.get_or_insert(payload);
             lookups.give_up(&mut slots[..self.width]);
@@ -160,7 +160,7 @@ impl<const MAX: usize> Batch<MAX> {
 
 /// A place for a lookup.
 struct Slot<F, T> {
-    /// Pinned: it is polled and dropped where it was put, and never moved.
+    /// Pinned: it is polled and dropped in this slot, and never moved.
     lookup: Option<F>,
     ticket: Option<T>,
     /// The next slot that has a lookup; the last leads back to the first.
@@ -177,9 +177,9 @@ struct RunningLookups<I, F, L, T, K> {
     current: *mut Slot<F, T>,
     /// Inputs taken so far.
     begun: usize,
-    /// Whether an input is being asked for.
+    /// Whether `inputs` is being asked for its next input.
     is_asking: bool,
-    /// `None` once there are no more, or asking for one has panicked.
+    /// `None` once there are no more inputs, or `inputs` has panicked.
     inputs: Option<I>,
     lookup: L,
     take: K,

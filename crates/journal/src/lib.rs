@@ -16,10 +16,12 @@
 //! ```
 //!
 //! Numbers are little-endian, and lengths are in bytes. The first record's "checksum of the record before" is the
-//! snapshot's. A crash may leave a record at the log's end in part, or a record without the one before it: the log ends
-//! before the first record that is not right, and is cut there. If a record after that point was written when the lost
-//! one was known to be durable, the log is damaged in its middle, and is refused. The key is random, so that nobody can
-//! hide bytes that pass for a record inside a record.
+//! snapshot's.
+//!
+//! A crash may leave a part of a record at the log's end, or a record without the one before it. So the log ends before
+//! the first record that is wrong, and is truncated there. But if a later record shows that the wrong one was known to
+//! be durable, the log was damaged after it was written, and is refused. The key is random, so that nobody can hide
+//! bytes that pass for a record inside a record.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +33,7 @@ use codec::{Key, Scan, Snapshot};
 
 /// Least room that is reserved for records at a time, in bytes, unless only less is left.
 const RESERVE_LEN_MIN: u64 = 4 << 20;
-/// Length of a log in bytes below which a new snapshot is not worth its time.
+/// Length of a log in bytes below which no new snapshot is made.
 const LOG_MIN: u64 = 64 << 20;
 
 /// Reason why a journal cannot be used.
@@ -73,7 +75,7 @@ pub enum JournalError {
 /// Contents of a journal when it was opened.
 #[derive(Debug)]
 pub struct Opened<D> {
-    /// The journal, at its end. If there is no snapshot, [`Journal::replace`] has to begin it.
+    /// The journal, ready for further records. If there is no snapshot, [`Journal::replace`] must be called first.
     pub journal: Journal<D>,
     /// The snapshot, if there is one.
     pub snapshot: Option<Vec<u8>>,
@@ -176,7 +178,7 @@ impl<D: Disk> Journal<D> {
         if truncated_len > 0 {
             disk.truncate(&log, scan.len)?;
         }
-        // Part of the log may be there without having been synced.
+        // The last owner may have written a part of the log without syncing it.
         disk.sync(&log)?;
         let journal = Self {
             disk,
@@ -257,13 +259,13 @@ impl<D: Disk> Journal<D> {
         !self.buffer.is_empty()
     }
 
-    /// Whether the log is so long that a new snapshot is worth its time.
+    /// Whether the log is so long that a new snapshot is due.
     pub fn wants_snapshot(&self) -> bool {
         self.failed.is_none() && self.log_len >= LOG_MIN.max(self.snapshot_len)
     }
 
-    /// Makes sure that there is room for `records` records with `bytes` bytes in all; for changes that are made before
-    /// they are recorded. If the disk is full, it fails and nothing has changed.
+    /// Reserves room for `records` records with `bytes` bytes in all, for callers that make a change before they record
+    /// it. If the disk is full, this fails and nothing has changed.
     ///
     /// # Errors
     ///
@@ -322,9 +324,9 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// Replaces the snapshot and its log by a snapshot of all that has happened. If it fails, the journal goes on with
-    /// the old ones, unless [`Self::error`] says otherwise; or with the new ones, if only the old files could not be
-    /// removed.
+    /// Replaces the snapshot and its log by a snapshot of the state after all records. If this fails, and
+    /// [`Self::error`] is `None`, the journal goes on: with the new snapshot if only the old files could not be
+    /// removed, else with the old snapshot and log.
     ///
     /// # Errors
     ///

@@ -27,9 +27,9 @@ fn converse(mut stream: TcpStream, script: &[u8]) -> Vec<u8> {
             writer.write_all(script).unwrap();
             writer.shutdown(Shutdown::Write).unwrap();
         });
-        let mut said = Vec::new();
-        stream.read_to_end(&mut said).unwrap();
-        said
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        answer
     })
 }
 
@@ -86,9 +86,9 @@ fn doors_beside_other_things_sleep_through_nothing() {
                 let commands = format!("set key-{key} 0 0 1\r\n{key}\r\nget key-{key}\r\n");
                 client.get_mut().write_all(commands.as_bytes()).unwrap();
                 let expected = format!("STORED\r\nVALUE key-{key} 0 1\r\n{key}\r\nEND\r\n");
-                let mut said = vec![0; expected.len()];
-                client.read_exact(&mut said).unwrap();
-                assert_eq!(std::str::from_utf8(&said), Ok(&expected[..]), "{threads} threads, round {round}");
+                let mut answer = vec![0; expected.len()];
+                client.read_exact(&mut answer).unwrap();
+                assert_eq!(std::str::from_utf8(&answer), Ok(&expected[..]), "{threads} threads, round {round}");
             }
         }
         server.stop();
@@ -135,9 +135,9 @@ fn clients_of_several_threads_see_each_others_items() {
     let expected: String = (0..6).map(|number| format!("VALUE key-{number} 0 1\r\n{number}\r\n")).collect();
     for client in &mut clients {
         write!(client.get_mut(), "get{list}\r\n").unwrap();
-        let mut said = vec![0; expected.len() + 5];
-        client.read_exact(&mut said).unwrap();
-        assert_eq!(String::from_utf8(said).unwrap(), format!("{expected}END\r\n"));
+        let mut answer = vec![0; expected.len() + 5];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(String::from_utf8(answer).unwrap(), format!("{expected}END\r\n"));
     }
     drop(clients);
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -163,9 +163,9 @@ fn a_unix_socket_is_served_and_removed_and_that_of_a_dead_server_replaced() {
     assert!(Listener::bind(&address).is_err(), "somebody listens there");
     let mut stream = UnixStream::connect(&path).unwrap();
     stream.write_all(b"version\r\nquit\r\n").unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    assert_eq!(said, "VERSION 1.6.18\r\n");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "VERSION 1.6.18\r\n");
     drop(server.stop());
     assert!(!path.exists());
 }
@@ -232,17 +232,17 @@ fn connections_beyond_the_limit_are_told_and_closed() {
         stream.write_all(b"mn\r\n").unwrap();
         stream.read_exact(&mut [0; 4]).unwrap();
     }
-    let mut said = String::new();
-    server.connect().read_to_string(&mut said).unwrap();
-    assert_eq!(said, "ERROR Too many open connections\r\n");
+    let mut answer = String::new();
+    server.connect().read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "ERROR Too many open connections\r\n");
     held.pop();
     // A rejected client may be disconnected before it has sent anything.
     let is_served = || -> std::io::Result<bool> {
-        let (mut stream, mut said) = (server.connect(), Vec::new());
+        let (mut stream, mut answer) = (server.connect(), Vec::new());
         stream.write_all(b"mn\r\n")?;
         stream.shutdown(Shutdown::Write)?;
-        stream.read_to_end(&mut said)?;
-        Ok(said == b"MN\r\n")
+        stream.read_to_end(&mut answer)?;
+        Ok(answer == b"MN\r\n")
     };
     let deadline = Instant::now() + Duration::from_secs(10);
     while !is_served().unwrap_or(false) {
@@ -289,8 +289,8 @@ fn lists_of_keys_of_any_length_are_answered_whole() {
         let list: String = (0..100_000).map(|number| format!(" {}", key(number))).collect();
         let found: String = (0..40).map(|number| format!("VALUE {} 0 1\r\nx\r\n", key(number * 2500))).collect();
         let script = format!("{set}get{list}\r\nmn\r\n");
-        let said = converse(server.connect(), script.as_bytes());
-        assert!(show(&said) == format!("{}{found}END\r\nMN\r\n", "STORED\r\n".repeat(40)), "{threads} threads");
+        let answer = converse(server.connect(), script.as_bytes());
+        assert!(show(&answer) == format!("{}{found}END\r\nMN\r\n", "STORED\r\n".repeat(40)), "{threads} threads");
         // A client that waits for its answer gets it, wherever its line was cut.
         for cut in [4000, 65_536, 70_000, 131_072, 135_168] {
             let mut stream = server.connect();
@@ -298,16 +298,16 @@ fn lists_of_keys_of_any_length_are_answered_whole() {
             stream.write_all(&script.as_bytes()[..cut]).unwrap();
             std::thread::sleep(Duration::from_millis(100));
             stream.write_all(&script.as_bytes()[cut..]).unwrap();
-            let mut said = String::new();
+            let mut answer = String::new();
             let mut reader = BufReader::new(stream);
-            while !said.ends_with("END\r\n") {
-                assert!(reader.read_line(&mut said).unwrap() > 0, "{threads} threads, {cut}: {said}");
+            while !answer.ends_with("END\r\n") {
+                assert!(reader.read_line(&mut answer).unwrap() > 0, "{threads} threads, {cut}: {answer}");
             }
         }
         // A key that is too long ends the answer, but not the connection.
         let script = format!("get {} {} key{list}\r\nmn\r\n", key(0), "k".repeat(200_000));
-        let said = show(&converse(server.connect(), script.as_bytes()));
-        assert!(said.ends_with("CLIENT_ERROR bad command line format\r\nMN\r\n"), "{threads} threads: {said}");
+        let answer = show(&converse(server.connect(), script.as_bytes()));
+        assert!(answer.ends_with("CLIENT_ERROR bad command line format\r\nMN\r\n"), "{threads} threads: {answer}");
     }
 }
 
@@ -315,18 +315,18 @@ fn lists_of_keys_of_any_length_are_answered_whole() {
 fn what_is_done_with_keys_is_counted_by_their_prefixes_while_that_is_asked_for() {
     for threads in [1, 3] {
         let server = Server::tcp(threads);
-        let said = |script: &str| show(&converse(server.connect(), script.as_bytes()));
-        assert_eq!(said("set foo:1 0 0 1\r\nx\r\nstats detail dump\r\n"), "STORED\r\nEND\r\n");
+        let answer = |script: &str| show(&converse(server.connect(), script.as_bytes()));
+        assert_eq!(answer("set foo:1 0 0 1\r\nx\r\nstats detail dump\r\n"), "STORED\r\nEND\r\n");
         assert_eq!(
-            said("stats detail on\r\nget foo:1 foo:2 nopre\r\nset foo:3 0 0 1\r\ny\r\ndelete bar:1\r\n"),
+            answer("stats detail on\r\nget foo:1 foo:2 nopre\r\nset foo:3 0 0 1\r\ny\r\ndelete bar:1\r\n"),
             "OK\r\nVALUE foo:1 0 1\r\nx\r\nEND\r\nSTORED\r\nNOT_FOUND\r\n"
         );
         let counted = "PREFIX bar get 0 hit 0 set 0 del 1\r\nPREFIX foo get 2 hit 1 set 1 del 0\r\nEND\r\n";
         assert_eq!(
-            said("stats detail off\r\nget foo:1\r\nstats detail dump\r\n").split_once("END\r\n").unwrap().1,
+            answer("stats detail off\r\nget foo:1\r\nstats detail dump\r\n").split_once("END\r\n").unwrap().1,
             counted
         );
-        assert_eq!(said("stats reset\r\nstats detail dump\r\n"), "RESET\r\nEND\r\n");
+        assert_eq!(answer("stats reset\r\nstats detail dump\r\n"), "RESET\r\nEND\r\n");
     }
 }
 
@@ -334,9 +334,9 @@ fn what_is_done_with_keys_is_counted_by_their_prefixes_while_that_is_asked_for()
 fn a_flush_counts_once_however_many_threads_there_are() {
     let server = Server::tcp(3);
     converse(server.connect(), b"flush_all\r\nset k 0 0 1\r\nx\r\nget k\r\nget k2 k3 k4\r\n");
-    let said = String::from_utf8(converse(server.connect(), b"stats\r\n")).unwrap();
+    let answer = String::from_utf8(converse(server.connect(), b"stats\r\n")).unwrap();
     for expected in ["cmd_flush 1", "cmd_set 1", "get_hits 1", "get_misses 3", "cmd_get 4"] {
-        assert!(said.contains(&format!("STAT {expected}\r\n")), "{expected}: {said}");
+        assert!(answer.contains(&format!("STAT {expected}\r\n")), "{expected}: {answer}");
     }
 }
 
@@ -350,8 +350,8 @@ fn long_answers_of_other_threads_come_whole() {
     let expected = Ours::default().hear(&mut Table::new(), &script);
     for threads in [1, 2, 3] {
         let server = Server::tcp(threads);
-        let said = converse(server.connect(), &script);
-        assert!(said == expected, "{threads} threads: {} bytes, not {}", said.len(), expected.len());
+        let answer = converse(server.connect(), &script);
+        assert!(answer == expected, "{threads} threads: {} bytes, not {}", answer.len(), expected.len());
     }
 }
 
@@ -385,8 +385,8 @@ fn clients_that_never_read_take_bounded_memory_and_those_that_do_are_kept() {
         // These clients have been silent for a while.
         std::thread::sleep(Duration::from_millis(300));
         for _ in 0..10 {
-            let said = converse(server.connect(), b"get key-0 key-1\r\nget key-2\r\nget key-3\r\n");
-            assert!(said.len() > 4 * value.len(), "{threads} threads: {} bytes", said.len());
+            let answer = converse(server.connect(), b"get key-0 key-1\r\nget key-2\r\nget key-3\r\n");
+            assert!(answer.len() > 4 * value.len(), "{threads} threads: {} bytes", answer.len());
         }
     }
     let taken = peak_memory() - before;

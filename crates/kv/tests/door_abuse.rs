@@ -61,10 +61,10 @@ fn exchange(good: Good, number: usize) -> (Vec<u8>, Vec<u8>) {
 
 /// Repeats the exchange until told to stop, and counts the repetitions.
 fn go_on(mut stream: TcpStream, good: Good, number: usize, count: &AtomicU64, stop: &AtomicBool) {
-    let (said, expected) = exchange(good, number);
+    let (request, expected) = exchange(good, number);
     let mut heard = vec![0; expected.len()];
     while !stop.load(Ordering::Relaxed) {
-        stream.write_all(&said).unwrap_or_else(|error| panic!("{good:?} {number}: {error}"));
+        stream.write_all(&request).unwrap_or_else(|error| panic!("{good:?} {number}: {error}"));
         stream.read_exact(&mut heard).unwrap_or_else(|error| panic!("{good:?} {number}: {error}"));
         assert!(heard == expected, "{good:?} {number}: another answer");
         count.fetch_add(1, Ordering::Relaxed);
@@ -75,10 +75,10 @@ fn go_on(mut stream: TcpStream, good: Good, number: usize, count: &AtomicU64, st
 /// Sends as many bytes as the connection accepts at once.
 fn say_some(stream: &mut TcpStream, bytes: &[u8]) {
     stream.set_nonblocking(true).unwrap();
-    let mut said = 0;
-    while said < bytes.len() {
-        match stream.write(&bytes[said..]) {
-            Ok(len) => said += len,
+    let mut written = 0;
+    while written < bytes.len() {
+        match stream.write(&bytes[written..]) {
+            Ok(len) => written += len,
             // The server may already have closed the connection, as it should.
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
             Err(_) => return,
@@ -133,9 +133,9 @@ fn good_clients_stay(abusers: usize, connection_memory: usize, abuse: &[u8]) {
                 }
                 // Clients that connect now are served, too.
                 for good in [Good::Small, Good::Reader, Good::Writer] {
-                    let (said, expected) = exchange(good, 9);
+                    let (request, expected) = exchange(good, 9);
                     let (mut stream, mut heard) = (server.connect(), vec![0; expected.len()]);
-                    stream.write_all(&said).unwrap();
+                    stream.write_all(&request).unwrap();
                     stream.read_exact(&mut heard).unwrap();
                     assert!(heard == expected);
                 }
@@ -148,11 +148,11 @@ fn good_clients_stay(abusers: usize, connection_memory: usize, abuse: &[u8]) {
         assert!(most < bound, "{threads} threads: {} MB of {} MB", most >> 20, bound >> 20);
         let deadline = Instant::now() + Duration::from_secs(10);
         let doors = loop {
-            let said = { stats(&server) };
-            if said < connection_memory / 8 {
+            let connection_bytes = { stats(&server) };
+            if connection_bytes < connection_memory / 8 {
                 break server.stop();
             }
-            assert!(Instant::now() < deadline, "{said} bytes are not given back");
+            assert!(Instant::now() < deadline, "{connection_bytes} bytes are not given back");
             std::thread::sleep(Duration::from_millis(100));
         };
         assert!(doors[0].counters().iter().any(|counters| counters.memory_waits.get() > 0), "it came to that");
@@ -172,9 +172,9 @@ impl Drop for Ends<'_> {
 fn stats(server: &Server) -> usize {
     let mut stream = server.connect();
     stream.write_all(b"stats\r\nquit\r\n").unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).unwrap();
-    let line = said.lines().find_map(|line| line.strip_prefix("STAT connection_bytes ")).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let line = answer.lines().find_map(|line| line.strip_prefix("STAT connection_bytes ")).unwrap();
     line.trim().parse().unwrap()
 }
 
@@ -208,7 +208,7 @@ fn a_crowd_that_waits_for_memory_does_not_have_all_of_it() {
         std::thread::sleep(Duration::from_millis(300));
         for number in 0..2 {
             for good in [Good::Small, Good::Writer, Good::Reader] {
-                let (said, expected) = match good {
+                let (request, expected) = match good {
                     // The value that the writer has just stored.
                     Good::Reader => (
                         format!("get w{number}\r\n").into_bytes(),
@@ -222,7 +222,7 @@ fn a_crowd_that_waits_for_memory_does_not_have_all_of_it() {
                     _ => exchange(good, number),
                 };
                 let (mut stream, mut heard) = (server.connect(), vec![0; expected.len()]);
-                stream.write_all(&said).unwrap();
+                stream.write_all(&request).unwrap();
                 stream.read_exact(&mut heard).unwrap_or_else(|error| panic!("{threads} threads, {good:?}: {error}"));
                 assert!(heard == expected);
             }

@@ -171,8 +171,8 @@ fn a_value_for_which_there_is_no_memory_leaves_no_old_one_behind() {
     let value = "v".repeat(10_000);
     for command in ["set k 0 0 10000", "ms k 10000"] {
         let script = format!("set k 0 0 3\r\nold\r\n{command}\r\n{value}\r\nget k\r\n");
-        let said = Ours::default().hear(&mut table, script.as_bytes());
-        assert_eq!(show(&said), show(b"STORED\r\nSERVER_ERROR out of memory storing object\r\nEND\r\n"), "{command}");
+        let answer = Ours::default().hear(&mut table, script.as_bytes());
+        assert_eq!(show(&answer), show(b"STORED\r\nSERVER_ERROR out of memory storing object\r\nEND\r\n"), "{command}");
     }
 }
 

@@ -7,7 +7,7 @@ pub trait Experiment: Sync {
     /// Name by which it is requested, such as `nsdi19-table5`.
     fn id(&self) -> &'static str;
 
-    /// Short name of its paper, with which its own name begins.
+    /// Short name of its paper: the first part of [`Self::id`].
     fn paper(&self) -> &'static str {
         self.id().split('-').next().unwrap_or_default()
     }
@@ -18,7 +18,7 @@ pub trait Experiment: Sync {
     /// The paper and the place in it.
     fn source(&self) -> &'static str;
 
-    /// Description of what it runs, and of where the model departs from what the paper ran.
+    /// What it runs, and how this departs from what the paper ran.
     fn setup(&self) -> &'static str;
 
     /// Reason why the results differ from the paper's, if they do; empty if nothing needs to be said.
@@ -26,13 +26,13 @@ pub trait Experiment: Sync {
         ""
     }
 
-    /// Processors on which it measures; none if everything is simulated.
+    /// Processors on which it measures; empty if everything is simulated.
     fn measures_on(&self) -> Vec<usize> {
         Vec::new()
     }
 
-    /// Measurements that the same programs can make on a real fabric: rows without results, each with the requests that
-    /// it counts. Empty if there are none.
+    /// Measurements that the same programs can make on a real fabric: rows without results, each with the plan that
+    /// measures it. Empty if there are none.
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {
         Vec::new()
     }
@@ -41,12 +41,12 @@ pub trait Experiment: Sync {
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row>;
 }
 
-/// A figure: the paper's value, and the one that was found.
+/// A figure: the paper's value, and the value that was found by simulating or measuring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Unique name of the figure.
     pub id: String,
-    /// Place in the paper, if the paper has it.
+    /// Place in the paper, if the paper has this figure.
     pub place: Option<&'static str>,
     /// Case of the experiment; empty if there is only one.
     pub case: String,
@@ -76,14 +76,14 @@ pub enum Comparison {
     AtMost,
     /// The paper's value is a lower bound.
     AtLeast,
-    /// The paper's value measures another thing, which is named: the difference is no error.
+    /// The paper's value measures another quantity, named here: the difference is no error.
     Other(&'static str),
 }
 
 /// Difference between the value that was found and the paper's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Error {
-    /// Relative to the paper's value: 0.1 is a tenth too much.
+    /// Relative to the paper's value: 0.1 means that the value found is a tenth higher.
     Relative(f64),
     /// Difference in percentage points, if the values are percentages themselves.
     Points(f64),
@@ -116,7 +116,7 @@ impl Row {
         Self { case: case.into(), ..self }
     }
 
-    /// Sets the paper's value, its place, and how the two compare.
+    /// Sets the paper's value, its place, and its relation to the value found.
     #[must_use]
     pub fn paper(self, place: &'static str, paper: f64, against: Comparison) -> Self {
         Self { place: Some(place), paper: Some(paper), against, ..self }

@@ -121,8 +121,8 @@ impl SenderResult {
 
 /// Value that a fraction `part` of a sorted list's entries do not exceed; `None` if the list is empty.
 pub fn percentile(sorted: &[u64], part: f64) -> Option<u64> {
-    let at = (sorted.len() as f64 * part) as usize;
-    sorted.get(at.min(sorted.len().checked_sub(1)?)).copied()
+    let index = (sorted.len() as f64 * part) as usize;
+    sorted.get(index.min(sorted.len().checked_sub(1)?)).copied()
 }
 
 /// A program that keeps a window of requests of one length in flight on one session.
@@ -152,13 +152,13 @@ impl Sender {
         let address: Address = format!("sim://{server}").parse().expect("an address");
         let session = rpc.begin_connect(&address).expect("the server has a port");
         let buffer = |len| rpc.alloc(len).expect("the arena is large enough");
-        let idle = (0..window).map(|_| (buffer(len), buffer(SHORT))).collect();
+        let free_buffers = (0..window).map(|_| (buffer(len), buffer(SHORT))).collect();
         let free_tags = (0..window).collect();
         Self {
             clock,
             session,
             is_open: false,
-            free_buffers: idle,
+            free_buffers,
             began_ns: vec![0; window],
             free_tags,
             found: Rc::clone(found),

@@ -127,13 +127,13 @@ impl SharedMemory {
     /// [`OutOfBounds`] when the word is not within the memory, or is not aligned.
     #[inline(always)]
     fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
-        let at = self.at(offset, 8)?;
-        if !at.addr().is_multiple_of(8) {
+        let pointer = self.at(offset, 8)?;
+        if !pointer.addr().is_multiple_of(8) {
             return Err(OutOfBounds { offset, len: 8, capacity: self.len });
         }
         // SAFETY: in bounds, aligned, and mapped while `self` lives; others' accesses are atomic or outside this
         // process.
-        Ok(unsafe { &*at.cast::<AtomicU64>() })
+        Ok(unsafe { &*pointer.cast::<AtomicU64>() })
     }
 
     /// The aligned 4 bytes at `offset`, as the system's futex calls need them.
@@ -147,12 +147,12 @@ impl SharedMemory {
     /// This process accesses these bytes in no other way: atomic accesses of different sizes may not overlap.
     #[inline]
     pub unsafe fn futex(&self, offset: usize) -> Result<&AtomicU32, OutOfBounds> {
-        let at = self.at(offset, 4)?;
-        if !at.addr().is_multiple_of(4) {
+        let pointer = self.at(offset, 4)?;
+        if !pointer.addr().is_multiple_of(4) {
             return Err(OutOfBounds { offset, len: 4, capacity: self.len });
         }
         // SAFETY: as in `word`.
-        Ok(unsafe { &*at.cast::<AtomicU32>() })
+        Ok(unsafe { &*pointer.cast::<AtomicU32>() })
     }
 
     /// Loads the aligned word at `offset`, with acquire: what its writer stored before it is visible afterwards.
@@ -410,16 +410,16 @@ mod tests {
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let told = Arc::new(AtomicU64::new(0));
+        let signal = Arc::new(AtomicU64::new(0));
         let memory = SharedMemory::private(64).unwrap();
-        let part = memory.part(16, 32, Last(Arc::clone(&told))).unwrap();
+        let part = memory.part(16, 32, Last(Arc::clone(&signal))).unwrap();
         let clone = part.clone();
         memory.store(16, 7).unwrap();
         drop((memory, part));
-        assert_eq!((clone.len(), clone.load(0), told.load(Ordering::Relaxed)), (32, Ok(7), 0));
+        assert_eq!((clone.len(), clone.load(0), signal.load(Ordering::Relaxed)), (32, Ok(7), 0));
         assert!(clone.load(32).is_err() && clone.part(4, 8, ()).is_err() && clone.part(24, 9, ()).is_err());
         drop(clone);
-        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert_eq!(signal.load(Ordering::Relaxed), 1);
     }
 
     #[test]

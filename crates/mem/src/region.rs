@@ -34,8 +34,8 @@ pub enum MapError {
         /// Bytes that the memory has.
         actual: u64,
     },
-    /// The memory could still shrink, which would turn a later access into a SIGBUS; or it is to be read only, and
-    /// others could still map it for writing.
+    /// The memory could still change its size, and an access beyond its end raises SIGBUS. Or it is to be mapped for
+    /// reading only, but others could still map it for writing.
     #[error("the shared memory lacks a seal against resizing or, for a read-only mapping, against later writes")]
     NotSealed,
     /// The system refused the mapping.
@@ -45,7 +45,7 @@ pub enum MapError {
 
 /// A range of mapped memory, zeroed at first and unmapped on drop.
 ///
-/// A region belongs to no thread: code that turns its pointer into references answers for aliasing.
+/// A region belongs to no thread: code that turns its pointer into references must rule out aliasing.
 #[derive(Debug)]
 pub struct Region {
     start: NonNull<u8>,
@@ -123,7 +123,7 @@ impl Region {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(io::Error::from)?;
         let mut needed = SealFlags::SHRINK | SealFlags::GROW;
         if access == Access::ReadOnly {
-            // What we only read must be writable by its owner alone.
+            // Memory that we map for reading must be writable by its owner alone.
             needed |= SealFlags::FUTURE_WRITE;
         }
         if !seals.contains(needed) {

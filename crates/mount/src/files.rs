@@ -253,7 +253,7 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `stat`.
-    fn lookup(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<Attributes>;
+    fn lookup(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<Attributes>;
 
     /// Records that a listing told the kernel of the inode, which counts as a lookup.
     fn count_lookup(&self, ino: u64);
@@ -273,7 +273,7 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `chmod`, `chown`, `truncate` and `utimensat`.
-    fn change(&self, who: &Caller, ino: u64, handle: Option<u64>, change: &AttributeChange) -> Result<Attributes>;
+    fn change(&self, caller: &Caller, ino: u64, handle: Option<u64>, change: &AttributeChange) -> Result<Attributes>;
 
     /// Returns the target of a symbolic link.
     ///
@@ -287,49 +287,49 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `mkdir`, `symlink` and `mknod`.
-    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> Result<Attributes>;
+    fn make(&self, caller: &Caller, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> Result<Attributes>;
 
     /// Removes a name of anything but a directory.
     ///
     /// # Errors
     ///
     /// As `unlink`.
-    fn unlink(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<()>;
+    fn unlink(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<()>;
 
     /// Removes an empty directory.
     ///
     /// # Errors
     ///
     /// As `rmdir`.
-    fn remove_directory(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<()>;
+    fn remove_directory(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<()>;
 
     /// Renames a file or directory.
     ///
     /// # Errors
     ///
     /// As `renameat2`.
-    fn rename(&self, who: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: RenameOptions) -> Result<()>;
+    fn rename(&self, caller: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: RenameOptions) -> Result<()>;
 
     /// Gives an inode another name.
     ///
     /// # Errors
     ///
     /// As `link`.
-    fn link(&self, who: &Caller, ino: u64, parent: u64, name: &[u8]) -> Result<Attributes>;
+    fn link(&self, caller: &Caller, ino: u64, parent: u64, name: &[u8]) -> Result<Attributes>;
 
     /// Opens a file. `flags` are those of `open`, without `O_CREAT` and `O_EXCL`. `O_TRUNC` empties the file.
     ///
     /// # Errors
     ///
     /// As `open`.
-    fn open(&self, who: &Caller, ino: u64, flags: i32) -> Result<Opened>;
+    fn open(&self, caller: &Caller, ino: u64, flags: i32) -> Result<Opened>;
 
     /// Makes a file and opens it.
     ///
     /// # Errors
     ///
     /// As `open`.
-    fn create(&self, who: &Caller, parent: u64, name: &[u8], mode: u16, flags: i32) -> Result<(Attributes, Opened)>;
+    fn create(&self, caller: &Caller, parent: u64, name: &[u8], mode: u16, flags: i32) -> Result<(Attributes, Opened)>;
 
     /// Reads up to `len` bytes, fewer only at the end of the file, and passes them to `answer` exactly once. The caller
     /// does not wait for what follows that.
@@ -364,7 +364,7 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `opendir`.
-    fn open_directory(&self, who: &Caller, ino: u64) -> Result<u64>;
+    fn open_directory(&self, caller: &Caller, ino: u64) -> Result<u64>;
 
     /// Passes the entries of a directory that come after a cookie (0 for all) to `add`, until that returns false or
     /// there are no more. `.` and `..` are not included.
@@ -396,28 +396,28 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     ///
     /// As `setxattr`.
-    fn set_extended(&self, who: &Caller, ino: u64, name: &[u8], value: &[u8], how: XattrMode) -> Result<()>;
+    fn set_extended(&self, caller: &Caller, ino: u64, name: &[u8], value: &[u8], how: XattrMode) -> Result<()>;
 
     /// Returns the value of an extended attribute.
     ///
     /// # Errors
     ///
     /// As `getxattr`.
-    fn extended(&self, who: &Caller, ino: u64, name: &[u8]) -> Result<Vec<u8>>;
+    fn extended(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<Vec<u8>>;
 
     /// Returns the names of all extended attributes, each followed by a NUL.
     ///
     /// # Errors
     ///
     /// As `listxattr`.
-    fn list_extended(&self, who: &Caller, ino: u64) -> Result<Vec<u8>>;
+    fn list_extended(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>>;
 
     /// Removes an extended attribute.
     ///
     /// # Errors
     ///
     /// As `removexattr`.
-    fn remove_extended(&self, who: &Caller, ino: u64, name: &[u8]) -> Result<()>;
+    fn remove_extended(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<()>;
 
     /// Returns a lock that conflicts with this one, if there is one.
     ///

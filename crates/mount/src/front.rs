@@ -544,13 +544,13 @@ impl<F: Files> Filesystem for Front<F> {
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, handle: FileHandle, at: i64, whence: i32, reply: ReplyLseek) {
-        let what = match whence {
+        let target = match whence {
             SEEK_DATA => SeekTarget::Data,
             SEEK_HOLE => SeekTarget::Hole,
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(at) = u64::try_from(at) else { return reply.error(Errno::ENXIO) };
-        match self.files.seek(ino.0, handle.0, at, what) {
+        match self.files.seek(ino.0, handle.0, at, target) {
             Ok(found) => reply.offset(found as i64),
             Err(error) => reply.error(errno(error)),
         }

@@ -83,7 +83,15 @@ impl Tree {
         self.attributes(ino)
     }
 
-    fn add(&mut self, who: &Caller, parent: u64, name: &[u8], content: Content, kind: Kind, mode: u16) -> Result<u64> {
+    fn add(
+        &mut self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+        content: Content,
+        kind: Kind,
+        mode: u16,
+    ) -> Result<u64> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
@@ -95,7 +103,7 @@ impl Tree {
         let ino = self.next;
         self.next += 1;
         let is_directory = kind == Kind::Directory;
-        let mut node = Node::new(ino, kind, mode, who, content);
+        let mut node = Node::new(ino, kind, mode, caller, content);
         // A set-group-id directory passes on its group.
         if parent_mode & 0o2000 != 0 {
             node.gid = parent_gid;
@@ -266,14 +274,14 @@ impl Files for InMemory {
         self.tree().attributes(ino)
     }
 
-    fn change(&self, who: &Caller, ino: u64, _: Option<u64>, change: &AttributeChange) -> Result<Attributes> {
+    fn change(&self, caller: &Caller, ino: u64, _: Option<u64>, change: &AttributeChange) -> Result<Attributes> {
         let mut tree = self.tree();
         let node = tree.node_mut(ino)?;
         if let Some(size) = change.size {
             let Content::File(data) = &node.content else { return Err(Errno::INVAL) };
             data.set_len(size)?;
             node.touch();
-            if who.uid != 0 {
+            if caller.uid != 0 {
                 node.drop_privileges();
             }
         }
@@ -293,7 +301,7 @@ impl Files for InMemory {
         }
     }
 
-    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> Result<Attributes> {
+    fn make(&self, caller: &Caller, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> Result<Attributes> {
         let (content, kind) = match new {
             NewNode::Directory => (Content::Directory(Directory::default()), Kind::Directory),
             NewNode::Link(path) => (Content::Link(path.to_vec()), Kind::Link),
@@ -301,7 +309,7 @@ impl Files for InMemory {
             NewNode::Node { kind, device } => (Content::Node { device }, kind),
         };
         let mut tree = self.tree();
-        let ino = tree.add(who, parent, name, content, kind, mode)?;
+        let ino = tree.add(caller, parent, name, content, kind, mode)?;
         tree.count_lookup(ino)
     }
 
@@ -359,10 +367,10 @@ impl Files for InMemory {
         Ok(self.add_handle(ino, data))
     }
 
-    fn create(&self, who: &Caller, parent: u64, name: &[u8], mode: u16, _: i32) -> Result<(Attributes, Opened)> {
+    fn create(&self, caller: &Caller, parent: u64, name: &[u8], mode: u16, _: i32) -> Result<(Attributes, Opened)> {
         let data = Arc::new(Data::default());
         let mut tree = self.tree();
-        let ino = tree.add(who, parent, name, Content::File(Arc::clone(&data)), Kind::File, mode)?;
+        let ino = tree.add(caller, parent, name, Content::File(Arc::clone(&data)), Kind::File, mode)?;
         let attributes = tree.count_lookup(ino)?;
         drop(tree);
         Ok((attributes, self.add_handle(ino, data)))
@@ -477,8 +485,8 @@ impl Files for InMemory {
         Ok(())
     }
 
-    fn seek(&self, _: u64, handle: u64, at: u64, what: SeekTarget) -> Result<u64> {
-        self.data(handle)?.seek(at, what)
+    fn seek(&self, _: u64, handle: u64, at: u64, target: SeekTarget) -> Result<u64> {
+        self.data(handle)?.seek(at, target)
     }
 
     fn unmounted(&self) {}

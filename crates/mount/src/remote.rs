@@ -102,21 +102,21 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Remote<E, A> {
             lifetimes,
         });
         let remote = Self { common, maintenance_thread: Mutex::default() };
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let common = Arc::clone(&remote.common);
         let run = move || {
             let begun = with_lane(&common, |lane| lane.begin(timeout.as_nanos() as u64));
             let begun = begun.and_then(|begun| begun.map_err(|failed| failed.to_string()));
             let is_good = begun.is_ok();
             // The caller of `join` waits for this.
-            let _ = tell.send(begun);
+            let _ = sender.send(begun);
             if is_good {
                 run_maintenance(&common);
             }
         };
         let tender = std::thread::Builder::new().name("sinew-tender".to_owned()).spawn(run);
         *remote.maintenance_thread() = Some(tender.map_err(|error| format!("starting a thread: {error}"))?);
-        told.recv().unwrap_or_else(|_| Err("the thread that joins has ended".to_owned()))?;
+        receiver.recv().unwrap_or_else(|_| Err("the thread that joins has ended".to_owned()))?;
         Ok(remote)
     }
 
@@ -217,10 +217,10 @@ fn attributes(attr: &Attr) -> Attributes {
     }
 }
 
-fn caller(who: &Caller) -> protocol::Caller {
-    let mut groups = who.groups.clone();
+fn protocol_caller(caller: &Caller) -> protocol::Caller {
+    let mut groups = caller.groups.clone();
     groups.truncate(protocol::GROUPS_MAX);
-    protocol::Caller { uid: who.uid, gid: who.gid, groups }
+    protocol::Caller { uid: caller.uid, gid: caller.gid, groups }
 }
 
 fn access(flags: i32) -> Access {
@@ -273,9 +273,9 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         let _ = self.common.notifier.set(stale);
     }
 
-    fn lookup(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<Attributes> {
+    fn lookup(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<Attributes> {
         check_name(name)?;
-        self.with(|lane| lane.lookup(&caller(who), Ino(parent), name)).map(|attr| attributes(&attr))
+        self.with(|lane| lane.lookup(&protocol_caller(caller), Ino(parent), name)).map(|attr| attributes(&attr))
     }
 
     fn count_lookup(&self, _: u64) {}
@@ -288,20 +288,21 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         self.with(|lane| lane.attributes(Ino(ino))).map(|attr| attributes(&attr))
     }
 
-    fn change(&self, who: &Caller, ino: u64, handle: Option<u64>, change: &AttributeChange) -> Result<Attributes> {
+    fn change(&self, caller: &Caller, ino: u64, handle: Option<u64>, change: &AttributeChange) -> Result<Attributes> {
         let AttributeChange { mode, uid, gid, size, accessed, modified } = *change;
         let (mode, atime, mtime) = (mode.map(u32::from), accessed.map(set_time), modified.map(set_time));
         let set = SetAttr { mode, uid, gid, size, atime, mtime };
-        self.with(|lane| lane.set_attributes(&caller(who), Ino(ino), set, handle)).map(|attr| attributes(&attr))
+        self.with(|lane| lane.set_attributes(&protocol_caller(caller), Ino(ino), set, handle))
+            .map(|attr| attributes(&attr))
     }
 
     fn read_link(&self, ino: u64) -> Result<Vec<u8>> {
         self.with(|lane| lane.read_link(Ino(ino)))
     }
 
-    fn make(&self, who: &Caller, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> Result<Attributes> {
+    fn make(&self, caller: &Caller, parent: u64, name: &[u8], new: NewNode<'_>, mode: u16) -> Result<Attributes> {
         check_name(name)?;
-        let (who, parent, mode) = (caller(who), Ino(parent), u32::from(mode));
+        let (caller, parent, mode) = (protocol_caller(caller), Ino(parent), u32::from(mode));
         let node_kind = |kind: Kind| match kind {
             Kind::File => Ok(NodeKind::File),
             Kind::Fifo => Ok(NodeKind::Fifo),
@@ -311,40 +312,40 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
             Kind::Directory | Kind::Link => Err(Errno::INVAL),
         };
         let made = match new {
-            NewNode::Directory => self.with(|lane| lane.make_directory(&who, parent, name, mode)),
-            NewNode::Link(path) => self.with(|lane| lane.make_link(&who, parent, name, path)),
+            NewNode::Directory => self.with(|lane| lane.make_directory(&caller, parent, name, mode)),
+            NewNode::Link(path) => self.with(|lane| lane.make_link(&caller, parent, name, path)),
             NewNode::Node { kind, device } => {
                 let kind = node_kind(kind)?;
-                self.with(|lane| lane.make_node(&who, parent, name, mode, (kind, device)))
+                self.with(|lane| lane.make_node(&caller, parent, name, mode, (kind, device)))
             }
         };
         made.map(|attr| attributes(&attr))
     }
 
-    fn unlink(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<()> {
+    fn unlink(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        self.with(|lane| lane.unlink(&caller(who), Ino(parent), name))
+        self.with(|lane| lane.unlink(&protocol_caller(caller), Ino(parent), name))
     }
 
-    fn remove_directory(&self, who: &Caller, parent: u64, name: &[u8]) -> Result<()> {
+    fn remove_directory(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        self.with(|lane| lane.remove_directory(&caller(who), Ino(parent), name))
+        self.with(|lane| lane.remove_directory(&protocol_caller(caller), Ino(parent), name))
     }
 
-    fn rename(&self, who: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: RenameOptions) -> Result<()> {
+    fn rename(&self, caller: &Caller, from: (u64, &[u8]), to: (u64, &[u8]), how: RenameOptions) -> Result<()> {
         check_name(from.1).and(check_name(to.1))?;
         let flags = u32::from(how.no_replace) | u32::from(how.exchange) << 1;
-        self.with(|lane| lane.rename(&caller(who), (Ino(from.0), from.1), (Ino(to.0), to.1), flags))
+        self.with(|lane| lane.rename(&protocol_caller(caller), (Ino(from.0), from.1), (Ino(to.0), to.1), flags))
     }
 
-    fn link(&self, who: &Caller, ino: u64, parent: u64, name: &[u8]) -> Result<Attributes> {
+    fn link(&self, caller: &Caller, ino: u64, parent: u64, name: &[u8]) -> Result<Attributes> {
         check_name(name)?;
-        self.with(|lane| lane.link(&caller(who), Ino(ino), Ino(parent), name)).map(|attr| attributes(&attr))
+        self.with(|lane| lane.link(&protocol_caller(caller), Ino(ino), Ino(parent), name)).map(|attr| attributes(&attr))
     }
 
-    fn open(&self, who: &Caller, ino: u64, flags: i32) -> Result<Opened> {
+    fn open(&self, caller: &Caller, ino: u64, flags: i32) -> Result<Opened> {
         let truncates = flags & OFlags::TRUNC.bits() as i32 != 0;
-        let opened = self.with(|lane| lane.open(&caller(who), Ino(ino), access(flags), truncates))?;
+        let opened = self.with(|lane| lane.open(&protocol_caller(caller), Ino(ino), access(flags), truncates))?;
         if !opened.is_unchanged
             && let Some(stale) = self.common.notifier.get()
         {
@@ -353,20 +354,20 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         Ok(Opened { handle: opened.handle, is_unchanged: opened.is_unchanged })
     }
 
-    fn create(&self, who: &Caller, parent: u64, name: &[u8], mode: u16, flags: i32) -> Result<(Attributes, Opened)> {
+    fn create(&self, caller: &Caller, parent: u64, name: &[u8], mode: u16, flags: i32) -> Result<(Attributes, Opened)> {
         check_name(name)?;
-        let (who, access) = (caller(who), access(flags));
+        let (caller, access) = (protocol_caller(caller), access(flags));
         let is_exclusive = flags & OFlags::EXCL.bits() as i32 != 0;
         let truncates = flags & OFlags::TRUNC.bits() as i32 != 0;
         let opened = self.with(|lane| {
             loop {
-                match lane.create(&who, Ino(parent), name, mode.into(), access) {
+                match lane.create(&caller, Ino(parent), name, mode.into(), access) {
                     // Another host created it first.
                     Err(ClientError::Refused(Error::Exists)) if !is_exclusive => {}
                     result => return result,
                 }
-                match lane.lookup(&who, Ino(parent), name) {
-                    Ok(attr) => return lane.open(&who, attr.ino, access, truncates),
+                match lane.lookup(&caller, Ino(parent), name) {
+                    Ok(attr) => return lane.open(&caller, attr.ino, access, truncates),
                     Err(ClientError::Refused(Error::NotFound)) => {}
                     Err(error) => return Err(error),
                 }
@@ -419,8 +420,8 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         });
     }
 
-    fn open_directory(&self, who: &Caller, ino: u64) -> Result<u64> {
-        self.with(|lane| lane.open_directory(&caller(who), Ino(ino)))
+    fn open_directory(&self, caller: &Caller, ino: u64) -> Result<u64> {
+        self.with(|lane| lane.open_directory(&protocol_caller(caller), Ino(ino)))
     }
 
     fn list(&self, _: u64, handle: u64, cookie: u64, add: &mut dyn FnMut(DirectoryEntry) -> bool) -> Result<()> {
@@ -454,25 +455,25 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         })
     }
 
-    fn set_extended(&self, who: &Caller, ino: u64, name: &[u8], value: &[u8], how: XattrMode) -> Result<()> {
+    fn set_extended(&self, caller: &Caller, ino: u64, name: &[u8], value: &[u8], how: XattrMode) -> Result<()> {
         let how = match how {
             XattrMode::Any => SetXattr::Any,
             XattrMode::Create => SetXattr::Create,
             XattrMode::Replace => SetXattr::Replace,
         };
-        self.with(|lane| lane.set_extended(&caller(who), Ino(ino), name, value, how))
+        self.with(|lane| lane.set_extended(&protocol_caller(caller), Ino(ino), name, value, how))
     }
 
-    fn extended(&self, who: &Caller, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        self.with(|lane| lane.extended(&caller(who), Ino(ino), name))
+    fn extended(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        self.with(|lane| lane.extended(&protocol_caller(caller), Ino(ino), name))
     }
 
-    fn list_extended(&self, who: &Caller, ino: u64) -> Result<Vec<u8>> {
-        self.with(|lane| lane.list_extended(&caller(who), Ino(ino)))
+    fn list_extended(&self, caller: &Caller, ino: u64) -> Result<Vec<u8>> {
+        self.with(|lane| lane.list_extended(&protocol_caller(caller), Ino(ino)))
     }
 
-    fn remove_extended(&self, who: &Caller, ino: u64, name: &[u8]) -> Result<()> {
-        self.with(|lane| lane.remove_extended(&caller(who), Ino(ino), name))
+    fn remove_extended(&self, caller: &Caller, ino: u64, name: &[u8]) -> Result<()> {
+        self.with(|lane| lane.remove_extended(&protocol_caller(caller), Ino(ino), name))
     }
 
     fn test_lock(&self, ino: u64, wanted: &Lock) -> Result<Option<Lock>> {
@@ -522,12 +523,12 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         })
     }
 
-    fn seek(&self, _: u64, handle: u64, at: u64, what: SeekTarget) -> Result<u64> {
-        let what = match what {
+    fn seek(&self, _: u64, handle: u64, at: u64, target: SeekTarget) -> Result<u64> {
+        let whence = match target {
             SeekTarget::Data => Whence::Data,
             SeekTarget::Hole => Whence::Hole,
         };
-        self.with(|lane| lane.seek(handle, at, what))?.ok_or(Errno::NXIO)
+        self.with(|lane| lane.seek(handle, at, whence))?.ok_or(Errno::NXIO)
     }
 
     fn unmounted(&self) {

@@ -51,8 +51,8 @@ impl std::str::FromStr for DeviceNumber {
     }
 }
 
-/// The mounts at a path, which must be canonical; later ones lie on top. The table decides, whatever `stat` says about
-/// devices: a subvolume of another file system is not a mount, and a directory mounted a second time is one.
+/// The mounts at a path, which must be canonical; later ones lie on top. Device numbers from `stat` would not tell: a
+/// subvolume has one of its own but is no mount, and a directory that is mounted a second time has the same.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! A second process, which unmounts the file system if the process that serves it is killed.
 //!
-//! Without it the directory would remain a mount point that answers nothing ("Transport endpoint is not connected").
-//! `fusermount3` can also do this, but only for mounts that let others in, and not for root.
+//! Without it the directory would remain a mount point at which every access fails ("Transport endpoint is not
+//! connected"). `fusermount3` can also unmount then, but only mounts that other users may access, and not for root.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -27,7 +27,7 @@ impl Watch {
         Some(Self { mounted: mounted.parse().ok()?, point: point.into() })
     }
 
-    /// Waits until standard input ends, as it does when the first process ends, and unmounts what that left.
+    /// Waits until standard input ends, as it does when the serving process ends, and unmounts what that process left.
     pub fn run(&self) {
         let mut ignored = [0; 16];
         let mut stdin = io::stdin().lock();
@@ -65,7 +65,7 @@ pub(crate) fn detach(point: &Path) -> io::Result<()> {
     }
 }
 
-/// The second process, seen from the first. Dropping this ends it, after it has unmounted what is still there.
+/// The second process, as the serving process sees it. Dropping this ends it, after it has unmounted what is left.
 #[derive(Debug)]
 pub(crate) struct Watcher(Child);
 
@@ -75,7 +75,7 @@ impl Watcher {
         let [program, args @ ..] = command else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut command = Command::new(program);
         command.args(args).arg(mounted.to_string()).arg(point);
-        // Ctrl-C is meant for the first process. The root directory keeps no other directory in use.
+        // Ctrl-C is meant for the serving process. With the root as its directory, the child keeps no other one in use.
         command.process_group(0).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self(command.spawn()?))
@@ -83,8 +83,8 @@ impl Watcher {
 }
 
 impl Watcher {
-    /// Ends the process without a last check: this process has nothing mounted there any more, and a mount that someone
-    /// else makes there now may have the same numbers.
+    /// Ends the second process without a last check: nothing of ours is mounted there any more, and a mount that
+    /// another process makes there now may have the same numbers.
     pub fn dismiss(mut self) {
         let _ = self.0.kill();
     }

@@ -3,34 +3,35 @@
 //! The file holds the volume's bytes, as any tool reads them, and a trailer of 4 KB that says which volume they are
 //! from. A change goes to the file after the volume has made it, and before it is reported to the caller. A flush ends
 //! once the volume has flushed and the file has then been synced. When the file is opened it may be older than the
-//! volume, so all of it is copied anew in the background, and only what has been copied or written
-//! since then is read from it.
+//! volume. So all of it is copied anew in the background, and only bytes that have been copied or written since then
+//! are read from it.
 //!
 //! The trailer is for people, and for the next server that opens the file. It says that the copy is complete only once
-//! everything was copied and synced, and while the store has reported nothing that the file lacks. After a loss of
-//! power, each block of the file then has its state at the last flush or a later one, as with any disk.
+//! everything was copied and synced, and for as long as the file lacks no change that the store has made. After a loss
+//! of power, each block of a complete file has its state at the last flush or a later one, as with any disk.
 //!
 //! # Design
 //!
 //! - **The file follows the store**, and requests that overlap finish in order, so the file is never ahead of the store
 //!   and never out of order.
-//! - **Valid bytes are marked block by block**, in memory. No block is valid when the file is opened; one becomes so
-//!   when it was copied in the background or written as a whole. A change that fails puts the blocks that it touches in
-//!   doubt: the file answers with their earlier state until a read of the store has succeeded; from then on it does not
-//!   answer for them until they are copied again. A chunk that cannot be read from the store is set aside, and one such
-//!   chunk is tried every five seconds.
-//! - **A flush** goes to the store, and once that has finished the file is synced, by a thread of a pool, since a
-//!   volume must send heartbeats meanwhile. At shutdown the volume is flushed through the copy, then left, and then the
-//!   file is synced once more.
+//! - **Valid bytes are marked block by block**, in memory. No block is valid when the file is opened; a block becomes
+//!   valid when it was copied in the background or written as a whole. A change that fails puts the blocks that it
+//!   touches in doubt: the file answers with their earlier state until a read of them from the store has succeeded.
+//!   From then on it does not answer for them until they are copied again. A chunk that cannot be read from the store
+//!   is set aside, and one such chunk is tried every five seconds.
+//! - **A flush** goes to the store. Once the store has flushed, a thread of a pool syncs the file, since a volume must
+//!   send heartbeats meanwhile. At shutdown the volume is flushed through the copy, then left, and then the file is
+//!   synced once more.
 //! - **The trailer says which volume the file belongs to**: the volume's name, and its number, which was drawn at
 //!   random when the volume was made and is kept in its record. It also says whether the copy is complete. It is marked
 //!   complete when everything has been copied and a later sync has ended. The mark is removed before a later server
 //!   changes the first byte, when the store answers for what was in doubt, and when the file is given up. A later
 //!   server trusts none of it, and copies anew.
 //! - **The copy answers for what the store has lost** (`StoreError::Lost`), and while too few voters answer to say who
-//!   writes to the volume (`StoreError::Silent`). A volume that ended for this reason asks its donors every second what
-//!   they know, without sending heartbeats. A later epoch of the same number, or a majority of its voters, ends the
-//!   silence for good. Donors that have restarted have forgotten the volume, and count for nothing.
+//!   writes to the volume (`StoreError::NoAnswer`). A volume that ended for the latter reason asks its donors every
+//!   second what they know, without sending heartbeats. The copy stops answering for good once the donors report a
+//!   later epoch of the volume with the same number, or a majority of the voters answers. Donors that have restarted
+//!   have forgotten the volume, and do not count.
 
 mod file;
 mod marks;
@@ -121,7 +122,7 @@ pub struct LastCopy<S, C> {
     copying: usize,
     /// When a chunk that could not be read is tried again.
     retry_ns: u64,
-    /// Flushes that the store has done, and that wait for the next sync.
+    /// Flushes that the store has finished, which wait for the next sync of the file.
     awaiting_sync: Vec<Finished>,
     syncing: Option<Syncing>,
     arrived: Vec<Finished>,
@@ -221,9 +222,9 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         Some(request)
     }
 
-    /// Calls `what` with the file, if there still is one. An error gives the file up.
-    fn with_file<T>(&mut self, what: impl FnOnce(&mut LastCopyFile) -> io::Result<T>) -> Option<T> {
-        match what(self.file.as_mut()?) {
+    /// Calls `work` with the file, if there still is one. An error gives the file up.
+    fn with_file<T>(&mut self, work: impl FnOnce(&mut LastCopyFile) -> io::Result<T>) -> Option<T> {
+        match work(self.file.as_mut()?) {
             Ok(value) => Some(value),
             Err(error) => {
                 self.give_up(&error);
@@ -232,8 +233,8 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         }
     }
 
-    fn with_medium<T>(&mut self, what: impl FnOnce(&dyn Medium) -> io::Result<T>) -> Option<T> {
-        self.with_file(|file| what(&**file.medium()))
+    fn with_medium<T>(&mut self, work: impl FnOnce(&dyn Medium) -> io::Result<T>) -> Option<T> {
+        self.with_file(|file| work(&**file.medium()))
     }
 
     /// Goes on without the file. The file lacks all later changes, so it is marked as incomplete before a caller is
@@ -248,12 +249,12 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
                 "{path}: {error}; and it cannot be marked as incomplete ({again}): remove it, or it may be taken for a complete copy"
             ),
         });
-        // The donors have flushed these, and there is nothing else to wait for.
+        // The store has flushed these, and there is nothing else to wait for.
         let waiting = self.syncing.take().map(|syncing| syncing.flushes);
         self.finished.extend(waiting.into_iter().flatten().chain(self.awaiting_sync.drain(..)));
     }
 
-    /// Marks the file as incomplete if it lacks something.
+    /// Marks the file as incomplete if it lacks a change.
     fn mark_incomplete(&mut self) {
         if self.marks.is_complete() {
             return;
@@ -334,14 +335,15 @@ impl<S: Store, C: Clock> LastCopy<S, C> {
         }
     }
 
-    /// Handles a result of the store: does the same to the file, or reads from the file what the store could not.
+    /// Handles a result of the store: makes the same change to the file, or reads from the file what the store could
+    /// not.
     fn complete(&mut self, mut finished: Finished) {
         let Some((tag, request)) = self.take_submitted(finished.tag) else { return };
         finished.tag = tag;
         let is_done = finished.result.is_ok();
         match request {
             Submitted::Copy { chunk, is_retry } => return self.on_copied(chunk, is_retry, &finished),
-            // Everything submitted before it has finished, and has reached the file.
+            // All changes that were submitted before this flush have finished, and have reached the file.
             Submitted::Flush if is_done && self.file.is_some() => return self.awaiting_sync.push(finished),
             Submitted::Flush => {}
             Submitted::Read { at, len } => match finished.result {
@@ -459,9 +461,9 @@ impl<S: Store, C: Clock> Store for LastCopy<S, C> {
             Job::Discard { at, len } => Submitted::Discard { at: *at, len: *len },
             Job::Flush => Submitted::Flush,
         };
-        let name = self.record_submitted(tag, asked);
-        self.inner.submit(Request { tag: name, job }).map_err(|refused| {
-            self.take_submitted(name);
+        let store_tag = self.record_submitted(tag, asked);
+        self.inner.submit(Request { tag: store_tag, job }).map_err(|refused| {
+            self.take_submitted(store_tag);
             match refused {
                 Refused::Busy(request) => Refused::Busy(Request { tag, ..request }),
                 Refused::Never { error, request } => Refused::Never { error, request: Request { tag, ..request } },

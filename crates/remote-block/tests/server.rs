@@ -81,10 +81,10 @@ fn nonsense_ends_a_connection_and_nobody_elses() {
     let mut client = server.client(true);
     client.socket.write_all(&[0x25; 28]).unwrap();
     assert!(client.is_closed());
-    let mut stranger = server.socket();
-    read_array::<18>(&mut stranger);
-    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    assert!(Client { socket: stranger, structured: false }.is_closed());
+    let mut socket = server.socket();
+    read_array::<18>(&mut socket);
+    socket.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(Client { socket, structured: false }.is_closed());
     other.write(0, 0, b"still there");
     let counters = server.end();
     assert_eq!((counters.nonsense, counters.unwelcome, counters.writes), (1, 1, 1));

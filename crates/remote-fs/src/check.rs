@@ -1,9 +1,9 @@
 //! Checks of a file system while no service runs: its stored names, and every page of every copy.
 //!
 //! - [`read`]: reads what a disk holds, without changing it.
-//! - [`names`]: finds inconsistencies within that.
-//! - [`PageCheck`]: reads all pages of files from all donors, and compares them with their checksums. It fences off the
-//!   service that has the donors, using the epoch that the next service takes.
+//! - [`names`]: finds inconsistencies within what was read.
+//! - [`PageCheck`]: reads all pages of files from all donors, and compares them with their checksums. It fences the
+//!   donors under the epoch that the next service takes, which cuts off a service that still has them.
 
 mod pages;
 

@@ -10,20 +10,20 @@
 //! - **Close-to-open**: a program that opens a file sees everything committed before, by any client. Written data is
 //!   committed when the file is flushed (on each `close`) or synced, when there is [too
 //!   much](ClientConfig::dirty_bytes_max) of it, and after [some time](ClientConfig::dirty_age_ns).
-//! - **No wrong bytes**: each page read is checked against its checksum. If it differs, it is read from the other
-//!   copies, and from the page's present place. If that fails, too, the read fails, and the file, the page
-//!   and the donors are logged.
+//! - **No wrong bytes**: each page read is checked against its checksum. If the two differ, the page is read from its
+//!   present place, or from the other copies. If that fails, too, the read fails, and the file, the page and the donors
+//!   are logged.
 //! - **Nothing in place**: pages are written to memory that the service has reserved for this client, and then
 //!   committed. Until then they stay in this program's memory: if the client is declared dead or the service restarts,
 //!   they are written again.
 //! - **Partial pages**: two clients may write different bytes of one page. The later commit is refused, and its bytes
 //!   are merged into the page of the earlier one.
-//! - **No room** is reported by the write that lacks it: pages are reserved ahead.
+//! - **A lack of room** is reported by the write that meets it, since pages are reserved ahead.
 //!
 //! # Design
 //!
-//! A lane works in its caller's thread, so a read needs no hand-over between threads: the thread that the kernel woke
-//! posts the READ, checks the pages, and answers from the buffer in which they arrived.
+//! A lane works in its caller's thread, so a read needs no hand-over between threads: the thread that the kernel wakes
+//! for a request posts the READ, checks the pages, and answers from the buffer in which they arrived.
 //!
 //! - **Written, then committed.** Written data lies in chunks of 256 KB in registered memory until the service has
 //!   committed it, so that it can be written again under a new epoch or another identity. A chunk that is being flushed
@@ -33,19 +33,18 @@
 //!   up either belong to the file, or to no file; the client offers to return them, and uses them for nothing else
 //!   meanwhile.
 //! - **Losses are reported by handle**, as the kernel does for disks: data that could not be committed is reported once
-//!   to each handle that syncs or closes the file, and by no other call.
-//! - **A client that was declared dead** opens its files anew under its new number before other lanes make requests
-//!   under that number, and commits its written data. If a lock is lost, its file is lost too, since somebody else may
-//!   have changed it. What other lanes opened, closed and locked while the client joined is reported to the service in
-//!   the same way.
-//! - **Partial pages name what they replace.** A commit that finds another checksum there is refused, and the bytes
-//!   that were written are merged into the page that has taken its place.
+//!   to each handle, when it syncs or closes the file, and by no other call.
+//! - **A client that was declared dead** joins under a new number. It opens its files anew before other lanes make
+//!   requests under that number, and commits its written data. If a lock is lost, its file is lost too, since another
+//!   client may have changed it. If lanes opened, closed or locked files while the client joined, the service is told
+//!   in the same way.
+//! - **The commit of a partial page names the checksum of the page that it replaces.** If the file has another page
+//!   there by now, the commit is refused, and the written bytes are merged into that page.
 //! - **A page whose checksum differs** was replaced, or is damaged. The layout is asked for again: if it has changed,
 //!   the pages are read from the new place; if not, the other copies are tried.
 //! - **Before it blames a donor for a failed write**, the client asks the service whether it is still known: otherwise
 //!   an expelled client would have healthy copies removed.
-//! - **Pages are reserved when something is written, not when it is flushed**, so it is `write` that reports a lack of
-//!   room.
+//! - **Pages are reserved when data is written, not when it is flushed**, so it is `write` that reports a lack of room.
 
 mod ask;
 mod config;

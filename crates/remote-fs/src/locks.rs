@@ -1,5 +1,5 @@
-//! Locks of clients on ranges of files: those of `fcntl`, byte by byte for a process, and those of `flock`, for an open
-//! file.
+//! Locks of clients on ranges of files: by `fcntl`, a process locks ranges of bytes; by `flock`, an open file locks the
+//! whole file.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
 //! Map of a file's pages to pages of the donors' memory.
 //!
 //! A map consists of chunks of 64 pages, each an array of places and checksums. It takes 16 bytes a page, in whatever
-//! order a file was written, and one lookup to find or replace a page. A page of which only the first bytes belong to
-//! the file (it was truncated there, and extended later) is noted separately, so that the page need not be rewritten.
+//! order a file was written, and one lookup to find or replace a page. If a file was truncated within a page, and
+//! extended later, only the first bytes of the page belong to the file. The map lists such pages separately, so that
+//! they need not be rewritten.
 
 use std::collections::BTreeMap;
 

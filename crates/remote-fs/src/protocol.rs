@@ -6,8 +6,8 @@
 //! # Life of a client
 //!
 //! 1. [`Message::Greet`], and, if that is answered with a nonce, [`Message::Prove`] with the pool's key
-//!    ([`Key::proof`](sinew_remote_memory::donor::Key::proof)). Both hold for the `rpc` session: a new session greets
-//!    again.
+//!    ([`Key::proof`](sinew_remote_memory::donor::Key::proof)). This admits the `rpc` session; over a new session the
+//!    client greets again.
 //! 2. [`Message::Join`]. The answer, [`Joined`], has the client's number, a secret that all later requests carry, the
 //!    service's epoch and the donors. The client has each donor admit it ([`Joined`] has the volume, epoch and client
 //!    number for that).
@@ -27,15 +27,15 @@
 //!
 //! - An answer to a request that changes something ([`Request::changes`]) is sent after the change is on the service's
 //!   disk. So there is no request for `fsync`: everything that a client has flushed and committed is durable.
-//! - Such a request carries a sequence number that its client never used before, and [`Envelope::settled`]. It is
-//!   performed once, however often it is sent, even over restarts of the service. A client has at most
-//!   [`IN_FLIGHT_MAX`] of them unanswered. Requests that change nothing carry 0.
+//! - A request that changes something carries a sequence number that its client never used before, and
+//!   [`Envelope::settled`]. It is performed once, however often it is sent, even over restarts of the service. A client
+//!   has at most [`IN_FLIGHT_MAX`] of them unanswered. Requests that change nothing carry the number 0.
 //! - Requests in flight at the same time are performed in any order. A client that needs an order waits for the answer.
-//! - Pages are [`PAGE`] bytes. A reserved page belongs to its client alone until it is committed, given back, or the
-//!   client is dead. A commit replaces pages of the file, all or none, in one step.
+//! - Pages are [`PAGE`] bytes. A reserved page belongs to its client alone until it is committed or given back, or the
+//!   client is declared dead. A commit replaces pages of the file, all or none, in one step.
 //! - The checksum of a page is [`checksum`](sinew_remote_memory::volume::checksum) of its [`PAGE`] bytes as they lie at
 //!   the donors. Bytes with the right checksum are right, wherever they were found. A reader that finds other bytes
-//!   asks for the layout again, since the page may belong to another file by now, and tries the other copies.
+//!   asks for the layout again, since the place may hold a page of another file by now, and tries the other copies.
 //!
 //! # Encoding
 //!

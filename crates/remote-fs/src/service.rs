@@ -2,8 +2,10 @@
 //!
 //! [`Service::take`] is given a client's bytes and the time, and answers at once or later. [`Service::turn`] works with
 //! the donors, makes changes durable, and then releases the answers that waited for that. The service has no thread and
-//! reads no clock. Its donors are anything that implements [`Donors`](sinew_remote_memory::volume::Donors). It stores
-//! its state on anything that implements [`Disk`](crate::disk::Disk), or nowhere.
+//! reads no clock. It reaches its donors through any [`Donors`](sinew_remote_memory::volume::Donors), and stores its
+//! state on any [`Disk`](crate::disk::Disk), or nowhere.
+//!
+//! It consists of these parts:
 //!
 //! - *Store*: the durable state, the journal, and the free pages. A change is recorded as it is made, and nothing that
 //!   depends on it is sent before it is durable: all requests of a turn share one sync.
@@ -15,20 +17,21 @@
 //!
 //! # Design
 //!
-//! - **Fencing.** A donor is fenced under the service's epoch before its pages are reserved. A slab that is taken out
-//!   of a segment can only become a copy of the same segment again in that epoch, since writes to it may be in flight;
-//!   the next epoch's fence frees it.
+//! - **Fencing.** A donor is fenced under the service's epoch before its pages are reserved. Once a slab is taken out
+//!   of a segment, writes to it may still be in flight. So within that epoch it can only become a copy of the same
+//!   segment again; the next epoch's fence frees it.
 //! - **Room.** If no donor has room for a missing copy, segments without contents are given back.
-//! - **New copies.** Clients write to a new copy from its first moment (commits name the generation of the copies that
-//!   they wrote), while the service fills it with the pages of files. Pages that become free meanwhile wait for the end
-//!   of a step, so that the filling overwrites nothing newer.
+//! - **New copies.** Clients write to a new copy from its first moment, while the service fills it, step by step, with
+//!   the pages of files. (A commit names the generation of the copies that were written, so a client that did not know
+//!   of the new copy is refused.) Pages that become free during a step wait for its end, so that the step overwrites
+//!   nothing newer.
 //! - **After a restart**, inodes without a name stay until all clients have come back or are dead, since a client may
 //!   have them open. Inodes that have lost their name since then are dropped at once.
 //! - **Blame.** When a client blames a donor, that donor's copy is removed only if the service itself reaches another
-//!   complete one: a copy that is in the record may be lost by now.
-//! - **Bounds.** Options limit the inodes and the bytes of extended attributes (checked before a change is made, so
-//!   that state written under other limits can still be read), and the protocol's limits bound the rest. The bound on
-//!   an answer covers what it carries along, such as the places of the segments in layouts and reservations.
+//!   whole copy: one that the state lists may be lost by now.
+//! - **Bounds.** Options limit the inodes and the bytes of extended attributes, and the protocol's limits bound the
+//!   rest. The options' limits are checked before a change is made, so that state written under other limits can still
+//!   be read. The bound on an answer includes the places of segments that layouts and reservations carry.
 
 mod config;
 mod core;

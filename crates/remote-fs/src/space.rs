@@ -1,8 +1,12 @@
 //! Free and reserved pages of the donors' memory.
 //!
 //! None of this is stored: used pages are those that belong to files, and reservations end with their client. A page is
-//! in one of four states: free, reserved by a client, kept back (its client is gone, and may still write there until
-//! donors have cut it off), or used.
+//! in one of four states:
+//!
+//! - free;
+//! - reserved by a client;
+//! - kept back: the client that had reserved it is gone, but may still write there until donors have cut it off;
+//! - used: it belongs to a file.
 
 mod intervals;
 
@@ -55,8 +59,8 @@ impl Space {
 
     /// Removes a segment.
     pub fn remove(&mut self, segment: u32) {
-        let Some(gone) = self.segments.remove(&segment) else { return };
-        for (client, pages) in &gone.reserved {
+        let Some(removed) = self.segments.remove(&segment) else { return };
+        for (client, pages) in &removed.reserved {
             self.count(*client, -(pages.len() as i64));
         }
     }

@@ -1,9 +1,9 @@
 //! The names of a file system, and its inodes.
 //!
 //! A [`Tree`] is a state machine: [`Tree::change`] performs a request, or returns the reason for its refusal and
-//! changes nothing. The same requests in the same order, with the same times, give the same tree, so that storing a log
-//! of them is enough. The tree does no I/O and knows nothing of clients: it is told which inode is open, and an inode
-//! without a name stays until [`Tree::drop_orphan`].
+//! changes nothing. The same requests in the same order, with the same times, give the same tree, so it is enough to
+//! store a log of them. The tree does no I/O and does not know clients: each request comes with the inode that its
+//! handle has open, and an inode without a name stays until [`Tree::drop_orphan`].
 //!
 //! Permissions are checked here by the mode bits, for the caller's user and groups (POSIX.1-2017, path resolution and
 //! file access permissions; where that leaves a choice, as Linux does).

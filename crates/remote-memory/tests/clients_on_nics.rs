@@ -17,7 +17,7 @@ const LEN: usize = 4096;
 
 /// A program on a host that reaches the first donor.
 struct TestClient<M: AccessKind> {
-    reach: DonorHandle<SharedEndpoint<Endpoint>, M::Method>,
+    donor_handle: DonorHandle<SharedEndpoint<Endpoint>, M::Method>,
     access_method: Arc<M::Method>,
     events: Vec<Event>,
 }
@@ -35,13 +35,13 @@ impl<M: AccessKind> TestClient<M> {
         let name = world.opened.replace(world.opened.get() + 1);
         let rpc = SharedEndpoint::new(world.endpoint(host, &format!("somebody{name}")));
         let access_method = Arc::new(M::access_method(world, host, &rpc));
-        let reach = DonorHandle::new(address(0).parse().unwrap(), rpc, &access_method, &config);
-        Self { reach, access_method, events: Vec::new() }
+        let donor_handle = DonorHandle::new(address(0).parse().unwrap(), rpc, &access_method, &config);
+        Self { donor_handle, access_method, events: Vec::new() }
     }
 
     fn turn(&mut self) {
-        self.reach.turn();
-        self.reach.poll(&mut self.events);
+        self.donor_handle.turn();
+        self.donor_handle.poll(&mut self.events);
     }
 
     fn next(&mut self, world: &mut World<M>) -> Event {
@@ -56,7 +56,7 @@ impl<M: AccessKind> TestClient<M> {
     }
 
     fn ask(&mut self, world: &mut World<M>, call: Call) -> Result<Answer, CallFailed> {
-        self.reach.call(1, call);
+        self.donor_handle.call(1, call);
         match self.next(world) {
             Event::CallAnswered { result, .. } => result,
             other => panic!("{other:?}"),
@@ -70,7 +70,7 @@ impl<M: AccessKind> TestClient<M> {
     fn begin_write(&mut self, at: u64, byte: u8) {
         let mut source = self.access_method.arena().alloc(LEN, LEN).unwrap();
         source[..].fill(byte);
-        self.reach.submit(2, Op::Write { at, source: Slice::from(source.freeze()) }).unwrap();
+        self.donor_handle.submit(2, Op::Write { at, source: Slice::from(source.freeze()) }).unwrap();
     }
 
     fn write(&mut self, world: &mut World<M>, at: u64, byte: u8) -> Result<(), String> {
@@ -80,7 +80,7 @@ impl<M: AccessKind> TestClient<M> {
 
     fn read(&mut self, world: &mut World<M>, at: u64) -> Result<u8, String> {
         let target = self.access_method.arena().alloc(LEN, LEN).unwrap();
-        self.reach.submit(3, Op::Read { at, target }).unwrap();
+        self.donor_handle.submit(3, Op::Read { at, target }).unwrap();
         self.next_result(world)
     }
 
@@ -112,15 +112,15 @@ fn clients_read_what_others_wrote_and_strangers_reach_nothing<M: AccessKind>() {
         client.admit(&mut world, 1, number as u64).unwrap();
         client.write(&mut world, base + (number * LEN) as u64, number as u8 + 1).unwrap();
     }
-    for somebody in clients.iter_mut().chain([&mut writer]) {
+    for client in clients.iter_mut().chain([&mut writer]) {
         for number in 0..2 {
-            assert_eq!(somebody.read(&mut world, base + (number * LEN) as u64), Ok(number as u8 + 1));
+            assert_eq!(client.read(&mut world, base + (number * LEN) as u64), Ok(number as u8 + 1));
         }
     }
-    let mut stranger = TestClient::new(&world, DONORS + 1);
-    let wrong_epoch = stranger.admit(&mut world, 2, 7);
+    let mut unadmitted = TestClient::new(&world, DONORS + 1);
+    let wrong_epoch = unadmitted.admit(&mut world, 2, 7);
     assert!(matches!(wrong_epoch, Err(CallFailed::Refused(_))), "{wrong_epoch:?}");
-    assert!(stranger.read(&mut world, base).is_err());
+    assert!(unadmitted.read(&mut world, base).is_err());
 }
 
 fn what_an_expelled_client_has_on_its_way_changes_nothing_once_the_donor_has_answered<M: AccessKind>() {
@@ -182,7 +182,7 @@ fn a_client_that_comes_again_hears_what_became_of_all_that_it_had_on_its_way<M: 
     client.admit(&mut world, 1, 5).unwrap();
     (0..300).for_each(|page| client.begin_write(base + page % 64 * LEN as u64, 1));
     client.turn();
-    client.reach.call(1, Call::Admit { volume: VOLUME, epoch: 1, client: 5, lane: 0 });
+    client.donor_handle.call(1, Call::Admit { volume: VOLUME, epoch: 1, client: 5, lane: 0 });
     let (mut over, mut answered) = (0, 0);
     while over < 300 || answered < 1 {
         match client.next(&mut world) {

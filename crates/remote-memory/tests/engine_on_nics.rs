@@ -31,10 +31,10 @@ impl NicsSetup {
             let domain = device.protection_domain().unwrap();
             (device, domain)
         };
-        let (asking, donor) = (open(0, "asking"), open(1, "donor"));
+        let (client, donor) = (open(0, "asking"), open(1, "donor"));
         let memory = donor.1.expose(LEN, Access::ALL).unwrap();
-        let arena = asking.1.arena(256 << 20).unwrap();
-        Self { network, client: asking, donor, memory, arena, donor_qps: Vec::new() }
+        let arena = client.1.arena(256 << 20).unwrap();
+        Self { network, client, donor, memory, arena, donor_qps: Vec::new() }
     }
 }
 

@@ -37,7 +37,7 @@ impl WakeTarget for Awake {
 }
 
 /// A path whose operations are in flight until they are polled for, and are carried out then.
-struct Way {
+struct LockedPath {
     donor: std::sync::Arc<Mutex<Donor>>,
     arena: Arena,
     pushed: Vec<(u32, PathJob)>,
@@ -51,7 +51,7 @@ fn range_of(job: &PathJob) -> (std::ops::Range<usize>, bool) {
     (at as usize..at as usize + len, is_write)
 }
 
-impl Readiness for Way {
+impl Readiness for LockedPath {
     fn descriptor(&self) -> Option<Descriptor> {
         None
     }
@@ -65,7 +65,7 @@ impl Readiness for Way {
     }
 }
 
-impl Path for Way {
+impl Path for LockedPath {
     fn limits(&self) -> Limits {
         Limits { op_len_max: LEN, pieces_max: 2, depth: 4 }
     }
@@ -155,8 +155,8 @@ impl World {
 
     fn user(&self) -> User {
         let arena = Arena::private(64 << 10).unwrap();
-        let way = Way { donor: self.donor.clone(), arena: arena.clone(), pushed: Vec::new() };
-        User { engine: Engine::new(&self.shared, way, EngineConfig::default()), arena, finished: Vec::new() }
+        let path = LockedPath { donor: self.donor.clone(), arena: arena.clone(), pushed: Vec::new() };
+        User { engine: Engine::new(&self.shared, path, EngineConfig::default()), arena, finished: Vec::new() }
     }
 
     fn has(&self) -> [u8; LEN] {
@@ -168,7 +168,7 @@ impl World {
 
 /// A thread's engine.
 struct User {
-    engine: Engine<Way>,
+    engine: Engine<LockedPath>,
     arena: Arena,
     finished: Vec<Finished>,
 }

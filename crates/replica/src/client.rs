@@ -6,6 +6,7 @@ use sinew_fabric::{Address, Generator};
 use sinew_rpc::gate::{CallerHandshake, HandshakeStep, Key};
 use sinew_rpc::{CallOptions, Completion, Endpoint, SessionEvent, SessionId};
 
+use crate::call;
 use crate::client_wire::{Answer, ClientRequest, Freshness, Status};
 use crate::sessions::IN_FLIGHT_MAX;
 use crate::wire::{self, CLIENT, GREET, MemberInfo};
@@ -316,30 +317,27 @@ impl<E: Endpoint> Client<E> {
 
     fn handle_event(&mut self, event: &SessionEvent, now_ns: u64) {
         let session = event.session();
-        let Some((address, way)) = self.connections.iter_mut().find(|(_, way)| way.session == Some(session)) else {
+        let Some((address, connection)) =
+            self.connections.iter_mut().find(|(_, connection)| connection.session == Some(session))
+        else {
             return;
         };
         match (event, &self.key) {
-            (SessionEvent::Connected(_), None) => way.is_open = true,
+            (SessionEvent::Connected(_), None) => connection.is_open = true,
             (SessionEvent::Connected(_), Some(key)) => {
-                let knock = CallerHandshake::new(key, &mut *self.random);
-                let (greeting, address) = (knock.greeting(), address.clone());
-                way.handshake = Some(knock);
+                let handshake = CallerHandshake::new(key, &mut *self.random);
+                let (greeting, address) = (handshake.greeting(), address.clone());
+                connection.handshake = Some(handshake);
                 self.send_proof(address, session, &greeting, now_ns);
             }
-            _ => *way = Connection::closed(now_ns + REOPEN_NS),
+            _ => *connection = Connection::closed(now_ns + REOPEN_NS),
         }
     }
 
     fn send_proof(&mut self, address: String, session: SessionId, message: &[u8], now_ns: u64) {
         let tag = self.next_call;
-        let buffers = self.rpc.alloc(message.len()).and_then(|request| Ok((request, self.rpc.alloc(ANSWER_LEN)?)));
-        let sent = buffers.is_ok_and(|(mut request, response)| {
-            let options = CallOptions::tag(tag).timeout_ns(TRY_NS);
-            request.fill(message).is_ok()
-                && self.rpc.enqueue_request(session, GREET, request, response, options).is_ok()
-        });
-        if sent {
+        let options = CallOptions::tag(tag).timeout_ns(TRY_NS);
+        if call::enqueue(&mut self.rpc, session, GREET, message, ANSWER_LEN, options) {
             self.next_call += 1;
             self.handshakes.insert(tag, address);
         } else {
@@ -349,14 +347,14 @@ impl<E: Endpoint> Client<E> {
 
     /// Handles the answer to a message of a [`CallerHandshake`].
     fn handle_proof_answer(&mut self, address: &str, completion: &Completion, now_ns: u64) {
-        let Some(way) = self.connections.get_mut(address) else { return };
-        let (Some(session), Some(knock)) = (way.session, &mut way.handshake) else { return };
-        let knocked = completion.result.is_ok().then(|| knock.handle_answer(&completion.response));
+        let Some(connection) = self.connections.get_mut(address) else { return };
+        let (Some(session), Some(handshake)) = (connection.session, &mut connection.handshake) else { return };
+        let step = completion.result.is_ok().then(|| handshake.handle_answer(&completion.response));
         let at = self.addresses.iter().position(|known| known == address);
-        match knocked {
+        match step {
             None => self.disconnect(address, now_ns),
             Some(HandshakeStep::Welcome) => {
-                (way.is_open, way.handshake) = (true, None);
+                (connection.is_open, connection.handshake) = (true, None);
                 at.map(|at| self.refused.remove(&at));
                 self.pending
                     .values_mut()
@@ -372,9 +370,9 @@ impl<E: Endpoint> Client<E> {
     }
 
     fn disconnect(&mut self, address: &str, now_ns: u64) {
-        if let Some(way) = self.connections.get_mut(address) {
-            way.session.map(|session| self.rpc.disconnect(session));
-            *way = Connection::closed(now_ns + REOPEN_NS);
+        if let Some(connection) = self.connections.get_mut(address) {
+            connection.session.map(|session| self.rpc.disconnect(session));
+            *connection = Connection::closed(now_ns + REOPEN_NS);
         }
     }
 
@@ -467,8 +465,8 @@ impl<E: Endpoint> Client<E> {
     }
 
     fn is_disconnected(&self, at: usize) -> bool {
-        let way = self.addresses.get(at).and_then(|address| self.connections.get(address));
-        way.is_none_or(|way| way.session.is_none())
+        let connection = self.addresses.get(at).and_then(|address| self.connections.get(address));
+        connection.is_none_or(|connection| connection.session.is_none())
     }
 
     /// Goes on to the next member that does not count as gone.
@@ -493,29 +491,27 @@ impl<E: Endpoint> Client<E> {
 
     fn call(&mut self, at: usize, bytes: &[u8], tag: u64, timeout_ns: u64, now_ns: u64) -> bool {
         let Some(address) = self.addresses.get(at) else { return false };
-        let way = self.connections.entry(address.clone()).or_insert(Connection::closed(0));
-        if way.session.is_none() && now_ns >= way.reopen_at_ns {
-            way.session = address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
-            way.since_ns = now_ns;
-            if way.session.is_none() {
-                way.reopen_at_ns = now_ns + REOPEN_NS;
+        let connection = self.connections.entry(address.clone()).or_insert(Connection::closed(0));
+        if connection.session.is_none() && now_ns >= connection.reopen_at_ns {
+            connection.session =
+                address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
+            connection.since_ns = now_ns;
+            if connection.session.is_none() {
+                connection.reopen_at_ns = now_ns + REOPEN_NS;
             }
         }
-        let Some(session) = way.session else { return false };
+        let Some(session) = connection.session else { return false };
         // Without a key, calls are sent as soon as the session is there. With one, they wait here for the proofs, for
         // as long as they would wait for an answer.
-        if self.key.is_some() && !way.is_open {
-            if now_ns - way.since_ns > TRY_NS {
+        if self.key.is_some() && !connection.is_open {
+            if now_ns - connection.since_ns > TRY_NS {
                 self.suspects.insert(at, now_ns + SUSPECT_NS);
                 self.try_next_member(at, now_ns);
             }
             return false;
         }
-        let (Ok(mut request), Ok(response)) = (self.rpc.alloc(bytes.len()), self.rpc.alloc(ANSWER_LEN)) else {
-            return false;
-        };
         let options = CallOptions::tag(tag).timeout_ns(timeout_ns);
-        request.fill(bytes).is_ok() && self.rpc.enqueue_request(session, CLIENT, request, response, options).is_ok()
+        call::enqueue(&mut self.rpc, session, CLIENT, bytes, ANSWER_LEN, options)
     }
 
     /// Handles a failed attempt.

@@ -12,6 +12,7 @@ use sinew_rpc::gate::{CallerHandshake, Gate, HandshakeStep, Key};
 use sinew_rpc::{CallOptions, ClientEvent, ClientId, DeferredCall, Endpoint, NexusError, SessionEvent, SessionId};
 use siphasher::sip::SipHasher13;
 
+use crate::call;
 use crate::client_wire::Answer;
 use crate::machine::StateMachine;
 use crate::member::{Accepted, Member, MemberError, PeerAnswer, Receiver, Transport};
@@ -92,6 +93,13 @@ struct Connections {
     not_admitted: Vec<u8>,
 }
 
+impl Connections {
+    /// Forgets the last refusal if it was this connection's, which is admitted now.
+    fn clear_refusal(&mut self, connection: usize) {
+        self.refusal.take_if(|(address, _)| *address == self.list[connection].address);
+    }
+}
+
 /// A member on an endpoint; see [the module](self).
 pub struct Host<E, S, D> {
     rpc: E,
@@ -114,22 +122,22 @@ struct Sender<'a, E> {
 impl<E: Endpoint> Sender<'_, E> {
     /// Returns the index of the connection to an address, and its session if that is open. Opens it if it is closed.
     fn session(&mut self, address: &str) -> Option<(usize, SessionId)> {
-        let ways = &mut self.connections.list;
-        let at = ways.iter().position(|way| way.address == address).unwrap_or_else(|| {
-            ways.push(Connection {
+        let list = &mut self.connections.list;
+        let index = list.iter().position(|connection| connection.address == address).unwrap_or_else(|| {
+            list.push(Connection {
                 address: address.to_owned(),
                 state: ConnectionState::Closed { until_ns: 0 },
                 in_flight: 0,
             });
-            ways.len() - 1
+            list.len() - 1
         });
-        let way = &mut ways[at];
-        match &way.state {
-            _ if way.in_flight >= IN_FLIGHT_MAX => None,
-            ConnectionState::Open(session) => Some((at, *session)),
+        let connection = &mut list[index];
+        match &connection.state {
+            _ if connection.in_flight >= IN_FLIGHT_MAX => None,
+            ConnectionState::Open(session) => Some((index, *session)),
             ConnectionState::Closed { until_ns } if self.now_ns >= *until_ns => {
                 let opened = address.parse::<Address>().ok().and_then(|address| self.rpc.begin_connect(&address).ok());
-                way.state = match opened {
+                connection.state = match opened {
                     Some(session) => ConnectionState::Opening(session),
                     None => ConnectionState::Closed { until_ns: self.now_ns + REOPEN_NS },
                 };
@@ -141,21 +149,15 @@ impl<E: Endpoint> Sender<'_, E> {
     }
 
     fn call(&mut self, address: &str, to: Option<MemberId>, is_piece: bool) -> bool {
-        let Some((way, session)) = self.session(address) else { return false };
-        let bytes = &self.connections.scratch;
-        let Ok(mut request) = self.rpc.alloc(bytes.len()) else { return false };
-        let Ok(response) = self.rpc.alloc(ANSWER_LEN) else { return false };
-        if request.fill(bytes).is_err() {
-            return false;
-        }
+        let Some((connection, session)) = self.session(address) else { return false };
         let tag = self.connections.next_tag;
         let options = CallOptions::tag(tag).timeout_ns(ANSWER_NS);
-        if self.rpc.enqueue_request(session, PEER, request, response, options).is_err() {
+        if !call::enqueue(self.rpc, session, PEER, &self.connections.scratch, ANSWER_LEN, options) {
             return false;
         }
         self.connections.next_tag += 1;
-        self.connections.sent.insert(tag, Sent { to, connection: way, is_piece });
-        self.connections.list[way].in_flight += 1;
+        self.connections.sent.insert(tag, Sent { to, connection, is_piece });
+        self.connections.list[connection].in_flight += 1;
         true
     }
 }
@@ -335,9 +337,9 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         let mut busy = false;
         while let Some(completion) = self.rpc.poll_completion() {
             busy = true;
-            if let Some(way) = self.connections.handshakes.remove(&completion.tag) {
+            if let Some(connection) = self.connections.handshakes.remove(&completion.tag) {
                 let answer = completion.result.is_ok().then_some(&completion.response[..]);
-                self.handle_proof_answer(way, answer, now_ns);
+                self.handle_proof_answer(connection, answer, now_ns);
                 continue;
             }
             let Some(sent) = self.connections.sent.remove(&completion.tag) else { continue };
@@ -347,7 +349,10 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
                     self.on_refused(sent.connection, "it wants the cluster's key", now_ns);
                     self.member.call_failed(sent.to, sent.is_piece);
                 }
-                Ok(()) => self.member.handle_answer(sent.to, sent.is_piece, &completion.response, now_ns)?,
+                Ok(()) => {
+                    self.connections.clear_refusal(sent.connection);
+                    self.member.handle_answer(sent.to, sent.is_piece, &completion.response, now_ns)?;
+                }
                 Err(_) => self.member.call_failed(sent.to, sent.is_piece),
             }
         }
@@ -357,16 +362,15 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     fn handle_events(&mut self, now_ns: u64) {
         while let Some(event) = self.rpc.poll_event() {
             let session = event.session();
-            let Some(at) = self.connections.list.iter().position(|way| way.session() == Some(session)) else {
-                continue;
-            };
-            self.connections.list[at].state = match (event, &self.key) {
+            let is_its = |connection: &Connection| connection.session() == Some(session);
+            let Some(index) = self.connections.list.iter().position(is_its) else { continue };
+            self.connections.list[index].state = match (event, &self.key) {
                 (SessionEvent::Connected(session), None) => ConnectionState::Open(session),
                 (SessionEvent::Connected(session), Some(key)) => {
-                    let knock = CallerHandshake::new(key, self.gate.random());
-                    let greeting = knock.greeting();
-                    self.connections.list[at].state = ConnectionState::Proving(session, knock);
-                    self.send_proof(at, session, &greeting, now_ns);
+                    let handshake = CallerHandshake::new(key, self.gate.random());
+                    let greeting = handshake.greeting();
+                    self.connections.list[index].state = ConnectionState::Proving(session, handshake);
+                    self.send_proof(index, session, &greeting, now_ns);
                     continue;
                 }
                 _ => ConnectionState::Closed { until_ns: now_ns + REOPEN_NS },
@@ -382,13 +386,8 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     fn send_proof(&mut self, connection: usize, session: SessionId, message: &[u8], now_ns: u64) {
         let tag = self.connections.next_tag;
         self.connections.next_tag += 1;
-        let (Ok(mut request), Ok(response)) = (self.rpc.alloc(message.len()), self.rpc.alloc(ANSWER_LEN)) else {
-            return self.close(connection, REOPEN_NS, now_ns);
-        };
         let options = CallOptions::tag(tag).timeout_ns(ANSWER_NS);
-        if request.fill(message).is_err()
-            || self.rpc.enqueue_request(session, GREET, request, response, options).is_err()
-        {
+        if !call::enqueue(&mut self.rpc, session, GREET, message, ANSWER_LEN, options) {
             return self.close(connection, REOPEN_NS, now_ns);
         }
         self.connections.handshakes.insert(tag, connection);
@@ -396,13 +395,13 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
 
     /// Handles the answer to a message of a [`CallerHandshake`]; `None` if there was no answer.
     fn handle_proof_answer(&mut self, connection: usize, answer: Option<&[u8]>, now_ns: u64) {
-        let ConnectionState::Proving(session, knock) = &mut self.connections.list[connection].state else { return };
+        let ConnectionState::Proving(session, handshake) = &mut self.connections.list[connection].state else { return };
         let session = *session;
-        match answer.map(|answer| knock.handle_answer(answer)) {
+        match answer.map(|answer| handshake.handle_answer(answer)) {
             None => self.close(connection, REOPEN_NS, now_ns),
             Some(HandshakeStep::Welcome) => {
                 self.connections.list[connection].state = ConnectionState::Open(session);
-                self.connections.refusal = None;
+                self.connections.clear_refusal(connection);
             }
             Some(HandshakeStep::Send(message)) => self.send_proof(connection, session, &message, now_ns),
             Some(HandshakeStep::Refused(why)) => self.on_refused(connection, why, now_ns),

@@ -24,6 +24,7 @@
 //! sends nothing. But the snapshot *travels* in pieces.
 #![forbid(unsafe_code)]
 
+mod call;
 pub mod client;
 pub mod client_wire;
 mod few;

@@ -252,7 +252,7 @@ fn a_cluster_serves_and_a_put_takes_microseconds() {
     let times: Vec<u64> = log[200..]
         .windows(2)
         .filter_map(|pair| match pair {
-            [Event::Put { at_ns: before, .. }, Event::Put { at_ns, .. }] => Some(at_ns - before),
+            [Event::Put { at_ns: previous_ns, .. }, Event::Put { at_ns, .. }] => Some(at_ns - previous_ns),
             _ => None,
         })
         .collect();

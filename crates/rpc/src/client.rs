@@ -5,9 +5,9 @@
 //! the first). It receives as many (credit returns for all requests but the last, then the responses). So two counters
 //! describe a call's progress.
 //!
-//! A call comes in here, waits in [`queue`] if need be, leaves in [`sending`], is answered in [`answers`] and ends in
-//! [`ending`]. [`recovery`] handles answers that do not come, [`deadlines`] those that come too late, and [`owed`]
-//! packets that are in flight when their call is over.
+//! A call is enqueued here, waits in [`queue`] if its session has no free slot, leaves in [`sending`], is answered in
+//! [`answers`] and ends in [`ending`]. [`recovery`] handles answers that do not come, [`deadlines`] those that come too
+//! late, and [`owed`] packets that are in flight when their call is over.
 
 mod answers;
 mod deadlines;
@@ -64,7 +64,7 @@ pub(crate) struct Clients {
     queues: Queues,
     reclaiming: Vec<Reclaiming>,
     owed_until: OwedUntil,
-    /// Slots that may be busy, for the retransmission timer; when it passes an idle one, that slot leaves the list.
+    /// Slots that may be busy, which the retransmission timer scans. A slot that it finds idle leaves the list.
     listed: Vec<SlotId>,
     scan_at: usize,
     next_scan_ns: u64,
@@ -123,7 +123,7 @@ impl Clients {
         (session.state, session.short_limit) = (ClientState::Disconnecting, 0);
     }
 
-    /// The client that is called over this session, if it is such a session.
+    /// The client that this session calls, if this is a session from a server to its client.
     pub fn client_called(&self, index: usize) -> Option<ClientId> {
         self.cold.get(index).and_then(|cold| cold.client_called)
     }
@@ -142,12 +142,13 @@ impl Clients {
     }
 
     pub fn remove(&mut self, index: usize) {
-        // The timer's list still holds these slots, and must not get them a second time from the next session here.
+        // The timer's list still holds these slots, so they stay `listed`: the next session here must not add them
+        // again.
         self.table.remove_with(index, |slot| *slot = ClientSlot { listed: slot.listed, ..ClientSlot::default() });
         *self.cold(index) = ClientCold::default();
     }
 
-    /// Excludes a pause of our loop from what is being measured: it is no part of the round trips.
+    /// Excludes a pause of our loop from measurements: packets in flight now yield no round-trip times.
     #[cold]
     pub fn exclude_pause(&mut self, times_calls: bool) {
         for at in 0..self.listed.len() {
@@ -340,7 +341,7 @@ impl Clients {
             Ok(request) => request,
             Err((request, cause)) => {
                 if queued_id.is_none() {
-                    // The number names this call, and must not name another one.
+                    // The caller knows the call by this number, so no other call may get it.
                     self.table.slots[id.index()].number = number;
                 }
                 self.complete_unsent(shared, index, (queued_id, number), Queued { call, request, response }, cause);

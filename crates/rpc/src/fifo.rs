@@ -12,9 +12,9 @@ pub(crate) struct Fifo<T> {
 
 impl<T> Fifo<T> {
     pub fn with_capacity(capacity: usize) -> Self {
-        let mut places = Vec::new();
-        places.resize_with(capacity.next_power_of_two(), || None);
-        Self { slots: places, first: 0, end: 0 }
+        let mut slots = Vec::new();
+        slots.resize_with(capacity.next_power_of_two(), || None);
+        Self { slots, first: 0, end: 0 }
     }
 
     #[inline(always)]
@@ -54,8 +54,8 @@ impl<T> Fifo<T> {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let at = self.index(self.first);
-        self.slots.rotate_left(at);
+        let index = self.index(self.first);
+        self.slots.rotate_left(index);
         (self.end, self.first) = (self.len(), 0);
         self.slots.resize_with(2 * self.slots.len(), || None);
     }

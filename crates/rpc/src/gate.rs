@@ -1,7 +1,7 @@
 //! Access control: admits callers that have the key, or anybody where there is no key.
 //!
-//! A caller greets, gets a nonce, and proves that it has the key by a keyed checksum of it (SipHash-2-4 of 128 bits).
-//! The proof holds for its session, whose packets the transport keeps apart from others'; nothing that is sent is
+//! A caller greets, gets a nonce, and proves that it has the key by a keyed checksum of the nonce (SipHash-2-4 with 128
+//! bits). The proof admits the caller's session, whose packets the transport keeps apart from others'. Nothing is
 //! encrypted.
 //!
 //! In the [exchange](Gate::handle_message) of bytes defined here, the answering side proves itself too: a
@@ -53,14 +53,14 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key that a key file's bytes give; `None` for fewer than [`KEY_LEN_MIN`].
+    /// Derives the key from the bytes of a key file; `None` for fewer than [`KEY_LEN_MIN`].
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut hasher = SipHasher24::new_with_key(b"sinew memory key");
         hasher.write(bytes);
         (bytes.len() >= KEY_LEN_MIN).then(|| Self(hasher.finish128().as_bytes()))
     }
 
-    /// Proof that one side has the key: over the answerer's nonce, and the caller's if it has one.
+    /// Proof that the side `by` has the key: over the answerer's nonce, and the caller's if it sent one.
     pub fn proof(&self, by: Side, caller: Option<&Nonce>, answerer: &Nonce) -> [u8; PROOF_LEN] {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(&[by as u8, u8::from(caller.is_some())]);
@@ -70,7 +70,7 @@ impl Key {
     }
 }
 
-/// Whether two proofs are the same, in a time that tells nothing about where they differ.
+/// Whether two proofs are the same. The time taken does not depend on where they differ.
 fn proofs_equal(ours: &[u8; PROOF_LEN], theirs: &[u8; PROOF_LEN]) -> bool {
     ours.iter().zip(theirs).fold(0, |all, (ours, theirs)| all | (ours ^ theirs)) == 0
 }
@@ -122,7 +122,7 @@ impl CallerHandshake {
     pub fn handle_answer(&mut self, answer: &[u8]) -> HandshakeStep {
         const NONSENSE: HandshakeStep = HandshakeStep::Refused("its answer makes no sense");
         match answer.split_first() {
-            // Without this check, one without the key could welcome everybody.
+            // Without this check, an answerer without the key could pose as one that has it.
             Some((&WELCOME, [])) if !self.is_answered => HandshakeStep::Refused("it asks for no key"),
             Some((&WELCOME, [])) => HandshakeStep::Welcome,
             Some((&REFUSED, [])) => HandshakeStep::Refused("it has another key"),
@@ -196,7 +196,7 @@ impl<C: Copy + Eq + std::hash::Hash> Gate<C> {
     fn challenge(&mut self, caller: C, theirs: Option<Nonce>) -> Option<(Nonce, [u8; PROOF_LEN])> {
         let key = self.key.clone()?;
         if self.unproven >= self.unproven_max {
-            // Callers that greeted and proved nothing have to begin again.
+            // Callers that have greeted but proved nothing must begin again.
             self.callers.retain(|_, caller| matches!(caller, CallerState::Proven));
             self.unproven = 0;
         }

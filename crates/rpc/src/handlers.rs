@@ -29,8 +29,8 @@ pub(crate) enum Handler {
 
 impl Handler {
     pub fn dispatch(mut handler: impl FnMut(Call<'_>) + 'static) -> Self {
-        Self::Dispatch(Box::new(move |core: &mut Core, call, found, request: &[u8]| {
-            handler(Call::new(core, RunningCall { id: call, location: found }, request));
+        Self::Dispatch(Box::new(move |core: &mut Core, call, location, request: &[u8]| {
+            handler(Call::new(core, RunningCall { id: call, location }, request));
         }))
     }
 }
@@ -50,11 +50,11 @@ impl Handlers {
     }
 
     pub fn set(&mut self, number: u16, handler: Handler) {
-        let at = usize::from(number);
-        if self.table.len() <= at {
-            self.table.resize_with(at + 1, || Handler::None);
+        let index = usize::from(number);
+        if self.table.len() <= index {
+            self.table.resize_with(index + 1, || Handler::None);
         }
-        self.table[at] = handler;
+        self.table[index] = handler;
     }
 
     pub fn has(&self, number: u16) -> bool {

@@ -36,7 +36,7 @@ use kept::KeptCalls;
 use state::{Arrivals, Phase, Response, ServerCold};
 pub(crate) use state::{ServerSession, ServerSlot};
 
-/// Retransmissions of overtaken requests for which one error is sent. Fewer may just be late packets.
+/// Retransmissions of overtaken requests after which their client is told by an error. Fewer may just be late packets.
 const OVERTAKEN_COPIES: u8 = 4;
 
 /// An accepted session that its client has not used or confirmed yet.
@@ -58,7 +58,7 @@ pub(crate) struct Servers {
     pub table: Table<ServerSession, ServerSlot>,
     arrivals: Arrivals,
     kept: KeptCalls,
-    /// The last complete call that has a deadline: its handler may ask for that until another call comes.
+    /// The last complete call that has a deadline. Its handler may ask for the deadline until another call comes.
     timed: TimedCall,
     /// The same for calls of a received burst that wait for burst handlers.
     timed_in_burst: Vec<TimedCall>,
@@ -67,7 +67,7 @@ pub(crate) struct Servers {
     pub unconfirmed: Vec<Unconfirmed>,
     /// Sessions with repeated answers in the transmit queue.
     repeating: Vec<u32>,
-    /// Time until which stalled requests are not searched for again.
+    /// Time of the next search for stalled requests.
     next_give_up_ns: u64,
     client_events: ClientEvents,
     pub answer_queue: Arc<AnswerQueue>,
@@ -166,11 +166,11 @@ impl Servers {
         shared.peers.note_heard(session.peer_index, now_ns);
         let call = ServerCallId { key: header.session, number: header.request_number };
         let request_type = RequestType::new(header.type_or_residence);
-        let found = SlotLocation { slot: id, request_type, own_len_max: session.own_len_max };
-        Some((RunningCall { id: call, location: found }, data))
+        let location = SlotLocation { slot: id, request_type, own_len_max: session.own_len_max };
+        Some((RunningCall { id: call, location }, data))
     }
 
-    /// Reads the options that lead a message which [`Self::take_short`] accepted; returns the request after them.
+    /// Reads the options at the start of a message that [`Self::take_short`] accepted; returns the request after them.
     /// `None` if there are no options, or the request came after its caller's deadline. Not inlined, so that requests
     /// without options pay only for the check.
     #[inline(never)]
@@ -185,14 +185,13 @@ impl Servers {
         Some(request)
     }
 
-    /// The time until which the caller of a call waits, which must be the last call that came; `None` if the caller
-    /// gave none.
+    /// Deadline of a call, which must be the last one that came; `None` if its caller set none.
     #[inline]
     pub fn deadline_ns(&self, call: ServerCallId) -> Option<u64> {
         (self.timed.call == Some(call)).then_some(self.timed.deadline_ns)
     }
 
-    /// Notes the time until which the caller of a complete call waits.
+    /// Notes the deadline of a complete call.
     fn note_deadline(&mut self, call: CallName, deadline_ns: u64) {
         self.timed = TimedCall { call: Some(ServerCallId { key: call.session, number: call.number }), deadline_ns };
     }
@@ -216,8 +215,8 @@ impl Servers {
         self.timed_in_burst.clear();
     }
 
-    /// Answers a call that [`Self::take_short`] accepted, but whose [options](Self::take_options) are missing or do not
-    /// let it run.
+    /// Answers a call that [`Self::take_short`] accepted, but whose [options](Self::take_options) are missing or show
+    /// that it came too late.
     #[cold]
     #[inline(never)]
     pub fn refuse_short(&mut self, shared: &mut Shared, call: ServerCallId, message: &[u8]) {
@@ -350,8 +349,8 @@ impl Servers {
             return None;
         }
         shared.stats.requests_handled += 1;
-        let found = SlotLocation { slot, request_type, own_len_max: 0 };
-        Some(ReadyRequest { call: RunningCall { id: call, location: found }, request })
+        let location = SlotLocation { slot, request_type, own_len_max: 0 };
+        Some(ReadyRequest { call: RunningCall { id: call, location }, request })
     }
 
     #[cold]
@@ -425,7 +424,7 @@ impl Servers {
         match slot.phase {
             Phase::Receiving => return self.take_further_packet(shared, (index, id), call, part, packet),
             Phase::Idle => {}
-            // The call has ended, whatever the client still sends of it.
+            // The call has ended: the client gets its first answer again, whichever packet of the request this is.
             Phase::Answered if is_failed || number + 1 == slot.request_packets => {
                 self.repeat_first_answer(shared, index, id, call.is_copy)?;
             }

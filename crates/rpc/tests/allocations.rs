@@ -254,8 +254,8 @@ fn strangers_take_nothing_from_the_heap() {
     let mut server = world.server(Config::default(), LoopbackConfig::default());
     let packets: Vec<_> = (0..1_000)
         .map(|number| {
-            let stranger = HandClient::new(&world, number);
-            (stranger.peer, stranger.connect_packet(OFFER, Cookie::default()))
+            let unknown_client = HandClient::new(&world, number);
+            (unknown_client.peer, unknown_client.connect_packet(OFFER, Cookie::default()))
         })
         .collect();
     let garbage = [0xE2; 200];

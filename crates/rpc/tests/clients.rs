@@ -168,9 +168,9 @@ fn a_session_of_a_client_is_called_alike_by_all_its_calls_and_no_other_session()
         send(&mut both.client, session, DEFER, b"", 0);
     }
     both.settle();
-    let who: Vec<_> = take_kept().iter().map(|call| call.client()).collect();
-    assert!(who[0] == who[2] && who[1] == who[3] && who[0] != who[1], "{who:?}");
-    assert_eq!(who[0], both.of_client);
+    let clients: Vec<_> = take_kept().iter().map(|call| call.client()).collect();
+    assert!(clients[0] == clients[2] && clients[1] == clients[3] && clients[0] != clients[1], "{clients:?}");
+    assert_eq!(clients[0], both.of_client);
 }
 
 #[test]

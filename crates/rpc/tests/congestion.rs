@@ -376,8 +376,8 @@ fn notices_for_no_session_or_from_others_change_nothing() {
     let (mut client, server) = hand(&world, config(Algorithm::Dcqcn(DcqcnConfig::default())));
     let notice = server.header(Kind::CongestionNotice, 0, 0, 0);
     server.send(sinew_wire::Header { session: server.key, ..notice }, &[]);
-    let stranger = sinew_fabric::loopback::Network::stranger(9);
-    assert!(world.network.inject("client", stranger, &notice.to_bytes()));
+    let unknown_peer = sinew_fabric::loopback::Network::stranger(9);
+    assert!(world.network.inject("client", unknown_peer, &notice.to_bytes()));
     client.turn();
     assert_eq!(client.session_rate(server.session), Some(1.024e9));
     assert_eq!(client.stats().dropped_total(), 2);

@@ -113,10 +113,10 @@ fn closures_and_calls_of_many_threads_end_where_they_began() {
             let (handle, left) = (pair.handle.clone(), Arc::clone(&left));
             threads.spawn(move || {
                 for number in 0..CALLS {
-                    let said = format!("{thread}: {number}");
-                    let call = handle.call(session, ECHO, &said, 0).unwrap();
+                    let text = format!("{thread}: {number}");
+                    let call = handle.call(session, ECHO, &text, 0).unwrap();
                     let address = handle.run(|endpoint| endpoint.address()).unwrap();
-                    assert_eq!(call.wait().unwrap().to_string(), said);
+                    assert_eq!(call.wait().unwrap().to_string(), text);
                     assert_eq!(&address.wait().unwrap(), handle.address());
                 }
                 left.fetch_sub(1, Ordering::Release);

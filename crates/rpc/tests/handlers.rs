@@ -71,7 +71,7 @@ fn a_panic_while_a_burst_is_answered_fails_the_calls_without_an_answer() {
 #[test]
 fn a_handler_that_ran_and_finds_no_memory_for_its_answer_may_have_run() {
     let small = LoopbackConfig { arena_bytes: 1 << 16, ..LoopbackConfig::default() };
-    let ways: [fn(Call<'_>); 3] = [
+    let handlers: [fn(Call<'_>); 3] = [
         |call| call.reply_with(1 << 20, |_| unreachable!("there is no room")),
         |call| call.defer().unwrap().reply(&vec![0; 1 << 20]),
         |call| {
@@ -82,9 +82,9 @@ fn a_handler_that_ran_and_finds_no_memory_for_its_answer_may_have_run() {
             assert!(call.defer().is_err());
         },
     ];
-    for way in ways {
+    for handler in handlers {
         let world = World::new();
-        let (mut client, mut server, session) = pair_with(&world, small, |nexus| nexus.handle(TYPE, way));
+        let (mut client, mut server, session) = pair_with(&world, small, |nexus| nexus.handle(TYPE, handler));
         let failed = error_of(&world, &mut client, &mut server, session);
         assert_eq!(failed, (Cause::ServerBusy, Execution::MayHaveRun));
     }

@@ -57,13 +57,13 @@ fn history(seed: u64) {
     let mut opened = 100;
     let steps = 400;
     for _ in 0..steps {
-        let who = random.below(clients.len() as u64) as usize;
+        let client_index = random.below(clients.len() as u64) as usize;
         let slot = random.below(slots) as usize;
         match random.below(20) {
             0..=5 => {
                 // A new request, whole or in part.
-                next[who][slot] += 1 + random.below(2);
-                let step = clients[who].granted.data_per_packet as usize;
+                next[client_index][slot] += 1 + random.below(2);
+                let step = clients[client_index].granted.data_per_packet as usize;
                 let len = match random.below(6) {
                     0 => 0,
                     1 => step,
@@ -74,20 +74,20 @@ fn history(seed: u64) {
                 };
                 let kind = types[random.below(types.len() as u64) as usize];
                 let len = if kind == LONG { len.max(4) } else { len };
-                last[who][slot] = (kind, len);
+                last[client_index][slot] = (kind, len);
                 let mut message = pattern(len, 3);
                 if kind == LONG {
                     message[..4].copy_from_slice(&(random.below(60_000) as u32).to_le_bytes());
                 }
-                clients[who].request_type = kind;
-                let number = next[who][slot] * slots + slot as u64;
+                clients[client_index].request_type = kind;
+                let number = next[client_index][slot] * slots + slot as u64;
                 let packets = len.div_ceil(step).max(1) as u64;
                 let upto = if random.below(3) == 0 { random.below(packets + 1) } else { packets };
                 for packet in 0..upto {
                     if random.below(30) == 0 {
                         continue;
                     }
-                    clients[who].request(number, packet as u16, &message);
+                    clients[client_index].request(number, packet as u16, &message);
                     if packet % 50 == 49 {
                         server.turn();
                     }
@@ -95,11 +95,11 @@ fn history(seed: u64) {
             }
             6..=10 => {
                 // A packet of the last request again.
-                let (kind, len) = last[who][slot];
-                clients[who].request_type = kind;
+                let (kind, len) = last[client_index][slot];
+                clients[client_index].request_type = kind;
                 let back = random.below(8) / 6;
-                let number = next[who][slot].saturating_sub(back) * slots + slot as u64;
-                let step = clients[who].granted.data_per_packet as usize;
+                let number = next[client_index][slot].saturating_sub(back) * slots + slot as u64;
+                let step = clients[client_index].granted.data_per_packet as usize;
                 let packets = len.div_ceil(step).max(1) as u64;
                 let packet = random.below(packets);
                 let mut message = pattern(len, 3);
@@ -108,15 +108,21 @@ fn history(seed: u64) {
                 }
                 let data = &message[(packet as usize * step).min(len)..((packet as usize + 1) * step).min(len)];
                 for _ in 0..1 + random.below(10) {
-                    let header =
-                        Header { is_copy: random.below(2) == 0, ..clients[who].header(number, packet as u16, len) };
-                    clients[who].send(header, data);
+                    let header = Header {
+                        is_copy: random.below(2) == 0,
+                        ..clients[client_index].header(number, packet as u16, len)
+                    };
+                    clients[client_index].send(header, data);
                 }
             }
             11..=13 => {
-                let number = next[who][slot] * slots + slot as u64;
+                let number = next[client_index][slot] * slots + slot as u64;
                 for _ in 0..1 + random.below(5) {
-                    clients[who].request_for_response(number, random.below(50) as u16, random.below(34) as u32);
+                    clients[client_index].request_for_response(
+                        number,
+                        random.below(50) as u16,
+                        random.below(34) as u32,
+                    );
                 }
             }
             14 => {
@@ -135,7 +141,7 @@ fn history(seed: u64) {
             }
             18 if random.below(4) == 0 => {
                 // Disconnect, and open another session.
-                let one = &clients[who];
+                let one = &clients[client_index];
                 one.send_management(&session_end(Kind::Disconnect, one.server_key, one.key));
                 if random.below(2) == 0 {
                     server.turn();
@@ -144,8 +150,8 @@ fn history(seed: u64) {
                 let mut new = one.sibling(&world, opened);
                 server.turn();
                 new.open(&mut server, offer).unwrap();
-                clients[who] = new;
-                next[who].iter_mut().for_each(|next| *next = 0);
+                clients[client_index] = new;
+                next[client_index].iter_mut().for_each(|next| *next = 0);
             }
             _ => {
                 server.turn();
@@ -161,8 +167,8 @@ fn history(seed: u64) {
         world.pool.run_all();
         answer_kept();
     }
-    for (who, one) in clients.iter_mut().enumerate() {
-        for (slot, next) in next[who].iter_mut().enumerate() {
+    for (client_index, one) in clients.iter_mut().enumerate() {
+        for (slot, next) in next[client_index].iter_mut().enumerate() {
             *next += 1;
             let number = *next * slots + slot as u64;
             one.request_type = ECHO;

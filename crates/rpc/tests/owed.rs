@@ -224,8 +224,11 @@ fn a_request_that_is_not_whole_by_its_deadline_gives_its_memory_back() {
     client.turn(&mut server);
     assert!(megabytes_left(&server) < before);
     world.clock.advance(10 * MS);
-    let told = client.turn(&mut server);
-    assert!(told.iter().any(|(header, _)| header.kind == Kind::CallError && header.request_number == 8), "{told:?}");
+    let answers = client.turn(&mut server);
+    assert!(
+        answers.iter().any(|(header, _)| header.kind == Kind::CallError && header.request_number == 8),
+        "{answers:?}"
+    );
     assert_eq!((megabytes_left(&server), server.stats().requests_too_late), (before, 1));
     assert_eq!(server.stats().requests_handled, 0);
 }

@@ -223,9 +223,9 @@ fn a_pong_that_an_accept_overtook_does_not_end_the_session() {
 fn pings_are_answered_to_anybody_and_believed_of_nobody_else() {
     let world = World::new();
     let mut server = world.server(Config::default(), LoopbackConfig::default());
-    let stranger = HandClient::new(&world, 9);
-    stranger.send_management(&life(5, 6).encode(Ping));
-    let answers = stranger.turn(&mut server);
+    let unknown_client = HandClient::new(&world, 9);
+    unknown_client.send_management(&life(5, 6).encode(Ping));
+    let answers = unknown_client.turn(&mut server);
     assert_eq!(outline(&answers), [(Pong, 0)]);
     assert_eq!(Liveness::read(&answers[0].1), Some(life(0, 5)));
     assert_eq!(answers[0].0.session, SessionKey(6), "what the asker believed comes back");

@@ -39,15 +39,15 @@ fn outcome(world: &World, client: &mut Endpoint, server: &mut Endpoint) -> Resul
 #[test]
 fn makers_of_handlers_are_told_which_endpoint_they_are_for() {
     let world = World::new();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let tell = |what: &'static str| {
-        let told = Arc::clone(&told);
+    let endpoints_seen = Arc::new(Mutex::new(Vec::new()));
+    let recorder = |what: &'static str| {
+        let endpoints_seen = Arc::clone(&endpoints_seen);
         move |endpoint: &sinew_rpc::EndpointInfo| {
             assert_eq!(endpoint.alloc(100).unwrap().len(), 100);
-            told.lock().unwrap().push((what, endpoint.index, endpoint.address.to_string()));
+            endpoints_seen.lock().unwrap().push((what, endpoint.index, endpoint.address.to_string()));
         }
     };
-    let (one, burst, worker) = (tell("one"), tell("burst"), tell("worker"));
+    let (one, burst, worker) = (recorder("one"), recorder("burst"), recorder("worker"));
     let nexus = Nexus::builder()
         .workers(Arc::clone(&world.pool) as _)
         .handle_with(TYPE, move |endpoint| {
@@ -69,15 +69,15 @@ fn makers_of_handlers_are_told_which_endpoint_they_are_for() {
         let address = port.address().to_string();
         let rpc = Rpc::numbered(&nexus, index, port, world.clock.clone(), Box::new(SeededGenerator::new(1)));
         assert_eq!((rpc.info().index, rpc.info().address.to_string()), (index, address.clone()));
-        let mut told = std::mem::take(&mut *told.lock().unwrap());
-        told.sort_unstable();
+        let mut endpoints_seen = std::mem::take(&mut *endpoints_seen.lock().unwrap());
+        endpoints_seen.sort_unstable();
         let of = |what| (what, index, address.clone());
-        assert_eq!(told, [of("burst"), of("one"), of("worker")]);
+        assert_eq!(endpoints_seen, [of("burst"), of("one"), of("worker")]);
     };
     endpoint(0, "first");
     endpoint(7, "eighth");
     world.endpoint("alone", &nexus, 1);
-    assert!(told.lock().unwrap().iter().all(|(_, index, _)| *index == 0));
+    assert!(endpoints_seen.lock().unwrap().iter().all(|(_, index, _)| *index == 0));
 }
 
 #[test]

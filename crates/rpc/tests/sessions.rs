@@ -83,8 +83,8 @@ fn strangers_that_do_not_echo_a_cookie_cost_a_server_nothing() {
     let world = World::new();
     let mut server = world.server(Config::default(), LoopbackConfig::default());
     for number in 0..1000 {
-        let stranger = HandClient::new(&world, number);
-        stranger.challenged(&mut server, OFFER);
+        let unknown_client = HandClient::new(&world, number);
+        unknown_client.challenged(&mut server, OFFER);
     }
     assert_nothing_is_left(&server);
     world.clock.advance(MS);

@@ -302,13 +302,13 @@ fn requests_that_drip_in_lose_their_memory_to_others() {
     for one in &slow {
         begin_long_requests(one, &mut server, &message);
     }
-    let mut told = 0;
+    let mut rejected = 0;
     let mut drip = |server: &mut Endpoint, number| {
         for one in &slow {
             for slot in 0..SLOTS {
                 one.request(SLOTS + slot, number, &message);
             }
-            told += one.turn(server).iter().filter(|(header, _)| header.kind == CallError).count();
+            rejected += one.turn(server).iter().filter(|(header, _)| header.kind == CallError).count();
         }
     };
     for number in 1..4 {
@@ -322,7 +322,7 @@ fn requests_that_drip_in_lose_their_memory_to_others() {
     }
     let over = completions(&mut client);
     assert!(over.len() == 1 && over[0].result.is_ok(), "{over:?}");
-    assert!(told > 0 && server.stats().requests_given_up > 0);
+    assert!(rejected > 0 && server.stats().requests_given_up > 0);
 }
 
 /// No attack: a request that comes at twice the lowest rate keeps its memory while others find none.

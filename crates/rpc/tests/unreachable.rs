@@ -42,20 +42,20 @@ fn time_to_give_up(world: &World, endpoint: &mut Endpoint) -> u64 {
 /// A forged message about a live server, and one about a client: each is pinged in the same turn, and no session ends.
 #[test]
 fn a_peer_that_is_said_to_be_unreachable_and_answers_keeps_its_sessions() {
-    for (told, other) in [("client", "server"), ("server", "client")] {
+    for (observer, other) in [("client", "server"), ("server", "client")] {
         let world = World::new();
         let (mut client, mut server, session) = pair(&world);
         send(&mut client, session, DEFER, b"in flight", 1);
         settle(&mut client, &mut server);
         world.network.start_tap();
-        report(&world, told, peer_of(&world, other));
-        let endpoint = if told == "client" { &mut client } else { &mut server };
+        report(&world, observer, peer_of(&world, other));
+        let endpoint = if observer == "client" { &mut client } else { &mut server };
         assert!(endpoint.turn());
         let about = peer_of(&world, other);
         let pings = world.network.take_tapped().iter().filter(|packet| packet.to == about && is_ping(packet)).count();
-        assert_eq!(pings, 1, "{told}");
+        assert_eq!(pings, 1, "{observer}");
         pass_time(&world, &mut client, &mut server, 1_000 * MS);
-        assert_eq!((client.sessions(), server.sessions()), (1, 1), "{told}");
+        assert_eq!((client.sessions(), server.sessions()), (1, 1), "{observer}");
         assert!(events(&mut client).is_empty() && completions(&mut client).is_empty());
         assert_eq!((client.stats().peers_lost, server.stats().peers_lost), (0, 0));
         answer_kept();

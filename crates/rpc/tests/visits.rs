@@ -237,8 +237,8 @@ impl Run {
 
     fn call(&mut self, at: usize) {
         let party = &self.parties[at];
-        let ways = party.live_sessions().into_iter().chain(party.sessions_to_clients()).collect();
-        let Some(session) = self.pick(ways) else { return };
+        let sessions = party.live_sessions().into_iter().chain(party.sessions_to_clients()).collect();
+        let Some(session) = self.pick(sessions) else { return };
         let kind = [ECHO, DEFER, LONG, DROP, ECHO, BURST][self.below(6) as usize];
         let (len, response_len) = (self.below(1500) as usize + 4, self.below(3000) as u32);
         let is_aside = self.below(3) == 0;

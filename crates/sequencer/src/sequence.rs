@@ -8,7 +8,7 @@ use sinew_mem::atomic::{AtomicU64, Ordering};
 /// Most numbers of one call, unless a server sets another limit.
 pub const COUNT_MAX_DEFAULT: u32 = 1 << 20;
 
-/// The last number that is ever handed out. At a thousand million numbers a second, it is reached after 500 years.
+/// The last number that is ever handed out. At a billion numbers a second, it is reached after 500 years.
 pub const LAST: u64 = u64::MAX - 1;
 
 /// One life of a server, from its start to its end. The value has no meaning, but must differ for each start: draw it
@@ -24,10 +24,10 @@ impl fmt::Display for Epoch {
 
 /// A record of ceilings that survives the server: see [`Sequence::with_ceiling_store`].
 pub trait CeilingStore: Send + Sync {
-    /// Notes a ceiling of `needed` or higher, and returns it once it is noted; `None` when it cannot be noted.
+    /// Records a ceiling of `needed` or higher, and returns it once it is durable; `None` when it cannot be recorded.
     ///
-    /// It is called by a thread that was asked for numbers past the ceiling, and the callers wait meanwhile. It is
-    /// rarely called if [`Sequence::raise_ceiling`] is called ahead of need.
+    /// A thread that was asked for numbers past the ceiling calls this, and its callers wait meanwhile. That is rare if
+    /// [`Sequence::raise_ceiling`] is called ahead of need.
     fn raise(&self, needed: u64) -> Option<u64>;
 }
 
@@ -41,7 +41,7 @@ pub struct Sequence {
     count_max: u32,
 }
 
-/// A word alone in its cache line and in the adjacent one, which is fetched with it.
+/// A word that shares neither its cache line nor the adjacent one, which the processor fetches with it.
 #[repr(align(128))]
 struct CacheAligned(AtomicU64);
 
@@ -85,8 +85,8 @@ impl Sequence {
         self.ceiling.load(Ordering::Acquire)
     }
 
-    /// As [`Self::new`], but hands out no number before a ceiling above it has been noted in `ceiling_store`. `first`
-    /// must be the ceiling that was noted last.
+    /// As [`Self::new`], but hands out no number before a ceiling above it has been recorded in `ceiling_store`.
+    /// `first` must be the ceiling that was recorded last.
     ///
     /// # Panics
     ///
@@ -99,15 +99,15 @@ impl Sequence {
         }
     }
 
-    /// Allows numbers below `ceiling`, which must have been noted where it survives the server. A lower ceiling than
+    /// Allows numbers below `ceiling`, which must have been recorded where it survives the server. A lower ceiling than
     /// the current one changes nothing.
     pub fn raise_ceiling(&self, ceiling: u64) {
-        // Release: the note was made before. Partner: the load in `take_below_ceiling`.
+        // Release: the ceiling was recorded before. Partner: the load in `take_below_ceiling`.
         self.ceiling.fetch_max(ceiling, Ordering::Release);
     }
 
-    /// Takes `count` numbers and returns the first. Returns `None`, and takes nothing, when there are not that many
-    /// below the ceiling and a higher one cannot be noted.
+    /// Takes `count` numbers and returns the first. Returns `None`, and takes nothing, when fewer are left below the
+    /// ceiling and a higher ceiling cannot be recorded.
     ///
     /// It makes one access to the shared word, so a thread should take the numbers of all its pending requests together
     /// (atc16 4.2).
@@ -123,7 +123,7 @@ impl Sequence {
     fn take_below_ceiling(&self, count: u64) -> Option<u64> {
         let ceiling = self.ceiling.load(Ordering::Acquire);
         let after = |next: u64| next.checked_add(count).filter(|&after| after <= ceiling);
-        // Relaxed: taking numbers one after another orders the calls, and nothing else is published with them.
+        // Relaxed: the order of updates of this one word orders the calls, and nothing else is published with them.
         self.next.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).ok()
     }
 
@@ -133,7 +133,7 @@ impl Sequence {
         loop {
             let needed = self.next().checked_add(count)?;
             self.raise_ceiling(ceiling_store.raise(needed).filter(|ceiling| *ceiling >= needed)?);
-            // Other threads may have taken the numbers below the ceiling noted for this call.
+            // Other threads may have taken the numbers below the ceiling that was recorded for this call.
             if let Some(first) = self.take_below_ceiling(count) {
                 return Some(first);
             }

@@ -44,9 +44,9 @@ fn main() -> sinew::Result<()> {
     let visitors = std::thread::spawn(move || -> sinew::Result<String> {
         let mut rpc = Rpc::open("shm://")?;
         let session = rpc.connect(&shm)?;
-        let said = rpc.call(session, PING, b"")?.to_string();
+        let answer = rpc.call(session, PING, b"")?.to_string();
         std::io::read_to_string(TcpStream::connect(door)?)
-            .map(|greeting| format!("{said}, {greeting}"))
+            .map(|greeting| format!("{answer}, {greeting}"))
             .map_err(Into::into)
     });
 

@@ -45,12 +45,13 @@ impl From<sinew_rpc::Nexus> for Nexus {
     }
 }
 
-/// Limits that suit this machine: with a single processor no thread spins, since that would only keep the peer from
-/// answering.
+/// The default configuration for this machine: with a single processor no thread spins, since that would only keep a
+/// peer on this machine from answering.
 pub(crate) fn default_config() -> Config {
     static ONE_CPU: OnceLock<bool> = OnceLock::new();
     let mut config = Config::default();
-    // The machine's processors count, not this thread's: a pinned thread calls peers on others.
+    // All processors of the machine count, not only those that this thread may use: a pinned thread has peers on
+    // others.
     let one = ONE_CPU.get_or_init(|| {
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
         online.is_ok_and(|list| !list.contains(['-', ',']))
@@ -183,8 +184,8 @@ impl NexusBuilder {
     }
 
     /// Copies requests of a type and queues them for [`Rpc::poll_request`](crate::Rpc::poll_request), by which the
-    /// program that turns the endpoint takes them when it likes. In a [`Server`](crate::Server) that is
-    /// [`Server::program`](crate::Server::program); without one nobody takes them.
+    /// program that turns the endpoint takes them when it likes. In a [`Server`](crate::Server), the program set by
+    /// [`Server::program`](crate::Server::program) takes them; without a program nobody does.
     #[must_use]
     pub fn handle_polled(mut self, request_type: RequestType) -> Self {
         self.inner = self.inner.handle_polled(request_type);

@@ -355,7 +355,7 @@ impl Index for Layout {
                 search.read_next(self)
             }
             NextRead::Record(record) => match self.record(bytes, record, (key, search.hash)) {
-                Record::Item { lock, key: found, value, .. } if found == key => {
+                Record::Item { lock, key: found_key, value, .. } if found_key == key => {
                     search.found = Some((record, lock));
                     Step::Found(value)
                 }

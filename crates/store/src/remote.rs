@@ -2,17 +2,17 @@
 //!
 //! Such a table lies in memory that only its owner writes, and that anyone may read at any time, with READs of a NIC,
 //! which guarantee nothing about the order in which bytes are read. Everything is therefore *self-verifying*: it
-//! carries a checksum, and data that is torn, or was reused since it was found, is read again and never taken for a
-//! value. A search is a state machine that says what to READ next.
+//! carries a checksum. Bytes that are torn, or whose memory was reused since they were found, are read again and never
+//! taken for a value. A search is a state machine that says what to READ next.
 //!
 //! # Design
 //!
 //! - **A search does no I/O**: it takes bytes and says what to READ next. So the same code is tested on plain memory
 //!   beside a writer, and runs over any verbs.
 //! - **Nothing relies on an order of bytes.** Buckets, slots, items and values all carry checksums.
-//! - **A miss is checked.** An item that moves is written to its new place before its old one goes, yet a reader can
-//!   look at the new place too early and at the old one too late. So a search that found nothing checks whether any
-//!   version has changed; one that found its item pays nothing for this.
+//! - **A miss is checked.** An item that moves is written to its new place before its old one is cleared. Yet a reader
+//!   can look at the new place too early and at the old one too late. So a search that found nothing checks whether any
+//!   version has changed. A search that found its item does not need this check.
 //! - **The owner keeps its bookkeeping in memory of its own**; the table holds only what readers need.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
@@ -31,8 +31,8 @@ pub struct Span {
 pub enum Step<'a> {
     /// Read this, and pass the bytes to [`Index::step`].
     Read(Span),
-    /// As [`Step::Read`], because the last bytes had changed while they were read, or since they were found. The owner
-    /// may be stopped in the middle of a change, so the caller decides for how long to retry.
+    /// As [`Step::Read`], but the last bytes were of no use: they changed while they were read, or since they were
+    /// found. The owner may be stopped in the middle of a change, so the caller decides for how long to retry.
     Again(Span),
     /// The value, a part of the bytes passed in.
     Found(&'a [u8]),

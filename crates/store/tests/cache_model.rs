@@ -142,7 +142,7 @@ fn check(ops: &[Op], config: &CacheConfig) -> Result<(), TestCaseError> {
             };
         match *op {
             Op::Get(_) => {}
-            Op::Put { key: of, len, when, flags, lives_s } => {
+            Op::Put { key: key_id, len, when, flags, lives_s } => {
                 let when = match when {
                     0 => When::Absent,
                     1 => When::Present,
@@ -160,7 +160,7 @@ fn check(ops: &[Op], config: &CacheConfig) -> Result<(), TestCaseError> {
                     (When::Version(version), Some(known)) if version != known.version => {
                         prop_assert_eq!(result, Err(PutError::Changed { version: known.version }));
                     }
-                    _ => store(&cache, of, result, Known { value, version: 0, flags, expires_s })?,
+                    _ => store(&cache, key_id, result, Known { value, version: 0, flags, expires_s })?,
                 }
             }
             Op::Delete(of) => {
@@ -168,7 +168,7 @@ fn check(ops: &[Op], config: &CacheConfig) -> Result<(), TestCaseError> {
                 model.items.remove(&of);
                 prop_assert_eq!(look(&cache, &key, now_s), None);
             }
-            Op::Append { key: of, len } => {
+            Op::Append { key: key_id, len } => {
                 let more = value_of(len, number);
                 let refused = cache.modify(&key, now_s, |value| {
                     value.extend_from_slice(b"never seen");
@@ -187,15 +187,15 @@ fn check(ops: &[Op], config: &CacheConfig) -> Result<(), TestCaseError> {
                     (Some(_), Err(ModifyError::Refused(()))) => prop_assert!(false),
                     (Some(mut item), Ok(version)) => {
                         item.value.extend_from_slice(&more);
-                        store(&cache, of, Ok(version), item)?;
+                        store(&cache, key_id, Ok(version), item)?;
                     }
                     (Some(mut item), Err(ModifyError::Put(error))) => {
                         item.value.extend_from_slice(&more);
-                        store(&cache, of, Err(error), item)?;
+                        store(&cache, key_id, Err(error), item)?;
                     }
                 }
             }
-            Op::Touch { key: of, flags, lives_s } => {
+            Op::Touch { key: key_id, flags, lives_s } => {
                 let expires_s = lives_s.map(|lives_s| if lives_s == 0 { 0 } else { now_s + lives_s });
                 let result = cache.touch(&key, flags, expires_s, now_s);
                 match known {
@@ -204,10 +204,10 @@ fn check(ops: &[Op], config: &CacheConfig) -> Result<(), TestCaseError> {
                         item.flags = flags.unwrap_or(item.flags);
                         item.expires_s = expires_s.unwrap_or(item.expires_s);
                         if result.is_err() {
-                            store(&cache, of, result, item)?;
+                            store(&cache, key_id, result, item)?;
                         } else {
                             prop_assert_eq!(result, Ok(item.version));
-                            model.items.insert(of, item);
+                            model.items.insert(key_id, item);
                         }
                     }
                 }

@@ -1,4 +1,4 @@
-//! Meaning of a call's packets: the fields of a [`Header`], each under the name that it has in a packet of that kind.
+//! Meaning of a packet: the fields of a [`Header`], under the names that they have in a packet of its kind.
 
 use crate::header::{CREDIT_ALONE, Header, Kind, SessionKey};
 
@@ -43,12 +43,12 @@ pub enum Meaning {
     },
     /// The server has taken packets of the request (nsdi19 5.1).
     CreditReturn {
-        /// Number of packets taken, counted from the first: all before the first that is missing. With `is_alone`, only
-        /// the last of these.
+        /// Number of packets before the first missing one, all of which were taken. With `is_alone`, only the last of
+        /// these was taken.
         taken: u16,
         /// Bit `i`: whether the packet `i` after the first missing one was taken too.
         ahead: u32,
-        /// Whether this stands for one packet alone, and not for those before it.
+        /// Whether this returns the credit of one packet alone, and not of those before it.
         is_alone: bool,
     },
     /// The client asks for packets of the response (nsdi19 5.1).
@@ -60,7 +60,7 @@ pub enum Meaning {
         /// Number of packets asked for.
         count: u32,
     },
-    /// The request has arrived whole and its handler is still at work.
+    /// The whole request has arrived, and its handler is still at work.
     InProgress,
     /// The request will get no response, for the reason that the code gives.
     CallError(u32),
@@ -68,7 +68,7 @@ pub enum Meaning {
     CongestionNotice,
     /// The client no longer waits for the response.
     Cancel,
-    /// The packet belongs to no call: it opens, closes or watches sessions.
+    /// The packet belongs to no call: it opens, closes or checks sessions.
     Management(Kind),
 }
 

@@ -55,20 +55,20 @@ impl NeighbourFrame {
     }
 }
 
-/// The question from `from`: who has `about`? `None` when the addresses are not of one IP version.
-pub fn question(from: Neighbour, about: IpAddr) -> Option<NeighbourFrame> {
-    match (from.address, about) {
-        (IpAddr::V4(source), IpAddr::V4(about)) => {
+/// The question from `from`: who has `target`? `None` when the addresses are not of one IP version.
+pub fn question(from: Neighbour, target: IpAddr) -> Option<NeighbourFrame> {
+    match (from.address, target) {
+        (IpAddr::V4(source), IpAddr::V4(target)) => {
             let (sender_mac, target_mac) = (from.mac, [0; 6]);
-            let message = Arp { is_request: true, sender_mac, sender: source, target_mac, target: about };
+            let message = Arp { is_request: true, sender_mac, sender: source, target_mac, target };
             Some(write_arp(message, BROADCAST))
         }
-        (IpAddr::V6(source), IpAddr::V6(about)) => {
-            let [.., a, b, c] = about.octets();
+        (IpAddr::V6(source), IpAddr::V6(target)) => {
+            let [.., a, b, c] = target.octets();
             let group = Ipv6Addr::from([0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, a, b, c]);
             let [is_router, is_solicited, overrides] = [false; 3];
             let mac = Some(from.mac);
-            let message = Discovery { is_solicitation: true, is_router, is_solicited, overrides, target: about, mac };
+            let message = Discovery { is_solicitation: true, is_router, is_solicited, overrides, target, mac };
             Some(write_discovery(message, (source, from.mac), (group, [0x33, 0x33, 0xFF, a, b, c])))
         }
         _ => None,
@@ -78,17 +78,17 @@ pub fn question(from: Neighbour, about: IpAddr) -> Option<NeighbourFrame> {
 /// The answer to `to` that `from` has its address. `None` when the addresses are not of one IP version.
 pub fn answer(from: Neighbour, to: Neighbour) -> Option<NeighbourFrame> {
     match (from.address, to.address) {
-        (IpAddr::V4(source), IpAddr::V4(asked)) => {
+        (IpAddr::V4(source), IpAddr::V4(target)) => {
             let (sender_mac, target_mac) = (from.mac, to.mac);
-            let message = Arp { is_request: false, sender_mac, sender: source, target_mac, target: asked };
+            let message = Arp { is_request: false, sender_mac, sender: source, target_mac, target };
             Some(write_arp(message, to.mac))
         }
-        (IpAddr::V6(source), IpAddr::V6(asked)) => {
+        (IpAddr::V6(source), IpAddr::V6(target)) => {
             // A host that only checks whether it may take the address has none to be answered at, so the answer goes to
             // all.
             let all = (Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1), [0x33, 0x33, 0, 0, 0, 1]);
-            let is_solicited = !asked.is_unspecified();
-            let to = if is_solicited { (asked, to.mac) } else { all };
+            let is_solicited = !target.is_unspecified();
+            let to = if is_solicited { (target, to.mac) } else { all };
             let (is_solicitation, is_router, overrides, mac) = (false, false, true, Some(from.mac));
             let message = Discovery { is_solicitation, is_router, is_solicited, overrides, target: source, mac };
             Some(write_discovery(message, (source, from.mac), to))
@@ -163,14 +163,14 @@ fn read_discovery(packet: &[u8]) -> Option<NeighbourMessage> {
         return None;
     }
     let message = Discovery::read(bytes)?;
-    let (about, mac) = (message.target.into(), message.mac.and_then(unicast));
+    let (address, mac) = (message.target.into(), message.mac.and_then(unicast));
     if !message.is_solicitation {
-        return Some(NeighbourMessage::Answer(Neighbour { address: about, mac: mac? }));
+        return Some(NeighbourMessage::Answer(Neighbour { address, mac: mac? }));
     }
     let source = Ipv6Addr::from(*ip[8..].first_chunk::<16>()?);
     // An asker without an address yet gives no Ethernet address either.
     let mac = mac.or_else(|| source.is_unspecified().then_some([0; 6]))?;
-    Some(NeighbourMessage::Question { about, from: Neighbour { address: source.into(), mac } })
+    Some(NeighbourMessage::Question { about: address, from: Neighbour { address: source.into(), mac } })
 }
 
 #[cfg(test)]

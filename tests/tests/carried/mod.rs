@@ -41,11 +41,11 @@ pub fn carry<D: ProtectionDomain>(
         UdPort::open(device, &config)
     };
     let datagrams = device.map(open).transpose()?;
-    WAYS.with_borrow_mut(|ways| {
+    STATE.with_borrow_mut(|state| {
         // A port of an earlier network may have been the same peer.
-        ways.sent.retain(|sent| sent.from != peer && sent.to != peer);
-        ways.addresses.retain(|(other, _)| *other != peer);
-        ways.addresses.extend(datagrams.iter().map(|datagrams| (peer, datagrams.address())));
+        state.sent.retain(|sent| sent.from != peer && sent.to != peer);
+        state.addresses.retain(|(other, _)| *other != peer);
+        state.addresses.extend(datagrams.iter().map(|datagrams| (peer, datagrams.address())));
     });
     Layered::wrap(port, Carrier { datagrams, peer, arrived: VecDeque::new() })
 }
@@ -59,7 +59,7 @@ struct Sent {
 
 /// State that the ports of a test's thread share.
 #[derive(Default)]
-struct Ways {
+struct SharedState {
     /// Addresses of the queue pairs of the loopback network's peers.
     addresses: Vec<(Peer, Address)>,
     /// Packets in the order of sending. Those that the network loses stay.
@@ -69,7 +69,7 @@ struct Ways {
 }
 
 thread_local! {
-    static WAYS: RefCell<Ways> = RefCell::default();
+    static STATE: RefCell<SharedState> = RefCell::default();
 }
 
 /// Asserts that packets between two ports are carried.
@@ -82,7 +82,7 @@ pub fn assert_carried<D: ProtectionDomain>(network: &Network, mut port_on: impl 
     let mut burst = RxBurst::new(0);
     b.split().0.receive(&mut burst);
     assert_eq!(burst.packets.iter().map(|packet| packet.head).collect::<Vec<_>>(), [b"head and data"]);
-    assert_eq!(WAYS.with_borrow(|ways| ways.carried), 1);
+    assert_eq!(STATE.with_borrow(|state| state.carried), 1);
 }
 
 /// Carries a port's packets.
@@ -112,9 +112,9 @@ impl<D: ProtectionDomain> Layer for Carrier<D> {
     fn push(&mut self, packet: TxPacket<'_>, _: u64, tx: &mut dyn PacketTx, _: &mut Pool) {
         tx.push(packet);
         let Some(datagrams) = &mut self.datagrams else { return };
-        let address_of = |ways: &Ways| ways.addresses.iter().find(|(peer, _)| *peer == packet.to).cloned();
+        let address_of = |state: &SharedState| state.addresses.iter().find(|(peer, _)| *peer == packet.to).cloned();
         // Other peers are made by hand, and have no queue pair.
-        let Some((_, address)) = WAYS.with_borrow(address_of) else { return };
+        let Some((_, address)) = STATE.with_borrow(address_of) else { return };
         let bytes = [packet.head, packet.data.as_slice()].concat();
         if bytes.len() > datagrams.caps().packet_len_max {
             return;
@@ -136,13 +136,13 @@ impl<D: ProtectionDomain> Layer for Carrier<D> {
             assert!(attempt < 1000, "the queue pair takes no datagram");
             datagrams.split().1.flush();
         }
-        WAYS.with_borrow_mut(|ways| ways.sent.push_back(Sent { from: self.peer, to: packet.to, bytes }));
+        STATE.with_borrow_mut(|state| state.sent.push_back(Sent { from: self.peer, to: packet.to, bytes }));
     }
 
     fn receive(&mut self, mut packet: OwnedPacket, _: u64, ready: &mut VecDeque<OwnedPacket>, _: &mut Pool) {
-        let sent = WAYS.with_borrow_mut(|ways| {
+        let sent = STATE.with_borrow_mut(|state| {
             let same = |sent: &Sent| sent.from == packet.peer && sent.to == self.peer && sent.bytes == packet.bytes;
-            ways.sent.iter().position(same).and_then(|at| ways.sent.remove(at))
+            state.sent.iter().position(same).and_then(|at| state.sent.remove(at))
         });
         // A packet that nobody sent was injected.
         if let (Some(sent), Some(datagrams)) = (sent, &mut self.datagrams) {
@@ -150,7 +150,7 @@ impl<D: ProtectionDomain> Layer for Carrier<D> {
             loop {
                 if let Some(at) = self.arrived.iter().position(|bytes| *bytes == sent.bytes) {
                     packet.bytes = self.arrived.remove(at).expect("it is there");
-                    WAYS.with_borrow_mut(|ways| ways.carried += 1);
+                    STATE.with_borrow_mut(|state| state.carried += 1);
                     break;
                 }
                 assert!(since.elapsed() < PATIENCE, "a datagram of {} bytes did not come", sent.bytes.len());

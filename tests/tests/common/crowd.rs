@@ -23,13 +23,13 @@ impl Crowd {
         let (stop, stopped) = mpsc::channel();
         let frame = [HEADER, &[b' '; 1000]].concat();
         let thread = std::thread::spawn(move || {
-            let mut said = 0;
+            let mut sent = 0;
             while stopped.recv_timeout(BETWEEN_BYTES) == Err(mpsc::RecvTimeoutError::Timeout) {
                 for slow in crowd.iter_mut().step_by(2) {
                     // The server has closed some of them.
-                    let _ = slow.write_all(&frame[said..=said]);
+                    let _ = slow.write_all(&frame[sent..=sent]);
                 }
-                said = (said + 1).min(frame.len() - 1);
+                sent = (sent + 1).min(frame.len() - 1);
             }
             crowd
         });

@@ -128,8 +128,8 @@ impl Deployment {
         let mut check = sinew(&["fsck", "--json", "--files"]);
         check.arg(self.folder.0.join("data")).args(self.donors.iter().map(|donor| &donor.address));
         let output = run(&mut check);
-        let (said, found) = (text(&output.stderr), text(&output.stdout));
-        assert_eq!(output.status.code(), Some(0), "after {} kills: {said}{found}", plan.done());
+        let (stderr, found) = (text(&output.stderr), text(&output.stdout));
+        assert_eq!(output.status.code(), Some(0), "after {} kills: {stderr}{found}", plan.done());
         plan.say(&format!("nothing is wrong: {}", found.trim()));
         self.start();
     }

@@ -22,7 +22,7 @@ pub struct Running {
 fn lines_of(source: impl Read + Send + 'static) -> Receiver<String> {
     let (line, lines) = channel();
     std::thread::spawn(move || {
-        BufReader::new(source).lines().map_while(Result::ok).try_for_each(|said| line.send(said))
+        BufReader::new(source).lines().map_while(Result::ok).try_for_each(|text| line.send(text))
     });
     lines
 }
@@ -44,9 +44,9 @@ impl Running {
                 Ok(line) if line.contains(what) => return line,
                 Ok(_) => {}
                 Err(error) => {
-                    let said: Vec<String> = self.err.try_iter().collect();
+                    let stderr: Vec<String> = self.err.try_iter().collect();
                     let how = if error == RecvTimeoutError::Timeout { "does not say" } else { "ended and did not say" };
-                    panic!("a process {how} {what:?}: {said:?}");
+                    panic!("a process {how} {what:?}: {stderr:?}");
                 }
             }
         }

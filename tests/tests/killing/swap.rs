@@ -57,8 +57,8 @@ impl World {
     fn turn(&mut self) {
         self.deployment.turn(&self.plan);
         if self.program.has_ended() {
-            let said: Vec<String> = self.program.out.iter().chain(self.program.err.iter()).collect();
-            panic!("the program ended after {} kills: {said:?}; {}", self.plan.done(), self.mounted.log());
+            let output: Vec<String> = self.program.out.iter().chain(self.program.err.iter()).collect();
+            panic!("the program ended after {} kills: {output:?}; {}", self.plan.done(), self.mounted.log());
         }
         assert!(self.mounted.process.0.try_wait().unwrap().is_none(), "the mount ended: {}", self.mounted.log());
     }
@@ -116,17 +116,17 @@ pub fn run_plan(plan: Plan, test: &str) {
     }
     turn_until(&mut world, "all is well", World::turn, |world| world.deployment.is_well());
     std::fs::write(&over, b"").unwrap();
-    let World { mut program, _swap, group, mounted, deployment: names, plan } = world;
-    let said = program.wait_for("pages were right");
+    let World { mut program, _swap, group, mounted, deployment, plan } = world;
+    let summary = program.wait_for("pages were right");
     assert!(program.process.wait().success());
     let [was_in, was_out] = before;
     let [read, written] = swapped();
-    plan.say(&said);
+    plan.say(&summary);
     let mb = |pages: u64| (pages * PAGE) >> 20;
     plan.say(&format!("{} MB were read from swap and {} MB written", mb(read - was_in), mb(written - was_out)));
     assert!(written > was_out, "there was memory enough");
     drop(_swap);
     drop(group);
     mounted.end();
-    names.end();
+    deployment.end();
 }

@@ -234,8 +234,8 @@ impl World {
         assert!(device.server.end());
         let mut check = sinew(&["fsck", "--json"]);
         let output = run(check.args(self.donors.iter().map(|donor| &donor.address)));
-        let (said, found) = (text(&output.stderr), text(&output.stdout));
-        assert_eq!(output.status.code(), Some(0), "after {} kills: {said}{found}", self.plan.done());
+        let (stderr, found) = (text(&output.stderr), text(&output.stdout));
+        assert_eq!(output.status.code(), Some(0), "after {} kills: {stderr}{found}", self.plan.done());
         self.plan.say(&format!("nothing is wrong: {found}"));
         self.serve(&[]);
         let socket = self.folder.0.join(format!("s{}", self.sockets));

@@ -84,8 +84,8 @@ impl Mounted {
         let mut process = Process(child);
         let mut line = String::new();
         BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let said = std::fs::read_to_string(point.with_extension("log")).unwrap();
-        assert!(line.contains("\"mounted\""), "{line}: {said}");
+        let log = std::fs::read_to_string(point.with_extension("log")).unwrap();
+        assert!(line.contains("\"mounted\""), "{line}: {log}");
         Some(Self { process, point: point.to_owned() })
     }
 

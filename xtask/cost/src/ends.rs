@@ -51,7 +51,7 @@ impl Ends {
         Ok(Self { server: endpoint(server, at_server, 1), client: endpoint(client, at_client, 2), clock })
     }
 
-    /// Turns both until everything that is due by the clock has been done as well.
+    /// Turns both endpoints, and advances the clock, until timed work has been done as well.
     pub fn settle(&mut self) {
         for _ in 0..100 {
             self.client.turn();

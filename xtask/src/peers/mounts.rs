@@ -41,8 +41,8 @@ pub fn folder(what: &str) -> anyhow::Result<PathBuf> {
 pub fn done(words: &[&str]) -> anyhow::Result<String> {
     let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("starting {}", words[0]))?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    ensure!(output.status.success(), "{}: {said}", words.join(" "));
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    ensure!(output.status.success(), "{}: {stderr}", words.join(" "));
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 

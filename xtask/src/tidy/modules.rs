@@ -159,10 +159,10 @@ impl<'a> Crate<'a> {
             // A module may use one that contains it, or that it contains.
             let (Some(from), Some(to)) = (from.get(common), to.get(common)) else { continue };
             let arrows = all.entry(target[..common].to_vec()).or_default();
-            let said = arrows.entry((from.clone(), to.clone())).or_default();
+            let reasons = arrows.entry((from.clone(), to.clone())).or_default();
             let what = format!("`{}` in {path}", named.text());
-            if !said.contains(&what) {
-                said.push(what);
+            if !reasons.contains(&what) {
+                reasons.push(what);
             }
         }
         all
@@ -177,9 +177,9 @@ fn circles(arrows: &Arrows) -> Vec<Vec<&str>> {
         if seen.contains(start.as_str()) {
             continue;
         }
-        let from_here = reach(arrows, start);
+        let from_here = reachable(arrows, start);
         let together: Vec<&str> =
-            from_here.into_iter().filter(|module| reach(arrows, module).contains(start.as_str())).collect();
+            from_here.into_iter().filter(|module| reachable(arrows, module).contains(start.as_str())).collect();
         seen.extend(&together);
         circles.extend(together.iter().filter_map(|module| circle(arrows, module)).min_by_key(Vec::len));
     }
@@ -187,7 +187,7 @@ fn circles(arrows: &Arrows) -> Vec<Vec<&str>> {
 }
 
 /// Returns the modules that uses lead to from a module, in one step or more.
-fn reach<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
+fn reachable<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut left = vec![from];
     while let Some(module) = left.pop() {
@@ -200,31 +200,31 @@ fn reach<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
     reached
 }
 
-/// Returns a shortest way from a module to itself.
+/// Returns a shortest path from a module to itself.
 fn circle<'a>(arrows: &'a Arrows, start: &'a str) -> Option<Vec<&'a str>> {
-    let mut ways = vec![vec![start]];
+    let mut paths = vec![vec![start]];
     let mut reached = BTreeSet::new();
-    while !ways.is_empty() {
+    while !paths.is_empty() {
         let mut longer = Vec::new();
-        for way in ways {
-            for (_, to) in arrows.keys().filter(|(from, _)| Some(&from.as_str()) == way.last()) {
+        for path in paths {
+            for (_, to) in arrows.keys().filter(|(from, _)| Some(&from.as_str()) == path.last()) {
                 if to == start {
-                    return Some(way);
+                    return Some(path);
                 }
                 if reached.insert(to) {
-                    longer.push([&way[..], &[to]].concat());
+                    longer.push([&path[..], &[to]].concat());
                 }
             }
         }
-        ways = longer;
+        paths = longer;
     }
     None
 }
 
 fn sentence(circle: &[&str], arrows: &Arrows) -> String {
     let steps = circle.iter().zip(circle.iter().cycle().skip(1)).map(|(from, to)| {
-        let said = &arrows[&((*from).to_owned(), (*to).to_owned())];
-        format!("\n    {from} uses {to}: {}", said.join(", "))
+        let reasons = &arrows[&((*from).to_owned(), (*to).to_owned())];
+        format!("\n    {from} uses {to}: {}", reasons.join(", "))
     });
     format!("modules use each other in a circle:{}", steps.collect::<String>())
 }

@@ -269,8 +269,8 @@ mod tests {
             let there = lobby.address().to_string();
             let mut here = Rendezvous::connect(&there, SOON, RendezvousLimits::default()).unwrap();
             here.send(hello).unwrap();
-            let (mut met, said) = lobby.next(SOON).unwrap().unwrap();
-            assert!(said == hello);
+            let (mut met, message) = lobby.next(SOON).unwrap().unwrap();
+            assert!(message == hello);
             met.send(b"welcome").unwrap();
             assert_eq!(here.receive().unwrap(), b"welcome");
             here.send(b"and more").unwrap();
@@ -378,14 +378,14 @@ mod tests {
     #[test]
     fn what_is_no_hello_is_turned_away_with_its_reason() {
         let mut lobby = lobby(LobbyLimits { hello_len_max: 100, ..LobbyLimits::default() });
-        for (said, is_right) in [
+        for (hello, is_right) in [
             (b"GET / HTTP/1.1\r\n\r\n".to_vec(), true),
             (bytes_of(&[0; 101]), true),
             (b"SNWR\x09\0\0\0\0\0\0\0".to_vec(), true),
             (bytes_of(&[0; 100]), false),
         ] {
             let mut stream = visit(&lobby);
-            stream.write_all(&said).unwrap();
+            stream.write_all(&hello).unwrap();
             let turned_away = next_frames(&mut lobby).is_empty();
             assert_eq!((turned_away, lobby.turned_away().count() == 1), (is_right, is_right));
         }

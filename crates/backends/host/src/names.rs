@@ -223,16 +223,16 @@ mod tests {
     #[test]
     fn strangers_who_stay_flood_and_talk_keep_nobody_from_being_told() {
         let (_server, address) = announced(5);
-        let strangers: Vec<_> = (0..2 * ANSWERS_PER_TURN)
+        let clients: Vec<_> = (0..2 * ANSWERS_PER_TURN)
             .map(|_| {
-                let mut stranger = TcpStream::connect(address.rest()).unwrap();
+                let mut client = TcpStream::connect(address.rest()).unwrap();
                 // The other side may have closed already.
-                let _ = stranger.write_all(b"GET / HTTP/1.1\r\n\r\n");
-                stranger
+                let _ = client.write_all(b"GET / HTTP/1.1\r\n\r\n");
+                client
             })
             .collect();
         assert_eq!(names().look_up(&address).unwrap(), qp(5));
-        drop(strangers);
+        drop(clients);
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
             "{error}"
         );
         assert!(began.elapsed() < 20 * ANSWER_TIMEOUT);
-        for (said, why) in [
+        for (answer, why) in [
             (b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec(), "not a Sinew rendezvous"),
             (bytes_of(b"hello"), "not a queue pair's address"),
             (bytes_of(&[1; QpAddress::BYTES_MAX + 1]), "over the limit"),
@@ -253,7 +253,7 @@ mod tests {
         ] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let place = listener.local_addr().unwrap();
-            let server = std::thread::spawn(move || listener.accept().unwrap().0.write_all(&said).unwrap());
+            let server = std::thread::spawn(move || listener.accept().unwrap().0.write_all(&answer).unwrap());
             let error = names().look_up(&tcp_address(place)).unwrap_err();
             assert!(matches!(&error, PortError::NotFound { looked_in, .. } if looked_in.contains(why)), "{error}");
             server.join().unwrap();

@@ -252,7 +252,7 @@ impl RendezvousListener {
         }
         match self.listener.accept() {
             Ok((stream, peer)) => self.wrap_accepted(stream, peer).map(Some),
-            Err(gone) if matches!(gone.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => Ok(None),
             Err(other) => Err(error()(other)),
         }
     }

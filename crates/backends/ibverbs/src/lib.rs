@@ -44,7 +44,7 @@
 //! Datagrams arrive behind 40 bytes of their sender's addresses, for which each receive has a place of its own, so
 //! [`Completion::from`](sinew_fabric::verbs::Completion::from) says where an answer goes. Address handles are kept for
 //! at most 65,536 hosts. Asking for a [destination](sinew_fabric::verbs::ThreadDomain::destination) always makes a new
-//! one. The handle for answering a stranger (a sender for whom nobody here asked for a destination) is made with the
+//! one. The handle for answering an unknown sender (one for whom nobody here asked for a destination) is made with the
 //! first answer. On Ethernet the kernel may wait a second for a host that does not exist, so at most a tenth of the
 //! thread's time goes to such lookups, and a host that was not found is not looked for again for 30 seconds. Answers
 //! are refused meanwhile.

@@ -17,7 +17,7 @@ use crate::time_budget::TimeBudget;
 pub(crate) const ROUTES_MAX: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 16;
 
-/// Time for which a stranger (see [`Routes::reach_stranger`]) that could not be reached is not tried again.
+/// Time for which an unknown sender (see [`Routes::reply_handle`]) that could not be reached is not tried again.
 const FAILURE_MEMORY_NS: u64 = 30_000_000_000;
 
 /// Most hops of a packet; the usual value.
@@ -112,7 +112,7 @@ pub(crate) struct Routes<H> {
     slots_max: usize,
     /// Most bytes of a message on a route, unless its peer takes fewer.
     mtu: usize,
-    /// The share of the thread's time for making strangers' address handles.
+    /// Budget of the thread's time for making the address handles of unknown senders.
     time_budget: TimeBudget,
 }
 
@@ -138,8 +138,8 @@ impl<H> Routes<H> {
     }
 
     fn with_slots(mtu: usize, slots_max: usize) -> Self {
-        let (slots, by_target, share) = (Vec::new(), HashMap::new(), TimeBudget::default());
-        Self { slots, by_target, last: None, clock_hand: 0, slots_max, mtu, time_budget: share }
+        let (slots, by_target, time_budget) = (Vec::new(), HashMap::new(), TimeBudget::default());
+        Self { slots, by_target, last: None, clock_hand: 0, slots_max, mtu, time_budget }
     }
 
     /// The handle of the route to a target, which stays the same while the route is remembered.
@@ -163,8 +163,8 @@ impl<H> Routes<H> {
             return slot.handle;
         }
         let index = if self.slots.len() < self.slots_max { self.slots.len() } else { self.evict() };
-        let way = Route { target, mtu: self.mtu, handle: None, last_failure: None };
-        let slot = Slot { handle: new_handle(index), used: false, route: way };
+        let route = Route { target, mtu: self.mtu, handle: None, last_failure: None };
+        let slot = Slot { handle: new_handle(index), used: false, route };
         let handle = slot.handle;
         if index == self.slots.len() {
             self.slots.push(slot);
@@ -196,11 +196,11 @@ impl<H> Routes<H> {
         Some(&mut slot.route)
     }
 
-    /// Makes the address handle for answering a stranger, a sender to whom nobody here asked for a route. This is
-    /// refused if it failed lately, or if strangers have used up their share of the thread's time. The error is the
-    /// system's number; [`libc::EAGAIN`] if the share is used up.
+    /// Makes the address handle for answering an unknown sender, one to whom nobody here asked for a route. This is
+    /// refused if it failed lately, or if unknown senders have used up their budget of the thread's time. The error is
+    /// the system's number; [`libc::EAGAIN`] if the budget is used up.
     #[cold]
-    pub fn reach_stranger(
+    pub fn reply_handle(
         &mut self,
         handle: u64,
         now_ns: impl Fn() -> u64,
@@ -208,17 +208,17 @@ impl<H> Routes<H> {
     ) -> Result<Rc<H>, i32> {
         let began_ns = now_ns();
         let is_in_budget = self.time_budget.may_begin(began_ns);
-        let way = self.get(handle).ok_or(libc::EINVAL)?;
-        match way.last_failure {
+        let route = self.get(handle).ok_or(libc::EINVAL)?;
+        match route.last_failure {
             Some((error, until_ns)) if began_ns < until_ns => return Err(error),
             _ if !is_in_budget => return Err(libc::EAGAIN),
             _ => {}
         }
-        let result = make(way.target).map(Rc::new).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
+        let result = make(route.target).map(Rc::new).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
         let ended_ns = now_ns();
         match &result {
-            Ok(made) => (way.handle, way.last_failure) = (Some(Rc::clone(made)), None),
-            Err(error) => way.last_failure = Some((*error, ended_ns.saturating_add(FAILURE_MEMORY_NS))),
+            Ok(made) => (route.handle, route.last_failure) = (Some(Rc::clone(made)), None),
+            Err(error) => route.last_failure = Some((*error, ended_ns.saturating_add(FAILURE_MEMORY_NS))),
         }
         self.time_budget.charge(began_ns, ended_ns);
         result
@@ -232,77 +232,77 @@ mod tests {
 
     #[test]
     fn a_target_has_one_handle_and_no_other_thread_knows_it() {
-        let mut ways = Routes::<()>::new(4096);
-        let handles = [1, 2].map(|lid| ways.handle_to(Target::Lid(lid)));
+        let mut routes = Routes::<()>::new(4096);
+        let handles = [1, 2].map(|lid| routes.handle_to(Target::Lid(lid)));
         assert_ne!(handles[0], handles[1]);
-        assert_eq!(ways.handle_to(Target::Lid(1)), handles[0]);
-        assert_eq!(ways.get(handles[1]).unwrap().target, Target::Lid(2));
-        assert_eq!(ways.get(handles[1]).unwrap().mtu, 4096);
+        assert_eq!(routes.handle_to(Target::Lid(1)), handles[0]);
+        assert_eq!(routes.get(handles[1]).unwrap().target, Target::Lid(2));
+        assert_eq!(routes.get(handles[1]).unwrap().mtu, 4096);
         let mut other = Routes::<()>::new(4096);
         other.handle_to(Target::Lid(1));
         assert!(other.get(handles[0]).is_none());
-        assert!([0, 1, u64::MAX].into_iter().all(|forged| ways.get(forged).is_none()));
+        assert!([0, 1, u64::MAX].into_iter().all(|forged| routes.get(forged).is_none()));
     }
 
     #[test]
     fn strangers_push_out_each_other_and_not_those_in_use() {
-        let mut ways = Routes::<()>::with_slots(4096, 4);
-        let friend = ways.handle_to(Target::Lid(1));
-        let idle = ways.handle_to(Target::Lid(2));
-        for stranger in 0..100 {
-            assert!(ways.get(friend).is_some());
-            ways.handle_to(Target::Gid { gid: [stranger; 16], lid: 0 });
-            assert!(ways.slots.len() <= 4 && ways.by_target.len() == ways.slots.len());
+        let mut routes = Routes::<()>::with_slots(4096, 4);
+        let friend = routes.handle_to(Target::Lid(1));
+        let idle = routes.handle_to(Target::Lid(2));
+        for sender in 0..100 {
+            assert!(routes.get(friend).is_some());
+            routes.handle_to(Target::Gid { gid: [sender; 16], lid: 0 });
+            assert!(routes.slots.len() <= 4 && routes.by_target.len() == routes.slots.len());
         }
-        assert!(ways.get(idle).is_none());
-        assert_ne!(ways.handle_to(Target::Lid(2)), idle);
+        assert!(routes.get(idle).is_none());
+        assert_ne!(routes.handle_to(Target::Lid(2)), idle);
     }
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Answers a stranger, for whose handle the system takes `takes_ns`; returns whether the system was asked, and the
-    /// outcome.
+    /// Answers an unknown sender, for whose handle the system takes `takes_ns`; returns whether the system was asked,
+    /// and the outcome.
     fn answer(
-        ways: &mut Routes<()>,
-        stranger: u16,
+        routes: &mut Routes<()>,
+        sender: u16,
         now: &Cell<u64>,
         takes_ns: u64,
         works: bool,
     ) -> (bool, Result<(), i32>) {
-        let (handle, mut asked) = (ways.handle_to(Target::Lid(stranger)), false);
+        let (handle, mut asked) = (routes.handle_to(Target::Lid(sender)), false);
         let make = |_| {
             asked = true;
             now.set(now.get() + takes_ns);
             if works { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH)) }
         };
-        let made = ways.reach_stranger(handle, || now.get(), make);
+        let made = routes.reply_handle(handle, || now.get(), make);
         (asked, made.map(|handle| *handle))
     }
 
     #[test]
     fn a_stranger_whom_nothing_reached_is_not_tried_again_for_a_while() {
-        let (mut ways, now) = (Routes::new(4096), Cell::new(7));
+        let (mut routes, now) = (Routes::new(4096), Cell::new(7));
         let unreachable = Err(libc::EHOSTUNREACH);
-        assert_eq!(answer(&mut ways, 1, &now, SECOND_NS / 1000, false), (true, unreachable));
+        assert_eq!(answer(&mut routes, 1, &now, SECOND_NS / 1000, false), (true, unreachable));
         now.set(now.get() + FAILURE_MEMORY_NS - 1);
-        assert_eq!(answer(&mut ways, 1, &now, 0, true), (false, unreachable));
-        assert_eq!(answer(&mut ways, 2, &now, 0, true), (true, Ok(())), "it is nobody else's fault");
+        assert_eq!(answer(&mut routes, 1, &now, 0, true), (false, unreachable));
+        assert_eq!(answer(&mut routes, 2, &now, 0, true), (true, Ok(())), "it is nobody else's fault");
         now.set(now.get() + 1);
-        assert_eq!(answer(&mut ways, 1, &now, 0, true), (true, Ok(())));
+        assert_eq!(answer(&mut routes, 1, &now, 0, true), (true, Ok(())));
     }
 
     #[test]
     fn strangers_to_whom_the_way_is_long_wait_for_their_share() {
-        let (mut ways, now) = (Routes::new(4096), Cell::new(0));
+        let (mut routes, now) = (Routes::new(4096), Cell::new(0));
         let mut busy_ns = 0;
-        for stranger in 0..10_000 {
-            let asked = answer(&mut ways, stranger, &now, SECOND_NS, stranger % 2 == 0).0;
+        for sender in 0..10_000 {
+            let asked = answer(&mut routes, sender, &now, SECOND_NS, sender % 2 == 0).0;
             busy_ns += if asked { SECOND_NS } else { 0 };
             now.set(now.get() + SECOND_NS / 100);
         }
         assert!(busy_ns * 9 < now.get(), "busy for {busy_ns} of {} ns", now.get());
         assert!(busy_ns * 20 > now.get(), "busy for {busy_ns} of {} ns", now.get());
-        assert_eq!(answer(&mut ways, 20_000, &now, 0, true), (false, Err(libc::EAGAIN)));
+        assert_eq!(answer(&mut routes, 20_000, &now, 0, true), (false, Err(libc::EAGAIN)));
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct IbThread(pub(crate) Rc<ThreadInner>);
 pub(crate) struct ThreadInner {
     pub domain: Arc<DomainInner>,
     pub address: PortAddress,
-    pub ways: RefCell<Routes<AddressHandle>>,
+    pub routes: RefCell<Routes<AddressHandle>>,
     pub qps: RefCell<Registry>,
     pub began: Instant,
 }
@@ -38,8 +38,8 @@ pub(crate) struct ThreadInner {
 impl IbThread {
     pub(crate) fn new(domain: Arc<DomainInner>) -> Self {
         let address = PortAddress::of(&domain.device);
-        let ways = RefCell::new(Routes::new(domain.device.attributes.mtu));
-        Self(Rc::new(ThreadInner { domain, address, ways, qps: RefCell::default(), began: Instant::now() }))
+        let routes = RefCell::new(Routes::new(domain.device.attributes.mtu));
+        Self(Rc::new(ThreadInner { domain, address, routes, qps: RefCell::default(), began: Instant::now() }))
     }
 }
 
@@ -86,11 +86,11 @@ impl ThreadDomain for IbThread {
         // Always a new handle, even if the old one worked: the host may have another MAC by now.
         let made = AddressHandle::new(&self.0.domain, target)
             .map_err(|error| system("making an address handle", error, Some("check that the host is up (`ping`)")))?;
-        let mut ways = self.0.ways.borrow_mut();
-        let handle = ways.handle_to(target);
-        if let Some(way) = ways.get(handle) {
-            way.mtu = attributes.mtu.min(to.mtu as usize);
-            way.handle = Some(Rc::new(made));
+        let mut routes = self.0.routes.borrow_mut();
+        let handle = routes.handle_to(target);
+        if let Some(route) = routes.get(handle) {
+            route.mtu = attributes.mtu.min(to.mtu as usize);
+            route.handle = Some(Rc::new(made));
         }
         Ok(Destination { handle, number: to.number, qkey: to.qkey })
     }
@@ -124,7 +124,7 @@ mod tests {
         let thread = Rc::clone(&pair.a.thread.0);
         let mut answer = |last: u8| {
             let target = thread.target(&read_port(&absent(last)).unwrap());
-            let handle = thread.ways.borrow_mut().handle_to(target);
+            let handle = thread.routes.borrow_mut().handle_to(target);
             let to = Some(Destination { handle, number: QpNumber(7), qkey: 0 });
             let began = Instant::now();
             let posted =
@@ -138,7 +138,7 @@ mod tests {
         assert!(held_up < first / 2, "{held_up:?}, {first:?}");
         assert_eq!(answers[0].1, unreachable);
         assert!(answers[1..].iter().all(|(_, error)| *error == PostError::Device(libc::EAGAIN)), "{answers:?}");
-        // Peers that were asked for do not wait for the strangers' share.
+        // Peers that were asked for do not wait for the budget of unknown senders.
         let buffer = pair.empty(8);
         pair.b.qp.post_buffer(0, buffer).unwrap();
         pair.a.qp.post(Request::new(1, pair.send(Source::Inline(b"known")))).unwrap();
@@ -153,8 +153,8 @@ mod tests {
         let Some(pair) = Pair::new(Transport::Ud) else { return };
         let ask = || {
             let to = pair.to_b().unwrap();
-            let mut ways = pair.a.thread.0.ways.borrow_mut();
-            (to, Rc::clone(ways.get(to.handle).unwrap().handle.as_ref().unwrap()))
+            let mut routes = pair.a.thread.0.routes.borrow_mut();
+            (to, Rc::clone(routes.get(to.handle).unwrap().handle.as_ref().unwrap()))
         };
         let (before, after) = (ask(), ask());
         assert_eq!(before.0, after.0);

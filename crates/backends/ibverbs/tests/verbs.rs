@@ -231,10 +231,10 @@ fn an_unsignaled_read_gives_its_buffer_back_before_the_one_that_tells() {
     }
     pair.a.qp.post(Request::new(3, write(&pair, b"z", memory.remote()))).unwrap();
     // Polled one at a time: the others wait.
-    let told: Vec<_> = (0..3).map(|_| pair.a.sent()).collect();
-    told.iter().for_each(assert_ok);
-    assert_eq!(told.iter().map(|done| done.id).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!((&told[0].buffers[0][..], &told[1].buffers[0][..]), (&b"ab"[..], &b"cd"[..]));
+    let completions: Vec<_> = (0..3).map(|_| pair.a.sent()).collect();
+    completions.iter().for_each(assert_ok);
+    assert_eq!(completions.iter().map(|done| done.id).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!((&completions[0].buffers[0][..], &completions[1].buffers[0][..]), (&b"ab"[..], &b"cd"[..]));
 }
 
 #[test]

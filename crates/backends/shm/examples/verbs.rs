@@ -157,26 +157,26 @@ fn send(to: Option<Destination>) -> Operation<'static> {
 fn sends(processes: bool, transport: Transport, burst: u64) -> f64 {
     reset();
     let (ours, theirs) = devices(processes);
-    let (tell, told) = mpsc::channel::<QpAddress>();
+    let (sender, receiver) = mpsc::channel::<QpAddress>();
     let (answer, answered) = mpsc::channel::<QpAddress>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut end = End::new(&theirs, transport, 8);
-            tell.send(end.qp.address()).unwrap();
+            sender.send(end.qp.address()).unwrap();
             end.qp.connect(Some(&answered.recv().unwrap())).unwrap();
             for id in 0..1000 {
                 let buffer = end.arena.alloc(MESSAGE.len(), MESSAGE.len()).unwrap();
                 end.qp.post_buffer(id, buffer).unwrap();
             }
-            tell.send(end.qp.address()).unwrap();
+            sender.send(end.qp.address()).unwrap();
             receive(end);
         });
         pin(0);
         let mut end = End::new(&ours, transport, 8);
-        let remote = told.recv().unwrap();
+        let remote = receiver.recv().unwrap();
         answer.send(end.qp.address()).unwrap();
         end.qp.connect(Some(&remote)).unwrap();
-        told.recv().unwrap();
+        receiver.recv().unwrap();
         let to = (transport == Transport::Ud).then(|| end.thread.destination(&remote).unwrap());
         let mut completions = Vec::with_capacity(64);
         let (mut sent, mut pushed, mut known) = (0u64, 0u64, 0u64);
@@ -226,15 +226,15 @@ fn with_owner<R>(
 ) -> R {
     reset();
     let (ours, theirs) = devices(processes);
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let (answer, answered) = mpsc::channel::<QpAddress>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             pin(1);
             let mut end = End::new(&theirs, transport, exposed);
-            tell.send((end.qp.address(), end.exposed.remote(), (*end.exposed).clone())).unwrap();
+            sender.send((end.qp.address(), end.exposed.remote(), (*end.exposed).clone())).unwrap();
             end.qp.connect(Some(&answered.recv().unwrap())).unwrap();
-            tell.send((end.qp.address(), end.exposed.remote(), (*end.exposed).clone())).unwrap();
+            sender.send((end.qp.address(), end.exposed.remote(), (*end.exposed).clone())).unwrap();
             owner(&end.exposed);
             while !STOP.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -242,10 +242,10 @@ fn with_owner<R>(
         });
         pin(0);
         let mut end = End::new(&ours, transport, 8);
-        let (address, remote, memory) = told.recv().unwrap();
+        let (address, remote, memory) = receiver.recv().unwrap();
         answer.send(end.qp.address()).unwrap();
         end.qp.connect(Some(&address)).unwrap();
-        told.recv().unwrap();
+        receiver.recv().unwrap();
         let result = measure(&mut end, remote, &memory);
         STOP.store(true, Ordering::Relaxed);
         result

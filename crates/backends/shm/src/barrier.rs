@@ -1,10 +1,11 @@
 //! Fences that one side executes on behalf of the other.
 //!
-//! A sender that has published and a receiver that is about to sleep must not miss each other, so each needs a full
-//! fence between its write and its read. The sender pays for its fence with every burst (some 25 ns each way here, as
-//! much as a cache line takes between nearby processors), the receiver only once per sleep. `membarrier` moves the
-//! cost: when the receiver calls it, every running thread of the registered processes executes a full fence. A sender
-//! then needs no fence of its own, provided that its process has registered and that the receiver has promised to call.
+//! A sender that has published a packet and a receiver that is about to sleep must not miss each other. Each writes
+//! (the packet; that it sleeps) and then reads what the other wrote, so each needs a full fence in between. The sender
+//! pays for its fence with every burst (some 25 ns each way here, as much as a cache line takes between nearby
+//! processors), the receiver only once per sleep. `membarrier` moves the cost: when the receiver calls it, every
+//! running thread of the registered processes executes a full fence. A sender then needs no fence of its own, provided
+//! that its process has registered and that the receiver has promised to call.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, fence};

@@ -1,4 +1,5 @@
-//! Messages of two ports over the socket between them: one hello each, then wake-ups (bells).
+//! Messages of two ports over the socket between them: a hello, its answer (a welcome or a refusal), then wake-ups
+//! (bells).
 //!
 //! Each message is one datagram of a sequenced-packet socket, so it arrives whole or not at all.
 
@@ -53,13 +54,13 @@ pub(crate) enum Message {
     Welcome(Hello, Vec<OwnedFd>),
     /// The acceptor's refusal.
     Refused,
-    /// A request to check the rings.
+    /// A wake-up: the rings are to be checked.
     Bell,
     /// The other side closed the socket.
     Closed,
     /// No message has arrived.
     Nothing,
-    /// Descriptors came for which this process has no room.
+    /// Descriptors came, but this process has as many open as it may.
     NoRoom,
     /// Anything else.
     Malformed,

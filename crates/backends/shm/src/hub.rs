@@ -92,7 +92,7 @@ pub(crate) enum ControlMessage {
     },
 }
 
-/// The part of a port that the other ports of its hub use.
+/// The part of a port that the other ports of its hub use: its queue of control messages, and what they map.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     pub name: String,
@@ -120,9 +120,9 @@ impl Mailbox {
 
     /// Delivers a message and wakes its reader. Returns false when the port is closed.
     pub fn post(&self, message: ControlMessage) -> bool {
-        let mut letters = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(letters) = letters.as_mut() else { return false };
-        letters.push(message);
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(messages) = messages.as_mut() else { return false };
+        messages.push(message);
         self.pending.store(true, Ordering::Release);
         wake_event(&self.event);
         true
@@ -133,9 +133,9 @@ impl Mailbox {
     }
 
     pub fn take(&self) -> Vec<ControlMessage> {
-        let mut letters = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         self.pending.store(false, Ordering::Relaxed);
-        letters.as_mut().map(std::mem::take).unwrap_or_default()
+        messages.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Takes the last messages; later ones are refused.

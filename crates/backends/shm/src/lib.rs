@@ -1,10 +1,45 @@
 //! Packet ports, and [verbs], between threads and between processes of one host, over shared memory.
 //!
 //! Each pair of ports that communicate has a *link*: two single-producer rings ([`sinew_mem::ring`]), one each way, and
-//! a view of each other's arena and board (which tells which rings have packets). A packet of up to
-//! [`INLINE_MAX`](sinew_mem::ring::INLINE_MAX) bytes travels in the ring, a small one in a single cache line. A longer
-//! one stays in its sender's arena, and the receiver copies it from there: one copy in all. Data outside the sender's
-//! arena is copied into it first.
+//! a view of each other's arena and board. A packet of up to [`INLINE_MAX`](sinew_mem::ring::INLINE_MAX) bytes travels
+//! in the ring, a small one in a single cache line. A longer one stays in its sender's arena, and the receiver copies
+//! it from there: one copy in all. Data outside the sender's arena is copied into it first.
+//!
+//! # Terms
+//!
+//! Of ports:
+//!
+//! - **Link** (`link.rs`): the shared memory of two ports, with a ring each way. The *initiator* resolved the name of
+//!   the *acceptor*, and made the memory.
+//! - **Arena** (`port.rs`): a port's memory for message buffers; its peers map it to read long packets.
+//! - **Board** (`mem/src/ring/board.rs`): a port's memory in which each sender has a bit, set while the sender's ring
+//!   is polled. The board also tells senders that the port sleeps.
+//! - **Doorbell** (`mem/src/ring/board.rs`): a sender's view of its receiver's board. Ringing it sets the sender's bit,
+//!   and shows whether the receiver must be woken.
+//! - **Bell** (`hello.rs`): a one-byte message over a link's socket, which wakes a sleeping port of another process.
+//! - **Hello** and **welcome** (`hello.rs`): the first message over a link's socket and its answer, which carry the
+//!   descriptors of the link's memory, arenas and boards.
+//! - **Pending connection** (`peer_source.rs`): one that has not sent its hello.
+//! - **Hub** (`hub.rs`): the directory in which the threads of one process find each other's ports.
+//! - **Mailbox** (`hub.rs`): a port's queue of control messages from other ports of its hub, and what they map.
+//! - **Hot** link (`rx.rs`): one whose ring the receiver polls at each turn.
+//! - **Look** (`rx/upkeep.rs`): the occasional check of everything but the hot rings.
+//! - **Lent** and **staged** packets (`tx.rs`): long packets whose bytes stay in the sender's arena until the receiver
+//!   has taken them. A staged packet's bytes were copied into a buffer of the port's own.
+//! - **Sweep** (`names/sweep.rs`): the removal of files that killed processes left in the directory of names.
+//!
+//! Of verbs:
+//!
+//! - **Exposed memory** (`verbs/memory.rs`): a device's memory from which the regions that others may access are taken.
+//! - **Directory** (`verbs/directory.rs`): a device's shared table of exposed regions, queue pairs and seats.
+//! - **Seat** (`verbs/directory.rs`): a line of the directory that belongs to one initiator's thread. While the thread
+//!   works in a region, the seat says in which.
+//! - **Straggler** (`verbs/directory.rs`): an initiator that was stopped in the middle of a change.
+//! - **Quarantine** (`verbs/memory.rs`): ranges that are not reused yet, because a stopped initiator may be inside.
+//! - **Life** (`verbs/life.rs`): a word that the kernel changes when the device's owner dies.
+//! - **Engine** (`verbs/engine.rs`): a thread's port, queue pairs and completion queues.
+//! - **Probe** (`verbs/queue_pair/watch.rs`): an acknowledgement without news; by probes a sender counts its peer's
+//!   turns.
 //!
 //! # Addresses
 //!
@@ -14,17 +49,17 @@
 //! is looked up, or when any name is claimed. Options:
 //!
 //! - `?ring=PACKETS`: packets of one sender that can wait at this port, whatever their length. Each of a link's two
-//!   rings is as large as its *receiver* wants it, so both ports get the size they ask for.
-//! - `?arena=BYTES`: address space for message buffers. It uses memory only where buffers do.
+//!   rings has the size that its *receiver* asks for.
+//! - `?arena=BYTES`: address space for message buffers. Memory is used only where there are buffers.
 //!
 //! Threads of one process need no names in the file system: a [`Hub`] makes ports whose links are private memory, where
 //! received packets are lent in place.
 //!
-//! # Guarantees when others misbehave
+//! # Guarantees when peers misbehave
 //!
 //! - Peers are processes of the same user. Memory that they can write is read only by copying it out; everything in it
 //!   is checked, and a peer that breaks the rules loses its link.
-//! - No peer holds anything that others wait for. A peer that is stopped or killed at any instruction delays only its
+//! - No peer holds anything for which others wait. A peer that is stopped or killed at any instruction delays only its
 //!   own packets. The death of a peer is detected at once, and the packets that it had sent before are still delivered.
 //! - After [`flush`](sinew_fabric::PacketTx::flush) no peer can receive bytes that were lent to it: each lent packet
 //!   has a word that the sender changes and the receiver checks after its copy.

@@ -91,8 +91,8 @@ pub(crate) struct Ends {
 pub(crate) unsafe fn ends(region: &Arc<Region>, lines: Lines, side: Side, trusted: bool) -> Option<Ends> {
     let flags = Words::of_region(region, 0, FLAGS_BYTES)?;
     let to_acceptor = Words::of_region(region, FLAGS_BYTES, ring::bytes_for(lines.to_acceptor))?;
-    let at = FLAGS_BYTES + ring::bytes_for(lines.to_acceptor);
-    let to_initiator = Words::of_region(region, at, ring::bytes_for(lines.to_initiator))?;
+    let offset = FLAGS_BYTES + ring::bytes_for(lines.to_acceptor);
+    let to_initiator = Words::of_region(region, offset, ring::bytes_for(lines.to_initiator))?;
     let (sent, send_lines, received, receive_lines) = match side {
         Side::Initiator => (to_acceptor, lines.to_acceptor, to_initiator, lines.to_initiator),
         Side::Acceptor => (to_initiator, lines.to_initiator, to_acceptor, lines.to_acceptor),

@@ -1,9 +1,9 @@
 //! Names: each is a listening socket and a lock in a directory of the user's own.
 //!
-//! The lock decides who owns a name. Its holder may remove what a dead owner left behind and listen anew, so a stale
-//! socket is replaced without a race, and the kernel drops the lock of a process that dies. Both files are removed when
-//! the port closes; those of a killed process are removed when another name is claimed, or theirs is looked up
-//! ([`sweep`]). The lock file tells people and peers who holds the name and how large a ring the holder wants.
+//! The lock decides who owns a name, and the kernel drops the lock of a process that dies. The holder of the lock may
+//! remove a dead owner's socket and listen anew, so a stale socket is replaced without a race. Both files are removed
+//! when the port closes. Those of a killed process are removed when any name is claimed, or when its own is looked up
+//! ([`sweep`]). The lock file tells people and peers who holds the name, and how large a ring the holder wants.
 
 mod sweep;
 

@@ -1,5 +1,5 @@
-//! The source of a port's new peers: connections of those that have no link yet, and the descriptors on which the port
-//! sleeps.
+//! Where a port's new peers come from: connections that have no link yet, or the hub. Also the descriptors on which a
+//! port sleeps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) const ACCEPT_PAUSE_NS: u64 = 10_000_000;
 pub(crate) enum Token {
     Waker,
     Listener,
-    Stranger(u64),
+    Pending(u64),
     /// The socket of a link, or the process behind it: the link's index and generation.
     Socket(usize, u64),
     Process(usize, u64),
@@ -44,7 +44,7 @@ impl Token {
         let (kind, rest) = match self {
             Self::Waker => (0, 0),
             Self::Listener => (1, 0),
-            Self::Stranger(id) => (2, id & ((1 << 60) - 1)),
+            Self::Pending(id) => (2, id & ((1 << 60) - 1)),
             Self::Socket(index, generation) => (3, link(index, generation)),
             Self::Process(index, generation) => (4, link(index, generation)),
         };
@@ -57,7 +57,7 @@ impl Token {
         match bits >> 60 {
             0 => Self::Waker,
             1 => Self::Listener,
-            2 => Self::Stranger(rest),
+            2 => Self::Pending(rest),
             3 => Self::Socket(index, generation),
             _ => Self::Process(index, generation),
         }
@@ -113,7 +113,7 @@ impl Watch {
 
 /// A connection that has not said hello.
 #[derive(Debug)]
-pub(crate) struct Stranger {
+pub(crate) struct PendingConnection {
     id: u64,
     socket: OwnedFd,
     first_seen_ns: Option<u64>,
@@ -126,13 +126,13 @@ pub(crate) struct FirstMessage {
     pub message: Message,
 }
 
-/// Whether accepting is paused.
+/// Whether, and since when, accepting is paused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AcceptPause {
     /// The listener is watched.
     #[default]
     No,
-    /// The pause has just begun, at a time that is not known yet, as `accept` is not told it.
+    /// The pause has just begun. The next look sets its start, since `accept` is not told the time.
     Begins,
     /// The listener has not been watched since this time, in ns.
     Since(u64),
@@ -145,7 +145,7 @@ pub(crate) enum PeerSource {
         name: Option<Name>,
         /// Memory of our board, to be passed to peers.
         board: OwnedFd,
-        pending: VecDeque<Stranger>,
+        pending: VecDeque<PendingConnection>,
         ids_given: u64,
         /// Connections turned away.
         turned_away: u64,
@@ -160,7 +160,7 @@ pub(crate) enum PeerSource {
 }
 
 impl PeerSource {
-    /// Creates the door of a port that other processes reach, under its name if it has one.
+    /// Creates the source for a port that other processes reach, under its name if it has one.
     pub fn process(name: Option<Name>, board: OwnedFd) -> Self {
         Self::Process {
             name,
@@ -189,15 +189,7 @@ impl PeerSource {
 
     /// Accepts waiting connections.
     pub fn accept(&mut self, watch: &Watch) {
-        let Self::Process {
-            name: Some(name),
-            pending: strangers,
-            ids_given: strangers_seen,
-            turned_away,
-            out_of_descriptors,
-            pause,
-            ..
-        } = self
+        let Self::Process { name: Some(name), pending, ids_given, turned_away, out_of_descriptors, pause, .. } = self
         else {
             return;
         };
@@ -218,14 +210,14 @@ impl PeerSource {
                 *turned_away += 1;
                 continue;
             }
-            if strangers.len() >= PENDING_MAX {
-                strangers.pop_front();
+            if pending.len() >= PENDING_MAX {
+                pending.pop_front();
                 *turned_away += 1;
             }
-            *strangers_seen += 1;
-            let id = *strangers_seen;
-            match watch.add(&socket, Token::Stranger(id)) {
-                Ok(()) => strangers.push_back(Stranger { id, socket, first_seen_ns: None }),
+            *ids_given += 1;
+            let id = *ids_given;
+            match watch.add(&socket, Token::Pending(id)) {
+                Ok(()) => pending.push_back(PendingConnection { id, socket, first_seen_ns: None }),
                 Err(_) => *turned_away += 1,
             }
         }
@@ -233,15 +225,15 @@ impl PeerSource {
 
     /// Reads the first message of a pending connection, if it has come.
     pub fn read_first(&mut self, id: u64, watch: &Watch) -> Option<FirstMessage> {
-        let Self::Process { pending: strangers, .. } = self else { return None };
-        let at = strangers.iter().position(|stranger| stranger.id == id)?;
-        let message = hello::receive(&strangers[at].socket);
+        let Self::Process { pending, .. } = self else { return None };
+        let at = pending.iter().position(|connection| connection.id == id)?;
+        let message = hello::receive(&pending[at].socket);
         if matches!(message, Message::Nothing) {
             return None;
         }
-        let stranger = strangers.remove(at)?;
-        watch.remove(&stranger.socket);
-        Some(FirstMessage { socket: stranger.socket, message })
+        let connection = pending.remove(at)?;
+        watch.remove(&connection.socket);
+        Some(FirstMessage { socket: connection.socket, message })
     }
 
     /// Whether accepting is paused.
@@ -251,7 +243,7 @@ impl PeerSource {
 
     /// Watches the listener again once a pause is over, and drops the connections that have been silent for too long.
     pub fn expire_pending(&mut self, now_ns: u64, watch: &Watch) {
-        let Self::Process { name, pending: strangers, turned_away, pause, .. } = self else { return };
+        let Self::Process { name, pending, turned_away, pause, .. } = self else { return };
         *pause = match (*pause, name) {
             (AcceptPause::Begins, _) => AcceptPause::Since(now_ns),
             (AcceptPause::Since(since_ns), Some(name)) if now_ns.saturating_sub(since_ns) >= ACCEPT_PAUSE_NS => {
@@ -259,12 +251,12 @@ impl PeerSource {
             }
             (pause, _) => pause,
         };
-        let before = strangers.len();
-        strangers.retain_mut(|stranger| {
-            let since = *stranger.first_seen_ns.get_or_insert(now_ns);
+        let before = pending.len();
+        pending.retain_mut(|connection| {
+            let since = *connection.first_seen_ns.get_or_insert(now_ns);
             now_ns.saturating_sub(since) < HELLO_TIMEOUT_NS
         });
-        *turned_away += (before - strangers.len()) as u64;
+        *turned_away += (before - pending.len()) as u64;
     }
 }
 
@@ -275,7 +267,7 @@ mod tests {
     #[test]
     fn tokens_survive_the_kernel() {
         for token in
-            [Token::Waker, Token::Listener, Token::Stranger(7), Token::Socket(4095, 0xFFFF_FFFF), Token::Process(1, 2)]
+            [Token::Waker, Token::Listener, Token::Pending(7), Token::Socket(4095, 0xFFFF_FFFF), Token::Process(1, 2)]
         {
             assert_eq!(Token::decode(token.encode()), token);
         }

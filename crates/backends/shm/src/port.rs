@@ -1,4 +1,4 @@
-//! The port: it opens and holds both halves, resolves names, and sleeps.
+//! The port: it holds the two halves, resolves names, and sleeps.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The receiving half: it polls the active rings. The rare tasks are in `upkeep`.
+//! The receiving half: it polls the rings of the hot links. The rare tasks are in `upkeep`.
 
 mod links;
 mod processes;
@@ -20,9 +20,9 @@ use crate::{LOOK_EVERY_NS, PACKET_LEN_MAX};
 
 /// Most packets of one burst.
 pub(crate) const BURST_MAX: usize = 32;
-/// A ring that was found empty this many times in a row need not be polled any more...
+/// Empty polls in a row after which a ring need not be polled any more, if more than [`POLLED_MIN`] are.
 const EMPTY_POLLS_MAX: u32 = 1024;
-/// ...when more than this many are polled. (A few idle rings cost less to poll than their doorbells.)
+/// Rings that are polled even when they are idle: polling a few costs less than their doorbells would.
 pub(crate) const POLLED_MIN: usize = 8;
 
 /// End of a link.
@@ -158,8 +158,8 @@ impl ShmRx {
 
     /// Whether a call of `receive` or `poll_event` would find something.
     pub(crate) fn has_work(&self) -> bool {
-        let letters = matches!(&self.door, PeerSource::Hub { mailbox, .. } if mailbox.is_pending());
-        letters
+        let has_messages = matches!(&self.door, PeerSource::Hub { mailbox, .. } if mailbox.is_pending());
+        has_messages
             || self.woken
             || !self.events.is_empty()
             || self.board.is_rung()

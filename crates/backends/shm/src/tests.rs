@@ -100,18 +100,18 @@ fn hellos_that_make_no_sense_are_refused_and_counted() {
     let mut expected = 0;
     for (kind, make, places) in kinds {
         for &place in places {
-            let mut villain = HostilePeer::new(&server);
-            villain.fds[place] = make();
-            villain.greet(&HELLO);
+            let mut hostile = HostilePeer::new(&server);
+            hostile.fds[place] = make();
+            hostile.greet(&HELLO);
             turns(&mut server, &mut now_ns, 2);
             expected += 1;
-            assert!(villain.refused(), "{kind} at {place}");
+            assert!(hostile.refused(), "{kind} at {place}");
             assert_eq!(server.stats().dropped(Dropped::Malformed), expected, "{kind} at {place}");
         }
     }
     for bytes in [&b"b"[..], b"hello", &[0; 40], &[255; 41], &[7; 1000]] {
-        let villain = HostilePeer::new(&server);
-        rustix::net::send(&villain.socket, bytes, rustix::net::SendFlags::empty()).unwrap();
+        let hostile = HostilePeer::new(&server);
+        rustix::net::send(&hostile.socket, bytes, rustix::net::SendFlags::empty()).unwrap();
         turns(&mut server, &mut now_ns, 2);
         expected += 1;
         assert_eq!(server.stats().dropped(Dropped::Malformed), expected, "{bytes:?}");
@@ -120,10 +120,10 @@ fn hellos_that_make_no_sense_are_refused_and_counted() {
     // Two more are turned away: one without a hello, and one whose hello suited a previous owner of the name.
     drop(HostilePeer::new(&server));
     turns(&mut server, &mut now_ns, 2);
-    let villain = HostilePeer::new(&server);
-    villain.greet(&Hello { lines_to_acceptor: 32, ..HELLO });
+    let hostile = HostilePeer::new(&server);
+    hostile.greet(&Hello { lines_to_acceptor: 32, ..HELLO });
     turns(&mut server, &mut now_ns, 2);
-    assert!(villain.refused(), "a ring smaller than the port wants");
+    assert!(hostile.refused(), "a ring smaller than the port wants");
     assert_eq!(server.turned_away(), expected + 2);
     assert_eq!(server.stats().dropped(Dropped::Malformed), expected);
     assert_eq!(server.links().0, 0);
@@ -158,10 +158,10 @@ fn hostile_ring_contents_are_survived_and_cost_the_link() {
     let mut random = SeededGenerator::new(5);
     let mut lost = 0;
     for round in 0..60 {
-        let villain = HostilePeer::new(&server);
-        villain.greet(&HELLO);
+        let hostile = HostilePeer::new(&server);
+        hostile.greet(&HELLO);
         turns(&mut server, &mut now_ns, 2);
-        let ring = villain.ring();
+        let ring = hostile.ring();
         let mut position = 0u64;
         for _ in 0..300 {
             let index = random.below(ring.count() as u64) as usize;
@@ -180,7 +180,7 @@ fn hostile_ring_contents_are_survived_and_cost_the_link() {
             }
             assert!(got.len() <= 64);
         }
-        drop(villain);
+        drop(hostile);
         turns(&mut server, &mut now_ns, 4);
         while let Some(PortEvent::PeerLost { .. }) = server.poll_event() {
             lost += 1;
@@ -194,11 +194,11 @@ fn hostile_ring_contents_are_survived_and_cost_the_link() {
 fn descriptions_of_memory_that_is_not_there_are_dropped_and_counted() {
     let mut server = server("far");
     let mut now_ns = 0;
-    let villain = HostilePeer::new(&server);
-    villain.greet(&HELLO);
+    let hostile = HostilePeer::new(&server);
+    hostile.greet(&HELLO);
     turns(&mut server, &mut now_ns, 2);
-    // SAFETY: the villain is the producer of this ring.
-    let mut producer = unsafe { ring::Producer::new(villain.ring(), 64) }.unwrap();
+    // SAFETY: the hostile peer is the producer of this ring.
+    let mut producer = unsafe { ring::Producer::new(hostile.ring(), 64) }.unwrap();
     let end = HELLO.arena_bytes as u64;
     let bad = [(end, 1), (end - 10, 11), (u64::MAX, 100), (0, 0), (0, u32::MAX), (0, PACKET_LEN_MAX as u32 + 1)];
     for (count, (offset, len)) in bad.into_iter().enumerate() {
@@ -216,15 +216,15 @@ fn descriptions_of_memory_that_is_not_there_are_dropped_and_counted() {
 fn a_receiver_that_lies_about_what_it_took_loses_the_link() {
     let mut server = server("head");
     let mut now_ns = 0;
-    let villain = HostilePeer::new(&server);
-    villain.greet(&HELLO);
-    // SAFETY: the villain is the producer of this ring.
-    let mut producer = unsafe { ring::Producer::new(villain.ring(), 64) }.unwrap();
+    let hostile = HostilePeer::new(&server);
+    hostile.greet(&HELLO);
+    // SAFETY: the hostile peer is the producer of this ring.
+    let mut producer = unsafe { ring::Producer::new(hostile.ring(), 64) }.unwrap();
     producer.push(b"hello", b"").unwrap();
     producer.submit();
     let peer = turns(&mut server, &mut now_ns, 2)[0].0;
     let at = 256 + ring::bytes_for(LINES.to_acceptor);
-    let back = Words::of_region(&villain.link, at, ring::bytes_for(LINES.to_initiator)).unwrap();
+    let back = Words::of_region(&hostile.link, at, ring::bytes_for(LINES.to_initiator)).unwrap();
     // SAFETY: the first word of the ring is the position given back.
     unsafe { back.word(0) }.store(1 << 50, Ordering::Release);
     for _ in 0..20 {
@@ -238,22 +238,22 @@ fn a_receiver_that_lies_about_what_it_took_loses_the_link() {
 
 #[test]
 fn whoever_breaks_the_rules_of_a_link_is_cut_off_for_certain() {
-    let welcome = |villain: &HostilePeer| {
-        let [_, arena, board] = villain.fds.each_ref().map(AsFd::as_fd);
-        hello::send_welcome(&villain.socket, &HELLO, [arena, board]).unwrap();
+    let welcome = |hostile: &HostilePeer| {
+        let [_, arena, board] = hostile.fds.each_ref().map(AsFd::as_fd);
+        hello::send_welcome(&hostile.socket, &HELLO, [arena, board]).unwrap();
     };
-    let nonsense = |villain: &HostilePeer| {
-        rustix::net::send(&villain.socket, b"hello", rustix::net::SendFlags::empty()).unwrap();
+    let malformed = |hostile: &HostilePeer| {
+        rustix::net::send(&hostile.socket, b"hello", rustix::net::SendFlags::empty()).unwrap();
     };
-    let again = |villain: &HostilePeer| villain.greet(&HELLO);
-    for (index, breaks) in [&welcome as &dyn Fn(&HostilePeer), &nonsense, &again].into_iter().enumerate() {
+    let again = |hostile: &HostilePeer| hostile.greet(&HELLO);
+    for (index, breaks) in [&welcome as &dyn Fn(&HostilePeer), &malformed, &again].into_iter().enumerate() {
         let mut server = server("breaker");
         let mut now_ns = 0;
-        let villain = HostilePeer::new(&server);
-        villain.greet(&HELLO);
+        let hostile = HostilePeer::new(&server);
+        hostile.greet(&HELLO);
         turns(&mut server, &mut now_ns, 2);
         assert_eq!(server.links().0, 1);
-        breaks(&villain);
+        breaks(&hostile);
         turns(&mut server, &mut now_ns, 2);
         let Some(PortEvent::PeerLost { loss, .. }) = server.poll_event() else { panic!("{index}") };
         assert_eq!((loss, server.poll_event(), server.links().0), (PeerLoss::Closed, None, 0), "{index}");
@@ -281,12 +281,12 @@ fn a_port_that_has_no_link_left_refuses() {
 fn a_closed_peer_that_goes_on_sending_is_not_listened_to_for_ever() {
     let mut server = server("zombie");
     let mut now_ns = 0;
-    let villain = HostilePeer::new(&server);
-    villain.greet(&HELLO);
+    let hostile = HostilePeer::new(&server);
+    hostile.greet(&HELLO);
     turns(&mut server, &mut now_ns, 2);
-    rustix::net::shutdown(&villain.socket, rustix::net::Shutdown::Both).unwrap();
-    // SAFETY: the villain is the producer of this ring.
-    let mut producer = unsafe { ring::Producer::new(villain.ring(), 64) }.unwrap();
+    rustix::net::shutdown(&hostile.socket, rustix::net::Shutdown::Both).unwrap();
+    // SAFETY: the hostile peer is the producer of this ring.
+    let mut producer = unsafe { ring::Producer::new(hostile.ring(), 64) }.unwrap();
     let mut sent = 0;
     while server.links().0 > 0 {
         if producer.push(b"more", b"").is_ok() {

@@ -1,4 +1,4 @@
-//! The transmitting half.
+//! The transmitting half: it puts packets into rings, rings doorbells, and keeps lent buffers until they are taken.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -123,8 +123,8 @@ impl ShmTx {
     /// Publishes the pushed packets and rings the doorbells of their links.
     #[inline(never)]
     fn announce(&mut self) {
-        // A single link whose receiver makes the fence is by far the most common case. Nothing follows a call here, so
-        // that none costs registers.
+        // A single link whose receiver makes the fence is by far the most common case. Every call here is the last on
+        // its path, so that no register has to be saved for it.
         if let [index] = self.unannounced[..]
             && let Some(Some(link)) = self.links.get_mut(index)
             && let link = &mut **link
@@ -167,10 +167,10 @@ impl ShmTx {
     /// Drops the shares of packets that their receivers have taken.
     #[inline(never)]
     fn release(&mut self) {
-        let mut at = 0;
-        while at < self.lenders.len() {
-            let Some(link) = self.links[self.lenders[at]].as_deref_mut() else {
-                self.lenders.swap_remove(at);
+        let mut index = 0;
+        while index < self.lenders.len() {
+            let Some(link) = self.links[self.lenders[index]].as_deref_mut() else {
+                self.lenders.swap_remove(index);
                 continue;
             };
             let given_back = link.producer.given_back();
@@ -181,9 +181,9 @@ impl ShmTx {
                 recycle_staging(&mut self.staging, lent);
             }
             if link.lent.is_empty() {
-                self.lenders.swap_remove(at);
+                self.lenders.swap_remove(index);
             } else {
-                at += 1;
+                index += 1;
             }
         }
     }
@@ -375,7 +375,7 @@ impl ShmTx {
                 return Ok(());
             }
         }
-        // The packet is copied, so that the original need not be in memory unless this path is taken.
+        // The packet is copied here, so that the compiler can keep the original in registers on the fast path.
         let TxPacket { to, head, data } = packet;
         self.offer_any(&TxPacket { to, head, data })
     }

@@ -1,15 +1,15 @@
 //! Verbs over shared memory: between the threads of a process, and between processes of one user.
 //!
 //! - **One-sided operations** are performed by the initiator's own thread, in the memory that its peer exposed, when
-//!   the doorbell rings: a WRITE is a copy, and an atomic is the processor's own. The target's processor takes no part
-//!   in them, and they are complete when the doorbell returns.
-//! - **Messages** travel as packets of a port that each thread has ([`crate::ShmPort`]). The receiver puts them into
-//!   the posted buffers when it polls any completion queue of the thread. RC checks that the peer has posted a receive
-//!   before it sends, and is acknowledged. A UC or UD message is dropped and counted ([`ShmThread::discarded`]) when
-//!   the receiver has posted no receive, or takes no packets from a full ring.
+//!   the doorbell rings: a WRITE is a copy, and an atomic is a processor instruction. The target's processor takes no
+//!   part in them, and they are complete when the doorbell returns.
+//! - **Messages** travel as packets between ports ([`crate::ShmPort`]), of which each thread has one. The receiver puts
+//!   them into the posted buffers when it polls any completion queue of the thread. RC checks that the peer has posted
+//!   a receive before it sends a message, and waits for its acknowledgement. A UC or UD message is dropped and counted
+//!   ([`ShmThread::discarded`]) when the receiver has posted no receive, or takes no packets from a full ring.
 //!
-//! One-sided operations do not wait until earlier messages are acknowledged, which takes the receiver's poll. So when a
-//! message turns out not to fit its receive, later operations that were already performed complete as
+//! One-sided operations do not wait until earlier messages are acknowledged, since that takes a poll by the receiver.
+//! So when a message turns out not to fit its receive, later operations that were already performed complete as
 //! [`Flushed`](sinew_fabric::verbs::Status::Flushed), although they have taken effect.
 //!
 //! # Devices
@@ -25,8 +25,8 @@
 //! An initiator is refused, with [`Status::RemoteAccess`](sinew_fabric::verbs::Status), for a wrong key, another
 //! protection domain, a range out of bounds, an access that was not allowed, memory whose exposure has ended, and
 //! memory whose owner is dead. Messages to a dead peer, and all requests to a queue pair that is gone although its
-//! owner lives, end with `RetryExceeded`. So, within some seconds, does a message that was overwritten in transit, or
-//! whose acknowledgement was. A message to a peer that is stopped, or does not poll, waits until the peer takes it, and
+//! owner lives, end with `RetryExceeded`. A message also ends so, within some seconds, if it or its acknowledgement was
+//! overwritten in transit. A message to a peer that is stopped, or does not poll, waits until the peer takes it, and
 //! delays messages to no other peer.
 //!
 //! This guards well-meaning processes of one user against errors. **It is no security boundary**: a process that maps
@@ -40,9 +40,9 @@
 //! # Why operations are cheap
 //!
 //! The initiator enters and leaves a *seat* that the owner can see, once for up to 64 WRITEs of a list
-//! ([`post_list`](sinew_fabric::verbs::QueuePair::post_list)). An end of an exposure waits for the seats, and keeps
-//! aside what a stopped process sits on. Memory whose owner died is refused like memory that is not exposed, where a
-//! NIC would hear nothing. Messages go over the packet rings of [`crate::ShmPort`]s.
+//! ([`post_list`](sinew_fabric::verbs::QueuePair::post_list)). To end an exposure, the owner waits until no seat says
+//! that an initiator works there, and does not reuse memory in which a stopped initiator still sits. Memory whose owner
+//! died is refused like memory that is not exposed, where a NIC would get no answer.
 
 mod address;
 mod clock;

@@ -102,8 +102,8 @@ impl End {
 /// A child process, which does not outlive its test.
 struct Peer {
     child: Child,
-    told: BufReader<ChildStdout>,
-    tell: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    stdin: ChildStdin,
 }
 
 impl Peer {
@@ -120,15 +120,15 @@ impl Peer {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let told = BufReader::new(child.stdout.take().unwrap());
-        let tell = child.stdin.take().unwrap();
-        Self { child, told, tell }
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let stdin = child.stdin.take().unwrap();
+        Self { child, stdout, stdin }
     }
 
     fn read_line(&mut self) -> String {
         loop {
             let mut line = String::new();
-            assert!(self.told.read_line(&mut line).unwrap() > 0, "the child has ended");
+            assert!(self.stdout.read_line(&mut line).unwrap() > 0, "the child has ended");
             // The test harness also prints, without an end of line before the test's first line.
             if let Some(at) = line.find(LINE_PREFIX) {
                 return line[at + LINE_PREFIX.len()..].trim().to_owned();
@@ -137,7 +137,7 @@ impl Peer {
     }
 
     fn write_line(&mut self, line: &str) {
-        writeln!(self.tell, "{line}").unwrap();
+        writeln!(self.stdin, "{line}").unwrap();
     }
 
     fn remote(&mut self) -> RemoteMemory {
@@ -290,8 +290,8 @@ mod roles {
             // Mostly write to the start of each part, where the words that matter lie. The parts of a directory start
             // at odd places.
             let place = [0, 4096, 528_384, 2_625_536, bytes / 2][random.below(5) as usize];
-            let reach = [64, 4096, 1 << 20][random.below(3) as usize];
-            let at = (place + random.below(reach) as usize * 8) % bytes / 8 * 8;
+            let words = [64, 4096, 1 << 20][random.below(3) as usize];
+            let at = (place + random.below(words) as usize * 8) % bytes / 8 * 8;
             // SAFETY: this is a word of a mapping of this process, which exists to be spoiled.
             unsafe {
                 let word = (start + at) as *mut u64;
@@ -520,17 +520,17 @@ fn a_peer_that_writes_over_all_it_shares_harms_itself_and_no_datagram_of_another
         friend.write_line(&hex(&datagrams.address().to_bytes()));
         assert_eq!(friend.read_line(), "ready");
         let to = Some(end.thread.destination(&friend_address).unwrap());
-        let mut villain = Peer::start("scribble");
-        villain.write_line(&end.address());
-        end.connect(&villain.read_line());
+        let mut scribbler = Peer::start("scribble");
+        scribbler.write_line(&end.address());
+        end.connect(&scribbler.read_line());
         let exposed = end.domain.expose(4096, Access::ALL).unwrap();
-        villain.write_line(&hex(&exposed.remote().to_bytes()));
-        let remote = villain.remote();
+        scribbler.write_line(&hex(&exposed.remote().to_bytes()));
+        let remote = scribbler.remote();
         let canary = end.arena.alloc(4096, 4096).unwrap();
         let canary_bytes = canary.to_vec();
         let mut open = 0;
         post_random(&mut end, remote, &mut random, &mut open);
-        villain.write_line(&(seed ^ round).to_string());
+        scribbler.write_line(&(seed ^ round).to_string());
         let since = Instant::now();
         let (mut number, mut completions) = (0u64, Vec::new());
         while since.elapsed() < Duration::from_millis(400) || number < 20 {
@@ -548,7 +548,7 @@ fn a_peer_that_writes_over_all_it_shares_harms_itself_and_no_datagram_of_another
             assert_eq!((answer.status, &answer.buffers[0][..]), (Status::Success, &bytes[..]), "round {round}");
         }
         assert_eq!(canary[..], canary_bytes, "round {round}");
-        villain.kill();
+        scribbler.kill();
         post_random(&mut end, remote, &mut random, &mut open);
         eventually("the end of all that was asked of the dead", || {
             open -= usize::from(end.poll().is_some());

@@ -109,7 +109,7 @@ pub struct Stuck {
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at {} ns nothing happens any more", self.time_ns)?;
-        self.waiting.iter().try_for_each(|(who, what)| write!(f, "; {who} waits for {what}"))
+        self.waiting.iter().try_for_each(|(waiter, what)| write!(f, "; {waiter} waits for {what}"))
     }
 }
 

@@ -46,7 +46,7 @@ type Word = u64;
 impl Event {
     #[inline]
     fn to_word(self) -> Word {
-        let (what, a, b) = match self {
+        let (kind, a, b) = match self {
             Self::Sent { host, first } => (0, host, first),
             Self::Landed { lane, flight } => (1, lane, flight),
             Self::Stray { flight, on } => (2, flight, on),
@@ -56,7 +56,7 @@ impl Event {
             Self::Nic { nic, job } => (6, nic, job),
         };
         debug_assert!(a < 1 << 29, "there is no memory for so many");
-        what << 61 | u64::from(a) << 32 | u64::from(b)
+        kind << 61 | u64::from(a) << 32 | u64::from(b)
     }
 
     // Inlined, since the caller would otherwise read in one word what was just written in parts, as above.
@@ -227,7 +227,7 @@ impl Events {
         let next_ns = self.next_ns().filter(|next_ns| *next_ns <= end_ns)?;
         self.now_ns = next_ns;
         if next_ns >= self.far_from_ns {
-            self.reach();
+            self.fill_wheel();
         }
         let place = next_ns as usize % REACH;
         let index = self.wheel[place].first;
@@ -246,7 +246,7 @@ impl Events {
     /// Moves events that have come within reach from the heap to the wheel, before any other event can be put in their
     /// places.
     #[cold]
-    fn reach(&mut self) {
+    fn fill_wheel(&mut self) {
         self.far_from_ns = u64::MAX;
         while let Some(Reverse((time_ns, _, event))) = self.far.peek().copied() {
             let from_ns = time_ns - (REACH as u64 - 1);

@@ -105,8 +105,8 @@ impl FileError {
     }
 
     fn of_toml(text: &str, error: &toml::de::Error) -> Self {
-        let at = error.span().map_or(0, |span| span.start);
-        let line = line_of(text, at);
+        let offset = error.span().map_or(0, |span| span.start);
+        let line = line_of(text, offset);
         let field =
             text.lines().nth(line - 1).and_then(|line| line.split_once('=')).map_or("", |(field, _)| field.trim());
         let message = error.message();

@@ -158,9 +158,9 @@ impl Lane {
 
     /// Counters up to `now_ns`.
     pub fn stats(&self, now_ns: u64) -> LinkStats {
-        let gone = self.departures.iter().take_while(|(leaves_ps, _)| *leaves_ps <= now_ns * PS);
-        let gone: u64 = gone.map(|(_, len)| u64::from(*len)).sum();
-        LinkStats { queued_bytes: self.queued_bytes - gone, ..self.stats }
+        let departed = self.departures.iter().take_while(|(leaves_ps, _)| *leaves_ps <= now_ns * PS);
+        let departed_bytes: u64 = departed.map(|(_, len)| u64::from(*len)).sum();
+        LinkStats { queued_bytes: self.queued_bytes - departed_bytes, ..self.stats }
     }
 }
 

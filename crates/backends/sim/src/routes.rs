@@ -7,20 +7,21 @@ use crate::topology::{HostId, NodeId, Topology, TopologyError};
 /// One direction of a link: link 3 has direction 6, from its first end to its second, and direction 7 back.
 pub(crate) type Direction = u32;
 
-/// For each node and each host, the directions on a shortest way there.
+/// For each node and each host, the directions on a shortest path there.
 #[derive(Debug)]
 pub(crate) struct Routes {
     hosts: usize,
     /// For each node, hosts before switches: its choice towards host 0, host 1, and so on.
     choices: Vec<Choice>,
-    /// The ways to choose from. Equal ways of a node to several hosts are stored once, to fit in a core's cache.
+    /// The directions to choose from. Equal choices of a node for several hosts are stored once, to fit in a core's
+    /// cache.
     links: Vec<Direction>,
 }
 
 /// Some of [`Routes::links`].
 #[derive(Clone, Copy, Debug)]
 struct Choice {
-    /// Index of the first way; for a single way, the usual case, that direction itself.
+    /// Index of the first direction; for a single one, the usual case, that direction itself.
     start: u32,
     count: u32,
 }
@@ -42,12 +43,12 @@ impl Routes {
                     continue;
                 }
                 let shorter = leaving.iter().filter(|(_, next)| distance[*next].saturating_add(1) == distance[node]);
-                let ways: Vec<Direction> = shorter.map(|(direction, _)| *direction).collect();
-                let count = ways.len() as u32;
-                let start = match ways[..] {
-                    [way] => way,
-                    _ => *known.entry(ways).or_insert_with_key(|ways| {
-                        routes.links.extend(ways);
+                let directions: Vec<Direction> = shorter.map(|(direction, _)| *direction).collect();
+                let count = directions.len() as u32;
+                let start = match directions[..] {
+                    [direction] => direction,
+                    _ => *known.entry(directions).or_insert_with_key(|directions| {
+                        routes.links.extend(directions);
                         routes.links.len() as u32 - count
                     }),
                 };
@@ -60,11 +61,12 @@ impl Routes {
         Ok(routes)
     }
 
-    /// One of the shortest ways from `node` towards `host`, always the same for a flow. None from a host to itself.
+    /// The first direction of one of the shortest paths from `node` towards `host`, always the same for a flow. None
+    /// from a host to itself.
     #[inline]
     pub fn next_link(&self, node: NodeId, host: HostId, flow: u32) -> Option<Direction> {
-        let at = node_index(self.hosts, node) * self.hosts + host.0;
-        let Choice { start, count } = self.choices[at];
+        let index = node_index(self.hosts, node) * self.hosts + host.0;
+        let Choice { start, count } = self.choices[index];
         match count {
             0 => None,
             1 => Some(start),
@@ -177,8 +179,8 @@ mod tests {
             mtu: 1500,
         });
         let routes = Routes::new(&topology).unwrap();
-        let way = |flow| routes.next_link(NodeId::Switch(SwitchId(0)), far, flow);
-        assert_eq!([way(0), way(1), way(2)], [Some(8), Some(12), Some(8)]);
+        let next_link = |flow| routes.next_link(NodeId::Switch(SwitchId(0)), far, flow);
+        assert_eq!([next_link(0), next_link(1), next_link(2)], [Some(8), Some(12), Some(8)]);
         assert_eq!(routes.next_link(NodeId::Switch(SwitchId(0)), HostId(2), 77), Some(5));
         assert_eq!(routes.next_link(NodeId::Host(far), HostId(2), 3), Some(16));
         assert_eq!(routes.next_link(NodeId::Host(far), far, 3), None);

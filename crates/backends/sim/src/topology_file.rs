@@ -542,8 +542,8 @@ receive_latency_ns = 1
         ] {
             assert!(SMALL.contains(from), "{from}");
             let error = Topology::parse(&SMALL.replacen(from, to, 1)).expect_err(to);
-            let [Problem { line: at, problem }] = error.problems() else { panic!("{to}: {error}") };
-            assert!(*at == line && problem.contains(part), "{to}: {error}");
+            let [Problem { line: problem_line, problem }] = error.problems() else { panic!("{to}: {error}") };
+            assert!(*problem_line == line && problem.contains(part), "{to}: {error}");
             assert!(!error.to_string().contains(char::is_control), "{to}: {error:?}");
         }
         let long = SMALL.replacen("\"node\"", &format!("\"{}\"", "n".repeat(101)), 1);

@@ -1,7 +1,7 @@
 //! Wakes: from their sources to the actors and pools that listen.
 //!
 //! A waker may be called from anywhere: from other actors' turns, workers' jobs, code between steps, other threads. It
-//! leaves a note with the time that its core has reached, and the cluster reads the notes before its next step.
+//! leaves a [`PendingWake`] with the time that its core has reached, and the cluster reads these before its next step.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use sinew_mem::atomic::plain::{Arc, AtomicU32, Ordering};
 
 use crate::time::{NO_CORE, SimClock};
 
-/// An action that comes with a wake.
+/// An action that takes effect with a wake, at the wake's time.
 type Effect = Box<dyn FnOnce() + Send>;
 
-/// The listener that a source wakes. Of those woken at one time, the lesser comes first.
+/// The listener that a source wakes. Of listeners woken at the same time, the lesser comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Listener {
     /// Nobody: the effect is left for anyone to find.
@@ -29,7 +29,7 @@ pub(crate) struct PendingWake {
     /// The source's number.
     pub source: u32,
     pub listener: Listener,
-    /// Performed at that time, before the wake.
+    /// Performed at `time_ns`, before the wake.
     pub effect: Option<Effect>,
 }
 
@@ -42,8 +42,8 @@ struct WakesState {
 
 /// The wakes of a network.
 pub(crate) struct Wakes {
-    /// Nonzero if there are notes or other news, which spares the cluster the lock. Relaxed: it is written under the
-    /// lock, which orders everything else.
+    /// Nonzero if the cluster must read the pending wakes; otherwise it need not take the lock. Relaxed: it is written
+    /// under the lock, which orders everything else.
     has_news: AtomicU32,
     state: Mutex<WakesState>,
     clock: SimClock,
@@ -77,20 +77,20 @@ impl Wakes {
         self.has_news.load(Ordering::Relaxed) != 0
     }
 
-    /// Moves all notes to `notes`, in their order.
+    /// Moves all pending wakes to `notes`, in their order.
     pub fn take(&self, notes: &mut Vec<PendingWake>) {
         let mut state = self.lock();
         notes.append(&mut state.pending);
         self.has_news.store(0, Ordering::Relaxed);
     }
 
-    /// Makes the cluster read the notes before its next step, whether or not there are any.
+    /// Makes the cluster read the pending wakes before its next step, whether or not there are any.
     pub fn force_read(&self) {
         let _state = self.lock();
         self.has_news.store(1, Ordering::Relaxed);
     }
 
-    /// Ends all listening, and drops all notes.
+    /// Ends all listening, and drops all pending wakes.
     pub fn end(&self) {
         let mut state = self.lock();
         state.listeners.fill(None);
@@ -120,7 +120,7 @@ impl Source {
         Arc::ptr_eq(&self.wakes, wakes)
     }
 
-    /// Makes it wake this listener from now on, and at once if it was woken before.
+    /// Makes the source wake this listener from now on, and at once if it was woken while nobody listened.
     pub fn listen(&self, listener: Listener) {
         let mut state = self.wakes.lock();
         state.listeners[self.number as usize] = Some(listener);
@@ -129,12 +129,12 @@ impl Source {
         }
     }
 
-    /// Makes it wake nobody from now on.
+    /// Makes the source wake nobody from now on.
     pub fn leave(&self) {
         self.wakes.lock().listeners[self.number as usize] = None;
     }
 
-    /// Whether it was woken, with nobody listening, since the last call.
+    /// Whether the source was woken, with nobody listening, since the last call.
     pub fn take(&self) -> bool {
         // Acquire: sees what the waker did before the wake. Partner: `wake`.
         self.woken.load(Ordering::Relaxed) != 0 && self.woken.swap(0, Ordering::Acquire) != 0
@@ -165,7 +165,7 @@ impl WakeTarget for Source {
         let mut state = self.wakes.lock();
         let at_work = self.wakes.clock.at_work();
         match state.listeners[self.number as usize] {
-            // The core at work is further on in time than the listener may see yet.
+            // The core at work may be ahead of the listener in time, so the listener must not see the effect yet.
             Some(listener) if at_work != NO_CORE && listener != Listener::Actor(at_work) => {
                 self.wakes.add_pending(&mut state, self.number, listener, Some(effect));
             }

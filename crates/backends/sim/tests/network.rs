@@ -158,8 +158,8 @@ fn packets_of_long_queues_are_marked() {
     network.run_until(2_000_000);
     let marked = network.stats().marked;
     assert!((100..140).contains(&marked), "of 150, all but the first and some of the next: {marked}");
-    let told = receive_marks(&mut victim).iter().filter(|(_, is_marked)| *is_marked).count();
-    assert_eq!(told as u64, marked, "receivers know");
+    let marks_received = receive_marks(&mut victim).iter().filter(|(_, is_marked)| *is_marked).count();
+    assert_eq!(marks_received as u64, marked, "receivers know");
 }
 
 #[test]
@@ -277,9 +277,9 @@ fn equal_seeds_make_equal_runs_and_others_do_not() {
 #[test]
 fn nonsense_is_refused_by_name_and_field() {
     let refusal = |change: &dyn Fn(&mut Topology)| {
-        let mut nonsense = topology(2, Buffer::Shared { bytes: 1000, alpha: 1.0 });
-        change(&mut nonsense);
-        Network::new(nonsense, 1).unwrap_err().to_string()
+        let mut invalid = topology(2, Buffer::Shared { bytes: 1000, alpha: 1.0 });
+        change(&mut invalid);
+        Network::new(invalid, 1).unwrap_err().to_string()
     };
     assert_eq!(
         refusal(&|topology| topology.links[1].rate_gbps = 0.0),
@@ -321,12 +321,12 @@ fn flows_take_all_of_the_equal_ways() {
     for host in 4..8 {
         fabric.links[host].ends[1] = right;
     }
-    let mut ways = Vec::new();
+    let mut links = Vec::new();
     for spine in 0..4 {
         let spine = NodeId::Switch(fabric.switch(switch(&format!("spine{spine}"))));
         let join = |a, b| LinkSpec { ends: [a, b], rate_gbps: 40.0, delay_ns: 100, mtu: 1500 };
         let left = fabric.links[0].ends[1];
-        ways.push(fabric.link(join(left, spine)));
+        links.push(fabric.link(join(left, spine)));
         fabric.link(join(spine, right));
     }
     let network = Network::new(fabric, 1).unwrap();
@@ -345,7 +345,7 @@ fn flows_take_all_of_the_equal_ways() {
     }
     network.run_until(100_000_000);
     assert_eq!(network.stats().delivered, 32 * 32);
-    let shares = ways.iter().map(|way| network.link_stats(*way)[0].packets).collect::<Vec<_>>();
+    let shares = links.iter().map(|link| network.link_stats(*link)[0].packets).collect::<Vec<_>>();
     assert_eq!(shares.iter().sum::<u64>(), 1024);
     assert!(shares.iter().all(|share| (200..312).contains(share)), "{shares:?}");
 }

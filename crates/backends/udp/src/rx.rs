@@ -33,7 +33,7 @@ struct Losses {
 
 impl Losses {
     fn note(&mut self, peer: Peer, now_ns: u64) {
-        let is_reported = self.reported.iter_mut().flatten().find(|(told, _)| *told == peer);
+        let is_reported = self.reported.iter_mut().flatten().find(|(reported, _)| *reported == peer);
         match is_reported {
             Some((_, at_ns)) if now_ns.saturating_sub(*at_ns) < REPORT_INTERVAL_NS => return,
             _ if self.waiting.is_full() => return,

@@ -92,7 +92,7 @@ impl Message {
         let start = self.staging.len();
         self.staging.extend_from_slice(bytes);
         match self.pieces.last_mut() {
-            Some(Piece::Staged { start: first, len }) if *first + *len == start => *len += bytes.len(),
+            Some(Piece::Staged { start: piece_start, len }) if *piece_start + *len == start => *len += bytes.len(),
             _ => self.pieces.push(Piece::Staged { start, len: bytes.len() }),
         }
     }
@@ -248,8 +248,8 @@ impl UdpTx {
 
     /// Sends everything gathered and empties the slots.
     fn transmit(&mut self) {
-        let Self { shared, messages, open_count: used, stats, paths, .. } = self;
-        match &messages[..*used] {
+        let Self { shared, messages, open_count, stats, paths, .. } = self;
+        match &messages[..*open_count] {
             // One pending packet is the usual case of a latency-bound caller: it takes one call and no list.
             [message] if let [Piece::Staged { start, len }] = message.pieces[..] => {
                 let bytes = &message.staging[start..start + len];
@@ -266,8 +266,8 @@ impl UdpTx {
     }
 
     fn transmit_list(&mut self) {
-        let Self { shared, messages, open_count: used, memory, stats, paths, rules, .. } = self;
-        let messages = &messages[..*used];
+        let Self { shared, messages, open_count, memory, stats, paths, rules, .. } = self;
+        let messages = &messages[..*open_count];
         let mut uncut = None;
         {
             let mut list = memory.list();

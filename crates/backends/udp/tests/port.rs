@@ -171,7 +171,7 @@ fn more_packets_than_a_burst_are_lent_over_several() {
 #[test]
 fn malformed_datagrams_are_counted_and_harm_nobody() {
     let mut port = open("udp://127.0.0.1:0");
-    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let unknown_peer = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = port.local_addr();
     let bad: [&[u8]; 6] = [
         &[BATCH_MAGIC],
@@ -181,8 +181,8 @@ fn malformed_datagrams_are_counted_and_harm_nobody() {
         &[BATCH_MAGIC, BATCH_VERSION, 5, 0, 1],
         &[0xE2; 40_000],
     ];
-    bad.iter().for_each(|bytes| assert_eq!(stranger.send_to(bytes, to).unwrap(), bytes.len()));
-    stranger.send_to(b"good", to).unwrap();
+    bad.iter().for_each(|bytes| assert_eq!(unknown_peer.send_to(bytes, to).unwrap(), bytes.len()));
+    unknown_peer.send_to(b"good", to).unwrap();
     assert_eq!(bytes_of(collect(&mut port, 1)), [b"good".to_vec()]);
     assert_eq!(port.stats().dropped(Dropped::Malformed), bad.len() as u64);
     assert_eq!(port.stats().rx_packets, 1);

@@ -71,7 +71,7 @@ pub(crate) struct Core {
     pub sender: Sender,
     netlink: Netlink,
     neighbours: Neighbours,
-    /// Datagrams that arrived while answers were looked for.
+    /// Datagrams that arrived while the port polled for neighbours' answers.
     backlog: VecDeque<ReceivedDatagram>,
     /// Frames that wait for their neighbour's answer.
     waiting: VecDeque<OutgoingDatagram>,
@@ -118,7 +118,7 @@ impl Local {
             }
             Ok(_) => Frame::Dropped(Dropped::NotOurs),
             Err(DatagramError::NotUdp) if !self.is_kernels => match neighbour::read(frame) {
-                Some(said) => Frame::Neighbour(said),
+                Some(message) => Frame::Neighbour(message),
                 None => Frame::Dropped(Dropped::NotOurs),
             },
             Err(refusal) => Frame::Dropped(drop_reason(refusal)),
@@ -178,9 +178,15 @@ impl Core {
         let mut answers = Vec::new();
         receiver.receive(packets_max, |Received { chunk, start, len }| {
             match local.classify(memory.bytes(&chunk, start, len)) {
-                Frame::Datagram { from, start: payload, len } => {
+                Frame::Datagram { from, start: payload_start, len } => {
                     neighbours.learn(from.address, MacAddress(from.mac), now_ns);
-                    each(ReceivedDatagram { chunk, from: from.address, port: from.port, start: start + payload, len });
+                    each(ReceivedDatagram {
+                        chunk,
+                        from: from.address,
+                        port: from.port,
+                        start: start + payload_start,
+                        len,
+                    });
                     return None;
                 }
                 Frame::Dropped(reason) => rx_stats.count_dropped(reason, 1),
@@ -206,7 +212,7 @@ impl Core {
         }
     }
 
-    /// Looks for answers, and keeps the datagrams that arrive meanwhile, up to a burst of them.
+    /// Polls for neighbours' answers, and keeps the datagrams that arrive meanwhile, up to a burst of them.
     fn poll_answers(&mut self) {
         let room = sinew_fabric::MAX_BURST.saturating_sub(self.backlog.len());
         if room > 0 {
@@ -270,12 +276,12 @@ impl Core {
         }
     }
 
-    /// Looks for answers, and sends the frames that waited for them.
+    /// Polls for neighbours' answers, and sends the frames that waited for them.
     #[cold]
     pub fn send_waiting(&mut self) {
         self.poll_answers();
-        let Self { queries: questions, neighbours, .. } = self;
-        questions.retain(|to| neighbours.get(to).is_none());
+        let Self { queries, neighbours, .. } = self;
+        queries.retain(|to| neighbours.get(to).is_none());
         let mut given_up = Vec::new();
         for due in self.queries.take_due(self.now_ns) {
             match due {
@@ -310,14 +316,14 @@ impl Core {
             if let Some(mac) = self.netlink.neighbour(index, hop) {
                 self.neighbours.set_answer(to, mac, self.now_ns);
             }
-            // The kernel does not see our packets: it is told that the neighbour is in use, so that it checks whether
-            // it is still there. An error is harmless: it may be asking already.
+            // The kernel does not see our packets, so it is told that the neighbour is in use, and then checks whether
+            // the neighbour is still there. An error is harmless: the kernel may be asking already.
             let _ = self.netlink.probe(index, hop);
             return;
         }
         let hop = self.local.gateway.unwrap_or(to);
-        // An unknown host is reached by the gateway if that is known. If a known host is doubted, the gateway may have
-        // changed.
+        // An unknown host is reached through the gateway, if the gateway's address is known. A known host is asked for
+        // because its address seems stale; then the gateway's may be stale too, so the gateway is asked.
         let is_unknown = self.neighbours.get(to).is_none();
         let gateway_mac = if is_unknown && hop != to { self.neighbours.mac_for_send(hop, self.now_ns) } else { None };
         if let Some(mac) = gateway_mac {
@@ -328,14 +334,14 @@ impl Core {
         }
     }
 
-    /// Looks for answers; returns whether the Ethernet address for packets to `to` is known.
+    /// Polls for neighbours' answers; returns whether the Ethernet address for packets to `to` is known.
     pub fn is_resolved(&mut self, to: IpAddr) -> bool {
         self.poll_answers();
         self.neighbours.get(to).is_some()
     }
 
-    /// Asks again for a neighbour that seems to have moved, or was not heard from for long. It asks for one at a time,
-    /// with a pause, since each may take several calls of the kernel.
+    /// Asks again for a neighbour that seems to have moved, or was not heard from for long. Only one is asked for at a
+    /// time, with a pause, since each may take several system calls.
     #[inline]
     pub fn ask_stale(&mut self) {
         if self.now_ns.saturating_sub(self.asked_ns) >= ASK_INTERVAL_NS
@@ -356,7 +362,7 @@ impl Drop for Core {
 fn send_frame(sender: &mut Sender, memory: &Memory, bytes: &[u8]) {
     if let Some(mut chunk) = sender.chunk() {
         memory.bytes_mut(&mut chunk, 0, bytes.len()).copy_from_slice(bytes);
-        // If there is no room, it is asked or answered another time.
+        // If there is no room, the frame is dropped: the question will be asked again.
         sender.push(chunk, 0, bytes.len());
     }
 }

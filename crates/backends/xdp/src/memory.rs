@@ -132,11 +132,11 @@ impl Memory {
     }
 
     /// Promises `chunks` to a port or a queue.
-    pub(crate) fn reserve(&self, chunks: usize, whom: &str) -> Result<(), PortError> {
+    pub(crate) fn reserve(&self, chunks: usize, user: &str) -> Result<(), PortError> {
         let mut promised = lock(&self.reserved);
         if *promised + chunks > self.chunks() {
             return Err(PortError::Limit {
-                what: format!("{chunks} chunks of memory for {whom}, beside {} promised to others", *promised),
+                what: format!("{chunks} chunks of memory for {user}, beside {} promised to others", *promised),
                 limit: self.chunks() as u64,
                 remedy: "open the first port of the interface with more (?chunks=NUMBER), or with smaller rings (?ring=NUMBER)".to_owned(),
             });

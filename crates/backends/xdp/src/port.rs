@@ -98,7 +98,7 @@ impl XdpPort {
                 expected: format!("at least {V6_MTU_MIN} bytes for IPv6"),
             }));
         }
-        let holder = interface_addresses.iter().find(|held| held.address == ip).map(|held| held.interface);
+        let holder = interface_addresses.iter().find(|known| known.address == ip).map(|known| known.interface);
         if holder.is_some_and(|holder| holder != link.index) {
             return Err(PortError::Unavailable {
                 fabric: "xdp",
@@ -111,8 +111,8 @@ impl XdpPort {
             Memory::new(chunks, chunk_len_for(mtu))
         })?;
         let mut attachment = Attachment::new(interface, None)?;
-        let held = holder.is_some();
-        let reserved = match held {
+        let is_kernels = holder.is_some();
+        let reserved = match is_kernels {
             true => Some(reserve(address, ip, place.port.unwrap_or(0), link.index)?),
             false => None,
         };
@@ -123,7 +123,7 @@ impl XdpPort {
         let port = take_place(&mut attachment, ip, port, address)?;
         // The port that has a whole address answers for it. A second port there could not be found once the first is
         // closed.
-        if !held && !attachment.take_place(ip, None)? {
+        if !is_kernels && !attachment.take_place(ip, None)? {
             return Err(PortError::Taken {
                 address: format!("the address {ip}, which the kernel does not have, at {}", place.interface),
                 holder: " by another port of this process, which answers for it".to_owned(),
@@ -148,7 +148,7 @@ impl XdpPort {
             address: ip,
             port,
             mac: interface.mac(),
-            is_kernels: held,
+            is_kernels,
             gateway: options.gateway,
             frame_len_max: interface.link.mtu + 14,
         };

@@ -13,7 +13,7 @@ use crate::sys::socket::{Descriptor, kick_tx, statistics};
 /// Chunks that are fetched at a time for sending.
 const CHUNKS_FETCHED: usize = 64;
 /// Chunks that a queue may lack before it gets new ones: these share the cost of the locks.
-const LACKING_QUEUES_MAX: usize = 16;
+const MISSING_CHUNKS_MAX: usize = 16;
 /// Pause after which a queue that lacks chunks is looked at again.
 pub(crate) const SHORT_PAUSE_NS: u64 = 1_000_000;
 /// Pauses after which the kernel is called again for frames that it left unsent, normally and while the interface is
@@ -67,7 +67,7 @@ pub(crate) struct Receiver {
     /// The socket at which the next look begins.
     next: usize,
     /// Chunks that each queue lacks.
-    short_queues: Vec<usize>,
+    missing_chunks: Vec<usize>,
     refused: u64,
     /// Receive calls while the kernel has unsent frames.
     polls: u32,
@@ -76,17 +76,9 @@ pub(crate) struct Receiver {
 impl Receiver {
     pub fn new(attachment: &Rc<RefCell<Attachment>>) -> Self {
         let interface = Arc::clone(&attachment.borrow().interface);
-        let lacking = vec![0; attachment.borrow().sockets.len()];
+        let missing_chunks = vec![0; attachment.borrow().sockets.len()];
         let spare = Vec::with_capacity(128);
-        Self {
-            attachment: Rc::clone(attachment),
-            interface,
-            spare,
-            next: 0,
-            short_queues: lacking,
-            refused: 0,
-            polls: 0,
-        }
+        Self { attachment: Rc::clone(attachment), interface, spare, next: 0, missing_chunks, refused: 0, polls: 0 }
     }
 
     /// Takes chunks that are no longer used. The next call of [`Self::receive`] gives them to the kernel.
@@ -98,11 +90,11 @@ impl Receiver {
     /// Takes up to `frames_max` frames and hands each to `each`, which may return the chunk.
     #[inline]
     pub fn receive(&mut self, frames_max: usize, mut each: impl FnMut(Received) -> Option<Chunk>) {
-        let Self { attachment, interface, spare, next, short_queues: lacking, refused, polls: looks } = self;
+        let Self { attachment, interface, spare, next, missing_chunks, refused, polls } = self;
         let attachment = &mut *attachment.borrow_mut();
         if attachment.unsent_pause_ns.is_some() {
-            *looks += 1;
-            if looks.is_multiple_of(UNSENT_LOOKS) {
+            *polls += 1;
+            if polls.is_multiple_of(UNSENT_LOOKS) {
                 kick(interface, attachment, spare);
                 interface.memory.give_back(spare.drain(..));
             }
@@ -125,12 +117,12 @@ impl Receiver {
             }
             if left < before {
                 socket.rx.release();
-                lacking[*next] += before - left;
+                missing_chunks[*next] += before - left;
             }
             // Look for chunks even if no frame came: a queue without chunks receives nothing.
-            if lacking[*next] >= LACKING_QUEUES_MAX || interface.missing(socket.queue) >= LACKING_QUEUES_MAX {
+            if missing_chunks[*next] >= MISSING_CHUNKS_MAX || interface.missing(socket.queue) >= MISSING_CHUNKS_MAX {
                 interface.fill(socket.queue, spare);
-                lacking[*next] = 0;
+                missing_chunks[*next] = 0;
             }
             // The next look begins at another queue even if this one has more: a full queue must not keep others
             // waiting.
@@ -148,7 +140,7 @@ impl Receiver {
 
     /// Whether a queue lacks chunks that the memory did not have. It is to be received from again soon, to get them.
     pub fn is_short(&self) -> bool {
-        self.attachment.borrow().sockets.iter().any(|socket| self.interface.missing(socket.queue) >= LACKING_QUEUES_MAX)
+        self.attachment.borrow().sockets.iter().any(|socket| self.interface.missing(socket.queue) >= MISSING_CHUNKS_MAX)
     }
 
     /// Invalid descriptors from the kernel.

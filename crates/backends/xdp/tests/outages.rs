@@ -120,7 +120,7 @@ fn what_the_kernel_left_goes_later_without_another_push() {
     let Some(pair) = common::pair(PairOptions { addresses: false, ..PairOptions::default() }) else { return };
     let memory = Memory::new(1024, 2048).unwrap();
     let (mut port, mut far) = (open(&pair, Side::A, &memory, None), common::frames(&pair, Side::B));
-    for way in ["submit", "receive", "arm"] {
+    for operation in ["submit", "receive", "arm"] {
         pair.switch(Side::A, false).unwrap();
         send(&mut port, 1, 8);
         let armed = port.arm(7).unwrap();
@@ -128,8 +128,8 @@ fn what_the_kernel_left_goes_later_without_another_push() {
         assert!(matches!(armed, Armed::Sleep { until_ns: Some(8..) }), "{armed:?}");
         pair.switch(Side::A, true).unwrap();
         let mut came = 0;
-        until(way, || {
-            match way {
+        until(operation, || {
+            match operation {
                 "submit" => port.split().1.submit(),
                 "receive" => drop(marks(&mut port)),
                 _ => {

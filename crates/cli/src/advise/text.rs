@@ -26,9 +26,9 @@ fn asked(nic: &Profile, workload: &Workload) -> String {
         Goal::Latency => text += ", one access at a time, at the lowest latency",
         Goal::Throughput => text += &format!(", at the highest throughput of {}", counted(workload.peers, "client")),
     }
-    for (who, load) in [("clients", workload.client_cpu), ("the server", workload.server_cpu)] {
+    for (side, load) in [("clients", workload.client_cpu), ("the server", workload.server_cpu)] {
         if load == Load::Busy {
-            text += &format!("; {who} busy");
+            text += &format!("; {side} busy");
         }
     }
     if workload.bulk {
@@ -58,8 +58,8 @@ fn row(goal: Goal, advice: &Advice) -> Vec<String> {
     vec![advice.name.clone(), first, p50, p99, cpu, advice.limit.0.name().into_owned()]
 }
 
-fn said(it: &Guideline) -> String {
-    format!("{} ({})", it.text, it.sections)
+fn text_of(guideline: &Guideline) -> String {
+    format!("{} ({})", guideline.text, guideline.sections)
 }
 
 /// A sentence as a list item, wrapped to fit.
@@ -69,22 +69,22 @@ fn item(mark: &str, text: &str) -> String {
 }
 
 /// A table with the best design first, a reason for each design, and the settings of the best.
-pub fn of(nic: &Profile, workload: &Workload, Ranking { designs: all, is_complete }: &Ranking) -> String {
+pub fn of(nic: &Profile, workload: &Workload, Ranking { designs, is_complete }: &Ranking) -> String {
     let first = if workload.goal == Goal::Throughput { "M/s" } else { "mean" };
-    let rows = all.iter().map(|advice| row(workload.goal, advice));
+    let rows = designs.iter().map(|advice| row(workload.goal, advice));
     let table = table::of(&["design", first, "p50", "p99", "CPU, ns", "limit"], rows, table::FIGURES);
     let mut parts = vec![units::wrapped(&asked(nic, workload), WIDTH, 0), table];
-    let why = all.iter().map(|advice| item("-", &format!("{}: {}", advice.name, said(&advice.why))));
+    let why = designs.iter().map(|advice| item("-", &format!("{}: {}", advice.name, text_of(&advice.why))));
     parts.push(why.collect::<Vec<_>>().join("\n"));
-    if let Some(best) = all.first() {
-        let settings = best.settings.iter().map(|it| item("  -", &said(it)));
+    if let Some(best) = designs.first() {
+        let settings = best.settings.iter().map(|guideline| item("  -", &text_of(guideline)));
         let settings = settings.collect::<Vec<_>>().join("\n");
         parts.push(format!("Recommended: {}\n{settings}", best.name));
         if !is_complete {
             let text = "Time ran out before each design had its best settings: give it more with --seconds.";
             parts.push(units::wrapped(text, WIDTH, 0));
         }
-        let warnings = best.trust.warnings.iter().map(|it| item("  -", it));
+        let warnings = best.trust.warnings.iter().map(|warning| item("  -", warning));
         let level = format!("How far to believe it: {}", best.trust.level.name());
         parts.push([level].into_iter().chain(warnings).collect::<Vec<_>>().join("\n"));
     }

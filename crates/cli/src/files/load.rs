@@ -81,8 +81,8 @@ impl Load {
         let since = Instant::now();
         for _ in 0..self.reads {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let at = (word >> 33) % pages * PAGE as u64;
-            self.file.read_exact_at(&mut self.memory[self.start..self.start + PAGE], at)?;
+            let offset = (word >> 33) % pages * PAGE as u64;
+            self.file.read_exact_at(&mut self.memory[self.start..self.start + PAGE], offset)?;
         }
         Ok(since.elapsed().as_nanos() as f64 / f64::from(self.reads) / 1000.0)
     }

@@ -34,8 +34,7 @@ fn dropped_by_port(stats: &PortStats) -> Vec<(&'static str, u64)> {
 impl CounterReport {
     /// One object.
     pub fn to_json(&self) -> Value {
-        let Counters { received, forwarded, handled_locally: taken, made, errors_suppressed: errors_held, .. } =
-            self.counters;
+        let Counters { received, forwarded, handled_locally, made, errors_suppressed, .. } = self.counters;
         let object = |counts: Vec<(&str, u64)>| -> Map<String, Value> {
             counts.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
         };
@@ -52,9 +51,9 @@ impl CounterReport {
         let mut value = json!({
             "received": received,
             "forwarded": forwarded,
-            "taken": taken,
+            "taken": handled_locally,
             "made": made,
-            "errors_held": errors_held,
+            "errors_held": errors_suppressed,
             "dropped": object(dropped_by_reason(&self.counters)),
             "interfaces": self.ports.iter().map(port).collect::<Vec<_>>(),
             "reloads": self.reloads.0,
@@ -68,8 +67,9 @@ impl CounterReport {
 
     /// One line.
     pub fn to_text(&self) -> String {
-        let Counters { received, forwarded, handled_locally: taken, made, .. } = self.counters;
-        let mut text = format!("{received} frames received, {forwarded} forwarded, {taken} for itself, {made} made");
+        let Counters { received, forwarded, handled_locally, made, .. } = self.counters;
+        let mut text =
+            format!("{received} frames received, {forwarded} forwarded, {handled_locally} for itself, {made} made");
         let mut dropped = dropped_by_reason(&self.counters);
         let of_ports = self.ports.iter().flat_map(|(_, stats)| dropped_by_port(stats));
         dropped.extend(of_ports);

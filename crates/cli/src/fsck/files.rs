@@ -36,7 +36,7 @@ pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Resul
     let mut pages = None;
     if !args.donors.is_empty() {
         let (more, looked_at) =
-            args.reach.run(&args.donors, volume::ARENA, Checking { args, kept: &kept, interrupt })?;
+            args.donor_args.run(&args.donors, volume::ARENA, Checking { args, kept: &kept, interrupt })?;
         findings.extend(more);
         pages = Some(looked_at);
     }

@@ -48,8 +48,8 @@ pub struct ClientArgs {
     /// Requests in flight on each connection, 1 to 4096
     #[arg(long, default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
-    /// Millions of requests a second, 0.000001 to 1000, which are sent by the clock whether answers come or not;
-    /// latencies count from when a request was due [default: as many as possible]
+    /// Open loop: millions of requests a second, 0.000001 to 1000, whether or not answers come, up to --depth in flight
+    /// on each connection; latencies count from when a request was due [default: closed loop]
     #[arg(long, value_name = "M/s", allow_negative_numbers = true, value_parser = parse_rate)]
     rate: Option<f64>,
     #[command(flatten)]

@@ -359,17 +359,17 @@ fn figure(plan: &OneSidedPlan<'_>, measured: &Measured, sum: Slice, all: Ops, re
         "answers_checked": sum.done,
     });
     if is_drtm {
-        let Ops { conflicts, retries, atomics, puts_given_up: contended, .. } = all;
-        figure
-            .lines
-            .push(format!("{puts} PUTs found {conflicts} locks held and retried {retries} times; {contended} gave up"));
+        let Ops { conflicts, retries, atomics, puts_given_up, .. } = all;
+        figure.lines.push(format!(
+            "{puts} PUTs found {conflicts} locks held and retried {retries} times; {puts_given_up} gave up"
+        ));
         let more = json!({
             "verbs_per_request": units::rounded(each(&all, true)),
             "puts": puts,
             "atomics_per_put": units::rounded(atomics as f64 / puts.max(1) as f64),
             "lock_conflicts": conflicts,
             "put_retries": retries,
-            "puts_contended": contended,
+            "puts_contended": puts_given_up,
         });
         for (key, value) in more.as_object().into_iter().flatten() {
             figure.details[key] = value.clone();

@@ -29,8 +29,8 @@ use crate::{Outcome, Usage, interrupted};
 pub const HELP: &str = "\
 Starts a server process (or uses --address), fills its cache, and keeps --window requests in flight, --batch of which
 are sent together. Every value that comes back is checked in full. The baseline is the rate of echoes by the same RPC
-layer, each as long as the longer of a get and its answer, times the keys of a get. With --rate a result is valid if
-the requests were answered as fast as they came. --peer also starts memcached and Redis, and measures all by turns,
+layer, each as long as the longer of a get and its answer, times the keys of a get. With --rate (open loop), a result
+is valid if 95 % of the requests due were answered. --peer also starts memcached and Redis, and measures all by turns,
 over TCP, with 8 x 128 and 16 x 64 requests in flight.
 
 Examples:
@@ -69,8 +69,8 @@ pub struct Args {
     /// Keys in each get, 1 to 64: so many consecutive gets are combined
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=64))]
     keys_per_get: u8,
-    /// Millions of requests a second of each client thread, 0.000001 to 1000, which are sent by the clock whether
-    /// answers come or not; latencies count from when a request was due [default: as many as possible]
+    /// Open loop: millions of requests a second of each client thread, 0.000001 to 1000, whether or not answers come,
+    /// up to --window in flight; latencies count from when a request was due [default: closed loop]
     #[arg(long, value_name = "M/s", allow_negative_numbers = true, value_parser = parse_rate, conflicts_with = "peer")]
     rate: Option<f64>,
     /// Start memcached and Redis as well, and measure all three by turns
@@ -237,10 +237,10 @@ fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Prog
         (Some(server), _) => server.addresses().to_vec(),
         (None, address) => addresses_from(address.as_deref().unwrap_or_default()).take(plan.threads()).collect(),
     };
-    let mut started = Vec::new();
+    let mut peers = Vec::new();
     if plan.args.peer {
         progress("starting memcached and Redis", 0.0);
-        started = peers::start(&plan.workload, plan.mean_value_len(), client_cpus[0], server_cpus[0], interrupt)?;
+        peers = peers::start(&plan.workload, plan.mean_value_len(), client_cpus[0], server_cpus[0], interrupt)?;
     }
     let (fabric, limits, options) = (plan.fabric, plan.args.limits.clone(), plan.options.clone());
     let (shape, workload) = (plan.shape, plan.workload);
@@ -256,7 +256,7 @@ fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Prog
         }
     })?;
     let echoes = Echoes::start(&plan.echo(), client_cpus, echo_server.addresses(), &Hub::new(), interrupt)?;
-    let mut turns = CacheSides { plan, loaders, echoes, peers: started, sum: Slice::new() };
+    let mut turns = CacheSides { plan, loaders, echoes, peers, sum: Slice::new() };
     progress("filling the cache", 0.0);
     let (keys, threads) = (plan.workload.keys, plan.threads());
     let share = move |index: usize| (keys * index / threads) as u64;
@@ -264,8 +264,8 @@ fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Prog
         cache.fill(share(index)..share(index + 1));
         cache.drive(&HostClock::new(), Duration::ZERO, interrupt)
     })?;
-    let started = turns.peers.iter().filter_map(|(_, side)| side.process());
-    let servers: Vec<u32> = cache_server.iter().chain([&echo_server]).map(ServerProcess::id).chain(started).collect();
+    let peers = turns.peers.iter().filter_map(|(_, side)| side.process());
+    let servers: Vec<u32> = cache_server.iter().chain([&echo_server]).map(ServerProcess::id).chain(peers).collect();
     let is_udp = plan.fabric == Fabric::Udp;
     let yardstick = if is_udp { Yardstick::UdpRoundTrip } else { Yardstick::RingRoundTrip };
     let run = plan.setting.run(2, servers, Some(yardstick), interrupt);
@@ -286,12 +286,12 @@ fn figure(plan: &CachePlan<'_>, measured: &Measured, sum: Slice, peers: Vec<Peer
         let [came, answered] = [rate / 1e6, value].map(units::figure);
         figure.invalid_because.push(format!("{came} M requests/s came, and {answered} M/s were answered"));
     }
-    let by_the_clock =
-        rate.map_or_else(String::new, |rate| format!(", {} M requests/s by the clock", units::figure(rate / 1e6)));
+    let open_loop =
+        rate.map_or_else(String::new, |rate| format!(", open loop of {} M requests/s", units::figure(rate / 1e6)));
     let several = if keys_per_get > 1 { format!(", {keys_per_get} keys to a get") } else { String::new() };
     figure.lines = vec![
         workload_text(&plan.workload, KEY_LEN),
-        format!("{window} in flight in batches of {batch}{several}{by_the_clock}"),
+        format!("{window} in flight in batches of {batch}{several}{open_loop}"),
         format!("{} answers checked, {:.1} % of the gets hit", sum.done, sum.hit_percent()),
     ];
     let peers = peers::results(peers, measured, 2);

@@ -322,8 +322,9 @@ impl<D: Device + 'static> Donor<'_, D> {
             let engine = EnginePath::new(Engine::new(&of_all, path, engine_config));
             let load = Memory::new(engine, foreign.get(index).unwrap_or(&arenas[0]), requests[index])?;
             let copies = Copies::new(memory.clone(), requests[index]);
-            let keep: Box<dyn Any> = Box::new(lending);
-            Ok(Box::new(Thread { load, copies, _keep: keep, clock: HostClock::new(), interrupt }) as BoxedMember<_, _>)
+            let lending: Box<dyn Any> = Box::new(lending);
+            Ok(Box::new(Thread { load, copies, _keep: lending, clock: HostClock::new(), interrupt })
+                as BoxedMember<_, _>)
         })?;
         Ok(EngineSides { crew, size, shared, before: EngineStats::default(), sum: Slice::new(), checked: 0 })
     }

@@ -102,7 +102,7 @@ fn text(nic: &Profile) -> String {
 }
 
 fn json_of(nic: &Profile) -> Value {
-    let parameter = |it: &sinew_sim::nic::Parameter| json!({ "path": it.path, "value": it.value, "source": it.source });
+    let parameter = |parameter: &sinew_sim::nic::Parameter| json!({ "path": parameter.path, "value": parameter.value, "source": parameter.source });
     json!({
         "name": nic.name,
         "title": nic.title,

@@ -75,14 +75,14 @@ impl Args {
             parse_address(address).map_err(anyhow::Error::msg)?;
         }
         let name = self.design.name();
-        let carried = match fabric {
+        let verbs_fabric = match fabric {
             Fabric::Shm => VerbsFabric::Shm,
             Fabric::Ibverbs => VerbsFabric::Ibverbs,
             // Not used.
             Fabric::Udp | Fabric::Xdp if is_rpc => VerbsFabric::Shm,
             _ => anyhow::bail!("--design {name} does not run on --fabric {}", fabric.name()),
         };
-        let device = DeviceArgs { fabric: carried, device: self.device.clone() };
+        let device = DeviceArgs { fabric: verbs_fabric, device: self.device.clone() };
         device.check()?;
         ensure!(!is_rpc || self.device.is_none(), "--device applies to designs on verbs");
         let is_herd = matches!(self.design, Design::Herd | Design::HerdOpt);

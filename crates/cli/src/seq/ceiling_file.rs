@@ -60,7 +60,7 @@ impl CeilingFile {
                 return Err(error).with_context(|| format!("--notes: locking {}", beside.display()));
             }
         }
-        let noted = match fs::read_to_string(path) {
+        let written_ceiling = match fs::read_to_string(path) {
             Ok(text) => read(&text).with_context(|| {
                 format!(
                     "--notes: {} is not a note of a sequencer; if you know how far it was, give --first",
@@ -70,8 +70,8 @@ impl CeilingFile {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
             Err(error) => return Err(error).with_context(|| format!("--notes: reading {}", path.display())),
         };
-        let state = State { written_ceiling: noted, lease: LEASE_MIN, renewed: None, failed: None };
-        Ok((Self { path: path.to_owned(), _lock: lock, state: Mutex::new(state) }, noted))
+        let state = State { written_ceiling, lease: LEASE_MIN, renewed: None, failed: None };
+        Ok((Self { path: path.to_owned(), _lock: lock, state: Mutex::new(state) }, written_ceiling))
     }
 
     /// Notes a ceiling. Once this returns, the note survives even a loss of power.

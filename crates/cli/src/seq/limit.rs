@@ -77,9 +77,9 @@ pub fn header_only_echo_mops<D: Device>(
     window: usize,
     duration: Duration,
 ) -> anyhow::Result<f64> {
-    let (tell, told) = mpsc::sync_channel::<QpAddress>(1);
+    let (sender, receiver) = mpsc::sync_channel::<QpAddress>(1);
     let first = move || -> anyhow::Result<f64> {
-        let server = told.recv_timeout(Duration::from_secs(5)).context("the echoing thread did not start")?;
+        let server = receiver.recv_timeout(Duration::from_secs(5)).context("the echoing thread did not start")?;
         let mut end = End::new(device, window)?;
         let to = end.thread.destination(&server)?;
         let (began, mut sent, mut came, mut turns) = (Instant::now(), 0u32, 0u32, 0u32);
@@ -111,7 +111,7 @@ pub fn header_only_echo_mops<D: Device>(
     };
     let second = |stop: &AtomicBool| -> anyhow::Result<()> {
         let mut end = End::new(device, window)?;
-        let _ = tell.send(end.qp.address());
+        let _ = sender.send(end.qp.address());
         let mut asked = Vec::with_capacity(BURST);
         while !stop.load(Ordering::Relaxed) {
             if end.receives.poll(&mut end.completions, BURST) == 0 {

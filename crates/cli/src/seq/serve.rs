@@ -87,13 +87,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         if args.design == Design::Rpc {
             return args.serve_calls(&sequence);
         }
-        let at = args.address.as_deref().unwrap_or("127.0.0.1:0");
-        let served = args.device.run(Serving {
-            design: args.design,
-            address: at,
-            threads: &args.threads,
-            sequence: &sequence,
-        })?;
+        let address = args.address.as_deref().unwrap_or("127.0.0.1:0");
+        let served =
+            args.device.run(Serving { design: args.design, address, threads: &args.threads, sequence: &sequence })?;
         Ok(if served { Outcome::Done } else { Outcome::Failed })
     })?;
     if let Some(notes) = notes

@@ -199,7 +199,7 @@ fn json_of(report: &Report) -> Value {
     let queues = report.queues.iter().map(|queue| {
         json!({ "port": queue.port, "max_bytes": queue.max_bytes, "mean_bytes": units::rounded(queue.mean_bytes) })
     });
-    let fault = |it: &workload::FaultReport| json!({ "name": it.name, "start_ns": it.start_ns, "stop_ns": it.stop_ns });
+    let fault = |fault: &workload::FaultReport| json!({ "name": fault.name, "start_ns": fault.start_ns, "stop_ns": fault.stop_ns });
     let series = &report.series;
     let mut json = json!({
         "seed": report.seed,

@@ -266,8 +266,8 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
         "{shown} can be read by others, who would see what is in memory: chmod 600 {shown}"
     );
     let device = PathBuf::from(loop_device(file).map_err(undo)?);
-    let made = size.map(|_| file.to_path_buf());
-    let attached = Attached { device, bytes: about.len(), is_new: size.is_some(), file: made, is_kept: false };
+    let new_file = size.map(|_| file.to_path_buf());
+    let attached = Attached { device, bytes: about.len(), is_new: size.is_some(), file: new_file, is_kept: false };
     // From here on, an error releases the device.
     let device = &attached.device;
     write_note(device, &backing_file(device).with_context(|| format!("{} is not over a file", device.display()))?)?;
@@ -402,13 +402,13 @@ mod tests {
     #[test]
     fn a_network_block_device_that_another_has_connected_since_stays() {
         let device = Path::new("/dev/nbd3");
-        let said =
+        let message =
             |is_noted, ours, found| check_nbd(device, is_noted, ours, found).err().map(|error| error.to_string());
-        assert!(said(false, None, Some("7")).unwrap().contains("has not set up"));
-        assert!(said(true, Some("7"), Some("8")).unwrap().contains("connected by process 8 by now"));
+        assert!(message(false, None, Some("7")).unwrap().contains("has not set up"));
+        assert!(message(true, Some("7"), Some("8")).unwrap().contains("connected by process 8 by now"));
         // A device that is no longer connected is nobody else's, and not every kernel names the process.
         for (ours, found) in [(Some("7"), Some("7")), (Some("7"), None), (None, Some("7")), (None, None)] {
-            assert_eq!(said(true, ours, found), None);
+            assert_eq!(message(true, ours, found), None);
         }
     }
 

@@ -57,9 +57,9 @@ pub fn done<S: AsRef<OsStr>>(command: &[S]) -> anyhow::Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
-    let said = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
-    let said = said.iter().find(|text| !text.is_empty()).map_or("without a message", String::as_str);
-    bail!("{shown}: {} ({said})", output.status)
+    let messages = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
+    let message = messages.iter().find(|text| !text.is_empty()).map_or("without a message", String::as_str);
+    bail!("{shown}: {} ({message})", output.status)
 }
 
 #[cfg(test)]

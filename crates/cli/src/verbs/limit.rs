@@ -151,12 +151,12 @@ fn copies(layout: Layout, reads: usize) -> impl FnMut() {
     let (mut target, source) = (vec![1u8; layout.bytes()], vec![2u8; layout.size]);
     let (mut pointer, mut slot) = ([0; POINTER], 0);
     move || {
-        let at = layout.offset(slot);
+        let offset = layout.offset(slot);
         for _ in 1..reads {
-            pointer.copy_from_slice(&black_box(&target)[at..at + POINTER]);
+            pointer.copy_from_slice(&black_box(&target)[offset..offset + POINTER]);
             black_box(&mut pointer);
         }
-        target[at..at + layout.size].copy_from_slice(black_box(&source));
+        target[offset..offset + layout.size].copy_from_slice(black_box(&source));
         black_box(&mut target);
         slot = if slot + 1 == layout.slots { 0 } else { slot + 1 };
     }

@@ -62,16 +62,16 @@ impl Job for Measure<'_, '_> {
                 interrupt,
             };
             let mut measure = || {
-                let rig = Clients::connect(&device, fabric, address, (*kind, plan), clients, interrupt)?;
+                let connected_clients = Clients::connect(&device, fabric, address, (*kind, plan), clients, interrupt)?;
                 let meter = Meter::new(plan, *kind, fabric, run.pair);
                 run.judged += usize::from(meter.is_some());
-                let mut turns = VerbsSides { clients: rig, meter };
+                let mut turns = VerbsSides { clients: connected_clients, meter };
                 anyhow::Ok((run.measure_alternately(run.judged, &mut turns, self.progress)?, turns))
             };
             let measured = measure();
             // Ctrl-C reaches the server too, so an error about it is not the cause.
             ensure!(!interrupt.is_set(), Interrupted);
-            let (measured, VerbsSides { clients: rig, meter }) = measured?;
+            let (measured, VerbsSides { clients: connected_clients, meter }) = measured?;
             let setup = show::Setup {
                 kind: *kind,
                 plan,
@@ -80,7 +80,7 @@ impl Job for Measure<'_, '_> {
                 client_cpus: clients,
                 seconds: self.duration.as_secs_f64(),
             };
-            figures.push(show::figure(&setup, &measured, meter.as_ref(), rig.sum));
+            figures.push(show::figure(&setup, &measured, meter.as_ref(), connected_clients.sum));
         }
         Ok(figures)
     }
@@ -189,8 +189,8 @@ impl Clients {
     /// Measures one slice on all client threads, and asks the server to check it. Returns the mean figure of the
     /// threads.
     fn slice(&mut self, duration: Duration) -> anyhow::Result<f64> {
-        let Self { kind, plan, connection: talk, crew, links, sum } = self;
-        talk.expect_ready(&ControlMessage::Go)?;
+        let Self { kind, plan, connection, crew, links, sum } = self;
+        connection.expect_ready(&ControlMessage::Go)?;
         let (mut rates, mut medians, mut done) = (Vec::new(), Vec::new(), 0);
         for (links, (slice, made)) in links.iter().zip(crew.order(&ClientOrder::Slice(duration), duration)?) {
             for (link, made) in links.iter().zip(made) {
@@ -204,8 +204,8 @@ impl Clients {
                 sum.latency.saturating_record_n((value.value_iterated_to() / part).max(1), value.count_at_value());
             }
         }
-        let ControlMessage::Found(found) = talk.ask(&ControlMessage::Check(sum.made.clone()))? else {
-            return Err(talk.unexpected_answer());
+        let ControlMessage::Found(found) = connection.ask(&ControlMessage::Check(sum.made.clone()))? else {
+            return Err(connection.unexpected_answer());
         };
         let lost_now = check_findings(plan, found, sum)?;
         sum.done += done;

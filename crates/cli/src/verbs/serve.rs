@@ -104,7 +104,7 @@ impl Job for Server<'_> {
                     lobby.turned_away().for_each(output::complain);
                 }
                 let (rendezvous, hello) = match accepted {
-                    Ok(Some(heard)) => heard,
+                    Ok(Some(message)) => message,
                     Ok(None) => continue,
                     Err(error) => {
                         output::complain(error);

@@ -303,8 +303,8 @@ pub fn a_frame_makes_an_armed_port_readable<F: Fixture>(fixture: &mut F) {
     for number in 0..10 {
         let mut until_ns = None;
         let is_quiet = (0..1000).any(|_| match b.arm(fixture.now_ns()).expect("arming works") {
-            Armed::Sleep { until_ns: until } => {
-                until_ns = until;
+            Armed::Sleep { until_ns: deadline_ns } => {
+                until_ns = deadline_ns;
                 true
             }
             Armed::Ready => {

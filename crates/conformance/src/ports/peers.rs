@@ -112,8 +112,8 @@ pub fn a_closed_peer_is_reported<F: Fixture>(fixture: &mut F) {
     let deadline_ns = fixture.now_ns() + fixture.expectations().patience_ns;
     loop {
         match a.poll_event() {
-            Some(PortEvent::PeerLost { peer: lost, loss }) => {
-                assert_eq!(lost, peer);
+            Some(PortEvent::PeerLost { peer: lost_peer, loss }) => {
+                assert_eq!(lost_peer, peer);
                 assert!(loss.is_certain(), "the port knows that the peer closed, and says {loss:?}");
                 break;
             }

@@ -186,8 +186,8 @@ proptest! {
     fn no_bytes_of_strangers_come_through_a_seal(packets in prop::collection::vec((0..4u32, prop::collection::vec(any::<u8>(), 0..100)), 1..50)) {
         let network = network();
         let mut b = sealed(&network, "b", 1);
-        for (stranger, bytes) in &packets {
-            network.inject("b", Network::stranger(*stranger), bytes);
+        for (number, bytes) in &packets {
+            network.inject("b", Network::stranger(*number), bytes);
         }
         for _ in 0..3 {
             prop_assert!(received(&mut b).is_empty());

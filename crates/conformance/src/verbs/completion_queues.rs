@@ -23,13 +23,13 @@ pub fn queue_pairs_share_a_completion_queue<F: Fixture>(fixture: &F) {
         let peer = |address| transport.is_connected().then_some(address);
         second.connect(peer(&of_far)).expect("a connection");
         far[1].qp.connect(peer(&address)).expect("a connection");
-        let ways = [destination(&near, &far[0]), destination(&near, &far[1])];
+        let destinations = [destination(&near, &far[0]), destination(&near, &far[1])];
         let numbers = [near.qp.number(), second.number()];
         assert_ne!(numbers[0], numbers[1]);
-        let way_back = |far: &End<F::Device>, address| {
+        let destination_back = |far: &End<F::Device>, address| {
             (!transport.is_connected()).then(|| far.thread.destination(address).expect("a way"))
         };
-        let to_near = [way_back(&far[0], &near.qp.address()), way_back(&far[1], &address)];
+        let to_near = [destination_back(&far[0], &near.qp.address()), destination_back(&far[1], &address)];
         for round in 0..8u64 {
             near.receive(round, 64);
             second.post_buffer(100 + round, near.buffer(64)).expect("a receive is taken");
@@ -40,8 +40,8 @@ pub fn queue_pairs_share_a_completion_queue<F: Fixture>(fixture: &F) {
                 far.post(Request::new(round, operation));
             }
             let send = |to| Operation::Send { source: Source::Inline(b"there"), immediate: None, to };
-            near.post(Request::new(round, send(ways[0])));
-            second.post(Request::new(100 + round, send(ways[1]))).expect("a request is taken");
+            near.post(Request::new(round, send(destinations[0])));
+            second.post(Request::new(100 + round, send(destinations[1]))).expect("a request is taken");
         }
         let now_ns = || fixture.now_ns();
         let watch = Watch { now_ns: &now_ns, patience_ns: fixture.expectations().patience_ns };

@@ -139,8 +139,8 @@ pub fn datagrams_over_the_mtu_are_refused<F: Fixture>(fixture: &F) {
 pub fn datagrams_need_a_destination_and_connections_take_none<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
         let mut pair = Pair::new(fixture, transport);
-        let anyone = Destination { handle: 0, number: pair.far.qp.number(), qkey: 0 };
-        let to = transport.is_connected().then_some(anyone);
+        let unknown = Destination { handle: 0, number: pair.far.qp.number(), qkey: 0 };
+        let to = transport.is_connected().then_some(unknown);
         let send = Operation::Send { source: Source::Inline(b"whom?"), immediate: None, to };
         let refused = pair.near.qp.push(Request::new(1, send)).expect_err("a destination, or none");
         assert_eq!(refused.error, PostError::Destination);
@@ -153,11 +153,11 @@ pub fn an_address_that_is_none_is_no_destination<F: Fixture>(fixture: &F) {
     let Some(transport) = datagrams(fixture) else { return };
     let pair = Pair::new(fixture, transport);
     let good = pair.far.qp.address();
-    let mut nonsense = good.clone();
-    nonsense.port.iter_mut().for_each(|byte| *byte = !*byte);
+    let mut malformed = good.clone();
+    malformed.port.iter_mut().for_each(|byte| *byte = !*byte);
     let mut nothing = good.clone();
     nothing.port.clear();
-    let mut wrong = vec![nonsense, nothing];
+    let mut wrong = vec![malformed, nothing];
     for transport in connected(fixture) {
         let device = fixture.device();
         let config = config(&device, transport);
@@ -176,8 +176,11 @@ pub fn made_up_destinations_do_no_harm<F: Fixture>(fixture: &F) {
     let good = pair.to.expect("datagrams have a destination");
     pair.far.receive(1, 64);
     let handles = [0, 1, u64::MAX, !good.handle, good.handle ^ 1 << 40, good.handle ^ 1 << 63];
-    let mut made_up: Vec<Destination> =
-        handles.into_iter().filter(|&it| it != good.handle).map(|handle| Destination { handle, ..good }).collect();
+    let mut made_up: Vec<Destination> = handles
+        .into_iter()
+        .filter(|&handle| handle != good.handle)
+        .map(|handle| Destination { handle, ..good })
+        .collect();
     made_up.extend([0xFF_FFFE, u32::MAX].map(|number| Destination { number: QpNumber(number), ..good }));
     for to in made_up {
         pair.to = Some(to);

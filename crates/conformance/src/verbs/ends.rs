@@ -464,19 +464,19 @@ impl<D: Device> Server<D> {
             let mut starts = Vec::new();
             let mut threads = Vec::new();
             for (index, end) in ends.iter_mut().enumerate() {
-                let (tell, told) = mpsc::channel();
+                let (sender, receiver) = mpsc::channel();
                 let (start, started) = mpsc::channel::<()>();
                 let (device, address) = (fixture.device(), end.qp.address());
                 threads.push(scope.spawn(move || {
                     let since = Instant::now();
                     let now_ns = || since.elapsed().as_nanos() as u64;
                     let mut near = End::new(device, &config);
-                    tell.send(near.qp.address()).expect("the other side waits");
+                    sender.send(near.qp.address()).expect("the other side waits");
                     near.qp.connect(transport.is_connected().then_some(&address)).expect("a connection");
                     started.recv().expect("all start together");
                     work(index, &mut near, Watch { now_ns: &now_ns, patience_ns })
                 }));
-                let address = told.recv().expect("a thread starts");
+                let address = receiver.recv().expect("a thread starts");
                 end.qp.connect(transport.is_connected().then_some(&address)).expect("a connection");
                 starts.push(start);
             }

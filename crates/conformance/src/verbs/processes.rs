@@ -94,8 +94,8 @@ impl Process {
         let (say, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if let Some((_, said)) = line.split_once(MARK)
-                    && say.send(said.to_owned()).is_err()
+                if let Some((_, message)) = line.split_once(MARK)
+                    && say.send(message.to_owned()).is_err()
                 {
                     break;
                 }

@@ -127,20 +127,20 @@ pub fn an_unreliable_message_longer_than_its_buffers_is_not_delivered<F: Fixture
         pair.near.post(Request::new(1, operation));
         pair.expect_success(1);
         pair.wait_briefly();
-        let told = pair.far.received.pop_front();
-        if let Some(received) = &told {
+        let completion = pair.far.received.pop_front();
+        if let Some(received) = &completion {
             assert_eq!((received.id, received.buffers.len()), (1, 1));
             assert_misfit(fixture, received, Status::LocalLength);
         }
         if pair.far.qp.state() == QpState::Error {
             // Near may have noticed that.
-            assert!(told.is_some(), "{transport:?}: a queue pair in error says why");
+            assert!(completion.is_some(), "{transport:?}: a queue pair in error says why");
             continue;
         }
         assert_eq!(pair.near.qp.state(), QpState::ReadyToSend, "{transport:?}");
         let bytes = pattern(2, 40);
         let share = pair.near.frozen(&bytes);
-        if told.is_some() {
+        if completion.is_some() {
             pair.far.receive(1, 40);
         }
         let received = pair.deliver(1, |pair| pair.send(share.clone().into(), None));

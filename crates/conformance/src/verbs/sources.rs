@@ -77,15 +77,16 @@ pub fn a_source_is_shared_until_its_request_is_over<F: Fixture>(fixture: &F) {
         let bytes = pattern(1, 200);
         pair.far.receive(1, 200);
         pair.far.receive(2, 200);
-        let (told, untold) = (pair.near.frozen(&bytes), pair.near.frozen(&bytes));
-        let operation = pair.send(untold.clone().into(), None);
+        let (signaled, unsignaled) = (pair.near.frozen(&bytes), pair.near.frozen(&bytes));
+        let operation = pair.send(unsignaled.clone().into(), None);
         pair.near.push(Request::new(1, operation).unsignaled());
-        let operation = pair.send(told.clone().into(), None);
+        let operation = pair.send(signaled.clone().into(), None);
         pair.near.push(Request::new(2, operation));
-        let (told, untold) = (told.thaw().expect_err("it was not sent"), untold.thaw().expect_err("it was not sent"));
+        let (signaled, unsignaled) =
+            (signaled.thaw().expect_err("it was not sent"), unsignaled.thaw().expect_err("it was not sent"));
         pair.near.qp.doorbell();
         pair.expect_success(2);
-        for share in [told, untold] {
+        for share in [signaled, unsignaled] {
             let mut buffer = share.thaw().expect("the request is over, and nobody else has a share");
             buffer[..].fill(0);
         }

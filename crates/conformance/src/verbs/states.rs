@@ -20,14 +20,14 @@ fn fresh<F: Fixture>(fixture: &F, transport: Transport) -> End<F::Device> {
 /// Takes a fresh queue pair to a state.
 fn bring_to_state<D: Device>(end: &mut End<D>, state: QpState, peer: &QpAddress) {
     let peer = end.transport().is_connected().then_some(peer);
-    let way = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
+    let order = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     let steps = match state {
         QpState::Reset => 0,
         QpState::Init => 1,
         QpState::ReadyToReceive => 2,
         QpState::ReadyToSend | QpState::Error => 3,
     };
-    for next in &way[..steps] {
+    for next in &order[..steps] {
         end.qp.modify(*next, peer.filter(|_| *next == QpState::ReadyToReceive)).expect("the next state");
     }
     if state == QpState::Error {
@@ -76,9 +76,9 @@ pub fn transitions_out_of_order_are_refused<F: Fixture>(fixture: &F) {
                 let peer = peer.filter(|_| to == QpState::ReadyToReceive);
                 match near.qp.modify(to, peer) {
                     Ok(()) => assert!(from.can_become(to), "{transport:?}: from {from:?} to {to:?}"),
-                    Err(VerbsError::Transition { from: was, to: next }) => {
+                    Err(VerbsError::Transition { from: reported_from, to: reported_to }) => {
                         assert!(!from.can_become(to), "{transport:?}: not from {from:?} to {to:?}");
-                        assert_eq!((was, next), (from, to));
+                        assert_eq!((reported_from, reported_to), (from, to));
                     }
                     Err(error) => panic!("{transport:?}: from {from:?} to {to:?}: {error}"),
                 }
@@ -96,14 +96,14 @@ pub fn a_connection_needs_the_address_of_its_peer<F: Fixture>(fixture: &F) {
         let far = fresh(fixture, transport);
         let good = far.qp.address();
         assert_eq!((good.transport, good.number), (transport, far.qp.number()));
-        let mut nonsense = good.clone();
-        nonsense.port.iter_mut().for_each(|byte| *byte = !*byte);
+        let mut malformed = good.clone();
+        malformed.port.iter_mut().for_each(|byte| *byte = !*byte);
         let mut nothing = good.clone();
         nothing.port.clear();
         let others = all.iter().filter(|&&other| other != transport);
         let others = others.map(|&other| fresh(fixture, other).qp.address());
         let wrong: Vec<Option<QpAddress>> =
-            others.chain([nonsense, nothing]).map(Some).chain(std::iter::once(None)).collect();
+            others.chain([malformed, nothing]).map(Some).chain(std::iter::once(None)).collect();
         let mut near = fresh(fixture, transport);
         bring_to_state(&mut near, QpState::Init, &good);
         for address in wrong {
@@ -112,8 +112,8 @@ pub fn a_connection_needs_the_address_of_its_peer<F: Fixture>(fixture: &F) {
             assert_eq!(near.qp.state(), QpState::Init);
         }
         // The address as it is sent to a peer, and read there.
-        let told = QpAddress::from_bytes(&good.to_bytes()).expect("an address of ours");
-        near.qp.modify(QpState::ReadyToReceive, Some(&told)).expect("that is the peer");
+        let decoded = QpAddress::from_bytes(&good.to_bytes()).expect("an address of ours");
+        near.qp.modify(QpState::ReadyToReceive, Some(&decoded)).expect("that is the peer");
     }
 }
 

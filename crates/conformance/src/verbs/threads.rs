@@ -20,10 +20,10 @@ pub fn threads_exchange_messages<F: Fixture>(fixture: &F) {
         }
         let message = |number: usize| pattern(number, 8 + number * 31 % 240);
         let server = Server::new(fixture.device());
-        let (tell, told) = std::sync::mpsc::channel();
-        let told = std::sync::Mutex::new(told);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let receiver = std::sync::Mutex::new(receiver);
         let ask = |_: usize, near: &mut End<F::Device>, watch: Watch<'_>| {
-            let address = told.lock().expect("one thread").recv().expect("the other side tells");
+            let address = receiver.lock().expect("one thread").recv().expect("the other side tells");
             let to = (!transport.is_connected()).then(|| near.thread.destination(&address).expect("a way"));
             (0..WINDOW as u64).for_each(|id| near.receive(id, 256));
             let (mut asked, mut answered, mut over) = (0, 0, 0);
@@ -34,10 +34,10 @@ pub fn threads_exchange_messages<F: Fixture>(fixture: &F) {
                     near.post(Request::new(asked as u64, Operation::Send { source, immediate: None, to }));
                     asked += 1;
                 }
-                let news = |ends: &mut [&mut End<F::Device>]| {
+                let completions = |ends: &mut [&mut End<F::Device>]| {
                     (!ends[0].received.is_empty() || !ends[0].sent.is_empty()).then_some(())
                 };
-                eventually(watch, &mut [near], "an answer comes, or a request is over", news);
+                eventually(watch, &mut [near], "an answer comes, or a request is over", completions);
                 while let Some(answer) = near.received.pop_front() {
                     assert_message(&answer, &message(answered + MESSAGES), Some(answered as u32));
                     near.receive(answer.id, 256);
@@ -54,7 +54,7 @@ pub fn threads_exchange_messages<F: Fixture>(fixture: &F) {
             let end = &mut ends[0];
             if !is_ready {
                 (0..DEPTH as u64).for_each(|id| end.receive(id, 256));
-                tell.send(end.qp.address()).expect("the other side waits");
+                sender.send(end.qp.address()).expect("the other side waits");
                 is_ready = true;
             }
             while answered - over < DEPTH

@@ -149,13 +149,13 @@ pub(super) fn completed_by_another_thread<F: Fixture>(
         let device = fixture.device();
         let config = config(&device, transport);
         let mut far = End::new(device, &config);
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let (ask, asked) = mpsc::channel::<u64>();
         let (address, device) = (far.qp.address(), fixture.device());
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut near = End::new(device, &config);
-                tell.send(near.qp.address()).expect("the other side waits");
+                sender.send(near.qp.address()).expect("the other side waits");
                 near.qp.connect(transport.is_connected().then_some(&address)).expect("a connection");
                 let to = (!transport.is_connected()).then(|| near.thread.destination(&address).expect("a way"));
                 let since = std::time::Instant::now();
@@ -175,7 +175,7 @@ pub(super) fn completed_by_another_thread<F: Fixture>(
                     eventually(watch, &mut [&mut near], "the answer comes", answer);
                 }
             });
-            let near = told.recv().expect("the other thread starts");
+            let near = receiver.recv().expect("the other thread starts");
             far.qp.connect(transport.is_connected().then_some(&near)).expect("a connection");
             let back = (!transport.is_connected()).then(|| far.thread.destination(&near).expect("a way"));
             for round in 0..ROUNDS {

@@ -137,7 +137,7 @@ fn every_layer_hears_of_peers_that_are_forgotten_or_gone_for_certain() {
     let network = network();
     let inner = Layered::wrap(port(&network, "a", PACKET), Padding::default()).unwrap();
     let mut outer = Layered::wrap(inner, Padding::default()).unwrap();
-    let told = |outer: &Layered<Layered<LoopbackPort, Padding>, Padding>| {
+    let forgotten_peers = |outer: &Layered<Layered<LoopbackPort, Padding>, Padding>| {
         let by_inner = outer.with_port(|inner| inner.with_layer(|layer| std::mem::take(&mut layer.forgotten)));
         let by_outer = outer.with_layer(|layer| std::mem::take(&mut layer.forgotten));
         assert_eq!(by_inner, by_outer);
@@ -145,18 +145,18 @@ fn every_layer_hears_of_peers_that_are_forgotten_or_gone_for_certain() {
     };
     let [b, c] = ["b", "c"].map(|name| port(&network, name, PACKET));
     let peers = [&b, &c].map(|other| outer.resolve(&other.address()).unwrap());
-    assert_eq!(told(&outer), []);
+    assert_eq!(forgotten_peers(&outer), []);
     outer.forget(peers[0]);
-    assert_eq!(told(&outer), [peers[0]]);
+    assert_eq!(forgotten_peers(&outer), [peers[0]]);
     outer.peer_left(peers[1]);
-    assert_eq!(told(&outer), [peers[1]]);
+    assert_eq!(forgotten_peers(&outer), [peers[1]]);
 
     // A hint is no reason to forget anything.
     network.report_loss("a", peers[1], PeerLoss::Unreachable);
     assert!(matches!(outer.poll_event(), Some(PortEvent::PeerLost { loss: PeerLoss::Unreachable, .. })));
-    assert_eq!(told(&outer), []);
+    assert_eq!(forgotten_peers(&outer), []);
     drop(c);
     assert!(matches!(outer.poll_event(), Some(PortEvent::PeerLost { peer, .. }) if peer == peers[1]));
-    assert_eq!(told(&outer), [peers[1]]);
+    assert_eq!(forgotten_peers(&outer), [peers[1]]);
     assert_eq!(outer.poll_event(), None);
 }

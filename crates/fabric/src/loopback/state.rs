@@ -215,12 +215,12 @@ impl NetworkState {
         !self.cut_links.contains(&link)
     }
 
-    pub(super) fn set_peer_known(&mut self, who: usize, with: usize, acquainted: bool) {
-        let known = &mut self.nodes[who].known_peers;
-        if known.len() <= with {
-            known.resize(with + 1, false);
+    pub(super) fn set_peer_known(&mut self, node: usize, other: usize, acquainted: bool) {
+        let known = &mut self.nodes[node].known_peers;
+        if known.len() <= other {
+            known.resize(other + 1, false);
         }
-        known[with] = acquainted;
+        known[other] = acquainted;
     }
 
     /// The largest packet from one port to a peer.

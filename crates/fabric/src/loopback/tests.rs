@@ -228,15 +228,15 @@ fn a_cut_link_loses_packets_without_a_sign() {
 fn strangers_can_send_and_cannot_be_answered() {
     let network = network();
     let mut a = network.port("a").unwrap();
-    let stranger = Network::stranger(7);
-    assert!(network.inject("a", stranger, b"\xff\xfe"));
-    assert!(!network.inject("b", stranger, b"x"));
-    assert!(network.inject("a", stranger, &[0; 2000]));
-    assert_eq!(received(&mut a), [(stranger, b"\xff\xfe".to_vec())]);
+    let unknown_peer = Network::stranger(7);
+    assert!(network.inject("a", unknown_peer, b"\xff\xfe"));
+    assert!(!network.inject("b", unknown_peer, b"x"));
+    assert!(network.inject("a", unknown_peer, &[0; 2000]));
+    assert_eq!(received(&mut a), [(unknown_peer, b"\xff\xfe".to_vec())]);
     assert_eq!(a.stats().dropped(Dropped::Malformed), 1);
-    send(&mut a, stranger, b"hello?");
+    send(&mut a, unknown_peer, b"hello?");
     assert_eq!(a.stats().dropped(Dropped::NoSuchPeer), 1);
-    assert!(a.describe(stranger).contains("unknown"));
+    assert!(a.describe(unknown_peer).contains("unknown"));
 }
 
 #[test]

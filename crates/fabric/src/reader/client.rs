@@ -119,8 +119,12 @@ pub struct Reader<D: Device, C, G> {
 
 impl<D: Device, C, G> std::fmt::Debug for Reader<D, C, G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { peer, stats, server_lost: lost, .. } = self;
-        f.debug_struct("Reader").field("peer", peer).field("stats", stats).field("lost", lost).finish_non_exhaustive()
+        let Self { peer, stats, server_lost, .. } = self;
+        f.debug_struct("Reader")
+            .field("peer", peer)
+            .field("stats", stats)
+            .field("lost", server_lost)
+            .finish_non_exhaustive()
     }
 }
 

@@ -176,12 +176,12 @@ mod tests {
 
     #[test]
     fn answers_survive_the_way_and_others_are_refused() {
-        for (is_shared, said) in [(None, 0), (Some(false), 1), (Some(true), 2), (None, 3), (None, u16::MAX)] {
+        for (is_shared, code) in [(None, 0), (Some(false), 1), (Some(true), 2), (None, 3), (None, u16::MAX)] {
             let found = AnswerHead { number: 7, refusal: None, is_shared, len: 0 };
             let mut bytes = AnswerHead { is_shared: None, ..found }.to_bytes();
-            bytes[10..12].copy_from_slice(&said.to_le_bytes());
-            assert_eq!(AnswerHead::from_bytes(&bytes), Some((found, &[][..])), "{said}");
-            assert!(said > 2 || bytes == found.to_bytes(), "{said}");
+            bytes[10..12].copy_from_slice(&code.to_le_bytes());
+            assert_eq!(AnswerHead::from_bytes(&bytes), Some((found, &[][..])), "{code}");
+            assert!(code > 2 || bytes == found.to_bytes(), "{code}");
         }
         let found = AnswerHead { number: 7, refusal: None, is_shared: None, len: 3 };
         let bytes = [&found.to_bytes()[..], b"abc"].concat();

@@ -1,64 +1,95 @@
-//! The choice of access method and completion mode: pure decisions from measured costs.
+//! The policy of a reader: it decides how each get is made, from the measured costs of earlier gets.
 //!
-//! A policy is asked for a [`Choice`] when a get starts, and told what the get took when it is over. Each [`GetClass`]
-//! of gets is decided separately. A policy does no I/O and reads no clock, and draws from the generator that it is
-//! handed, so equal inputs give equal decisions.
+//! No access method and completion mode are always the best: that depends on the object, and on the load of both
+//! processors (apnet19 4.1, 4.2). The policy is asked for a [`Choice`] when a get starts ([`Policy::choose`]), and is
+//! told what the get took when it ends ([`Policy::record`]). It does no I/O, reads no clock, and draws random numbers
+//! only from the generator that it is handed, so equal inputs give equal decisions.
 //!
-//! # The rules
+//! # Terms
 //!
-//! 1. **Cost.** A get costs its latency, plus [`PolicyConfig::spin_permille`] thousandths of the time that the thread
-//!    spun for it without finding work. With equal latencies, the choice that burns less processor time wins.
-//! 2. **Averages.** A choice's base cost is an exponentially weighted average, in which samples weigh half as much
-//!    after each [`PolicyConfig::half_life_ns`]. Rare, large losses, while another program has the processor for a time
-//!    slice, are averaged separately, over several slices and all classes, because only one get in a thousand meets
-//!    one. Each loss is charged to its cause. Time for which the thread should have polled but did not run is charged
-//!    to the choices that poll. Any other get that takes eight times as long as it should is charged to its access
-//!    method, or to sleeping. A choice's cost is its base cost, increased by the share of time that its gets lose. A
-//!    single get that meets a stall does not count as a measurement. Neither does the first get after it, nor the first
-//!    sleep after polling on a shared processor, in which the thread pays back the time that it had in excess. Two long
-//!    gets in a row count: gets take that long now. If a server's thread has not run long enough at a time to show how
-//!    its processor is shared, that processor is assumed to be shared as ours is.
+//! - **Class** ([`GetClass`]): gets of similar size with the same number of accesses. Each class is decided separately.
+//! - **Choice** ([`Choice`]): an access method with a completion mode. The choice *in use* is the one that the gets of
+//!   a class normally have.
+//! - **Try**: a get with another choice than the one in use, made to measure that choice.
+//! - **Sample** ([`Sample`]): the measurements of one get.
+//! - **Base cost** of a choice: the moving average of what its gets cost when they meet no stall.
+//! - **Known**: a choice is known once it has three samples since it was last forgotten, and *unknown* before.
+//! - **Stall**: a time for which a get waits because a thread that has to run for it, here or at the server, does not.
+//!   The usual cause is a **slice**: the milliseconds for which a scheduler runs a competing program instead.
+//! - **Loss** of a choice: the time that its gets lose to stalls, in proportion to the time in which they run.
+//! - **Shared processor**: one for which a program is believed to compete with our thread, or with the server's.
+//! - **First sleep**: a get by events whose thread polled before it. On a shared processor, such a thread *pays back*:
+//!   it has to wait for as long as its polling exceeded its share.
+//! - **Budget** of a class: the cost that may be spent on tries now.
+//!
+//! # What it decides
+//!
+//! 1. **Cost.** A get costs its latency, without the time for which its thread should have polled but did not run, plus
+//!    [`PolicyConfig::spin_permille`] thousandths of the time that the thread spun for it without finding work. So with
+//!    equal latencies, the choice that burns less processor time wins.
+//! 2. **Average.** The base cost of a choice is an exponentially weighted average, in which samples weigh half as much
+//!    after each [`PolicyConfig::half_life_ns`]. The cost by which choices are compared is the base cost, increased by
+//!    the choice's loss.
 //! 3. **Unknown choices are tried**, three times each; once is enough for one that costs more than twice the choice in
 //!    use.
-//! 4. **A change forgets.** The other choices become unknown when the average of the choice in use moves by a quarter
-//!    from its value when the others were measured, or when the owner says that something changed ([`Policy::forget`]).
+//! 4. **A change forgets.** The other choices become unknown when the base cost of the choice in use moves by a quarter
+//!    from its value when the others were measured, or when the reader reports that something changed
+//!    ([`Policy::forget`]).
 //! 5. **Old measurements are renewed.** A choice not measured for [`PolicyConfig::refresh_ns`], plus or minus half of
-//!    it at random, is tried again, the oldest first. Its average begins anew then. A choice that looks better is tried
-//!    at once until it has been measured three times. If a thread polls on a shared processor, these tries come right
-//!    after others had their slice, when neither side owes time.
-//! 6. **Exploring is bounded.** The extra cost of a try over the choice in use is paid from a budget, into which each
-//!    get pays [`PolicyConfig::explore_permille`] of the average. Tries under rule 5 wait until the budget covers their
-//!    expected cost. Those under rule 3 may overdraw it by [`PolicyConfig::debt_max_ns`] and then wait; no single try
-//!    can overdraw it further. At most one get in eight is a try, not counting those of rule 3.
-//! 7. **Hysteresis.** Another choice is taken into use when its average is lower by [`PolicyConfig::margin_permille`].
+//!    it at random, is tried again, the oldest first. Its average begins anew with this try, so by rule 3 two more
+//!    follow at once, unless the first one cost more than twice the choice in use.
+//! 6. **Exploring is bounded.** What a try costs more than the choice in use is paid from the budget. Each get adds
+//!    [`PolicyConfig::explore_permille`] of its expected cost to the budget. A try under rule 5 waits until the budget
+//!    covers its expected extra cost. Tries under rule 3 may overdraw the budget by [`PolicyConfig::debt_max_ns`] and
+//!    then wait; no single try can overdraw it further. On average, at most one get in eight is a try under rule 5.
+//! 7. **Hysteresis.** Another choice is taken into use when its cost is lower by [`PolicyConfig::margin_permille`].
 //!
-//! So a reader's cost is within the margins for exploring and hysteresis, together 8 % by default, of the best
-//! choice's. It follows a change of any choice whose try the budget covers at the time. With the defaults, and without
+//! Stalls have rules of their own:
+//!
+//! - **A get that met a stall is no measurement.** It met one if its thread should have polled but did not run, or if
+//!   it took eight times as long as such gets usually do, and at least 20 us. The next get of each choice after a stall
+//!   is no measurement either, since whatever stalled may have yet to wake up. But a stall right after another counts:
+//!   gets take that long now.
+//! - **Each stall is charged to its cause.** Time for which the thread should have polled but did not run is charged to
+//!   the choices that poll, and so is what a first sleep pays back. Any other stall is charged to the two-sided choices
+//!   if the get was two-sided, to the choices that sleep if it was one-sided and slept, and else to the one-sided ones.
+//! - **First sleeps on a shared processor are no measurements.** The gets right after one sleep too, and are measured.
+//!   The time that a first sleep pays back is not taken from the budget; instead, no further try sleeps until
+//!   [`PolicyConfig::explore_permille`] of the time since covers it.
+//! - **Tries on a shared processor wait for a slice.** If the thread polls, then tries under rule 5, and all tries that
+//!   sleep, come right after it lost a slice, when neither side owes time.
+//! - **An unknown server is like us.** If the server's thread has not run long enough at a time to show how its
+//!   processor is shared, that processor is assumed to be shared as ours is.
+//!
+//! # What follows
+//!
+//! A reader's cost is within the margins for exploring and hysteresis, together 8 % by default, of the best choice's.
+//!
+//! The reader follows a change of any choice whose try the budget covers at the time. With the defaults, and without
 //! debt from earlier changes, that takes at most 10 ms if the others together cost up to 300 us more than the one in
-//! use. (The tests have latencies that are up to 20 % off.) When a program competes, its first slice shows it. A
-//! sleeping thread cannot see that the program has gone: its belief in slices fades within 16 of them; then it polls,
-//! and finds out. A thread that is told how long its processor was idle while it slept
-//! ([`Reader::slept`](super::Reader::slept)) knows both at once: [`Policy::set_ours_shared`].
+//! use. (The tests have latencies that are up to 20 % off.)
 //!
-//! # Why losses and shares are kept this way
+//! The first slice shows that a program competes. A thread that sleeps cannot see that the program has gone: its belief
+//! fades within the length of 16 slices; then it polls, and finds out. A thread that is told how long its processor was
+//! idle while it slept ([`Reader::slept`](super::Reader::slept)) knows both at once ([`Policy::set_ours_shared`]).
 //!
-//! - **Losses to slices are averaged apart** (`reader::stalls`). Only one get in a thousand meets a slice, so an
-//!   average of the last ten gets shows either no trace of it or little else. Stalls are averaged over several slices
-//!   and over all classes, and charged to the choices that poll.
-//! - **The first sleep after polling is no measurement**, because it pays back the time that polling took in excess. A
-//!   reader that sleeps for a try, and pays back meanwhile, sleeps for a few gets more: these are measurements, and it
-//!   is not charged for what it owed. Measurements do not age while a slice lasts.
-//! - **A thread that sleeps cannot see what competes for its processor.** But the system counts how long a processor is
-//!   idle (`sinew_host::IdleTime`), and a thread that is told so after its sleep knows at once: if the processor was
-//!   idle for a quarter of the sleep, the thread is alone on it; if it was never idle (2 % at most), it is not. Until
-//!   the first slice is lost the guess is an even share, for a tenth of a second at most, since programs of lower
-//!   priority take no slices.
-//! - **A server says the same of its own processor** in its answers, in a field that only refusals used before.
-//! - **Exploring is paid from a budget of cost**, not of tries: a choice that costs ten times as much is tried a tenth
-//!   as often.
-//! - **One thread cannot poll for one get and sleep for another.** A get by events that began or went on while another
-//!   get polled is no measurement, and a try of the other completion mode takes as many gets in a row as it needs for
-//!   those in flight to end.
+//! # Why
+//!
+//! - **Losses are averaged apart from base costs** (`reader::stalls`), over several slices and over all classes. Only
+//!   one get in a thousand meets a slice, so an average of the last ten gets shows either no trace of it or little
+//!   else.
+//! - **A first sleep is no measurement**, because it pays back what polling took in excess. The gets that sleep right
+//!   after it owe nothing. Measurements do not age while a slice lasts, since nothing could be measured meanwhile.
+//! - **Idle time shows what a sleeping thread cannot see**: whether a program competes for its processor
+//!   (`reader::sleeps`). The system counts how long a processor is idle (`sinew_host::IdleTime`). If it was idle for a
+//!   quarter of the sleep, the thread is alone on it; if it was never idle (2 % at most), it is not. Until the first
+//!   slice is lost, the guess is that the program takes an even share. The guess is held for a tenth of a second at
+//!   most, since programs of lower priority take no slices.
+//! - **The server reports the same of its own processor** in its answers ([`Policy::set_servers_shared`]).
+//! - **The budget is one of cost**, not of tries: a choice that costs ten times as much is tried a tenth as often.
+//! - **One thread cannot poll for one get and sleep for another.** A get by events is no measurement if another get
+//!   polled while it was in flight ([`Sample::is_pure`]). So a try of the other completion mode takes as many gets in a
+//!   row as it needs for those in flight to end.
 
 use super::choice::{AccessMethod, Choice, CompletionMode, GetClass};
 use super::estimate::Estimate;
@@ -131,12 +162,13 @@ pub struct Sample {
     pub latency_ns: u64,
     /// Time that the thread spun meanwhile without finding work, in nanoseconds; divided among the gets in flight.
     pub spun_ns: u64,
-    /// Part of the latency, in nanoseconds, in which the thread was to run and did not: others had the processor.
+    /// Part of the latency, in nanoseconds, for which the thread should have polled but did not run: others had the
+    /// processor.
     pub lost_ns: u64,
     /// Whether the get slept, and the thread had polled before.
     pub is_first_sleep: bool,
-    /// Whether it learnt of its completion in the way that it was to. It did not if it was to sleep and another get
-    /// kept the thread polling; such a get is no measurement.
+    /// Whether the thread learnt of the completion in the chosen mode. It did not if the get was by events and another
+    /// get kept the thread polling; such a get is no measurement.
     pub is_pure: bool,
 }
 
@@ -260,8 +292,8 @@ impl ClassState {
         self.since_change = 0;
     }
 
-    /// Classifies a sample. One that takes far longer than such gets usually do is a stall, unless it follows another
-    /// stall: then that is what gets take now.
+    /// Classifies a sample. A get that takes far longer than such gets usually do met a stall, unless the previous get
+    /// of its choice did so too: then that is what gets take now.
     fn classify(&mut self, arm: usize, sample: &Sample, stalls: &mut u64, now_ns: u64) -> SampleKind {
         let known = self.base_cost(arm).map(|base_ns| base_ns.saturating_mul(STALL_TIMES));
         let like_others = || Some(self.base_cost(self.in_use)?.saturating_mul(STALL_TIMES * CHOICES_DIFFER));
@@ -297,7 +329,7 @@ enum SampleKind {
     AfterStall,
 }
 
-/// Losses to stalls, over all classes, by what bears them.
+/// Losses to stalls, over all classes, by the choices to which they are charged.
 #[derive(Clone, Copy, Debug)]
 struct Losses {
     polling: Stalls,
@@ -397,7 +429,7 @@ impl Policy {
         let spin = u128::from(sample.spun_ns) * u128::from(config.spin_permille) / 1000;
         let cost_ns = taken_ns.saturating_add(u64::try_from(spin).unwrap_or(u64::MAX));
         let kind = state.classify(index, &sample, &mut self.stalls, now_ns);
-        // How often a thread may pay back has its own bound.
+        // Time paid back has a bound of its own: `first_sleep_due_ns`.
         let has_paid_back = sample.is_first_sleep && kind == SampleKind::Stall;
         if index != state.in_use
             && !has_paid_back
@@ -445,16 +477,16 @@ impl Policy {
         update_choice(state, &config);
     }
 
-    /// Records that the thread was to poll from `from_ns` to `to_ns`, and ran, or (`is_lost`) did not.
+    /// Records a time in which the thread should have polled, and whether it did (`is_lost` is false) or did not run.
     pub fn record_poll(&mut self, from_ns: u64, to_ns: u64, is_lost: bool) {
         if is_lost {
             if self.losses.polling.permille(to_ns, 0) == 0 {
-                // The program that came here may have come there too.
+                // The program that came to our processor may have come to the server's too.
                 self.losses.two_sided.discard_evidence();
             }
             self.losses.polling.record_stall(from_ns, to_ns);
-            // Otherwise the next get, which may meet a server that has yet to wake, would be all that is known of its
-            // choice.
+            // The samples must not age: otherwise the next get, which may meet a server that has yet to wake, would
+            // replace them all.
             let arms = self.classes.iter_mut().flatten().flat_map(|state| &mut state.choices);
             arms.for_each(|arm| arm.skip(to_ns.saturating_sub(from_ns)));
         } else {
@@ -467,7 +499,7 @@ impl Policy {
     pub fn set_ours_shared(&mut self, is_shared: bool, now_ns: u64) {
         // The cost of gets that meet no stall stays as measured.
         if self.losses.polling.set_competing(is_shared, now_ns) && is_shared {
-            // The program that came here may have come there too.
+            // The program that came to our processor may have come to the server's too.
             self.losses.two_sided.discard_evidence();
         }
     }
@@ -538,7 +570,7 @@ fn next(
         return arm;
     }
     let in_use = state.in_use;
-    // Candidates are unknown choices, whatever they may cost (rule 3), and those that look better or are due (rule 5).
+    // Candidates are unknown choices, whatever they may cost (rule 3), and those that are due (rule 5).
     let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
     let is_unknown_tried = state.budget_ns.saturating_add(debt) > 0 || state.cost(in_use).is_none();
     let notice = |arm: usize| -> CompletionMode { Choice::ALL[arm].mode };

@@ -43,8 +43,8 @@ mod tests {
             [(10_000, Some(false)), (2_500, Some(false)), (1_000, None), (200, Some(true)), (0, Some(true))]
         {
             let mut sleeps = Sleeps::default();
-            let told: Vec<_> = (0..10).map(|_| sleeps.record_sleep(10_000, idle_ns)).collect();
-            assert_eq!(told, [None, None, None, None, is_shared, None, None, None, None, is_shared], "{idle_ns}");
+            let results: Vec<_> = (0..10).map(|_| sleeps.record_sleep(10_000, idle_ns)).collect();
+            assert_eq!(results, [None, None, None, None, is_shared, None, None, None, None, is_shared], "{idle_ns}");
         }
     }
 

@@ -297,17 +297,17 @@ impl<Q: QueuePair> Share<Q> {
     /// Posts what may go.
     fn post_ready(&mut self) {
         loop {
-            let Self { scheduler, requests, queue_pairs: lanes, .. } = self;
+            let Self { scheduler, requests, queue_pairs, .. } = self;
             let has_room = |request: u64| {
-                let lane = requests[request as usize].as_ref().map_or(0, |pending| pending.qp_index);
-                lanes[lane].posted < lanes[lane].depth
+                let qp_index = requests[request as usize].as_ref().map_or(0, |pending| pending.qp_index);
+                queue_pairs[qp_index].posted < queue_pairs[qp_index].depth
             };
             let Some(chunk) = scheduler.next_chunk_of(has_room) else { break };
             self.post(&chunk);
         }
-        for lane in &mut self.queue_pairs {
-            if std::mem::take(&mut lane.needs_doorbell) {
-                lane.qp.doorbell();
+        for queue_pair in &mut self.queue_pairs {
+            if std::mem::take(&mut queue_pair.needs_doorbell) {
+                queue_pair.qp.doorbell();
             }
         }
     }
@@ -355,12 +355,12 @@ impl<Q: QueuePair> Share<Q> {
     fn remove_if_ended(&mut self, index: usize) -> Option<FinishedRequest> {
         let pending = self.requests[index].take_if(|pending| pending.is_posted && pending.posted == 0)?;
         self.free.push(index);
-        let PendingRequest { id, class, qp_index: lane, status, buffers, .. } = pending;
+        let PendingRequest { id, class, qp_index, status, buffers, .. } = pending;
         let mut buffers: Vec<_> = buffers.into_iter().flatten().collect();
         if !status.is_success() {
             self.recycle(buffers.drain(..));
         }
-        Some(FinishedRequest { id, class, qp: SharedQpId(lane), status, buffers })
+        Some(FinishedRequest { id, class, qp: SharedQpId(qp_index), status, buffers })
     }
 
     /// A request that ended because a queue pair refused it, for which no completion will come. An owner that takes

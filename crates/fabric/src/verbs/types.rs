@@ -264,9 +264,9 @@ mod tests {
     #[test]
     fn states_follow_one_another() {
         use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset};
-        let way = [Reset, Init, ReadyToReceive, ReadyToSend];
-        for (at, from) in way.into_iter().enumerate() {
-            for (to, state) in way.into_iter().enumerate() {
+        let order = [Reset, Init, ReadyToReceive, ReadyToSend];
+        for (at, from) in order.into_iter().enumerate() {
+            for (to, state) in order.into_iter().enumerate() {
                 assert_eq!(from.can_become(state), to == at + 1 || state == Reset, "{from:?} {state:?}");
             }
             assert!(from.can_become(Error));

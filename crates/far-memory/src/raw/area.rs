@@ -179,8 +179,8 @@ impl Area {
 
     /// The page that an address lies in, if it is in the area.
     pub(super) fn page(&self, address: usize) -> Option<u64> {
-        let at = address.checked_sub(self.start.as_ptr().addr())?;
-        (at < self.len).then_some((at / PAGE) as u64)
+        let offset = address.checked_sub(self.start.as_ptr().addr())?;
+        (offset < self.len).then_some((offset / PAGE) as u64)
     }
 
     /// Copies present pages out, while other threads may read them.
@@ -189,10 +189,10 @@ impl Area {
     ///
     /// The pages are present, and protected from writes until this returns.
     pub(super) unsafe fn copy_out(&self, page: u64, target: &mut [u8]) {
-        let at = page as usize * PAGE;
-        assert!(at + target.len() <= self.len, "pages of the area");
+        let offset = page as usize * PAGE;
+        assert!(offset + target.len() <= self.len, "pages of the area");
         // SAFETY: in bounds; the target is the caller's, and by the caller's promise nobody writes the source.
-        unsafe { copy_from_shared(self.start.as_ptr().add(at), target.as_mut_ptr(), target.len()) };
+        unsafe { copy_from_shared(self.start.as_ptr().add(offset), target.as_mut_ptr(), target.len()) };
     }
 
     /// Drops runs of pages, so that the next access to them faults. Uses one call where the kernel allows it for a
@@ -205,10 +205,10 @@ impl Area {
         let mut ranges = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RUNS_MAX];
         for runs in runs.chunks(RUNS_MAX) {
             for (range, (page, count)) in ranges.iter_mut().zip(runs) {
-                let at = *page as usize * PAGE;
-                assert!(at + count * PAGE <= self.len, "pages of the area");
+                let offset = *page as usize * PAGE;
+                assert!(offset + count * PAGE <= self.len, "pages of the area");
                 // SAFETY: in bounds.
-                range.iov_base = unsafe { self.start.as_ptr().add(at).cast() };
+                range.iov_base = unsafe { self.start.as_ptr().add(offset).cast() };
                 range.iov_len = count * PAGE;
             }
             let ranges = &ranges[..runs.len()];

@@ -132,9 +132,9 @@ impl<S: Store> Handler<S> {
     ) -> Result<Self, FarError> {
         options.check()?;
         let area = Arc::clone(mapping.area());
-        let has = store.len() / PAGE as u64;
-        if has < area.pages() {
-            let what = format!("a store of {has} pages is smaller than the mapping of {}", area.pages());
+        let store_pages = store.len() / PAGE as u64;
+        if store_pages < area.pages() {
+            let what = format!("a store of {store_pages} pages is smaller than the mapping of {}", area.pages());
             return Err(FarError::Options(what));
         }
         if !area.claim_handler() {
@@ -187,7 +187,7 @@ impl<S: Store> Handler<S> {
     /// Handles the fault of a thread that waits for a page.
     fn fault(&mut self, Fault { address, is_write, is_protected }: Fault, now_ns: u64) -> Result<(), FarError> {
         let Some(page) = self.area.page(address) else { return Ok(()) };
-        let at = self.area.address(page);
+        let address = self.area.address(page);
         match self.table.frame(page) {
             Some(frame) if self.frames[frame as usize].is_reading => {
                 let frame = &mut self.frames[frame as usize];
@@ -201,11 +201,11 @@ impl<S: Store> Handler<S> {
             Some(frame) if is_write || is_protected => {
                 self.mark_changed(frame);
                 self.policy.touch(frame);
-                self.area.uffd().unprotect(at, PAGE).map_err(system)
+                self.area.uffd().unprotect(address, PAGE).map_err(system)
             }
             // The page has arrived in the meantime.
-            Some(_) => self.area.uffd().wake(at, PAGE).map_err(system),
-            None if self.lost.contains(&page) => self.area.uffd().wake(at, PAGE).map_err(system),
+            Some(_) => self.area.uffd().wake(address, PAGE).map_err(system),
+            None if self.lost.contains(&page) => self.area.uffd().wake(address, PAGE).map_err(system),
             None => {
                 self.stats.missing += 1;
                 let ahead = self.streams.on_miss(page);

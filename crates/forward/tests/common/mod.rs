@@ -112,8 +112,8 @@ pub fn arp(is_request: bool, from: (&str, MacAddress), target: &str, to: MacAddr
 pub fn neighbour(is_solicitation: bool, target: &str, mac: Option<MacAddress>) -> Vec<u8> {
     let [is_router, is_solicited] = [!is_solicitation; 2];
     let (target, mac) = (v6(target), mac.map(|mac| mac.0));
-    let said = Discovery { is_solicitation, is_router, is_solicited, overrides: true, target, mac };
-    let (message, len) = said.to_bytes();
+    let discovery = Discovery { is_solicitation, is_router, is_solicited, overrides: true, target, mac };
+    let (message, len) = discovery.to_bytes();
     message[..len].to_vec()
 }
 

@@ -23,8 +23,8 @@ pub struct Shape {
     pub batch: usize,
     /// Keys of one request, from 1 to [`KEYS_MAX`].
     pub keys_per_get: usize,
-    /// Requests a second, sent whether answers come or not; as many as possible if `None`. Latencies then count from
-    /// when a request was due, so that one that waits for others counts as slow as its user finds it.
+    /// Open loop: requests a second, whether or not answers come. Latencies then count from when a request was due, so
+    /// that they include its wait for room in the window. `None`: closed loop, with the window always full.
     pub rate: Option<f64>,
 }
 

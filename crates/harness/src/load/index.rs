@@ -127,11 +127,11 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
         }
     }
 
-    fn start(&mut self, asked: IndexRequest, began_ns: u64) -> anyhow::Result<()> {
+    fn start(&mut self, kind: IndexRequest, began_ns: u64) -> anyhow::Result<()> {
         let Some(tag) = self.idle.pop() else { bail!("no idle request") };
-        self.in_flight[tag as usize] = InFlight { kind: asked, began_ns };
+        self.in_flight[tag as usize] = InFlight { kind, began_ns };
         let (key, value);
-        let request = match asked {
+        let request = match kind {
             IndexRequest::Get { number } => {
                 key = key_of(number);
                 Request::Get { key: &key }
@@ -162,8 +162,8 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
         }
         let now_ns = self.clock.now_ns();
         for _ in 0..self.shape.batch {
-            let asked = self.draw();
-            self.start(asked, now_ns)?;
+            let kind = self.draw();
+            self.start(kind, now_ns)?;
         }
         Ok(true)
     }
@@ -173,8 +173,8 @@ impl<E: Endpoint, C: Clock> Index<E, C> {
         let mut now_ns = None;
         while let Some(answer) = self.pipeline.poll() {
             let tag = answer.tag as u32;
-            let InFlight { kind: asked, began_ns } = self.in_flight[tag as usize];
-            match (asked, answer.response.context("a request failed")?) {
+            let InFlight { kind, began_ns } = self.in_flight[tag as usize];
+            match (kind, answer.response.context("a request failed")?) {
                 (IndexRequest::Put, Response::Done { .. }) => {}
                 (IndexRequest::Get { number }, Response::Value(value)) => {
                     ensure!(value == value_of(number), "the index gave a wrong value");

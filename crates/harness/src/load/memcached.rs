@@ -60,7 +60,7 @@ pub struct Shape {
     pub wire: Wire,
     /// Length of every value, in bytes.
     pub value_size: usize,
-    /// Requests a second, over all connections; as many as are answered if `None`.
+    /// Open loop: requests a second, over all connections. `None`: closed loop, as many as are answered.
     pub rate: Option<f64>,
 }
 

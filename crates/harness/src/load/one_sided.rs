@@ -238,9 +238,9 @@ impl<D: Device + 'static> Design<D> for Locked {
     }
 
     fn ops(client: &Self::Client) -> Ops {
-        let drtm::ClientStats { done, gets, reads, reads_repeated: again, atomics, writes, conflicts, retries, .. } =
+        let drtm::ClientStats { done, gets, reads, reads_repeated, atomics, writes, conflicts, retries, .. } =
             *client.stats();
-        Ops { gets, done, reads, repeated_reads: again, atomics, writes, conflicts, retries, puts_given_up: 0 }
+        Ops { gets, done, reads, repeated_reads: reads_repeated, atomics, writes, conflicts, retries, puts_given_up: 0 }
     }
 }
 

@@ -112,8 +112,8 @@ impl<E: Endpoint, C: Clock> Replica<E, C> {
     /// Takes and checks the answers that have arrived, and counts them if they came in time.
     fn take_answers(&mut self, counts: bool) -> anyhow::Result<()> {
         while let Some((tag, answer)) = self.client.poll() {
-            let InFlight { kind: asked, began_ns, after } = self.in_flight[tag as usize];
-            match (asked, answer?) {
+            let InFlight { kind, began_ns, after } = self.in_flight[tag as usize];
+            match (kind, answer?) {
                 (ReplicaRequest::Puts, RequestOutcome::CommandAnswer(done)) => match wire::decode(&done) {
                     Ok(CommandResult::Changed { revision }) => {
                         ensure!(revision > after, "a PUT has revision {revision}, and an earlier one had {after}");

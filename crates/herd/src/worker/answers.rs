@@ -32,8 +32,8 @@ impl Answers {
     /// Returns the record of a slot's answer, and the room for its bytes.
     #[inline(always)]
     pub fn get_mut(&mut self, client: u32, slot: usize) -> (&mut AnswerRecord, &mut [u8]) {
-        let at = client as usize * self.window + slot;
-        (&mut self.records[at], &mut self.bytes[at * self.stride..][..self.stride])
+        let index = client as usize * self.window + slot;
+        (&mut self.records[index], &mut self.bytes[index * self.stride..][..self.stride])
     }
 
     /// Discards the answers to a client.

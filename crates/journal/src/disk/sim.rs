@@ -147,16 +147,16 @@ impl SimDisk {
         let mut state = self.0.borrow_mut();
         let mut random = SeededGenerator::new(seed);
         let mut coin = move || random.next_u64() >> 63 == 1;
-        let State { files, names, synced_names: lasting_names, .. } = &mut *state;
-        let all: Vec<String> = names.keys().chain(lasting_names.keys()).cloned().collect();
+        let State { files, names, synced_names, .. } = &mut *state;
+        let all: Vec<String> = names.keys().chain(synced_names.keys()).cloned().collect();
         for name in all {
-            let kept = if coin() { names.get(&name).copied() } else { lasting_names.get(&name).copied() };
+            let kept = if coin() { names.get(&name).copied() } else { synced_names.get(&name).copied() };
             match kept {
-                Some(file) => lasting_names.insert(name, file),
-                None => lasting_names.remove(&name),
+                Some(file) => synced_names.insert(name, file),
+                None => synced_names.remove(&name),
             };
         }
-        *names = lasting_names.clone();
+        *names = synced_names.clone();
         for file in files.iter_mut() {
             let len = if coin() { file.bytes.len() } else { file.synced.len() };
             let mut kept = vec![0; len];

@@ -12,7 +12,7 @@ use super::protocol::{
 };
 use super::service::{Owned, Partition};
 
-/// Keys whose cache misses can overlap: those of a whole burst, plus those of one request for several.
+/// Keys of a batch, whose cache misses overlap: one for each request of a burst, plus those of one request for several.
 const KEYS_AT_ONCE: usize = MAX_BURST + KEYS_MAX;
 
 /// Refuses all requests, at an endpoint without a partition.
@@ -48,7 +48,7 @@ impl Owned {
         let mut requests = ArrayVec::<ParsedRequest<'_>, MAX_BURST>::new();
         let mut keys = ArrayVec::<Key<'_>, KEYS_AT_ONCE>::new();
         let mut next = first;
-        // Stop while there is still room for the keys of any one request.
+        // The batch ends when the keys of one more request might not fit.
         while next < calls.len() && keys.len() <= KEYS_AT_ONCE - KEYS_MAX && !requests.is_full() {
             requests.push(self.read_request(cache, calls.request(next), &mut keys));
             next += 1;

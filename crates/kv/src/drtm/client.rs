@@ -360,8 +360,8 @@ impl<D: Device> DrtmClient<D> {
     fn store(&mut self, slot: usize, record: u32, lock: LockWord) -> bool {
         let pending = &mut self.pending[slot];
         let next = lock.next();
-        let at = self.layout.image(&mut self.image, pending.search.hash(), record, next.version(), &pending.value);
-        let Some(remote) = self.memory.at(at) else { return false };
+        let offset = self.layout.image(&mut self.image, pending.search.hash(), record, next.version(), &pending.value);
+        let Some(remote) = self.memory.at(offset) else { return false };
         let source = if self.image.len() <= INLINE_MAX {
             Source::Inline(&self.image)
         } else {
@@ -455,15 +455,15 @@ impl<D: Device> DrtmClient<D> {
 
     /// Resumes the requests that have waited long enough.
     fn resume(&mut self, now_ns: u64) -> Result<(), ClientError> {
-        let mut at = 0;
+        let mut index = 0;
         for _ in 0..self.waiting.len() {
-            let (due_ns, slot) = self.waiting[at];
+            let (due_ns, slot) = self.waiting[index];
             if due_ns > now_ns {
-                at += 1;
+                index += 1;
                 continue;
             }
             // A request that must wait again is put at the end.
-            self.waiting.remove(at);
+            self.waiting.remove(index);
             let action = self.pending[slot].action;
             self.perform_next(slot, action)?;
         }

@@ -30,7 +30,7 @@ pub struct Ours {
 impl Ours {
     /// Returns the answers to `bytes`.
     pub fn hear(&mut self, table: &mut Table, bytes: &[u8]) -> Vec<u8> {
-        let mut said = Vec::new();
+        let mut answer = Vec::new();
         self.input.extend_from_slice(bytes);
         while !self.closed {
             let mut out = Vec::new();
@@ -38,7 +38,7 @@ impl Ours {
             assert!(ran.consumed <= self.input.len());
             assert!(out.len() < table.service.limits.out_len_max + table.service.limits.item_len_max + 1000);
             self.input.drain(..ran.consumed);
-            said.extend(out);
+            answer.extend(out);
             match ran.next_step {
                 NextStep::Input(len) => {
                     assert!(len > self.input.len(), "what is there is not asked for");
@@ -50,6 +50,6 @@ impl Ours {
                 NextStep::HandOver(_) => panic!("there is nobody else"),
             }
         }
-        said
+        answer
     }
 }

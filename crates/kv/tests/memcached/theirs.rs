@@ -51,11 +51,11 @@ impl Memcached {
         let mut reader = stream.try_clone().unwrap();
         // Read in parallel, since the answers may exceed the connection's buffers.
         let reading = std::thread::spawn(move || {
-            let mut said = Vec::new();
-            match reader.read_to_end(&mut said) {
-                Ok(_) => said,
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => said,
-                Err(error) => panic!("{error} after {} bytes", said.len()),
+            let mut answer = Vec::new();
+            match reader.read_to_end(&mut answer) {
+                Ok(_) => answer,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => answer,
+                Err(error) => panic!("{error} after {} bytes", answer.len()),
             }
         });
         for (at, piece) in pieces.iter().enumerate() {

@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_line_and_field() {
-        for (text, said) in [
+        for (text, expected) in [
             ("peers = 4\n", "line 1: missing field `kind`"),
             ("kind = \"queue\"\n", "line 1: kind cannot be \"queue\": one of cache, sequencer, locks, reads"),
             ("kind = \"cache\"\nobject_bytes = 16\n", "line 2: object_bytes cannot be 16: 17 to 1048576"),
@@ -119,7 +119,7 @@ mod tests {
             ("kind = \"cache\"\nclients = 3\n", "line 2: unknown field `clients`, expected one of `kind`"),
         ] {
             let error = Workload::parse(text).unwrap_err().to_string();
-            assert!(error.starts_with(said), "{error}");
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 }

@@ -45,14 +45,17 @@ fn is_less(pairs: impl IntoIterator<Item = FigurePair>) -> bool {
 }
 
 /// Mean, median and 99th percentile of the times, in ns.
-fn times(it: &Candidate) -> [f64; 3] {
-    it.outcome.times.map_or([f64::MAX; 3], |it| [it.mean_ns, it.p50_ns, it.p99_ns].map(|ns| ns as f64))
+fn times(candidate: &Candidate) -> [f64; 3] {
+    candidate
+        .outcome
+        .times
+        .map_or([f64::MAX; 3], |times| [times.mean_ns, times.p50_ns, times.p99_ns].map(|ns| ns as f64))
 }
 
 /// Costs of two runs apart from their goal, of which less is better.
 fn costs(a: &Candidate, b: &Candidate) -> [FigurePair; 3] {
-    let threads = |it: &Candidate| it.plan.server_threads() as f64;
-    let cpu = |it: &Candidate| it.outcome.cpu_ns.0 + it.outcome.cpu_ns.1;
+    let threads = |candidate: &Candidate| candidate.plan.server_threads() as f64;
+    let cpu = |candidate: &Candidate| candidate.outcome.cpu_ns.0 + candidate.outcome.cpu_ns.1;
     [
         (threads(a), threads(b), COST_TOLERANCE),
         (cpu(a), cpu(b), COST_TOLERANCE),
@@ -73,10 +76,10 @@ pub fn is_better(a: &Candidate, b: &Candidate) -> bool {
 }
 
 /// Merit of a run by the workload's goal: more is better.
-fn merit(it: &Candidate) -> f64 {
-    match it.plan.workload.goal {
-        Goal::Throughput => it.outcome.rate_mops,
-        Goal::Latency => it.outcome.times.map_or(0.0, |times| 1e3 / times.mean_ns as f64),
+fn merit(candidate: &Candidate) -> f64 {
+    match candidate.plan.workload.goal {
+        Goal::Throughput => candidate.outcome.rate_mops,
+        Goal::Latency => candidate.outcome.times.map_or(0.0, |times| 1e3 / times.mean_ns as f64),
     }
 }
 
@@ -170,9 +173,10 @@ struct Search {
 
 impl Search {
     fn new(best: Candidate) -> Self {
-        let mut it = Self { seen: vec![best.plan.settings], best, untried: Vec::new(), step: 0, is_improved: false };
-        it.list_neighbours();
-        it
+        let mut search =
+            Self { seen: vec![best.plan.settings], best, untried: Vec::new(), step: 0, is_improved: false };
+        search.list_neighbours();
+        search
     }
 
     /// Lists the neighbours of the best settings, in reverse, since they are taken from the end.
@@ -242,13 +246,13 @@ pub fn search(profile: &Profile, workload: &Workload, keep_going: &mut dyn FnMut
     }
     let best = all.iter().map(merit).fold(0.0, f64::max);
     let mut searches: Vec<Search> = all.into_iter().map(Search::new).collect();
-    let hopeful: Vec<bool> = searches.iter().map(|it| merit(&it.best) >= HOPELESS_SHARE * best).collect();
+    let hopeful: Vec<bool> = searches.iter().map(|search| merit(&search.best) >= HOPELESS_SHARE * best).collect();
     let mut has_progress = true;
     while has_progress && is_complete {
         has_progress = false;
         for at in (0..searches.len()).filter(|at| hopeful[*at]) {
             let Some(settings) = searches[at].next() else { continue };
-            let runs: usize = searches.iter().map(|it| it.seen.len()).sum();
+            let runs: usize = searches.iter().map(|search| search.seen.len()).sum();
             let part = runs as f64 / (RUNS_MAX * searches.len()) as f64;
             is_complete &= keep_going(COARSE + (FINAL - COARSE) * part);
             if !is_complete {

@@ -106,18 +106,18 @@ fn counted(count: usize, one: &str, several: &str) -> String {
     if count == 1 { format!("one {one}") } else { format!("{count} {several}") }
 }
 
-fn wait_text(who: &str, wait: Wait, load: Load, design: Design) -> Guideline {
+fn wait_text(side: &str, wait: Wait, load: Load, design: Design) -> Guideline {
     match wait {
-        Wait::Poll if load == Load::Idle => says(format!("{who} poll: they have nothing else to do"), "apnet19 4.1"),
+        Wait::Poll if load == Load::Idle => says(format!("{side} poll: they have nothing else to do"), "apnet19 4.1"),
         Wait::Poll if design == Design::WriteSend => {
-            says(format!("{who} poll, even beside a busy program: nothing announces a WRITE"), "sigcomm14 4.2")
+            says(format!("{side} poll, even beside a busy program: nothing announces a WRITE"), "sigcomm14 4.2")
         }
-        Wait::Poll => says(format!("{who} poll, even beside a busy program"), "apnet19 4.2"),
+        Wait::Poll => says(format!("{side} poll, even beside a busy program"), "apnet19 4.2"),
         Wait::Events => says(
-            format!("{who} sleep until events: polling beside a busy program means waiting for time slices"),
+            format!("{side} sleep until events: polling beside a busy program means waiting for time slices"),
             "apnet19 4.2",
         ),
-        Wait::Adaptive => says(format!("{who} poll for as long as an interrupt takes, and then sleep"), "apnet19 5"),
+        Wait::Adaptive => says(format!("{side} poll for as long as an interrupt takes, and then sleep"), "apnet19 5"),
     }
 }
 

@@ -148,8 +148,8 @@ impl Client {
     /// Requests an object.
     fn send_request(&mut self, link: usize) {
         let Parts { links, datagrams, window, clock, .. } = &mut self.parts;
-        let Link { qp, remote, to, requested_ns: asked_ns, count } = &mut links[link];
-        asked_ns.push_back(clock.now_ns());
+        let Link { qp, remote, to, requested_ns, count } = &mut links[link];
+        requested_ns.push_back(clock.now_ns());
         let slot = *count % *window as u64;
         *count += 1;
         let mut bytes = [0; REQUEST];

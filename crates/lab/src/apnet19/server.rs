@@ -80,17 +80,17 @@ impl Server {
     /// found one.
     fn poll_slots(&mut self) -> bool {
         for _ in 0..self.parts.clients.len() {
-            let at = self.next;
-            self.next = (at + 1) % self.parts.clients.len();
-            let Parts { memory, clients: askers, clock, core, .. } = &self.parts;
+            let client = self.next;
+            self.next = (client + 1) % self.parts.clients.len();
+            let Parts { memory, clients, clock, core, .. } = &self.parts;
             clock.spend_ns(core.look_ns);
-            let (first, count) = askers[at].slots;
-            let slot = first + SLOT * (self.taken[at] % count as u64) as usize;
-            if memory.load(slot).expect("inside") == self.taken[at] + 1 {
+            let (first, count) = clients[client].slots;
+            let slot = first + SLOT * (self.taken[client] % count as u64) as usize;
+            if memory.load(slot).expect("inside") == self.taken[client] + 1 {
                 // The line came from the NIC, and is in no cache.
                 clock.spend_ns(core.memory_ns);
-                self.taken[at] += 1;
-                let to = askers[at].to;
+                self.taken[client] += 1;
+                let to = clients[client].to;
                 self.answer(to);
                 return true;
             }

@@ -75,7 +75,7 @@ pub fn read_mops(profile: &Profile, connections: usize) -> f64 {
         let count = connections / threads + usize::from(thread < connections % threads);
         let cq = queues.completion_queue(count * (DEPTH + 1)).expect("a queue");
         let arena = domain.arena(1 << 18).expect("an arena");
-        let mut mine = Vec::with_capacity(count);
+        let mut connections = Vec::with_capacity(count);
         for index in 0..count {
             let mut qp = queues.queue_pair(&config, &cq, &cq).expect("a queue pair");
             let (memory, lender, served) = &mut lenders[(thread + index) % ASKED];
@@ -85,11 +85,11 @@ pub fn read_mops(profile: &Profile, connections: usize) -> f64 {
             theirs.connect(Some(&qp.address())).expect("a connection");
             served.push((theirs, their_cq));
             let remote = RemoteMemory { len: 16, ..memory.remote() };
-            mine.push((qp, remote, 0));
+            connections.push((qp, remote, 0));
         }
         let targets = (0..WINDOW).map(|_| arena.alloc(16, 16).expect("room")).collect();
         let generator = SeededGenerator::new(thread as u64 + 1);
-        nics.add(&device, Client { connections: mine, cq, targets, completions: Vec::new(), generator });
+        nics.add(&device, Client { connections, cq, targets, completions: Vec::new(), generator });
     }
     nics.cluster.run_until(WARM_UP_NS);
     let before = nics.nic(0).0.requests;

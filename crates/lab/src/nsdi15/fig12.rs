@@ -15,9 +15,9 @@ const SEED: u64 = 1;
 /// Rates in Gbps, in the order of [`SearchMethod::ALL`]; none if the automata cannot be made.
 fn run_of(sizes: Sizes, slice: Duration) -> [Option<f64>; SearchMethod::ALL.len()] {
     let Ok(mut patterns) = Patterns::new(sizes, SEED) else { return Default::default() };
-    let of = |way| move |patterns: &mut Patterns, slice| patterns.gbps(way, slice).ok();
-    let ways = SearchMethod::ALL.map(of);
-    rates(&mut patterns, slice, std::array::from_fn(|at| &ways[at] as Side<'_, Patterns>))
+    let of = |method| move |patterns: &mut Patterns, slice| patterns.gbps(method, slice).ok();
+    let sides = SearchMethod::ALL.map(of);
+    rates(&mut patterns, slice, std::array::from_fn(|at| &sides[at] as Side<'_, Patterns>))
 }
 
 impl Experiment for Fig12 {

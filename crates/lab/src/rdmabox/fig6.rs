@@ -14,32 +14,32 @@ pub struct Fig6;
 /// Experiment for Figure 7, with the runs of Figure 6.
 pub struct Fig7;
 
-/// Results for each workload and way.
+/// Results for each workload and batching.
 struct Sweep(Vec<(Workload, &'static str, PagingResult)>);
 
 impl Sweep {
-    fn of(ways: &[&str], progress: &mut dyn FnMut(f64)) -> Self {
+    fn of(ids: &[&str], progress: &mut dyn FnMut(f64)) -> Self {
         let mut found = Vec::new();
-        let all = (Workload::ALL.len() * ways.len()) as f64;
+        let all = (Workload::ALL.len() * ids.len()) as f64;
         for workload in Workload::ALL {
-            for way in BATCHINGS.into_iter().filter(|way| ways.contains(&way.id)) {
+            for batching in BATCHINGS.into_iter().filter(|batching| ids.contains(&batching.id)) {
                 progress(found.len() as f64 / all);
-                found.push((workload, way.id, run(&profile(), &Plan::new(workload, way))));
+                found.push((workload, batching.id, run(&profile(), &Plan::new(workload, batching))));
             }
         }
         Self(found)
     }
 
     fn all(progress: &mut dyn FnMut(f64)) -> Self {
-        Self::of(&BATCHINGS.map(|way| way.id), progress)
+        Self::of(&BATCHINGS.map(|batching| batching.id), progress)
     }
 
-    fn get(&self, workload: Workload, way: &str) -> &PagingResult {
-        let is_it = |(of, id, _): &&(Workload, &str, PagingResult)| *of == workload && *id == way;
+    fn get(&self, workload: Workload, batching: &str) -> &PagingResult {
+        let is_it = |(of, id, _): &&(Workload, &str, PagingResult)| *of == workload && *id == batching;
         &self.0.iter().find(is_it).expect("it was run").2
     }
 
-    /// Gain of one way over the other in both workloads: the lesser, and the greater.
+    /// Gain of one batching over the other in both workloads: the lesser, and the greater.
     fn gains(&self, one: &str, other: &str) -> [f64; 2] {
         let of = |workload| gain(self.get(workload, one).kops, self.get(workload, other).kops);
         let [etc, sys] = Workload::ALL.map(of);
@@ -48,7 +48,7 @@ impl Sweep {
 
     fn rows(&self, figure: &str, metric: &str, unit: &'static str, of: fn(&PagingResult) -> f64) -> Vec<Row> {
         let row = |(workload, id, found): &(Workload, &str, PagingResult)| {
-            let name = BATCHINGS.iter().find(|way| way.id == *id).map_or(*id, |way| way.name);
+            let name = BATCHINGS.iter().find(|batching| batching.id == *id).map_or(*id, |batching| batching.name);
             let workload = workload.name();
             let row_id = format!("box.{figure}.{}.{id}", workload.to_lowercase());
             Row::model(row_id, format!("{name}: {metric}"), of(found), unit).case(workload)
@@ -57,7 +57,7 @@ impl Sweep {
     }
 }
 
-/// Gains that the text has of Figure 6: row name, the two ways, and the least and greatest gain in percent.
+/// Gains that the text has of Figure 6: row name, the two batchings, and the least and greatest gain in percent.
 const GAINS: [(&str, &str, &str, [f64; 2]); 6] = [
     ("box.merge_pre", "merge_pre", "single_pre", [23.6, 24.4]),
     ("box.merge_dyn", "merge_dyn", "single_dyn", [11.2, 11.5]),
@@ -102,7 +102,7 @@ fn short_rows() -> Vec<Row> {
 }
 
 fn name(id: &str) -> &'static str {
-    BATCHINGS.iter().find(|way| way.id == id).expect("it is one of them").name
+    BATCHINGS.iter().find(|batching| batching.id == id).expect("it is one of them").name
 }
 
 impl Experiment for Fig6 {
@@ -199,7 +199,7 @@ mod tests {
     fn batching_harms_neither_throughput_nor_the_tail() {
         let sweep = Sweep::of(&["single_pre", "hybrid_dyn"], &mut |_| {});
         for workload in Workload::ALL {
-            let [single, hybrid] = ["single_pre", "hybrid_dyn"].map(|way| sweep.get(workload, way));
+            let [single, hybrid] = ["single_pre", "hybrid_dyn"].map(|batching| sweep.get(workload, batching));
             // "our merging-and-chaining does not have negative impact on application latency" (V-A).
             assert!(tail_us(hybrid) < 1.15 * tail_us(single), "{workload:?}: {} {}", tail_us(hybrid), tail_us(single));
             assert!(hybrid.kops > 0.97 * single.kops, "{workload:?}: {} {}", hybrid.kops, single.kops);

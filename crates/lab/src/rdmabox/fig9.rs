@@ -41,7 +41,7 @@ const MEASURED_NS: u64 = 100_000_000;
 /// Numbers of peers that are tried.
 const PEERS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// A way to poll: the policy, and the queues.
+/// A polling scheme: the policy, and the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PollingScheme {
     id: &'static str,
@@ -55,7 +55,7 @@ const fn scheme(id: &'static str, name: &'static str, config: PollPolicy, shared
     PollingScheme { id, name, config, shared }
 }
 
-/// The paper's ways to poll.
+/// The paper's polling schemes.
 const SCHEMES: [PollingScheme; 7] = [
     scheme("event", "Event", PollPolicy::EVENT, None),
     scheme("busy", "Busy", PollPolicy::SPIN, None),
@@ -276,12 +276,12 @@ impl Experiment for Fig9 {
         });
         let cases: Vec<_> = usual.into_iter().chain(longer).collect();
         for (nth, (id, name, peers, handle_ns)) in cases.iter().enumerate() {
-            for (at, way) in SCHEMES.into_iter().enumerate() {
+            for (at, scheme) in SCHEMES.into_iter().enumerate() {
                 progress((nth * SCHEMES.len() + at) as f64 / (cases.len() * SCHEMES.len()) as f64);
-                let found = run(&profile, way, *peers, *handle_ns);
+                let found = run(&profile, scheme, *peers, *handle_ns);
                 let of = |figure: &str, metric: &str, value: f64, unit| {
-                    let metric = format!("{}: {metric}", way.name);
-                    Row::model(format!("box.{figure}.{id}.{}", way.id), metric, value, unit).case(name)
+                    let metric = format!("{}: {metric}", scheme.name);
+                    Row::model(format!("box.{figure}.{id}.{}", scheme.id), metric, value, unit).case(name)
                 };
                 rows.push(of("fig9a", "requests", found.kops, "K/s"));
                 rows.push(of("fig9b", "polling takes", found.cores, "cores"));
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     fn find(id: &str, peers: usize) -> PollingResult {
-        run(&profile(), SCHEMES.into_iter().find(|way| way.id == id).unwrap(), peers, HANDLE_NS)
+        run(&profile(), SCHEMES.into_iter().find(|scheme| scheme.id == id).unwrap(), peers, HANDLE_NS)
     }
 
     #[test]
@@ -304,9 +304,9 @@ mod tests {
         for peers in [2, 4] {
             let busy = find("busy", peers).kops;
             // "Busy polling shows the best result when it runs with few remote connections" (V-B).
-            for way in ["event", "event_batch", "scq1", "adaptive"] {
-                let other = find(way, peers).kops;
-                assert!(busy > other, "{peers} peers: {busy}, and {way} {other}");
+            for scheme in ["event", "event_batch", "scq1", "adaptive"] {
+                let other = find(scheme, peers).kops;
+                assert!(busy > other, "{peers} peers: {busy}, and {scheme} {other}");
             }
         }
     }
@@ -314,7 +314,8 @@ mod tests {
     #[test]
     fn with_many_peers_busy_polling_falls_and_adaptive_polling_does_not() {
         let [few, busy] = [4, 16].map(|peers| find("busy", peers));
-        let [event, batch, shared, adaptive] = ["event", "event_batch", "scq1", "adaptive"].map(|way| find(way, 16));
+        let [event, batch, shared, adaptive] =
+            ["event", "event_batch", "scq1", "adaptive"].map(|scheme| find(scheme, 16));
         // "When the number of peer connections increases, throughput severely drops due to CPU overhead" (V-B).
         assert!(busy.kops < 0.75 * few.kops, "{} of {}", busy.kops, few.kops);
         // "Event-triggered mode shows higher throughput than Busy polling with many peer connections" (V-B).

@@ -7,7 +7,7 @@ use crate::experiment::{Comparison, Experiment, Row};
 /// Experiment for Table I.
 pub struct Table1;
 
-/// The table: the way to batch, millions of READs, and thousands of WRITEs.
+/// The table: the batching, millions of READs, and thousands of WRITEs.
 const TABLE: [(&str, f64, f64); 6] = [
     ("single_pre", 13.2, 308.0),
     ("merge_pre", 11.5, 272.0),
@@ -21,11 +21,11 @@ const TABLE: [(&str, f64, f64); 6] = [
 const KNOWN: [(&str, &str); 3] = [("single_pre", "single"), ("merge_pre", "merged"), ("hybrid_dyn", "hybrid")];
 
 fn find(id: &str) -> Batching {
-    BATCHINGS.into_iter().find(|way| way.id == id).expect("it is one of them")
+    BATCHINGS.into_iter().find(|batching| batching.id == id).expect("it is one of them")
 }
 
-fn found(way: Batching) -> PagingResult {
-    run(&profile(), &Plan::new(Workload::Etc, way))
+fn found(batching: Batching) -> PagingResult {
+    run(&profile(), &Plan::new(Workload::Etc, batching))
 }
 
 impl Experiment for Table1 {
@@ -60,9 +60,9 @@ impl Experiment for Table1 {
         let mut rows = Vec::new();
         for (nth, (id, reads, writes)) in TABLE.into_iter().enumerate() {
             progress(nth as f64 / TABLE.len() as f64);
-            let way = find(id);
-            let [of_reads, of_writes] = found(way).operations();
-            // Each way has the same requests to begin with.
+            let batching = find(id);
+            let [of_reads, of_writes] = found(batching).operations();
+            // Each batching has the same requests to begin with.
             let against = match id {
                 "single_pre" | "single_dyn" | "door_dyn" | "merge_pre" => Comparison::Calibrated,
                 _ => Comparison::Same,
@@ -72,7 +72,7 @@ impl Experiment for Table1 {
             let row = |kind: &str, metric: &str, paper: f64, model: f64, unit| {
                 Row::model(format!("box.merge.{kind}.{name}"), metric, model, unit)
                     .paper("Table I", paper, against)
-                    .case(way.name)
+                    .case(batching.name)
             };
             rows.push(row("read", "READs", reads, of_reads * all_reads, "M"));
             rows.push(row("write", "WRITEs", writes, of_writes * all_writes, "K"));
@@ -89,16 +89,16 @@ mod tests {
     #[test]
     fn merging_leaves_as_many_operations_as_in_the_table_and_doorbells_leave_all() {
         for id in ["merge_pre", "door_dyn", "hybrid_dyn"] {
-            let (way, (_, reads, writes)) = (find(id), TABLE.into_iter().find(|row| row.0 == id).unwrap());
-            let found = found(way);
+            let (batching, (_, reads, writes)) = (find(id), TABLE.into_iter().find(|row| row.0 == id).unwrap());
+            let found = found(batching);
             let [of_reads, of_writes] = found.operations();
             // Within a twentieth, for the calibrated column and for those that follow from it.
             assert!((of_reads * 13.2 / reads - 1.0).abs() < 0.05, "{id}: {of_reads} of {reads}");
             assert!((of_writes * 308.0 / writes - 1.0).abs() < 0.05, "{id}: {of_writes} of {writes}");
             // "doorbell batching part in the hybrid does not reduce the RDMA I/O" (Table I).
-            assert_eq!(found.stats.merged > 0, way.mode.merges(), "{id}");
-            assert_eq!(found.stats.chained > 0, way.mode.chains(), "{id}");
-            assert!((found.stats.copied > found.stats.reads / 2) == (way.bytes == Bytes::Copied), "{id}");
+            assert_eq!(found.stats.merged > 0, batching.mode.merges(), "{id}");
+            assert_eq!(found.stats.chained > 0, batching.mode.chains(), "{id}");
+            assert!((found.stats.copied > found.stats.reads / 2) == (batching.bytes == Bytes::Copied), "{id}");
         }
     }
 }

@@ -65,7 +65,7 @@ impl Watcher {
 
 impl Actor for Watcher {
     fn turn(&mut self) -> ActorState {
-        let Parts { config, cq, clock, core, handle_ns, shared, on_completion: told } = &mut self.parts;
+        let Parts { config, cq, clock, core, handle_ns, shared, on_completion } = &mut self.parts;
         let begun_ns = clock.now_ns();
         let asleep_ns = self.asleep_ns.take();
         if let Some(asleep_ns) = asleep_ns {
@@ -83,7 +83,7 @@ impl Actor for Watcher {
         for completion in self.completions.drain(..) {
             assert!(completion.status.is_success(), "a request failed: {}", completion.status);
             clock.spend_ns(*handle_ns);
-            told(completion.id);
+            on_completion(completion.id);
         }
         let step = self.poller.step(clock.now_ns(), found > 0);
         if step == Step::Block {

@@ -191,15 +191,15 @@ fn papers<'a>(results: &'a [Done<'_>]) -> String {
 
 /// A section for an experiment: what it runs, plots of the results, the figures, and why they differ from the paper's.
 fn section(index: usize, done: &Done<'_>) -> String {
-    let Done { experiment: it, rows, complaint } = done;
-    let mut text = format!("<h2 id=\"e{index}\">{}</h2>", escaped(it.title()));
-    text.push_str(&format!("<p class=\"soft\">{} ({})</p>", escaped(it.source()), escaped(it.id())));
-    text.push_str(&paragraph(it.setup()));
+    let Done { experiment, rows, complaint } = done;
+    let mut text = format!("<h2 id=\"e{index}\">{}</h2>", escaped(experiment.title()));
+    text.push_str(&format!("<p class=\"soft\">{} ({})</p>", escaped(experiment.source()), escaped(experiment.id())));
+    text.push_str(&paragraph(experiment.setup()));
     if let Some(complaint) = complaint {
         text.push_str(&format!("<p class=\"bad\">Invalid: {}.</p>", escaped(complaint)));
     }
-    if !it.remark().is_empty() {
-        text.push_str(&paragraph(it.remark()));
+    if !experiment.remark().is_empty() {
+        text.push_str(&paragraph(experiment.remark()));
     }
     let mut units: Vec<&'static str> = Vec::new();
     for row in rows {

@@ -76,11 +76,11 @@ struct VerbCase {
 const fn kind(
     name: &'static str,
     title: &'static str,
-    way: Direction,
+    direction: Direction,
     (op, carrier): (Op, TransportKind),
     paper: Option<f64>,
 ) -> VerbCase {
-    VerbCase { name, title, direction: way, op, carrier, paper }
+    VerbCase { name, title, direction, op, carrier, paper }
 }
 
 const KINDS: [VerbCase; 5] = [

@@ -203,8 +203,7 @@ impl Member {
 
     fn process_event(&mut self, lane: LaneId, event: &SessionEvent) {
         let (session, opened) = (event.session(), matches!(event, SessionEvent::Connected(_)));
-        let of_it =
-            |way: &SessionState| matches!(way, SessionState::Opening(id) | SessionState::Open(id) if *id == session);
+        let of_it = |state: &SessionState| matches!(state, SessionState::Opening(id) | SessionState::Open(id) if *id == session);
         if let Some(host) = self.peer_sessions.iter().position(of_it) {
             let expected_lane = self.session_lanes[host];
             if expected_lane != lane {
@@ -294,12 +293,13 @@ impl Member {
     fn call(&mut self, may_be_impatient: bool) -> bool {
         let first = self.generator.below(self.peer_sessions.len() as u64) as usize;
         let hosts = self.peer_sessions.len();
-        let way = (first..first + hosts).map(|host| host % hosts).find_map(|host| match self.peer_sessions[host] {
-            SessionState::Open(session) => Some((host, session)),
-            _ => None,
-        });
+        let own_session =
+            (first..first + hosts).map(|host| host % hosts).find_map(|host| match self.peer_sessions[host] {
+                SessionState::Open(session) => Some((host, session)),
+                _ => None,
+            });
         let back = if self.generator.chance(self.call_back_share) { self.session_back() } else { None };
-        let Some((server, session)) = back.or(way) else { return false };
+        let Some((server, session)) = back.or(own_session) else { return false };
         let len = |generator: &mut SeededGenerator, max: usize| {
             let most = if generator.chance(0.7) { max.min(60) } else { max };
             generator.below(most as u64 + 1) as usize
@@ -427,7 +427,7 @@ impl Member {
         let open = self
             .peer_sessions
             .iter()
-            .find_map(|way| if let SessionState::Open(session) = way { Some(*session) } else { None });
+            .find_map(|state| if let SessionState::Open(session) = state { Some(*session) } else { None });
         open.map_or(Ok(()), |session| self.lanes.call_closed(&mut self.rpc, session))
     }
 
@@ -504,7 +504,7 @@ impl Member {
     /// closed: calls that were given up keep some credits for a while.
     fn close_sessions(&mut self) -> bool {
         let of_clients: Vec<_> = self.clients.iter().filter_map(|client| self.rpc.session_to(*client).ok()).collect();
-        let ours = self.peer_sessions.iter().filter_map(|way| match way {
+        let ours = self.peer_sessions.iter().filter_map(|state| match state {
             SessionState::Opening(session) | SessionState::Open(session) => Some(*session),
             SessionState::Closed(_) => None,
         });

@@ -143,12 +143,12 @@ impl LoadClient {
 
     /// Whether a session could not be opened, or has ended.
     pub fn has_lost(&self) -> bool {
-        self.server_sessions.iter().any(|way| matches!(way.state, State::Ended(_)))
+        self.server_sessions.iter().any(|session| matches!(session.state, State::Ended(_)))
     }
 
     /// Rates that congestion control allows its sessions, in bytes per second.
     pub fn rates(&self) -> impl Iterator<Item = f64> {
-        self.open.iter().filter_map(|way| match self.server_sessions[*way].state {
+        self.open.iter().filter_map(|index| match self.server_sessions[*index].state {
             State::Open(session) => self.rpc.session_rate(session),
             _ => None,
         })
@@ -162,13 +162,14 @@ impl LoadClient {
             let ms = self.clock.now_ns().saturating_sub(oldest.began_ns) as f64 / 1e6;
             return Some(format!("the answers to {calls} calls, the oldest to {server} and {ms:.3} ms old"));
         }
-        let lost = self.server_sessions.iter().find_map(|way| match &way.state {
-            State::Ended(why) => Some(format!("a session with {}: {why}", way.server)),
+        let lost = self.server_sessions.iter().find_map(|session| match &session.state {
+            State::Ended(why) => Some(format!("a session with {}: {why}", session.server)),
             _ => None,
         });
-        let opening = self.server_sessions.iter().find(|way| matches!(way.state, State::Opening(_) | State::Closed));
+        let opening =
+            self.server_sessions.iter().find(|session| matches!(session.state, State::Opening(_) | State::Closed));
         if self.open.is_empty() { lost } else { None }
-            .or_else(|| opening.map(|way| format!("a session with {}", way.server)))
+            .or_else(|| opening.map(|session| format!("a session with {}", session.server)))
     }
 
     fn chance(&mut self) -> f64 {
@@ -197,10 +198,12 @@ impl LoadClient {
                 SessionEvent::Lost { session, cause, .. } => (session, State::Ended(cause.to_string())),
                 SessionEvent::Disconnected(session) => (session, State::Ended("it was closed".to_owned())),
             };
-            let is_it = |way: &ServerSession| way.state == State::Opening(session) || way.state == State::Open(session);
+            let is_it = |server_session: &ServerSession| {
+                server_session.state == State::Opening(session) || server_session.state == State::Open(session)
+            };
             let Some(index) = self.server_sessions.iter().position(is_it) else { continue };
             self.opening -= usize::from(matches!(self.server_sessions[index].state, State::Opening(_)));
-            self.open.retain(|way| *way != index);
+            self.open.retain(|open| *open != index);
             if let State::Open(_) = state {
                 self.open.push(index);
             }
@@ -268,19 +271,19 @@ impl LoadClient {
             return false;
         }
         let Some((tag, mut request, response)) = self.idle.pop() else { return false };
-        let way = self.open[self.generator.below(self.open.len() as u64) as usize];
-        let State::Open(session) = self.server_sessions[way].state else { return false };
+        let server_index = self.open[self.generator.below(self.open.len() as u64) as usize];
+        let State::Open(session) = self.server_sessions[server_index].state else { return false };
         let (request_chance, response_chance) = (self.chance(), self.chance());
         let len = self.group.request.draw(request_chance);
         let response_len = self.group.response.draw(response_chance) as u32;
         request.resize(len).expect("its buffer has room for the longest");
         request[..REQUEST_LEN_MIN].copy_from_slice(&response_len.to_le_bytes());
         match self.rpc.enqueue_request(session, CALL, request, response, tag as u64) {
-            Ok(_) => self.flights[tag] = Some(CallInFlight { server_index: way, began_ns }),
+            Ok(_) => self.flights[tag] = Some(CallInFlight { server_index, began_ns }),
             Err(rejected) => {
                 // The session has just ended; an event will say so.
                 self.tally.borrow_mut().failed += 1;
-                self.open.retain(|open| *open != way);
+                self.open.retain(|open| *open != server_index);
                 self.idle.push((tag, rejected.request, rejected.response));
             }
         }

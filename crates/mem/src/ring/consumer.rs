@@ -80,7 +80,7 @@ impl Consumer {
     #[inline(always)]
     pub fn take(&mut self) -> Option<Taken> {
         let position = self.position;
-        let at = self.byte(position);
+        let offset = self.byte(position);
         let word = self.word_at();
         if word as u32 != position as u32 {
             return None;
@@ -89,7 +89,7 @@ impl Consumer {
         if plain_len(word) < self.plain_len_limit {
             self.position = position + 1;
             // SAFETY: the word's kind is not zero, so the word is not.
-            return Some(Taken { offset: at + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } });
+            return Some(Taken { offset: offset + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } });
         }
         self.take_any(word)
     }
@@ -104,7 +104,7 @@ impl Consumer {
         }
         let len = len_of(word);
         let index = (self.position & self.mask) as usize;
-        let at = CONTROL_BYTES + index * LINE + WORD;
+        let offset = CONTROL_BYTES + index * LINE + WORD;
         // The first word of a burst gives the number of lines written, which are all fetched at once. Lines not yet
         // written are left alone: taking them from the producer just before it writes costs more than it saves.
         if word_without_burst != full_word {
@@ -120,17 +120,17 @@ impl Consumer {
                     return self.mark_broken();
                 }
                 self.position += lines as u64;
-                Some(Taken { offset: at, word: word_without_burst })
+                Some(Taken { offset, word: word_without_burst })
             }
             KIND_FAR if len <= FAR_HEAD_MAX => {
                 self.position += 1;
-                Some(Taken { offset: at + FAR_BYTES, word: full_word })
+                Some(Taken { offset: offset + FAR_BYTES, word: full_word })
             }
             KIND_REVOKED => {
                 self.position += 1;
                 // Its claimed length is ignored.
                 let word = NonZeroU64::new(word_of(0, 0, KIND_REVOKED))?;
-                Some(Taken { offset: at, word })
+                Some(Taken { offset, word })
             }
             KIND_SKIP => self.skip(len),
             _ => self.mark_broken(),
@@ -173,11 +173,15 @@ impl Consumer {
         if !taken.is_far() {
             return None;
         }
-        let at = (taken.offset - FAR_BYTES) / 8;
+        let first_word = (taken.offset - FAR_BYTES) / 8;
         // SAFETY: both words lie in the packet's line, which is ours until given back; `take` checked the kind, so they
         // stand before its bytes. Relaxed: ordered by the acquire of the packet's word.
-        let (offset, len) =
-            unsafe { (self.words.word(at).load(Ordering::Relaxed), self.words.word(at + 1).load(Ordering::Relaxed)) };
+        let (offset, len) = unsafe {
+            (
+                self.words.word(first_word).load(Ordering::Relaxed),
+                self.words.word(first_word + 1).load(Ordering::Relaxed),
+            )
+        };
         Some(Far { offset: u64::from_le(offset), len: u64::from_le(len) as u32 })
     }
 

@@ -89,10 +89,11 @@ impl Producer {
         if tail >= self.unchecked_limit {
             return false;
         }
-        let at = self.byte(tail);
+        let offset = self.byte(tail);
         // SAFETY: the mask keeps the line inside the ring. The line is free, since `tail` is below the limit, and the
         // consumer does not read it before it is published; no slice covers it.
-        let (word, is_written) = unsafe { (self.words.word(at / 8), self.words.put_full_line(at + WORD, head, data)) };
+        let (word, is_written) =
+            unsafe { (self.words.word(offset / 8), self.words.put_full_line(offset + WORD, head, data)) };
         if !is_written {
             return false;
         }
@@ -152,12 +153,12 @@ impl Producer {
     /// Those lines are free, and long enough for the packet.
     #[inline(always)]
     unsafe fn put(&self, head: &[u8], data: &[u8]) {
-        let at = self.byte(self.tail) + WORD;
+        let offset = self.byte(self.tail) + WORD;
         // SAFETY: the caller's promises.
         unsafe {
-            self.words.put(at, head);
+            self.words.put(offset, head);
             if !data.is_empty() {
-                self.words.put(at + head.len(), data);
+                self.words.put(offset + head.len(), data);
             }
         }
     }
@@ -175,14 +176,14 @@ impl Producer {
             return Err(Refused::TooLong);
         }
         self.reserve(1)?;
-        let at = self.byte(self.tail) + WORD;
+        let offset = self.byte(self.tail) + WORD;
         let mut description = [0; FAR_BYTES];
         description[..8].copy_from_slice(&far.offset.to_le_bytes());
         description[8..].copy_from_slice(&u64::from(far.len).to_le_bytes());
         // SAFETY: as in `push_any`: `reserve` made sure of one free line.
         unsafe {
-            self.words.put(at, &description);
-            self.words.put(at + FAR_BYTES, head);
+            self.words.put(offset, &description);
+            self.words.put(offset + FAR_BYTES, head);
         }
         let position = self.tail;
         self.publish(1, head.len(), KIND_FAR);

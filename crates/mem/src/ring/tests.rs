@@ -316,10 +316,10 @@ fn a_consumer_that_gives_back_what_it_never_had_breaks_the_ring() {
         while producer.push(&[], &[]).is_ok() {}
         // SAFETY: the index of the word that holds the consumer's position.
         unsafe { words.word(HEAD_WORD) }.store(lie, Ordering::Release);
-        let told = producer.push(&[], &[]);
+        let result = producer.push(&[], &[]);
         match lie {
-            1 => assert_eq!(told, Ok(())),
-            _ => assert_eq!(told, Err(Refused::Broken), "{lie}"),
+            1 => assert_eq!(result, Ok(())),
+            _ => assert_eq!(result, Err(Refused::Broken), "{lie}"),
         }
     }
 }

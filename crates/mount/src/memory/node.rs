@@ -77,10 +77,10 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub fn new(ino: u64, kind: Kind, mode: u16, who: &Caller, content: Content) -> Self {
+    pub fn new(ino: u64, kind: Kind, mode: u16, caller: &Caller, content: Content) -> Self {
         let now = SystemTime::now();
         let links = if kind == Kind::Directory { 2 } else { 1 };
-        let (uid, gid) = (who.uid, who.gid);
+        let (uid, gid) = (caller.uid, caller.gid);
         Self { ino, kind, mode, uid, gid, links, lookups: 0, accessed: now, modified: now, changed: now, content }
     }
 

@@ -138,11 +138,11 @@ impl LastCopyFile {
         let file_len = file.metadata().map_err(failed)?.len();
         if file_len > 0 {
             let trailer = read_trailer(&file, file_len).map_err(failed)?;
-            let Some(Trailer { volume: theirs, len: their_len, is_complete }) = trailer else {
+            let Some(Trailer { volume: stored_volume, len: stored_len, is_complete }) = trailer else {
                 return Err(LastCopyError::UnknownContents { path });
             };
-            if (theirs, their_len) != (volume, len) {
-                let (is_same_name, len) = (theirs.id == volume.id, their_len);
+            if (stored_volume, stored_len) != (volume, len) {
+                let (is_same_name, len) = (stored_volume.id == volume.id, stored_len);
                 return Err(match is_same_name {
                     true => LastCopyError::OlderVolume { path, len, is_complete },
                     false => LastCopyError::OtherVolume { path, len, is_complete },

@@ -90,9 +90,9 @@ impl Marks {
 
     /// Whether the file has all of a chunk, and whether it has it without doubt.
     fn state(&self, chunk: usize) -> (bool, bool) {
-        let Chunk { valid: has, doubtful: doubt, .. } = self.chunks[chunk];
-        let is_whole = has == self.all(chunk);
-        (is_whole, is_whole && doubt == 0)
+        let Chunk { valid, doubtful, .. } = self.chunks[chunk];
+        let is_whole = valid == self.all(chunk);
+        (is_whole, is_whole && doubtful == 0)
     }
 
     fn change(&mut self, chunk: usize, change: impl FnOnce(&mut Chunk)) {

@@ -133,7 +133,7 @@ impl Handshake {
             let rest = &input[consumed..];
             match self.step(export, is_ending, rest, out) {
                 (len, None) => consumed += len,
-                (len, Some(then)) => return Progress { consumed: consumed + len, next: then },
+                (len, Some(next)) => return Progress { consumed: consumed + len, next },
             }
         }
     }

@@ -60,8 +60,8 @@ fn shake(input: &[u8], cuts: &[usize]) -> (Vec<u8>, NextStep, usize) {
 }
 
 /// Options, kinds and data of the replies to options.
-fn replies(said: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
-    let mut reader = super::bytes::Reader(&said[18..]);
+fn replies(output: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
+    let mut reader = super::bytes::Reader(&output[18..]);
     let mut replies = Vec::new();
     while let Some(magic) = reader.u64() {
         assert_eq!(magic, OPTION_REPLY_MAGIC);
@@ -73,8 +73,8 @@ fn replies(said: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
 
 fn after(options: &[Vec<u8>]) -> (Vec<(u32, u32)>, NextStep) {
     let input = [3u32.to_be_bytes().to_vec(), options.concat()].concat();
-    let (said, then, _) = shake(&input, &[]);
-    (replies(&said).into_iter().map(|(option, kind, _)| (option, kind)).collect(), then)
+    let (output, next, _) = shake(&input, &[]);
+    (replies(&output).into_iter().map(|(option, kind, _)| (option, kind)).collect(), next)
 }
 
 #[test]
@@ -82,14 +82,14 @@ fn a_client_without_options_has_its_export() {
     for (flags, zeroes) in [(1u32, 124), (3, 0)] {
         for (name, good) in [("", true), ("disk", true), ("disc", false)] {
             let input = [flags.to_be_bytes().to_vec(), option(OPT_EXPORT_NAME, name.as_bytes())].concat();
-            let (said, then, consumed) = shake(&input, &[]);
+            let (output, next, consumed) = shake(&input, &[]);
             if !good {
-                assert_eq!(then, NextStep::Close(HandshakeError::UnknownExport));
+                assert_eq!(next, NextStep::Close(HandshakeError::UnknownExport));
                 continue;
             }
-            assert_eq!((then, consumed), (NextStep::Serve(Session::default()), input.len()));
-            assert_eq!(said.len(), 18 + 10 + zeroes);
-            assert_eq!(said[18..26], (1u64 << 20).to_be_bytes());
+            assert_eq!((next, consumed), (NextStep::Serve(Session::default()), input.len()));
+            assert_eq!(output.len(), 18 + 10 + zeroes);
+            assert_eq!(output[18..26], (1u64 << 20).to_be_bytes());
         }
     }
 }
@@ -104,9 +104,9 @@ fn a_client_is_told_what_it_asks_for() {
         option(OPT_GO, &info("", &[INFO_NAME, INFO_DESCRIPTION, 77])),
     ]
     .concat();
-    let (said, then, _) = shake(&input, &[]);
-    assert_eq!(then, NextStep::Serve(Session { is_structured: true, has_status: true }));
-    let replies = replies(&said);
+    let (output, next, _) = shake(&input, &[]);
+    assert_eq!(next, NextStep::Serve(Session { is_structured: true, has_status: true }));
+    let replies = replies(&output);
     let kinds: Vec<_> = replies.iter().map(|(option, kind, _)| (*option, *kind)).collect();
     let (list, go) = (OPT_LIST, OPT_GO);
     let infos = [(go, REP_INFO); 4];

@@ -44,7 +44,7 @@ impl<S: Store> Server<S> {
     fn answer(&mut self, index: usize, part_result: PartResult) {
         let job_result = self.jobs.result(index);
         let job = self.jobs.job(index);
-        let (owner, cookie, what, structured) = (job.owner, job.cookie, job.kind, job.is_structured);
+        let (owner, cookie, kind, structured) = (job.owner, job.cookie, job.kind, job.is_structured);
         // If all went well, the last chunk of data ends the reply.
         let mut is_answered = false;
         match part_result {
@@ -63,7 +63,7 @@ impl<S: Store> Server<S> {
             }
         }
         if let Some(result) = job_result {
-            if let (JobKind::Read { at, len, in_one: true }, false) = (what, is_answered) {
+            if let (JobKind::Read { at, len, in_one: true }, false) = (kind, is_answered) {
                 self.answer_in_one(index, result, (at, len));
             } else if !is_answered {
                 self.queue_result(owner, cookie, structured, result);

@@ -91,16 +91,16 @@ mod tests {
 
     #[test]
     fn who_comes_later_does_not_pass_who_waits() {
-        let who = |index| ConnectionId { index, generation: 1 };
+        let connection = |index| ConnectionId { index, generation: 1 };
         let mut budget = Budget::new(100, 4);
         assert!(budget.try_take(60) && !budget.try_take(41));
-        budget.wait(Waiter { owner: who(0), len: 50 });
-        budget.wait(Waiter { owner: who(1), len: 10 });
+        budget.wait(Waiter { owner: connection(0), len: 50 });
+        budget.wait(Waiter { owner: connection(1), len: 10 });
         assert!(!budget.try_take(10) && budget.next().is_none());
         budget.give_back(10);
-        assert_eq!(budget.next().map(|want| want.owner), Some(who(0)));
+        assert_eq!(budget.next().map(|want| want.owner), Some(connection(0)));
         assert!(budget.next().is_none());
-        budget.remove(who(1));
+        budget.remove(connection(1));
         assert!(!budget.has_waiting());
         budget.give_back(100);
         assert!(budget.try_take(100) && budget.used() == 100);

@@ -93,12 +93,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub fn new(name: ConnectionId, stream: Stream, now_ns: u64) -> Self {
+    pub fn new(id: ConnectionId, stream: Stream, now_ns: u64) -> Self {
         let mut out = Output::default();
         let mut handshake = None;
         out.put(|bytes| handshake = Some(Handshake::begin(bytes)));
         Self {
-            id: name,
+            id,
             stream,
             phase: Phase::Handshake(handshake.expect("`put` runs its closure")),
             payload: Payload::None,

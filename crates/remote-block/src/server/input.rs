@@ -199,14 +199,14 @@ impl<S: Store> Server<S> {
                 connection.expect_short();
                 &mut self.counters.reads
             }
-            Ok(Command::Write { at, len, is_fua: is_kept }) => {
+            Ok(Command::Write { at, len, is_fua }) => {
                 match self.claim(connection, len) {
                     Some(Ok(())) => {}
                     Some(Err(error)) => return self.refuse(connection, session, &request, error),
                     None => return Some(Parsed::Suspended),
                 }
                 connection.requests_in_progress += 1;
-                let job = self.jobs.write(owner, cookie, at, len, is_kept, structured);
+                let job = self.jobs.write(owner, cookie, at, len, is_fua, structured);
                 connection.payload = Payload::Write { job, number: 0, filled: 0 };
                 self.counters.bytes_written += u64::from(len);
                 &mut self.counters.writes
@@ -216,20 +216,20 @@ impl<S: Store> Server<S> {
                 self.jobs.flush(&mut self.store, owner, cookie, structured);
                 &mut self.counters.flushes
             }
-            Ok(Command::Discard { at, len, is_fua: is_kept }) => {
+            Ok(Command::Discard { at, len, is_fua }) => {
                 connection.requests_in_progress += 1;
                 let place = (&mut self.store, &self.zeros);
-                self.jobs.zero_range(place, owner, cookie, (at, len, false), is_kept, structured);
+                self.jobs.zero_range(place, owner, cookie, (at, len, false), is_fua, structured);
                 &mut self.counters.discards
             }
-            Ok(Command::Zeros { at, len, is_fua: is_kept }) => {
+            Ok(Command::Zeros { at, len, is_fua }) => {
                 connection.requests_in_progress += 1;
                 let place = (&mut self.store, &self.zeros);
-                self.jobs.zero_range(place, owner, cookie, (at, len, true), is_kept, structured);
+                self.jobs.zero_range(place, owner, cookie, (at, len, true), is_fua, structured);
                 &mut self.counters.discards
             }
-            Ok(Command::Status { at, len, only_one: one }) => {
-                let extents = self.extents(at, len, one);
+            Ok(Command::Status { at, len, only_one }) => {
+                let extents = self.extents(at, len, only_one);
                 connection.out.put(|out| put_status(out, cookie, &extents));
                 &mut self.counters.statuses
             }
@@ -289,7 +289,7 @@ impl<S: Store> Server<S> {
             let len = found.len.clamp(1, end - at);
             let is_full = extents.len() == extents_max;
             match extents.last_mut() {
-                Some(StatusExtent { len: before, is_hole }) if *is_hole == found.is_hole => *before += len as u32,
+                Some(StatusExtent { len: last_len, is_hole }) if *is_hole == found.is_hole => *last_len += len as u32,
                 _ if is_full => break,
                 _ => extents.push(StatusExtent { len: len as u32, is_hole: found.is_hole }),
             }

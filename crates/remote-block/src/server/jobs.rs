@@ -273,11 +273,11 @@ impl Jobs {
         let next = at + len;
         self.jobs[job].kind = JobKind::ZeroRange { next, end, is_written };
         self.jobs[job].is_open = next < end;
-        let what = match is_written {
+        let store_job = match is_written {
             true => StoreJob::Write { at, source: Slice { buffer: zeros.clone(), start: 0, len: len as usize } },
             false => StoreJob::Discard { at, len },
         };
-        self.submit(store, job, 0, what);
+        self.submit(store, job, 0, store_job);
         if next == end {
             self.flush_if_fua(store, job);
         }

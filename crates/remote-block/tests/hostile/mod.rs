@@ -32,18 +32,18 @@ pub fn client(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     handshake(rest);
     let mut device = device().lock().unwrap_or_else(PoisonError::into_inner);
-    let Device { running, contents: holds } = &mut *device;
+    let Device { running, contents } = &mut *device;
     match first % 4 {
         0 => send_bytes(running, rest),
         // After valid flags.
         1 => send_bytes(running, &[&[0, 0, 0, 3], rest].concat()),
-        kind => send_requests(running.client(kind == 3), holds, rest),
+        kind => send_requests(running.client(kind == 3), contents, rest),
     }
     let read = running.client(first % 8 < 4).read(0, 0, LEN as u32).unwrap();
     if first % 4 < 2 {
-        *holds = read;
+        *contents = read;
     } else {
-        assert!(read == *holds, "the device holds other bytes");
+        assert!(read == *contents, "the device holds other bytes");
     }
 }
 
@@ -52,8 +52,8 @@ fn send_bytes(running: &RunningServer, bytes: &[u8]) {
     let mut socket = running.socket();
     // A server that has received enough closes at once, so this may fail.
     let _ = socket.write_all(bytes).and_then(|()| socket.shutdown(Shutdown::Write));
-    let mut said = Vec::new();
-    if let Err(error) = socket.read_to_end(&mut said) {
+    let mut output = Vec::new();
+    if let Err(error) = socket.read_to_end(&mut output) {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
     }
 }

@@ -139,7 +139,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         let mut transfers = [CopyTransfer::new(*copy, Op::Read { at, target })];
         self.transfer(&mut transfers, None);
         let [CopyTransfer { target, error, .. }] = transfers;
-        let bad = |is_wrong, why| BadCopy { copy: *copy, has_wrong_bytes: is_wrong, why };
+        let bad = |has_wrong_bytes, why| BadCopy { copy: *copy, has_wrong_bytes, why };
         let Some(buffer) = target.filter(|_| error.is_none()) else {
             return Ok(Err(bad(false, error.unwrap_or_default())));
         };

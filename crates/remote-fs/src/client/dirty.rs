@@ -1,7 +1,7 @@
 //! Uncommitted bytes of a file.
 //!
-//! They lie in chunks of [`CHUNK_PAGES`] pages, in memory from which donors' memory can be written. A chunk that is
-//! being flushed no longer changes; data written to it meanwhile lies in a second chunk on top.
+//! They lie in chunks of [`CHUNK_PAGES`] pages, in registered memory, so that a WRITE to a donor can read them there. A
+//! chunk that is being flushed no longer changes; data written to it meanwhile lies in a second chunk on top.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

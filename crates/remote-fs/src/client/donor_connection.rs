@@ -5,7 +5,7 @@ use sinew_rpc::{Endpoint, SharedEndpoint};
 
 /// One lane's connection to a donor.
 pub(super) struct DonorConnection<E: Endpoint, A: AccessMethod> {
-    pub reach: DonorHandle<SharedEndpoint<E>, A>,
+    pub handle: DonorHandle<SharedEndpoint<E>, A>,
     /// Client number and epoch under which the donor has admitted this lane.
     pub admitted: Option<(u64, u32)>,
     pub incarnation: u64,

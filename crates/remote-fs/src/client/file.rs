@@ -90,8 +90,8 @@ impl File {
 impl FileState {
     /// Adds a handle. It will be told of the last loss, too, if no handle was.
     pub fn open(&mut self, handle: u64, writes: bool) {
-        let told = self.losses.count - u64::from(self.losses.last.is_some() && !self.losses.is_reported);
-        self.handles.push(OpenHandle { handle, writes, losses_reported: told });
+        let losses_reported = self.losses.count - u64::from(self.losses.last.is_some() && !self.losses.is_reported);
+        self.handles.push(OpenHandle { handle, writes, losses_reported });
     }
 
     /// Records that some written data could not be committed.

@@ -1,4 +1,4 @@
-//! Committing written data: first it goes to reserved memory of all copies, and then the service is told.
+//! Committing written data: first it goes to reserved pages of all copies, and then the service is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -426,7 +426,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 match self.report_failed_copy(segment, &copy, &why) {
                     // It is the segment's last copy, and its donor may come back.
                     Err(ClientError::Refused(Error::Lost)) if self.now_ns() < until => self.pause(PAUSE_NS),
-                    told => told?,
+                    result => result?,
                 }
             }
         }

@@ -158,7 +158,7 @@ mod tests {
 
     const LEN: u64 = 40;
 
-    /// What is known of each page: nothing, a hole, or its place, its sum and its length.
+    /// What is known of each page: nothing, a hole, or its place, its checksum and its length.
     type Model = Vec<Option<Option<(u32, u64, usize)>>>;
 
     fn read(known: &LayoutCache) -> Model {

@@ -602,7 +602,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// # Errors
     ///
     /// [`ClientError`].
-    pub fn seek(&mut self, handle: u64, at: u64, what: Whence) -> Result<Option<u64>, ClientError> {
+    pub fn seek(&mut self, handle: u64, at: u64, whence: Whence) -> Result<Option<u64>, ClientError> {
         let (file, _) = self.file_of_handle(handle)?;
         // If this fails, the program is told at its next sync.
         let _ = self.write_out(&file);
@@ -611,7 +611,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         loop {
             let len = file.lock().len();
             if from >= len {
-                return Ok((what == Whence::Hole && at < len).then_some(len));
+                return Ok((whence == Whence::Hole && at < len).then_some(len));
             }
             let end = len.div_ceil(page);
             let piece = file.lock().layout.piece(from / page, end - from / page);
@@ -623,7 +623,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 Piece::Hole { count } => (count, false),
                 Piece::Stored(stored) => (stored.sums.len() as u64, true),
             };
-            if is_data == (what == Whence::Data) {
+            if is_data == (whence == Whence::Data) {
                 return Ok(Some(from));
             }
             from = (from / page + count) * page;

@@ -61,8 +61,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         for index in 0..transfers.len() {
             let (donor, tag) = (transfers[index].copy.donor.0, first_tag + index as u64);
             while let Some(op) = transfers[index].op.take() {
-                let Some(within) = self.donors.get_mut(&donor) else { break };
-                match within.reach.submit(tag, op) {
+                let Some(connection) = self.donors.get_mut(&donor) else { break };
+                match connection.handle.submit(tag, op) {
                     Ok(()) => open += 1,
                     // There is room once an operation has ended.
                     Err(op) => {
@@ -111,9 +111,9 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
 
     fn turn_donors(&mut self) -> bool {
         let mut busy = false;
-        for within in self.donors.values_mut() {
-            busy |= within.reach.turn();
-            within.reach.poll(&mut self.events);
+        for connection in self.donors.values_mut() {
+            busy |= connection.handle.turn();
+            connection.handle.poll(&mut self.events);
         }
         busy
     }
@@ -141,18 +141,20 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
     }
 
-    /// Has the donor asked for admission again if the path has failed. It rests only if that fails, too.
+    /// Asks the donor for admission again if the path has failed. The donor is left alone only if that fails, too.
     fn readmit_if_broken(&mut self, transfer: &CopyTransfer) {
-        if let Some(within) = self.donors.get_mut(&transfer.copy.donor.0)
-            && !within.reach.is_connected()
+        if let Some(connection) = self.donors.get_mut(&transfer.copy.donor.0)
+            && !connection.handle.is_connected()
         {
-            within.admitted = None;
+            connection.admitted = None;
         }
     }
 
     /// Whether a copy can be reached, as far as is known without asking.
     pub(super) fn is_near(&self, copy: &SegmentCopy) -> bool {
-        self.donors.get(&copy.donor.0).is_some_and(|within| within.admitted.is_some() && within.reach.is_connected())
+        self.donors
+            .get(&copy.donor.0)
+            .is_some_and(|connection| connection.admitted.is_some() && connection.handle.is_connected())
     }
 
     /// Has the donor admit this lane, unless it has done so.
@@ -169,41 +171,41 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             let known = known.ok_or("the service has not said where the donor is")?;
             let address = known.address.parse().map_err(|error| format!("{}: {error}", known.address))?;
             let config = PoolConfig { key: self.client.config.key.clone(), ..self.client.config.pool.clone() };
-            let reach = DonorHandle::new(address, self.rpc.share(), &self.access_method, &config);
-            let within = DonorConnection {
-                reach,
+            let handle = DonorHandle::new(address, self.rpc.share(), &self.access_method, &config);
+            let connection = DonorConnection {
+                handle,
                 admitted: None,
                 incarnation: 0,
                 gone_incarnation: None,
                 retry_at_ns: 0,
                 last_error: String::new(),
             };
-            self.donors.insert(key, within);
+            self.donors.insert(key, connection);
         }
         let now_ns = self.now_ns();
-        let Some(within) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
+        let Some(connection) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
         // The path may lead to an earlier run of the donor, which is gone without our having noticed, while the copy is
         // of a later run.
-        if within.admitted == Some(admitted_as)
-            && within.reach.is_connected()
-            && within.check_incarnation(copy.incarnation).is_ok()
+        if connection.admitted == Some(admitted_as)
+            && connection.handle.is_connected()
+            && connection.check_incarnation(copy.incarnation).is_ok()
         {
             return Ok(());
         }
         // An extent whose place was read before the donor restarted names the earlier run at each read.
-        if within.gone_incarnation.is_some_and(|(run, until_ns)| run == copy.incarnation && now_ns < until_ns) {
-            return within.check_incarnation(copy.incarnation);
+        if connection.gone_incarnation.is_some_and(|(run, until_ns)| run == copy.incarnation && now_ns < until_ns) {
+            return connection.check_incarnation(copy.incarnation);
         }
-        if now_ns < within.retry_at_ns {
-            return Err(within.last_error.clone());
+        if now_ns < connection.retry_at_ns {
+            return Err(connection.last_error.clone());
         }
         let (volume, epoch, client, lane) = (identity.volume, identity.epoch, identity.client, self.number);
         match self.admit(key, Call::Admit { volume, epoch, client, lane }) {
             Ok(Answer::Admitted { incarnation, .. }) => {
-                let Some(within) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
-                (within.admitted, within.incarnation) = (Some(admitted_as), incarnation);
-                within.check_incarnation(copy.incarnation).inspect_err(|_| {
-                    within.gone_incarnation = Some((copy.incarnation, now_ns + RETRY_PAUSE_NS));
+                let Some(connection) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
+                (connection.admitted, connection.incarnation) = (Some(admitted_as), incarnation);
+                connection.check_incarnation(copy.incarnation).inspect_err(|_| {
+                    connection.gone_incarnation = Some((copy.incarnation, now_ns + RETRY_PAUSE_NS));
                 })
             }
             other => {
@@ -212,10 +214,10 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                     Err(error) => error.to_string(),
                 };
                 let now_ns = self.now_ns();
-                if let Some(within) = self.donors.get_mut(&key) {
-                    within.admitted = None;
-                    within.retry_at_ns = now_ns + RETRY_PAUSE_NS;
-                    within.last_error.clone_from(&why);
+                if let Some(connection) = self.donors.get_mut(&key) {
+                    connection.admitted = None;
+                    connection.retry_at_ns = now_ns + RETRY_PAUSE_NS;
+                    connection.last_error.clone_from(&why);
                 }
                 Err(why)
             }
@@ -225,7 +227,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Asks a donor to admit us, once more over a new session if it turns out to have given up the old one. It does so
     /// when this process has been stopped for a while: no reason to count its copies as lost.
     fn admit(&mut self, donor: u64, call: Call) -> Result<Answer, CallFailed> {
-        let has_session = |lane: &Self| lane.donors.get(&donor).is_some_and(|within| within.reach.has_session());
+        let has_session =
+            |lane: &Self| lane.donors.get(&donor).is_some_and(|connection| connection.handle.has_session());
         let had_session = has_session(self);
         match self.call(donor, call.clone()) {
             Err(CallFailed::Unreachable(_)) if had_session && !has_session(self) => self.call(donor, call),
@@ -236,13 +239,13 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     fn call(&mut self, donor: u64, call: Call) -> Result<Answer, CallFailed> {
         let tag = self.next_tag;
         self.next_tag += 1;
-        if let Some(within) = self.donors.get_mut(&donor) {
-            within.reach.call(tag, call);
+        if let Some(connection) = self.donors.get_mut(&donor) {
+            connection.handle.call(tag, call);
         }
         loop {
             let busy = self.turn_donors();
             let answer = self.events.drain(..).find_map(|event| match event {
-                Event::CallAnswered { tag: of, result } if of == tag => Some(result),
+                Event::CallAnswered { tag: answered_tag, result } if answered_tag == tag => Some(result),
                 _ => None,
             });
             if let Some(answer) = answer {

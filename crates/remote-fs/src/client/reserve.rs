@@ -1,10 +1,10 @@
-//! Pages that the service has reserved for this client, and promises that writes can draw on them.
+//! Pages that the service has reserved for this client, and those of them that are promised to writes.
 
 use std::collections::VecDeque;
 
 use crate::protocol::Pages;
 
-/// Reserved pages. Spare ones are not promised to any write.
+/// Reserved pages. Spare pages are those not promised to any write.
 #[derive(Debug, Default)]
 pub(super) struct Reserve {
     runs: VecDeque<Pages>,

@@ -1,4 +1,4 @@
-//! Sequence numbers of requests that change something.
+//! Sequence numbers of requests that change the file system.
 
 use std::collections::BTreeSet;
 

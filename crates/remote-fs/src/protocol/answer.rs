@@ -57,7 +57,7 @@ pub struct Joined {
 /// How to reach a donor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DonorInfo {
-    /// Identifier of the donor in [`Replica`](super::SegmentCopy)s.
+    /// Identifier of the donor in [`SegmentCopy`](super::SegmentCopy)s.
     #[serde(with = "donor_id")]
     pub donor: DonorId,
     /// Address of the donor.

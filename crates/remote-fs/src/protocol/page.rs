@@ -58,13 +58,13 @@ pub struct Extent {
     /// Their place: all within one reservation, so that no other client has written there.
     pub pages: Pages,
     /// Generation of the segment's [`Placement`] that they were written to. If the generation has changed, the commit
-    /// fails with [`Error::Copies`](super::Error::CopiesChanged).
+    /// fails with [`Error::CopiesChanged`](super::Error::CopiesChanged).
     pub generation: u32,
     /// Checksum of each page; never 0.
     pub sums: Sums,
     /// If the pages are derived from the file's contents (a page was written in part): the checksums of these contents,
     /// 0 for holes. If the file's pages have changed since, the commit fails with
-    /// [`Error::Changed`](super::Error::PagesChanged).
+    /// [`Error::PagesChanged`](super::Error::PagesChanged).
     pub replaces: Option<Sums>,
 }
 

@@ -267,7 +267,7 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// Removes a name of anything but a directory. Answered with [`Answer::Gone`](super::Answer::Unlinked).
+    /// Removes a name of anything but a directory. Answered with [`Answer::Unlinked`](super::Answer::Unlinked).
     Unlink {
         /// The directory.
         parent: Ino,
@@ -332,8 +332,8 @@ pub enum Request {
         /// Number of pages.
         count: u64,
     },
-    /// Asks for the places of segments. Answered with [`Answer::Places`](super::Answer::Placements), without segments
-    /// that are gone.
+    /// Asks for the places of segments. Answered with [`Answer::Placements`](super::Answer::Placements), without
+    /// segments that are gone.
     Placements {
         /// The segments, up to [`SEGMENTS_MAX`](super::SEGMENTS_MAX).
         segments: Vec<u32>,
@@ -417,7 +417,8 @@ pub enum Request {
     /// Locks a range, replacing the owner's locks in it. Answered with `Done`, or
     /// [`Error::WouldBlock`](super::Error::WouldBlock): a client that wants to wait asks again.
     Lock(Lock),
-    /// Asks for a lock that conflicts with this one. Answered with [`Answer::Excluded`](super::Answer::LockConflict).
+    /// Asks for a lock that conflicts with this one. Answered with
+    /// [`Answer::LockConflict`](super::Answer::LockConflict).
     TestLock(Lock),
     /// Releases an owner's locks in a range. Answered with `Done`.
     Unlock {

@@ -316,11 +316,11 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         self.locks.release_client(client);
         let (mut opens, mut locks) = (Vec::new(), Vec::new());
         if known.is_some() {
-            let Self { sessions, locks: table, store, .. } = self;
+            let Self { sessions, locks: lock_table, store, .. } = self;
             let is_there = |ino| store.state.tree.inode(ino).is_ok();
             let may_have = |held: &OpenFile| is_there(held.ino) && sessions.open(client, *held).is_ok();
             opens = join.opens.into_iter().filter(may_have).map(|held| held.handle).collect();
-            let may_have = |lock: &Lock| is_there(lock.ino) && table.lock(client, *lock).is_ok();
+            let may_have = |lock: &Lock| is_there(lock.ino) && lock_table.lock(client, *lock).is_ok();
             locks = join.locks.into_iter().filter(may_have).collect();
         }
         closed.retain(|ino| !self.sessions.is_open(*ino));

@@ -1,4 +1,4 @@
-//! Adding a segment.
+//! Adding a segment: the choice of donors, and the slabs that they grant.
 
 use super::lanes::Lanes;
 use crate::durable_state::Member;

@@ -333,14 +333,16 @@ impl<D: Donors> Memory<D> {
         {
             self.failure = Some(Failure::TakenOver { donor: self.lanes.0[lane].name.clone(), held: *held });
         }
+        // A restarted donor has forgotten us, and everyone who had access: it is fenced again at once.
+        let has_restarted = matches!(result, Err(CallFailed::Refused(Refusal::NotFenced { .. })));
         if let CallPurpose::Fence(lane) | CallPurpose::Expel(lane, _) = purpose {
             self.lanes.0[lane].refusal = match &result {
-                Err(CallFailed::Refused(why)) => Some(why.clone()),
+                Err(CallFailed::Refused(why)) if !has_restarted => Some(why.clone()),
                 _ => None,
             };
         }
-        let again_ns = self.now_ns + self.config.stat_interval_ns / 2;
-        let is_unreachable = matches!(result, Err(CallFailed::Unreachable(_)));
+        let again_ns = self.now_ns + if has_restarted { 0 } else { self.config.stat_interval_ns / 2 };
+        let is_unreachable = has_restarted || matches!(result, Err(CallFailed::Unreachable(_)));
         match (purpose, result) {
             (CallPurpose::Fence(lane), Ok(Answer::Fenced { incarnation, slabs, .. })) => {
                 self.on_fenced(store, lane, incarnation, &slabs);

@@ -1,8 +1,8 @@
-//! Slabs that were taken out of their segment while their donor still had them.
+//! Former copies: slabs that were taken out of their segment while their donor still had them.
 //!
-//! Clients that have not heard of the removal may still write to such a slab, so it is not given back in this epoch.
-//! Once their writes are over, it can become a copy of the same segment again, so that a segment has at most one slab
-//! at each donor.
+//! Clients that have not heard of the removal may still write to such a slab, so it is not given back to its donor in
+//! this epoch. Once their writes are over, it can become a copy of the same segment again. So a segment has at most one
+//! slab at each donor.
 
 use super::lanes::Lanes;
 use super::retired_clients::RetiredClients;
@@ -25,7 +25,7 @@ impl FormerCopy {
     }
 }
 
-/// All of them.
+/// All former copies.
 #[derive(Debug, Default)]
 pub(super) struct FormerCopies(Vec<FormerCopy>);
 

@@ -1,4 +1,4 @@
-//! Restoring a missing copy.
+//! Restoring a missing copy: the choice of its segment and its place, and the progress of the copying.
 
 use super::lanes::{DonorLane, Lanes};
 use super::orphans::FormerCopies;

@@ -32,8 +32,8 @@ impl Tree {
                 self.remove_directory(context, *parent, name).map(Answer::Unlinked)
             }
             Request::Rename { parent, name, new_parent, new_name, flags } => {
-                let gone = self.rename(context, (*parent, name), (*new_parent, new_name), *flags)?;
-                Ok(gone.map_or(Answer::Done, Answer::Unlinked))
+                let unlinked = self.rename(context, (*parent, name), (*new_parent, new_name), *flags)?;
+                Ok(unlinked.map_or(Answer::Done, Answer::Unlinked))
             }
             Request::Commit { size_min, mtime, holes, extents, .. } => {
                 let commit = Commit { size_min: *size_min, mtime: *mtime, holes, extents };

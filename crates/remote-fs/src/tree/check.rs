@@ -27,12 +27,12 @@ pub enum Inconsistency {
         ino: Ino,
     },
     /// The link count of an inode is wrong.
-    #[error("inode {} has {found} links, but a link count of {said}", ino.0)]
+    #[error("inode {} has {found} links, but a link count of {stored}", ino.0)]
     Links {
         /// The inode.
         ino: Ino,
         /// Its link count.
-        said: u32,
+        stored: u32,
         /// The links found.
         found: u32,
     },
@@ -91,12 +91,12 @@ impl Tree {
             }
         }
         for (&ino, inode) in &self.inodes {
-            let (said, found) = (inode.links, links.get(&ino).copied().unwrap_or_default());
+            let (stored, found) = (inode.links, links.get(&ino).copied().unwrap_or_default());
             let is_orphan = self.orphans.contains(&ino);
-            if said != found {
-                inconsistencies.push(Inconsistency::Links { ino, said, found });
+            if stored != found {
+                inconsistencies.push(Inconsistency::Links { ino, stored, found });
             }
-            if is_orphan != (said == 0) {
+            if is_orphan != (stored == 0) {
                 inconsistencies.push(Inconsistency::Orphan { ino });
             }
             if !is_orphan && !reached.contains(&ino) {
@@ -140,7 +140,7 @@ mod tests {
         let ino = link;
         found(
             |tree, _, link| tree.inode_mut(link).unwrap().links = 2,
-            &[Inconsistency::Links { ino, said: 2, found: 1 }],
+            &[Inconsistency::Links { ino, stored: 2, found: 1 }],
         );
         found(|tree, _, link| assert!(tree.orphans.insert(link)), &[Inconsistency::Orphan { ino }]);
         found(|tree, _, _| tree.last_ino = Ino(2), &[Inconsistency::Number { ino }]);
@@ -150,13 +150,13 @@ mod tests {
         );
         found(
             |tree, directory, _| tree.directory_mut(directory).unwrap().remove(b"s"),
-            &[Inconsistency::Links { ino, said: 1, found: 0 }, Inconsistency::Unreachable { ino }],
+            &[Inconsistency::Links { ino, stored: 1, found: 0 }, Inconsistency::Unreachable { ino }],
         );
         found(
             |tree, directory, _| tree.directory_mut(directory).unwrap().insert(b"x", directory),
             &[
                 Inconsistency::Parent { ino: directory, above: directory },
-                Inconsistency::Links { ino: directory, said: 2, found: 5 },
+                Inconsistency::Links { ino: directory, stored: 2, found: 5 },
             ],
         );
     }

@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn the_closest_bits_count_and_no_others() {
         let mut inode = Inode::new(Body::File(Map::default()), 0o470, &caller(5, 6, &[]), Time::default());
-        let may = |inode: &Inode, who: &Caller, rights| allows(inode, who, rights).is_ok();
+        let may = |inode: &Inode, by: &Caller, rights| allows(inode, by, rights).is_ok();
         assert!(may(&inode, &caller(5, 6, &[]), READ) && !may(&inode, &caller(5, 6, &[]), WRITE), "the owner's alone");
         assert!(may(&inode, &caller(1, 6, &[]), 7) && may(&inode, &caller(1, 1, &[9, 6]), 7));
         assert!(!may(&inode, &caller(1, 1, &[9]), READ) && may(&inode, &caller(1, 1, &[9]), 0));
@@ -93,15 +93,15 @@ mod tests {
 
     #[test]
     fn writing_takes_lent_rights_away() {
-        for (mode, who, always, expected) in [
+        for (mode, uid, always, expected) in [
             (0o6755, 5, false, 0o0755),
             (0o6745, 5, false, 0o2745),
             (0o6755, 0, false, 0o6755),
             (0o6755, 0, true, 0o0755),
         ] {
             let mut inode = Inode::new(Body::File(Map::default()), mode, &caller(5, 6, &[]), Time::default());
-            drop_privileges(&mut inode, &caller(who, 6, &[]), always);
-            assert_eq!(inode.mode, expected, "{mode:o} by {who}");
+            drop_privileges(&mut inode, &caller(uid, 6, &[]), always);
+            assert_eq!(inode.mode, expected, "{mode:o} by {uid}");
         }
     }
 }

@@ -89,9 +89,9 @@ impl Tree {
             (false, _) => {}
         }
         self.directory_mut(to.0)?.remove(to.1);
-        let gone = self.remove_link(context, old)?;
+        let unlinked = self.remove_link(context, old)?;
         self.move_name(context, ino, from, to)?;
-        Ok(Some(gone))
+        Ok(Some(unlinked))
     }
 
     /// Renames an entry to a name that does not exist.

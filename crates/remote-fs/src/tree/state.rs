@@ -1,4 +1,4 @@
-//! The tree itself, and reading from it.
+//! The tree itself, and how it is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 

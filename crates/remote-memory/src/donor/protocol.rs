@@ -205,6 +205,13 @@ pub enum Refusal {
         /// Epoch of that writer.
         held: u32,
     },
+    /// No writer with this epoch has fenced the volume at this donor: it has been restarted since, or has never been
+    /// fenced by that writer.
+    #[error("no writer with epoch {epoch} has fenced the volume there: the donor was restarted, or was not reached")]
+    NotFenced {
+        /// Epoch of the caller.
+        epoch: u32,
+    },
     /// The donor holds a later record of the same writer.
     #[error("it already holds generation {held} of the record, which is later")]
     OlderRecord {

@@ -289,7 +289,7 @@ impl Donor {
         if held == epoch && held > 0 {
             return Ok(());
         }
-        Err(if held > epoch { Refusal::OlderEpoch { held } } else { Refusal::Invalid("fence the volume first") })
+        Err(if held > epoch { Refusal::OlderEpoch { held } } else { Refusal::NotFenced { epoch } })
     }
 }
 
@@ -333,8 +333,9 @@ mod tests {
     fn only_who_fenced_last_has_slabs() {
         let mut donor = donor();
         let take = |epoch| Call::Take { volume: VOLUME, epoch, len: 4096 };
-        assert!(ask(&mut donor, take(1)).is_err());
+        assert_eq!(ask(&mut donor, take(1)), Err(Refusal::NotFenced { epoch: 1 }));
         assert!(ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 1 }).is_ok());
+        assert_eq!(ask(&mut donor, take(2)), Err(Refusal::NotFenced { epoch: 2 }));
         let Ok(Answer::Taken { lent, .. }) = ask(&mut donor, take(1)) else { panic!("it has room") };
         assert!(donor.allows(VOLUME, 1) && !donor.allows(VOLUME, 0));
         let Ok(Answer::Fenced { session: 2, slabs, .. }) = ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 2 })

@@ -235,6 +235,7 @@ impl Response {
                     Refusal::Expelled { client } => (16, [*client, 0], ""),
                     Refusal::OtherFabric => (17, [0, 0], ""),
                     Refusal::WriterStopped => (18, [0, 0], ""),
+                    Refusal::NotFenced { epoch } => (20, [u64::from(*epoch), 0], ""),
                 };
                 Writer::new(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
             }
@@ -283,7 +284,7 @@ impl Response {
             0 => Self::Nonce(reader.proof()?),
             1 => Self::Welcome,
             2 => Self::NotAdmitted,
-            3..=7 | 16..=18 => {
+            3..=7 | 16..=18 | 20 => {
                 let (first, second, _) = (reader.word()?, reader.word()?, reader.bytes()?);
                 Self::Refused(match kind {
                     3 => Refusal::OlderEpoch { held: u32::try_from(first).ok()? },
@@ -293,6 +294,7 @@ impl Response {
                     16 => Refusal::Expelled { client: first },
                     17 => Refusal::OtherFabric,
                     18 => Refusal::WriterStopped,
+                    20 => Refusal::NotFenced { epoch: u32::try_from(first).ok()? },
                     // The donor's own text is not taken over from the wire.
                     _ => Refusal::Invalid(
                         "the donor says that the call makes no sense, or asks for more than any caller may have",
@@ -412,6 +414,7 @@ mod tests {
             Refusal::Expelled { client: 1 },
             Refusal::OtherFabric,
             Refusal::WriterStopped,
+            Refusal::NotFenced { epoch: 1 },
         ];
         let responses = answers
             .into_iter()

@@ -91,9 +91,9 @@ impl<P: Path> Engine<P> {
         let limits = Limits { op_len_max: limits.op_len_max.min(fragment_len), ..limits };
         assert!(chain_max > 0 && limits.op_len_max > 0 && limits.pieces_max > 0, "{config:?}, {limits:?}");
         let inbox = Inbox::new(path.waker());
-        let me = shared.lock().join(Arc::clone(&inbox));
+        let engine_index = shared.lock().join(Arc::clone(&inbox));
         Self {
-            engine_index: me,
+            engine_index,
             inbox,
             mode,
             chain_max,
@@ -266,8 +266,7 @@ impl<P: Path> Engine<P> {
 
     #[inline]
     fn turn_once(&mut self, now_ns: u64) -> bool {
-        let Self { path, shared, engine_index: me, inbox, taken, flight, completed: over, finished, outgoing, .. } =
-            self;
+        let Self { path, shared, engine_index, inbox, taken, flight, completed, finished, outgoing, .. } = self;
         let mut state: Option<MutexGuard<'_, State>> = None;
         let mut busy = path.poll(&mut |mut done| {
             let Some(LoneDone { key, posted_ns }) = flight.complete_one(done.id) else {
@@ -275,7 +274,7 @@ impl<P: Path> Engine<P> {
                 if let Some(state) = state.take() {
                     shared.publish(&state);
                 }
-                return flight.complete_others(done, over);
+                return flight.complete_others(done, completed);
             };
             let state = state.get_or_insert_with(|| shared.lock());
             let times = if done.error.is_none() { Some((posted_ns, now_ns)) } else { None };
@@ -285,7 +284,7 @@ impl<P: Path> Engine<P> {
                 Some(why) => note_failure(state, shared, *why),
             };
             let one = Finished { tag, result, target: done.targets.pop() };
-            if owner == *me {
+            if owner == *engine_index {
                 finished.push(one);
             } else {
                 route(state, owner, one, outgoing);
@@ -301,10 +300,10 @@ impl<P: Path> Engine<P> {
         }
         let has_room = path.room() > 0 && taken.len() < self.chain_max;
         let mut alone = self.lone_unposted.take();
-        if state.is_some() || !over.is_empty() || (has_room && shared.has_queued()) {
+        if state.is_some() || !completed.is_empty() || (has_room && shared.has_queued()) {
             let mut state = state.unwrap_or_else(|| shared.lock());
-            if !over.is_empty() {
-                complete_all(&mut state, *me, shared, over, now_ns, finished, outgoing);
+            if !completed.is_empty() {
+                complete_all(&mut state, *engine_index, shared, completed, now_ns, finished, outgoing);
             }
             if has_room && state.has_queued() {
                 if alone.is_none() {
@@ -584,18 +583,18 @@ impl<P: Path> Readiness for Engine<P> {
 impl<P: Path> Drop for Engine<P> {
     fn drop(&mut self) {
         self.path.close();
-        let Self { path, flight, completed: over, .. } = self;
+        let Self { path, flight, completed, .. } = self;
         path.poll(&mut |mut done| {
             // Whatever the device reports, the reason is the drop.
             done.error = done.error.take().map(|_| Box::new(FailureCause::Dropped));
             let Some(LoneDone { key, posted_ns }) = flight.complete_one(done.id) else {
-                return flight.complete_others(done, over);
+                return flight.complete_others(done, completed);
             };
             let buffer = done.targets.pop().map_or(Buffer::None, Buffer::Target);
             let request = TakenRequest { key, start: 0, len: 0, buffer };
-            over.push(Completed { request, posted_ns, error: done.error });
+            completed.push(Completed { request, posted_ns, error: done.error });
         });
-        over.extend(flight.abandon(&FailureCause::Dropped));
+        completed.extend(flight.abandon(&FailureCause::Dropped));
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         while let Some(request) = self.taken.pop_back().or_else(|| self.lone_unposted.take()) {

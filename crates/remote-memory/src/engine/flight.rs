@@ -271,9 +271,9 @@ impl Flight {
                     completed.push(Completed { request, posted_ns, error: error.clone() });
                 }
             }
-            Part::Fragment { fragmented: whole, offset } => {
+            Part::Fragment { fragmented, offset } => {
                 drop(requests);
-                fragment = Some((whole, offset));
+                fragment = Some((fragmented, offset));
             }
         }
         self.count -= 1;

@@ -15,7 +15,7 @@ pub enum RegistrationPolicy {
     /// The memory of all is registered (dynMR).
     Always,
     /// The memory of requests of at least this many bytes is registered; shorter ones are copied.
-    /// [`Crossing`](super::CostCurve) measures the threshold.
+    /// [`CostCurve`](super::CostCurve) measures the threshold.
     From(usize),
 }
 
@@ -88,10 +88,10 @@ pub(super) struct RegistrationCache<D: ProtectionDomain> {
 }
 
 impl<D: ProtectionDomain> RegistrationCache<D> {
-    pub fn new(domain: D, room: CacheLimits) -> Self {
+    pub fn new(domain: D, limits: CacheLimits) -> Self {
         Self {
             domain,
-            limits: room,
+            limits,
             entries: HashMap::new(),
             bytes: 0,
             clock: 0,

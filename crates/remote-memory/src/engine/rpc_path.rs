@@ -197,9 +197,9 @@ impl<E: Endpoint> RpcPath<E> {
         let mut bytes = response.get(ANSWER_HEAD_LEN..).unwrap_or(&[]);
         for Part { id, len, mut targets } in calling.parts.drain(..) {
             if why.is_none() && !targets.is_empty() {
-                let (mine, rest) = bytes.split_at(len);
+                let (head, rest) = bytes.split_at(len);
                 bytes = rest;
-                scatter(mine, &mut targets);
+                scatter(head, &mut targets);
             }
             self.completed.push(Done { id, error: why.clone().map(Box::new), targets });
         }

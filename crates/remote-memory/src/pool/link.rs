@@ -1,4 +1,4 @@
-//! A session with one donor, for calls.
+//! A session with one donor, for calls: it is opened when a call needs it, and opened again when it was lost.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,7 +8,7 @@ use sinew_rpc::{CallOptions, Endpoint, SessionEvent, SessionId};
 
 use crate::donor::{CONTROL, Key, Request, Response, Side};
 
-/// Tag of the link's own requests.
+/// Tag of the link's own requests, by which it proves that it has the key.
 const GREETING: u64 = u64::MAX;
 
 enum LinkState {
@@ -35,7 +35,7 @@ pub(super) struct Link<E: Endpoint> {
     state: LinkState,
     session: Option<SessionId>,
     waiting: VecDeque<WaitingCall>,
-    /// Calls without an answer yet.
+    /// Calls whose results were not taken yet.
     in_flight: usize,
     results: VecDeque<CallResult>,
 }
@@ -74,7 +74,7 @@ impl<E: Endpoint> Link<E> {
         self.waiting.push_back(WaitingCall { tag, request, until_ns });
     }
 
-    /// Whether the link waits for something.
+    /// Whether the link waits for its donor, or has results to be taken.
     pub fn is_waiting(&self) -> bool {
         self.in_flight > 0 || matches!(self.state, LinkState::Connecting | LinkState::Greeting)
     }
@@ -216,7 +216,7 @@ impl<E: Endpoint> Link<E> {
     }
 }
 
-/// Covers the endpoint and the link's own deadlines, which are on the caller's clock.
+/// Covers the endpoint and the link's own deadlines.
 impl<E: Endpoint> Readiness for Link<E> {
     fn descriptor(&self) -> Option<Descriptor> {
         self.rpc.descriptor()

@@ -8,7 +8,7 @@ use super::place::DonorSpace;
 use crate::donor::{Answer, Call};
 use crate::volume::{CallFailed, Donors, Event};
 
-/// Tag of a survey's first call; the lane is added.
+/// Tag of the call to the first donor. That of any other is greater by the donor's lane.
 const SURVEY_TAG: u64 = 0x5355_0000;
 
 /// A survey of all donors, taken before a volume is made.

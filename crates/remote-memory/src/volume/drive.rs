@@ -27,8 +27,8 @@ impl<D: Donors> Volume<D> {
         if live.error.is_none() && live.kind != Kind::Read && !live.writes {
             return self.change(key);
         }
-        let (tag, what, error, target) = self.requests.complete(key);
-        if what != Kind::Refresh {
+        let (tag, kind, error, target) = self.requests.complete(key);
+        if kind != Kind::Refresh {
             self.finished.push_back(Finished { tag, result: error.map_or(Ok(()), Err), target });
         }
     }

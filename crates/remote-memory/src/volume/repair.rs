@@ -1,8 +1,8 @@
-//! Repair: new copies for segments that have too few, made chunk by chunk while the volume is in use.
+//! Repair: new copies for segments that have too few, made chunk by chunk ([`CHUNK`] slots) while the volume is in use.
 //!
-//! While a chunk is copied, none of its slots is allocated or cleared, and copying begins once no operation on the
-//! chunk is in flight. Changes in chunks that are already copied go to the new copy too. When all chunks are copied,
-//! the record names the new copy.
+//! While a chunk is *held*, none of its slots is allocated or cleared. It is copied once no operation on it is in
+//! flight, and then released. Changes in chunks that are already copied go to the new copy too. When all chunks are
+//! copied, the copy is added to the record.
 
 use sinew_mem::{Frozen, MessageBuffer};
 
@@ -88,8 +88,9 @@ impl<D: Donors> Volume<D> {
         let excluded = self.repairing.full | self.repairing.leaving;
         let is_candidate = |lane: &usize| {
             let state = &self.lanes[*lane];
-            let has = self.segments[segment].copies.iter().any(|copy| copy.member.donor == self.donors.ids()[*lane]);
-            state.down.is_none() && state.incarnation.is_some() && excluded >> lane & 1 == 0 && !has
+            let has_copy =
+                self.segments[segment].copies.iter().any(|copy| copy.member.donor == self.donors.ids()[*lane]);
+            state.down.is_none() && state.incarnation.is_some() && excluded >> lane & 1 == 0 && !has_copy
         };
         let lanes = self.lanes.len();
         let Some(lane) = (0..lanes).map(|lane| (lane + segment) % lanes).find(is_candidate) else {
@@ -128,7 +129,7 @@ impl<D: Donors> Volume<D> {
         self.donors.call(usize::from(lane), u64::from(tag), Call::Free { volume: self.id, epoch: self.epoch, slab });
     }
 
-    /// Goes on to the next chunk. After the last, has the record name the copy.
+    /// Goes on to the next chunk. After the last, adds the copy to the record.
     fn begin_chunk(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
         let Some(joining) = &segment.joining else { return self.abandon_repair(number) };
@@ -143,7 +144,7 @@ impl<D: Donors> Volume<D> {
         self.repairing.step = RepairStep::Joining { segment: number, generation: self.voting.generation };
     }
 
-    /// Holds the next chunk, and reads it from a copy once no run of it is in flight.
+    /// Holds the next chunk, and reads it from a copy once no operation on it is in flight.
     fn copy_chunk(&mut self, number: u32) -> bool {
         let segment = &mut self.segments[number as usize];
         let Some(joining) = &segment.joining else {
@@ -192,12 +193,12 @@ impl<D: Donors> Volume<D> {
     /// Handles the end of an operation of the repair, on headers or on pages.
     pub(super) fn complete_repair_op(&mut self, of_headers: bool, has_failed: bool, target: Option<MessageBuffer>) {
         match &mut self.repairing.step {
-            RepairStep::Reading { segment, headers, pages, outstanding: out, failed } => {
-                *out -= 1;
+            RepairStep::Reading { segment, headers, pages, outstanding, failed } => {
+                *outstanding -= 1;
                 *failed |= has_failed;
                 let into = if of_headers { &mut *headers } else { &mut *pages };
                 *into = target;
-                if *out > 0 {
+                if *outstanding > 0 {
                     return;
                 }
                 let (segment, failed) = (*segment, *failed);
@@ -206,10 +207,10 @@ impl<D: Donors> Volume<D> {
                     _ => self.abandon_repair(segment),
                 }
             }
-            RepairStep::Writing { segment, outstanding: out, failed } => {
-                *out -= 1;
+            RepairStep::Writing { segment, outstanding, failed } => {
+                *outstanding -= 1;
                 *failed |= has_failed;
-                if *out > 0 {
+                if *outstanding > 0 {
                     return;
                 }
                 let (segment, failed) = (*segment, *failed);
@@ -226,13 +227,13 @@ impl<D: Donors> Volume<D> {
         let (lane, base, first) = (*lane, *base, copied * CHUNK);
         for (header, page) in headers.as_chunks::<HEADER>().0.iter().zip(pages.chunks_exact(BLOCK)) {
             // A page that is bad in this copy is copied as it is, and then rewritten from another copy.
-            if let SlotState::Header(Header { page: number, sum, .. }) = Header::read(header)
+            if let SlotState::Header(Header { page: page_number, sum, .. }) = Header::read(header)
                 && sum != 0
                 && checksum(page) != sum
-                && number < self.pages
+                && page_number < self.pages
             {
                 self.stats.bad_pages += 1;
-                self.refresh(number);
+                self.refresh(page_number);
             }
         }
         self.repairing.step = RepairStep::Writing { segment: number, outstanding: 2, failed: false };
@@ -252,7 +253,7 @@ impl<D: Donors> Volume<D> {
         self.begin_chunk(number);
     }
 
-    /// Releases the chunk, and does the clearing that waited for it.
+    /// Releases the held chunk, and clears the slots that waited for this.
     fn release_chunk(&mut self, number: u32) {
         self.segments[number as usize].slots.held_chunk = None;
         for _ in 0..self.held_clears.len() {
@@ -294,7 +295,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Gives back slabs that no record names any more, and that no unfinished operation goes to.
+    /// Gives back slabs that no record names any more, and to which no operation is in flight.
     fn free_deferred_slabs(&mut self) {
         if self.repairing.slabs_to_free.is_empty() {
             return;

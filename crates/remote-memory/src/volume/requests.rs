@@ -123,13 +123,13 @@ impl Requests {
 
     /// Accepts a request, which must not be empty.
     pub fn submit(&mut self, request: NewRequest) {
-        let NewRequest { tag, kind: what, at, len, source, target } = request;
+        let NewRequest { tag, kind, at, len, source, target } = request;
         let seq = self.sequence.begin(1);
         let key = self.free.pop().unwrap_or(self.pending.len() as u32);
         let dependents = self.pending.get_mut(key as usize).map(|live| std::mem::take(&mut live.dependents));
         let live = Pending {
             tag,
-            kind: what,
+            kind,
             at,
             len,
             source,

@@ -58,10 +58,8 @@ impl<D: Donors> Volume<D> {
         let state = &mut self.lanes[usize::from(lane)];
         state.call_in_flight = false;
         match result {
-            Ok(Answer::Stat { incarnation, is_withdrawing: wants_back, .. })
-                if state.incarnation == Some(incarnation) =>
-            {
-                self.set_leaving(lane, wants_back);
+            Ok(Answer::Stat { incarnation, is_withdrawing, .. }) if state.incarnation == Some(incarnation) => {
+                self.set_leaving(lane, is_withdrawing);
             }
             Ok(_) => self.drop_lane(lane, "it has started again, and lost what it had".into()),
             Err(CallFailed::Refused(Refusal::OlderEpoch { held })) => {

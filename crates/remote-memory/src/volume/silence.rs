@@ -32,7 +32,8 @@ impl<D: Donors> Volume<D> {
         let id = ids[usize::from(lane)];
         // A donor that has restarted knows nothing of this volume, unless a later writer has stored a record there
         // since.
-        let is_voter = self.voting.durable_voters.iter().any(|it| (it.donor, it.incarnation) == (id, incarnation));
+        let is_voter =
+            self.voting.durable_voters.iter().any(|voter| (voter.donor, voter.incarnation) == (id, incarnation));
         let recorded = stored.and_then(|stored| Record::read(&stored.record).ok());
         let recorded = recorded.filter(|record| record.number == self.number).map_or(0, |record| record.epoch);
         let held = if is_voter { recorded.max(promised) } else { recorded };

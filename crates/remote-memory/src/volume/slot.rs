@@ -168,8 +168,8 @@ pub fn checksum(page: &[u8]) -> u64 {
 /// Checksum of the page in header `index` of several.
 #[inline]
 pub(super) fn sum_in(headers: &[u8], index: usize) -> u64 {
-    let at = index * HEADER + SUM;
-    headers.get(at..at + 8).map_or(0, |bytes| u64::from_le_bytes(std::array::from_fn(|byte| bytes[byte])))
+    let offset = index * HEADER + SUM;
+    headers.get(offset..offset + 8).map_or(0, |bytes| u64::from_le_bytes(std::array::from_fn(|byte| bytes[byte])))
 }
 
 #[cfg(test)]

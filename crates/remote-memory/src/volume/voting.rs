@@ -167,13 +167,13 @@ impl<D: Donors> Volume<D> {
         if let Some(held) = round.older {
             return self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
         }
-        let said = round.errors.clone();
+        let errors = round.errors.clone();
         self.voting.round = None;
         self.voting.retry_at_ns = self.now_ns + self.config.retry_ns;
         let since = *self.voting.failing_since_ns.get_or_insert(self.now_ns);
         if self.now_ns - since >= self.config.vote_timeout_ns {
             self.end(StoreError::NoAnswer(format!(
-                "too few of the volume's {} voters answer, so that nobody could tell which copies count: {said}",
+                "too few of the volume's {} voters answer, so that nobody could tell which copies count: {errors}",
                 self.voting.voters.len()
             )));
         }

@@ -53,11 +53,11 @@ impl<D: Donors> Volume<D> {
     /// Begins a change: reads the pages that it changes in part. Returns false if there is no memory for them now.
     pub(super) fn start_change(&mut self, key: u32) -> bool {
         let live = self.requests.get(key);
-        let (pages, what, at, end) = (live.pages(), live.kind, live.at, live.at + live.len);
-        if what == Kind::Discard && !self.may_discard(key) {
+        let (pages, kind, at, end) = (live.pages(), live.kind, live.at, live.at + live.len);
+        if kind == Kind::Discard && !self.may_discard(key) {
             return true;
         }
-        let is_partial = |page: u64| what == Kind::Refresh || page * PAGE < at || end < (page + 1) * PAGE;
+        let is_partial = |page: u64| kind == Kind::Refresh || page * PAGE < at || end < (page + 1) * PAGE;
         let last = pages.end - 1;
         let candidates = [Some(pages.start), (last != pages.start).then_some(last)];
         let edges = candidates.map(|page| page.filter(|page| is_partial(*page)));
@@ -69,7 +69,7 @@ impl<D: Donors> Volume<D> {
             return true;
         }
         // Pages that were never written read as zeros already.
-        let edges = edges.map(|page| page.filter(|page| what == Kind::Write || self.map.place(*page).is_some()));
+        let edges = edges.map(|page| page.filter(|page| kind == Kind::Write || self.map.place(*page).is_some()));
         let mut staged = [None, None];
         for (edge, staged) in edges.iter().zip(&mut staged) {
             if edge.is_some() {

@@ -46,9 +46,9 @@ enum CallerKind {
 /// and nobody may read or write a volume's memory without taking the volume over.
 pub fn donor(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
-    let who = [CallerKind::Unadmitted, CallerKind::Neighbour, CallerKind::Anybody][usize::from(first % 3)];
+    let caller_kind = [CallerKind::Unadmitted, CallerKind::Neighbour, CallerKind::Anybody][usize::from(first % 3)];
     let mut world =
-        World::new((who == CallerKind::Unadmitted).then(|| Key::new(b"a key that nobody guesses").unwrap()));
+        World::new((caller_kind == CallerKind::Unadmitted).then(|| Key::new(b"a key that nobody guesses").unwrap()));
     let (mut good, mut bad) = (world.client("good", 3), world.client("bad", 4));
     world.greet(&mut good);
     let (token, base) = world.volume(&mut good, 1);
@@ -57,30 +57,36 @@ pub fn donor(bytes: &[u8]) {
     let mut tokens = vec![7];
     let mut steps = Steps(rest);
     while let Some(step) = steps.byte() {
-        let (kind, request) = steps.request(step, who, &tokens);
+        let (kind, request) = steps.request(step, caller_kind, &tokens);
         let answer = world.ask(&mut bad, kind, &request);
         if kind == CONTROL {
             match Response::read(&answer).expect("a donor's answer can be parsed") {
-                Response::Answer(answer, way) => {
-                    assert_ne!(who, CallerKind::Unadmitted, "a stranger got {answer:?}");
-                    tokens.extend(way.map(|way| match way {
+                Response::Answer(answer, path) => {
+                    assert_ne!(caller_kind, CallerKind::Unadmitted, "a stranger got {answer:?}");
+                    tokens.extend(path.map(|path| match path {
                         AccessPath::Calls { token, .. } => token,
                         AccessPath::Verbs { .. } => panic!("there are no verbs here"),
                     }));
                 }
                 response => {
-                    assert!(who != CallerKind::Unadmitted || response != Response::Welcome, "a stranger is welcome")
+                    assert!(
+                        caller_kind != CallerKind::Unadmitted || response != Response::Welcome,
+                        "a stranger is welcome"
+                    )
                 }
             }
         } else {
             let is_done = answer.starts_with(&[0; 4]);
-            assert!(!is_done || who != CallerKind::Unadmitted, "a stranger reads or writes");
-            assert!(who != CallerKind::Neighbour || !answer.contains(&0xA5), "a neighbour reads what others wrote");
+            assert!(!is_done || caller_kind != CallerKind::Unadmitted, "a stranger reads or writes");
+            assert!(
+                caller_kind != CallerKind::Neighbour || !answer.contains(&0xA5),
+                "a neighbour reads what others wrote"
+            );
         }
         let donor = world.service.donor();
         assert_eq!(donor.lent_bytes() + donor.free_bytes(), MEMORY as u64);
     }
-    if who == CallerKind::Anybody {
+    if caller_kind == CallerKind::Anybody {
         return;
     }
     let read = world.ask(&mut good, ACCESS, &access(token, &[(base, WRITTEN.len() as u32, 0)], &[]));
@@ -170,7 +176,7 @@ impl World {
     fn call(&mut self, client: &mut Client, call: Call) -> (Answer, Option<AccessPath>) {
         let answer = self.ask(client, CONTROL, &Request::Call(call, Vec::new()).to_bytes());
         match Response::read(&answer) {
-            Some(Response::Answer(answer, way)) => (answer, way),
+            Some(Response::Answer(answer, path)) => (answer, path),
             other => panic!("{other:?}"),
         }
     }
@@ -185,9 +191,9 @@ impl World {
 
     /// Makes a volume with one slab. Returns the token for its memory, and the base of the slab.
     fn volume(&mut self, client: &mut Client, epoch: u32) -> (u64, u64) {
-        let (_, way) = self.call(client, Call::Fence { volume: GOOD, epoch });
+        let (_, path) = self.call(client, Call::Fence { volume: GOOD, epoch });
         let taken = self.call(client, Call::Take { volume: GOOD, epoch, len: WRITTEN.len() as u64 });
-        match (way, taken) {
+        match (path, taken) {
             (Some(AccessPath::Calls { token, .. }), (Answer::Taken { lent, .. }, _)) => (token, lent.base),
             other => panic!("{other:?}"),
         }
@@ -226,9 +232,9 @@ impl<'a> Steps<'a> {
         bytes
     }
 
-    fn request(&mut self, step: u8, who: CallerKind, tokens: &[u64]) -> (RequestType, Vec<u8>) {
+    fn request(&mut self, step: u8, caller_kind: CallerKind, tokens: &[u64]) -> (RequestType, Vec<u8>) {
         // A neighbour's requests must be well-formed; arbitrary bytes might name the volume of others.
-        let wild = who != CallerKind::Neighbour;
+        let wild = caller_kind != CallerKind::Neighbour;
         match step % 16 {
             0 if wild => (CONTROL, self.bytes().to_vec()),
             1 if wild => (ACCESS, self.bytes().to_vec()),
@@ -239,7 +245,7 @@ impl<'a> Steps<'a> {
                 (CONTROL, Request::Prove(proof).to_bytes())
             }
             4..=7 => (ACCESS, self.access(tokens)),
-            _ => (CONTROL, self.call(who)),
+            _ => (CONTROL, self.call(caller_kind)),
         }
     }
 
@@ -258,9 +264,9 @@ impl<'a> Steps<'a> {
         access(token, &operations, &written)
     }
 
-    fn call(&mut self, who: CallerKind) -> Vec<u8> {
+    fn call(&mut self, caller_kind: CallerKind) -> Vec<u8> {
         let kind = self.small();
-        let volume = if who == CallerKind::Neighbour { GOOD + 1 + self.small() % 4 } else { self.word() };
+        let volume = if caller_kind == CallerKind::Neighbour { GOOD + 1 + self.small() % 4 } else { self.word() };
         let (epoch, client) = (self.word() as u32, self.word());
         let call = match kind % 10 {
             0 => Call::Inspect { volume },

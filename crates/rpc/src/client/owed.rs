@@ -120,11 +120,14 @@ impl Clients {
     ) {
         let owed = &mut self.cold[index].owed.0;
         let Some(at) = owed.iter().position(|owed| owed.number == number) else { return };
-        let OwedCall { request_packets, sent, answered: before, cancellation: telling, .. } = owed[at];
+        let OwedCall { request_packets, sent, answered: answered_before, cancellation, .. } = owed[at];
         let (now, is_end) = match answered(request_packets) {
             Some(answered) => {
                 // A cancellation in flight gets an answer of its own.
-                (answered.clamp(before, sent), answered >= sent && before < sent && telling != Cancellation::InFlight)
+                (
+                    answered.clamp(answered_before, sent),
+                    answered >= sent && answered_before < sent && cancellation != Cancellation::InFlight,
+                )
             }
             None => (sent, true),
         };
@@ -132,7 +135,7 @@ impl Clients {
         if is_end {
             owed.remove(at);
         }
-        self.return_credits(shared, index, now - before);
+        self.return_credits(shared, index, now - answered_before);
     }
 
     /// Stops waiting for calls whose answers are overdue.

@@ -95,21 +95,21 @@ pub(super) struct Queues {
 impl Queues {
     /// Appends a call to its session's list.
     pub fn push(&mut self, list: &mut CallList, session: usize, queued: Queued) -> QueuedId {
-        let at = self.free.pop().unwrap_or_else(|| {
+        let index = self.free.pop().unwrap_or_else(|| {
             self.nodes.push(Node { generation: 0, next: NONE, previous: NONE, session: 0, state: State::Free });
             self.nodes.len() as u32 - 1
         });
-        let place = &mut self.nodes[at as usize];
+        let place = &mut self.nodes[index as usize];
         (place.next, place.previous, place.session) = (NONE, list.last, session as u32);
         place.state = State::Waiting(queued);
         match list.last {
-            NONE => list.first = at,
-            last => self.nodes[last as usize].next = at,
+            NONE => list.first = index,
+            last => self.nodes[last as usize].next = index,
         }
-        list.last = at;
+        list.last = index;
         list.len += 1;
         self.waiting += 1;
-        QueuedId(at)
+        QueuedId(index)
     }
 
     /// Removes a call from its session's list, at any position. Its place stays taken until it is [freed](Self::free).

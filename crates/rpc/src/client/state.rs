@@ -144,10 +144,10 @@ impl CallView<'_> {
     pub fn make_long(&mut self, times_calls: bool) {
         if self.slot.form != Form::Long {
             let left_ns = Some(self.slot.progress_ns).filter(|&left_ns| times_calls && left_ns != NOT_SENT);
-            let is_timed = self.slot.form == Form::ShortTimed;
+            let has_options = self.slot.form == Form::ShortTimed;
             *self.long = LongCall {
-                has_options: is_timed,
-                deadline_ns: self.long.deadline_ns.filter(|_| is_timed),
+                has_options,
+                deadline_ns: self.long.deadline_ns.filter(|_| has_options),
                 request_packets: 1,
                 sent: 1,
                 sent_max: 1,

@@ -56,9 +56,9 @@ impl<T> Wheel<T> {
             self.skip_to(now);
         }
         while self.len > 0 && self.tick <= now {
-            let at = self.tick as usize % BUCKETS;
-            for _ in 0..self.buckets[at].len() {
-                let Some((due, item)) = self.buckets[at].pop_front() else { break };
+            let bucket = self.tick as usize % BUCKETS;
+            for _ in 0..self.buckets[bucket].len() {
+                let Some((due, item)) = self.buckets[bucket].pop_front() else { break };
                 if due <= now {
                     self.len -= 1;
                     taken(item);

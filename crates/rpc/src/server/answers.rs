@@ -69,8 +69,8 @@ impl Servers {
     }
 
     #[inline(never)]
-    fn reply_slow(&mut self, shared: &mut Shared, call: ServerCallId, found: SlotLocation, response: &[u8]) {
-        let call = RunningCall { id: call, location: found };
+    fn reply_slow(&mut self, shared: &mut Shared, call: ServerCallId, location: SlotLocation, response: &[u8]) {
+        let call = RunningCall { id: call, location };
         self.answer_with(shared, call, response.len(), |target| target.copy_from_slice(response));
     }
 
@@ -112,8 +112,8 @@ impl Servers {
     ) {
         let Some((_, slot)) = self.take_unanswered(shared, call) else { return };
         let request_type = RequestType::new(self.table.slots[slot.index()].request_type);
-        let found = SlotLocation { slot, request_type, own_len_max: 0 };
-        self.answer_with(shared, RunningCall { id: call, location: found }, len, write);
+        let location = SlotLocation { slot, request_type, own_len_max: 0 };
+        self.answer_with(shared, RunningCall { id: call, location }, len, write);
     }
 
     /// As [`Self::answer_with`], for any call and any length.

@@ -1,7 +1,8 @@
-//! Watching of peers, and repetition of what is not answered.
+//! Watching of peers, and retransmission of management packets that were not answered.
 //!
-//! An accepted session is confirmed or used, or ends after a hundred reminders that a living peer left unanswered.
-//! Eight reminders leave in one check, every ten milliseconds, however many sessions wait.
+//! If the client of an accepted session neither confirms nor uses it, the client is reminded. The session ends after a
+//! hundred reminders that a living peer left unanswered. A check sends at most eight reminders, however many sessions
+//! wait.
 
 use std::sync::Arc;
 
@@ -17,28 +18,29 @@ use crate::error::{Cause, ConnectError};
 use crate::events::SessionEvent;
 use crate::stats::PacketDrop;
 
-/// Time between two reminders to a client that has not used its accepted session...
+/// Time between two reminders to a client that has not used its accepted session.
 const REMIND_NS: u64 = 1_000_000_000;
-/// ... and number of reminders, although the peer is alive, before the session is taken back. Where half of all packets
-/// are lost, three of four reminders bring no answer: twenty would lose one session in some 300. A high number does not
-/// help an attacker: a client can keep a session that it does not use anyway, by answering one reminder.
+/// Unanswered reminders, counted only while the peer is heard, after which the session ends. Where half of all packets
+/// are lost, three of four reminders bring no answer: a limit of twenty would lose one session in some 300. A high
+/// limit does not help an attacker: by answering one reminder, a client can keep a session that it never uses.
 const REMINDERS_MAX: u8 = 100;
-/// Reminders sent in one check, in turn: a client that asks for sessions by the thousand and answers nothing must not
-/// be sent megabytes.
+/// Reminders sent in one check; the sessions take turns. A client that asks for sessions by the thousand and answers
+/// nothing must not be sent megabytes.
 const REMINDERS_AT_ONCE: usize = 8;
-/// A loop that stands still for longer was stopped. Shorter sleeps are part of the round trips that it measures.
+/// Gap between two turns above which the loop counts as stopped. Shorter gaps are part of the measured round trips.
 const PAUSE_NS: u64 = 5_000_000;
-/// Time without a valid packet, besides two round trips, after which a peer that is reported unreachable is given up...
+/// Time without a valid packet after which a peer that is reported unreachable is given up; two round trips, if these
+/// are longer.
 const SUSPICION_NS: u64 = 100_000_000;
-/// ... although it was pinged at this interval...
+/// Interval of the pings of a peer that is reported unreachable.
 const SUSPECT_PING_NS: u64 = 20_000_000;
-/// ... and at least this often, however rarely our loop turned: some pings may have been lost.
+/// Least number of these pings before the peer is given up, however rarely our loop turned: some may have been lost.
 const SUSPECT_PINGS: u8 = 4;
 /// Pings of a silent peer in the second half of the time after which it is given up. Where half of all packets are
 /// lost, three of four pings bring no answer, and ten in a row every ten minutes.
 const LAST_PINGS: u64 = 50;
 
-/// Time after which a loop that did not turn has a pause to make up for.
+/// Gap between two turns above which the time of the gap is excluded from time-outs.
 pub(super) fn pause_ns(config: &Config) -> u64 {
     config.probe_interval_ns.min(config.retransmit_timeout_ns.max(PAUSE_NS))
 }
@@ -59,13 +61,14 @@ fn silence_due_ns(config: &Config, last_heard_ns: u64, last_ping_ns: u64) -> u64
     let (interval_ns, timeout_ns) = (config.probe_interval_ns, config.peer_timeout_ns);
     let next_ns =
         |silence_ns, spacing_ns| last_heard_ns.saturating_add(silence_ns).max(last_ping_ns.saturating_add(spacing_ns));
-    // One check later than possible: by then the peer has mostly answered the last ping, and this one is no longer due.
+    // One check later than the interval demands: by then the peer has usually answered the last ping, so that no other
+    // is due.
     let next = next_ns(interval_ns, interval_ns).saturating_add(check_spacing_ns(config));
     let last_chance = next_ns(interval_ns.max(timeout_ns / 2), interval_ns.min(last_ping_spacing_ns(config)));
     next.min(last_chance).min(last_heard_ns.saturating_add(timeout_ns))
 }
 
-/// Makes up for a pause, in which we were stopped or our user was busy.
+/// Excludes a pause, in which we were stopped or our user was busy, from the silence of peers and the waits of calls.
 #[cold]
 fn exclude_gap(core: &mut Core, gap_ns: u64) {
     if gap_ns > core.shared.config.probe_interval_ns {
@@ -144,7 +147,7 @@ impl Sessions {
             PeerLoss::ProcessDied => Cause::PeerDied,
             PeerLoss::Closed => Cause::PeerClosed,
             PeerLoss::Refused => Cause::PeerRefused,
-            // Anybody on the network can report this, of any peer.
+            // Anybody on the network can forge this report, about any peer.
             PeerLoss::Unreachable => return self.begin_suspicion(core, index),
         };
         self.fail_peer(core, index, cause);
@@ -182,7 +185,8 @@ impl Sessions {
             }
             None => 0,
         };
-        // The token that the sender took for ours is echoed in place of the key: it dates the answer.
+        // The pong echoes, in place of the key, the token that the ping named as ours. From this the sender can tell
+        // whether it still knew another token when it pinged.
         let header = Header::management(Kind::Pong, SessionKey(life.receiver_token), 0);
         core.shared.send(from, Management::new(header, &[ours, life.sender_token]));
         Ok(())
@@ -214,15 +218,14 @@ impl Sessions {
         }
         let now_ns = core.shared.now_ns;
         let entry = core.shared.peers.get_mut(index);
-        // A suspected peer is pinged again before it can have answered.
+        // A suspected peer is pinged again before it can have answered, so this may not answer the last ping.
         if entry.suspected_since_ns.is_none() {
             entry.round_trip_ns = now_ns.saturating_sub(entry.last_ping_ns);
         }
         Ok(())
     }
 
-    /// Repeats what was not answered, pings silent peers and gives up dead ones. It does something only every few
-    /// milliseconds.
+    /// Retransmits what was not answered, pings silent peers and gives up dead ones, if a check is due.
     pub fn manage(&mut self, core: &mut Core) {
         if core.shared.now_ns >= self.next_manage_ns {
             self.manage_now(core);

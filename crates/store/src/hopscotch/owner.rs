@@ -201,15 +201,15 @@ impl Table for HopscotchTable {
         let lens = key.len() as u64 | (value.len() as u64) << 32;
         self.image[8..16].copy_from_slice(&lens.to_le_bytes());
         self.image[SLOT_HEAD_LEN..SLOT_HEAD_LEN + key.len()].copy_from_slice(key);
-        let at = SLOT_HEAD_LEN + self.layout.key_room();
+        let offset = SLOT_HEAD_LEN + self.layout.key_room();
         match self.layout.values {
-            Values::Inline => self.image[at..at + value.len()].copy_from_slice(value),
+            Values::Inline => self.image[offset..offset + value.len()].copy_from_slice(value),
             Values::OutOfLine(_) => {
                 let start = self.layout.extents_start() as usize + extent.unit as usize * 8;
                 let _ = self.memory.write(start, value);
-                self.image[at..at + 8].copy_from_slice(&u64::from(extent.unit).to_le_bytes());
+                self.image[offset..offset + 8].copy_from_slice(&u64::from(extent.unit).to_le_bytes());
                 let sum = self.layout.value_sum(value, hash);
-                self.image[at + 8..at + 16].copy_from_slice(&sum.to_le_bytes());
+                self.image[offset + 8..offset + 16].copy_from_slice(&sum.to_le_bytes());
             }
         }
         self.publish(slot, Some(SlotItem { hash, extent }));

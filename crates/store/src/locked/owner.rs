@@ -151,8 +151,8 @@ impl LockedTable {
         let (start, next) = (self.start(record), self.lock(record).next());
         let _ = self.memory.store(start + 8, key.len() as u64);
         let _ = self.memory.write(start + HEAD_LEN, key);
-        let at = self.layout.image(&mut self.image, hash, record, next.version(), value);
-        let _ = self.memory.write(at as usize, &self.image);
+        let offset = self.layout.image(&mut self.image, hash, record, next.version(), value);
+        let _ = self.memory.write(offset as usize, &self.image);
         self.image.resize(self.layout.record_len(), 0);
         self.set_lock(record, next);
     }
@@ -252,7 +252,9 @@ impl LockedTable {
         // Ignore the holder.
         self.image[6..8].fill(0);
         match self.layout.record(&self.image, record, (&[], 0)) {
-            Record::Item { key, hash: found, value, .. } if found == hash => Some((key.to_vec(), value.to_vec())),
+            Record::Item { key, hash: found_hash, value, .. } if found_hash == hash => {
+                Some((key.to_vec(), value.to_vec()))
+            }
             _ => None,
         }
     }

@@ -33,7 +33,7 @@ use super::GROUP_MAX;
 const SLOTS: usize = 8;
 /// Number of versions, which keys share.
 const VERSIONS: usize = 8192;
-/// Buckets examined, at most, in search of a way to make room.
+/// Buckets examined, at most, in search of a path to a free slot.
 const BUCKETS_SEARCHED_MAX: usize = 512;
 /// Items for each bucket of a table at its capacity, so that 87.5 % of the slots are full.
 const FULL_SLOTS: usize = SLOTS - 1;
@@ -234,14 +234,14 @@ pub struct Cuckoo<P: Packing = Wide> {
     view: View<P>,
     items: usize,
     capacity: usize,
-    /// Buckets examined by a search for room, each with the way it was reached.
+    /// Buckets examined by a search for room, each with the step by which it was reached.
     paths: Vec<PathStep>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct PathStep {
     bucket: usize,
-    /// Index of the way that leads here, and the slot whose item would move; `None` for the buckets that the search
+    /// Index of the step that leads here, and the slot whose item would move; `None` for the buckets that the search
     /// starts with.
     from: Option<(usize, usize)>,
 }
@@ -411,23 +411,23 @@ impl<P: Packing> Cuckoo<P> {
         freed
     }
 
-    /// Finds the shortest way to a bucket with a free slot; returns its index and the slot.
-    fn path_to_free(&self, ways: &mut Vec<PathStep>) -> Option<(usize, SlotPosition)> {
+    /// Finds the shortest path to a bucket with a free slot; returns its index and the slot.
+    fn path_to_free(&self, steps: &mut Vec<PathStep>) -> Option<(usize, SlotPosition)> {
         let mut at = 0;
-        while at < ways.len() {
-            let bucket = ways[at].bucket;
+        while at < steps.len() {
+            let bucket = steps[at].bucket;
             if let Some(free) = self.free_in(bucket) {
                 return Some((at, free));
             }
             for slot in 0..SLOTS {
-                if ways.len() >= BUCKETS_SEARCHED_MAX {
+                if steps.len() >= BUCKETS_SEARCHED_MAX {
                     break;
                 }
                 let [first, second] = self.view.buckets_of(self.view.hash(self.key_at(SlotPosition { bucket, slot })));
                 let other = if first == bucket { second } else { first };
-                // A way that visits a bucket twice would move an item twice.
-                if ways.iter().all(|way| way.bucket != other) {
-                    ways.push(PathStep { bucket: other, from: Some((at, slot)) });
+                // A path that visits a bucket twice would move an item twice.
+                if steps.iter().all(|step| step.bucket != other) {
+                    steps.push(PathStep { bucket: other, from: Some((at, slot)) });
                 }
             }
             at += 1;

@@ -220,22 +220,22 @@ impl Trie {
     /// `taken` bits.
     fn change(&mut self, base: usize, taken: u32, prefix: u128, len: u8, change: Change) {
         let bits = Self::bits(taken);
-        let at = base + Self::index(prefix, taken, bits);
+        let start = base + Self::index(prefix, taken, bits);
         let end = taken + bits;
         if u32::from(len) <= end {
-            for at in at..at + (1 << (end - u32::from(len))) {
-                self.change_below(at, end, len, change);
+            for start in start..start + (1 << (end - u32::from(len))) {
+                self.change_below(start, end, len, change);
             }
             return;
         }
-        let next = match (self.entries[at].next(), change) {
+        let next = match (self.entries[start].next(), change) {
             (Some(next), _) => next,
-            (None, Change::Put(_)) => self.split(at),
+            (None, Change::Put(_)) => self.split(start),
             // A route this long would have made the group.
             (None, Change::Replace(_)) => return,
         };
         self.change(next, end, prefix, len, change);
-        self.join(at, next, end);
+        self.join(start, next, end);
     }
 
     /// Changes an entry that a prefix covers entirely, and the group that continues it.

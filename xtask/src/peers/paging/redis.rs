@@ -185,9 +185,9 @@ const THETA: f64 = 0.99;
 impl Zipf {
     fn new(items: u64) -> Self {
         let zeta = |items: u64| (1..=items).map(|rank| (rank as f64).powf(-THETA)).sum::<f64>();
-        let all = zeta(items);
-        let eta = (1.0 - (2.0 / items as f64).powf(1.0 - THETA)) / (1.0 - zeta(2) / all);
-        Self { items: items as f64, zeta: all, alpha: 1.0 / (1.0 - THETA), eta }
+        let zeta_all = zeta(items);
+        let eta = (1.0 - (2.0 / items as f64).powf(1.0 - THETA)) / (1.0 - zeta(2) / zeta_all);
+        Self { items: items as f64, zeta: zeta_all, alpha: 1.0 / (1.0 - THETA), eta }
     }
 
     /// Returns the rank, from 0 on, that a random word stands for.

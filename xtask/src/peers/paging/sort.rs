@@ -32,9 +32,9 @@ pub fn measure(share: u64) -> anyhow::Result<f64> {
         if output.status.signal() == Some(KILLED) {
             continue;
         }
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(output.status.success(), "the sort: {}", output.status);
-        return said.trim().parse().with_context(|| format!("no number of seconds: {said}"));
+        return stdout.trim().parse().with_context(|| format!("no number of seconds: {stdout}"));
     }
     bail!("the system killed the sort {TRIES} times for lack of memory")
 }

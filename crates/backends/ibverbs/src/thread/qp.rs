@@ -218,18 +218,18 @@ impl QpInner {
     /// Finds the route to a destination, and checks that a message of `len` bytes fits on it.
     #[inline]
     fn address_handle_for(&self, to: &Destination, len: usize) -> Result<Rc<AddressHandle>, PostError> {
-        let mut ways = self.thread.ways.borrow_mut();
-        let way = ways.get(to.handle).ok_or(PostError::UnknownDestination)?;
-        if len > way.mtu {
-            return Err(PostError::TooLong { len, limit: way.mtu });
+        let mut routes = self.thread.routes.borrow_mut();
+        let route = routes.get(to.handle).ok_or(PostError::UnknownDestination)?;
+        if len > route.mtu {
+            return Err(PostError::TooLong { len, limit: route.mtu });
         }
-        if let Some(handle) = &way.handle {
+        if let Some(handle) = &route.handle {
             return Ok(Rc::clone(handle));
         }
         let thread = &*self.thread;
         let now_ns = || thread.began.elapsed().as_nanos() as u64;
         let make = |target| AddressHandle::new(&thread.domain, target);
-        ways.reach_stranger(to.handle, now_ns, make).map_err(PostError::Device)
+        routes.reply_handle(to.handle, now_ns, make).map_err(PostError::Device)
     }
 
     /// Hands a receive to the device, or, once the queue pair is in error, keeps it to be flushed.

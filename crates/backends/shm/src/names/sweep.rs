@@ -1,13 +1,12 @@
 //! Removes the files that dead owners left behind.
 //!
 //! A process that is killed leaves its socket and its lock file. An owner holds an exclusive lock on its lock file for
-//! as long as it lives, so whoever gets a shared lock on the file knows that the name has no owner, and gets none
-//! before the shared lock is dropped. A process that was about to claim the name finds its lock file removed, and makes
-//! another.
+//! as long as it lives. So while a sweeper holds a shared lock on the file, the name has no owner and can get none. A
+//! process that was about to claim the name finds its lock file removed, and makes another.
 //!
 //! Shared locks would not keep two sweepers apart: one could remove files that were made anew after the other's
-//! removal. So each holds the lock of the directory; one that does not get it leaves the work to the holder. Nobody
-//! waits for a lock here.
+//! removal. So a sweeper also holds an exclusive lock on the directory; one that does not get it leaves the work to the
+//! holder. Sweepers never wait for a lock.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Makes links, in one of two ways, and adds them to a port.
+//! Adds new links to a port. `processes` and `threads` make them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::peer_source::PeerSource;
 pub(super) struct NewLink {
     pub generation: u64,
     pub ends: Ends,
-    /// Set for memory that others could pass to us a second time.
+    /// Set for memory that a peer could pass to us a second time.
     pub claim: Option<Claim>,
     pub arena: Option<PeerArena>,
     pub doorbell: Option<Doorbell>,

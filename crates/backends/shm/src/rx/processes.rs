@@ -1,4 +1,5 @@
-//! Links with ports of other processes: they are set up over sockets, by which the two pass each other memory.
+//! Links with ports of other processes, which are set up over sockets: through these, the two ports pass each other
+//! descriptors of their memory.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -118,7 +119,7 @@ impl ShmRx {
         Ok(Remote::Process { socket, pidfd })
     }
 
-    /// Answers a stranger's hello with a link.
+    /// Answers the hello of a new peer with a link.
     pub(super) fn welcome(&mut self, socket: OwnedFd, hello: Hello, fds: &[OwnedFd]) {
         let Some(index) = self.index() else { return self.refuse(&socket, Refusal::Links) };
         let socket = Arc::new(socket);

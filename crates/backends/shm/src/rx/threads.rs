@@ -47,12 +47,12 @@ impl ShmRx {
     }
 
     pub(super) fn read_messages(&mut self) {
-        let letters = match &self.door {
+        let messages = match &self.door {
             PeerSource::Hub { mailbox, .. } if mailbox.is_pending() => mailbox.take(),
             _ => return,
         };
-        for letter in letters {
-            match letter {
+        for message in messages {
+            match message {
                 ControlMessage::Hello { from, link, lines, bit } => self.welcome_thread(from, link, lines, bit),
                 ControlMessage::Welcome { link, bit } => {
                     if let Some(index) = self.link_of(&link, Side::Initiator)

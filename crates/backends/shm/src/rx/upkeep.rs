@@ -1,4 +1,5 @@
-//! The occasional work of a port: it checks sockets and messages, and links that end or are not polled.
+//! The occasional work of a port, a *look*: it checks sockets and control messages, and links that end or are not
+//! polled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,7 +53,7 @@ impl ShmRx {
                 self.woken = true;
             }
             Token::Listener => self.door.accept(&self.own.watch),
-            Token::Stranger(id) => {
+            Token::Pending(id) => {
                 if let Some(FirstMessage { socket, message }) = self.door.read_first(id, &self.own.watch) {
                     match message {
                         Message::Hello(hello, fds) => self.welcome(socket, hello, &fds),
@@ -176,8 +177,8 @@ impl ShmRx {
         }
         if let PeerSource::Hub { hub, mailbox } = &self.door {
             hub.remove(mailbox);
-            for letter in mailbox.close() {
-                if let ControlMessage::Hello { from, link, .. } = letter {
+            for message in mailbox.close() {
+                if let ControlMessage::Hello { from, link, .. } = message {
                     from.post(ControlMessage::Closed { link, to: Side::Initiator });
                 }
             }

@@ -1,4 +1,4 @@
-//! The clock for the waits of a thread's engine.
+//! The clock by which a thread's engine bounds its waits.
 
 /// Nanoseconds of the system's monotonic clock.
 pub(crate) fn clock_ns() -> u64 {

@@ -1,8 +1,8 @@
 //! Gives a device's memory to other processes: a thread of the device answers on a socket under the device's name.
 //!
-//! A client connects, is given descriptors of the directory and of the exposed memory, and from then on asks for seats,
-//! one for each of its threads. The connection stays: its end means that the client is gone, and that its seats are
-//! free. This thread takes part in no operation.
+//! A client connects, and is given descriptors of the directory and of the exposed memory. From then on it asks for
+//! seats, one for each of its threads. The connection stays open: when it ends, the client is gone, and its seats are
+//! free. The device's thread takes part in no operation.
 
 use std::sync::Arc;
 use std::sync::mpsc;

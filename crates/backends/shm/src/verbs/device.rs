@@ -43,7 +43,7 @@ struct Inner {
     /// Name under which other processes find it.
     name: String,
     incarnation: u64,
-    reach: Reach,
+    scope: Scope,
     ring_packets: usize,
     memory: Arc<DeviceMemory>,
     local_target: Arc<Target>,
@@ -56,7 +56,7 @@ struct Inner {
 
 /// Set of threads or processes that can reach a device.
 #[derive(Debug)]
-enum Reach {
+enum Scope {
     Threads(Hub),
     Processes { _server: Server },
 }
@@ -76,8 +76,8 @@ impl ShmDevice {
         let memory = Arc::new(DeviceMemory::new(EXPOSED_BYTES_DEFAULT)?);
         // The owner dies together with all observers.
         memory.directory.set_life(life::SAME_PROCESS);
-        let reach = Reach::Threads(Hub::new());
-        Ok(Self::with(memory, reach, random(), "threads".to_owned(), RING_PACKETS_DEFAULT))
+        let scope = Scope::Threads(Hub::new());
+        Ok(Self::with(memory, scope, random(), "threads".to_owned(), RING_PACKETS_DEFAULT))
     }
 
     /// Opens a device that processes of this user can reach: `shm://name` or `shm://`, with the options of the
@@ -106,14 +106,14 @@ impl ShmDevice {
         };
         let memory = Arc::new(DeviceMemory::new(exposed_bytes.next_multiple_of(PAGE))?);
         let server = Server::start(&memory, incarnation, &name)?;
-        Ok(Self::with(memory, Reach::Processes { _server: server }, incarnation, name, ring_packets))
+        Ok(Self::with(memory, Scope::Processes { _server: server }, incarnation, name, ring_packets))
     }
 
-    fn with(memory: Arc<DeviceMemory>, reach: Reach, incarnation: u64, name: String, ring_packets: usize) -> Self {
+    fn with(memory: Arc<DeviceMemory>, scope: Scope, incarnation: u64, name: String, ring_packets: usize) -> Self {
         let attributes = Attributes {
-            name: match &reach {
-                Reach::Threads(_) => "shared memory, between threads".to_owned(),
-                Reach::Processes { .. } => format!("shared memory, shm://{name}"),
+            name: match &scope {
+                Scope::Threads(_) => "shared memory, between threads".to_owned(),
+                Scope::Processes { .. } => format!("shared memory, shm://{name}"),
             },
             mtu: MTU,
             message_len_max: MESSAGE_LEN_MAX,
@@ -129,7 +129,7 @@ impl ShmDevice {
             attributes,
             name,
             incarnation,
-            reach,
+            scope,
             ring_packets,
             memory,
             local_target: own,
@@ -155,7 +155,7 @@ impl ShmDevice {
         if home.incarnation == inner.incarnation {
             return Ok(Arc::clone(&inner.local_target));
         }
-        if let Reach::Threads(_) = inner.reach {
+        if let Scope::Threads(_) = inner.scope {
             let reason =
                 "it belongs to another device, and this one reaches only its own process: open both with a name";
             return Err(VerbsError::Address(reason.to_owned()));
@@ -174,9 +174,9 @@ impl ShmDevice {
     pub(super) fn port(&self) -> Result<(ShmPort, u32), VerbsError> {
         let number = self.0.ports.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}?ring={}&arena={STAGING_BYTES}", port_name(&self.0.name, number), self.0.ring_packets);
-        let port = match &self.0.reach {
-            Reach::Threads(hub) => hub.port(&name),
-            Reach::Processes { .. } => {
+        let port = match &self.0.scope {
+            Scope::Threads(hub) => hub.port(&name),
+            Scope::Processes { .. } => {
                 let address: Address = format!("shm://{name}")
                     .parse()
                     .map_err(|error: AddressError| VerbsError::Device(error.to_string()))?;

@@ -1,14 +1,14 @@
 //! The directory that a device shows to initiators: which regions are exposed, which queue pairs listen, and which
 //! initiators are at work inside a region right now. It is one piece of memory, which every initiator maps.
 //!
-//! An initiator sits down before it works: it writes the region's key to a line of its own, its *seat*, and only then
-//! checks whether the region is exposed. The owner that ends an exposure clears the region's entry first and then
-//! checks the seats. Each side writes, fences and reads what the other wrote (Dekker), so at least one of them sees the
-//! other. Where the system has `membarrier`, the owner makes the initiator's fence too: see [`crate::barrier`].
+//! An initiator *sits down* before it works: it writes the region's key to a line of its own, its *seat*, and only then
+//! checks whether the region is exposed. An owner that ends an exposure clears the region's entry first and then checks
+//! the seats. Each side writes, fences and reads what the other wrote (Dekker's pattern), so at least one of them sees
+//! the other. Where the system has `membarrier`, the owner makes the initiator's fence too: see [`crate::barrier`].
 //!
-//! An initiator that sits down to change memory also writes through which of our queue pairs it does so, and what it is
-//! about to change, and only then checks whether that queue pair still listens to it. So the owner that ends a queue
-//! pair finds, in the same way, which initiators may still change memory through it, and where.
+//! An initiator that sits down to change memory also writes which range it is about to change, and through which of the
+//! owner's queue pairs. Only then does it check whether that queue pair still listens to it. So an owner that ends a
+//! queue pair finds, in the same way, which initiators may still change memory through it, and where.
 //!
 //! Initiators are well-meaning processes of one user. The checks guard against their errors; they are no security
 //! boundary, since any process that maps the memory can write it.
@@ -28,7 +28,7 @@ pub(crate) const QUEUE_PAIRS_MAX: usize = 1 << 16;
 const HEADER_BYTES: usize = 4096;
 const SEAT_BYTES: usize = 128;
 const REGION_BYTES: usize = 32;
-/// Two pairs of cache lines: one that initiators read with every operation, and one that receivers keep writing.
+/// Two pairs of cache lines: one that initiators read with every operation, and one to which receivers keep writing.
 const QUEUE_PAIR_BYTES: usize = 256;
 const SEATS: usize = HEADER_BYTES;
 const REGIONS: usize = SEATS + SEATS_MAX * SEAT_BYTES;

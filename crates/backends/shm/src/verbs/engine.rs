@@ -243,8 +243,8 @@ impl Engine {
 
     /// Longest time for which the thread may sleep, in ns; `None` when there is no limit.
     pub fn nap_ns(&self) -> Option<u64> {
-        let Deferred { owing_acks: owing, stalled, final_packets: letters } = &self.notes;
-        if !owing.is_empty() || !stalled.is_empty() || !letters.is_empty() {
+        let Deferred { owing_acks, stalled, final_packets } = &self.notes;
+        if !owing_acks.is_empty() || !stalled.is_empty() || !final_packets.is_empty() {
             return Some(NAP_NS);
         }
         self.queue_pairs.iter().flatten().any(|qp| qp.waits_for_peer()).then_some(WATCH_EVERY_NS)

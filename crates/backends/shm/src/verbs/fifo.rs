@@ -1,8 +1,8 @@
 //! Queues whose elements are filled and emptied in place.
 //!
 //! A request passes through three queues within some tens of nanoseconds. An element that is moved as a whole is
-//! written and at once read again, in pieces of other sizes, which stalls the processor each time; so elements are
-//! filled and emptied in place, a field at a time.
+//! written, and at once read again in pieces of other sizes. Each such read stalls, since the processor cannot forward
+//! the stores to it. So elements are filled and emptied in place, a field at a time.
 
 use sinew_fabric::verbs::Scatter;
 use sinew_mem::MessageBuffer;
@@ -34,9 +34,9 @@ impl<T: Default> Fifo<T> {
         if self.len == self.slots.len() {
             self.grow();
         }
-        let at = (self.front + self.len) & (self.slots.len() - 1);
+        let index = (self.front + self.len) & (self.slots.len() - 1);
         self.len += 1;
-        &mut self.slots[at]
+        &mut self.slots[index]
     }
 
     #[inline(always)]

@@ -105,12 +105,12 @@ impl Seat {
     #[inline(always)]
     fn enter(
         &self,
-        AccessTarget { pair: way, remote }: AccessTarget,
+        AccessTarget { pair, remote }: AccessTarget,
         verb: Verb,
         (done, total): (usize, usize),
     ) -> Result<usize, Status> {
         if verb == Verb::Read {
-            return match self.sit_down(way.domain, remote.rkey) {
+            return match self.sit_down(pair.domain, remote.rkey) {
                 Some(entry) if entry.access.read && is_inside(remote.address, total, entry.start, entry.len) => {
                     Ok(offset(remote, done))
                 }
@@ -120,7 +120,7 @@ impl Seat {
                 }
             };
         }
-        match self.sit_down_to_change(way, remote.rkey, Some((remote.address, total as u64))) {
+        match self.sit_down_to_change(pair, remote.rkey, Some((remote.address, total as u64))) {
             Ok(entry) if entry.access.allows(verb) && is_inside(remote.address, total, entry.start, entry.len) => {
                 Ok(offset(remote, done))
             }
@@ -153,14 +153,14 @@ impl Seat {
 
     /// Like [`Self::sit_down`], for changes, for which the queue pair must also still listen.
     #[inline(always)]
-    fn sit_down_to_change(&self, way: RemotePair, rkey: u32, bytes: Option<(u64, u64)>) -> Result<Entry, Status> {
+    fn sit_down_to_change(&self, pair: RemotePair, rkey: u32, bytes: Option<(u64, u64)>) -> Result<Entry, Status> {
         let directory = &self.target.directory;
-        directory.sit_down_to_change(self.number, rkey, way.number, bytes);
+        directory.sit_down_to_change(self.number, rkey, pair.number, bytes);
         self.fence();
-        if directory.listen_word(way.number) != way.listening {
+        if directory.listen_word(pair.number) != pair.listening {
             return Err(Status::RetryExceeded);
         }
-        directory.entry(way.domain, rkey).ok_or(Status::RemoteAccess)
+        directory.entry(pair.domain, rkey).ok_or(Status::RemoteAccess)
     }
 
     /// Leaves the seat.
@@ -199,12 +199,12 @@ impl Seat {
 
     /// Sits down to write to the region of this key; `None` when that is not allowed, for whatever reason.
     #[inline(always)]
-    pub fn guard_region(&self, way: RemotePair, rkey: u32) -> Option<RegionGuard<'_>> {
-        let entry = self.sit_down_to_change(way, rkey, None).ok().filter(|entry| entry.access.write);
+    pub fn guard_region(&self, pair: RemotePair, rkey: u32) -> Option<RegionGuard<'_>> {
+        let entry = self.sit_down_to_change(pair, rkey, None).ok().filter(|entry| entry.access.write);
         if entry.is_none() {
             self.leave();
         }
-        entry.map(|Entry { start, len, .. }| RegionGuard { seat: self, domain: way.domain, rkey, start, len })
+        entry.map(|Entry { start, len, .. }| RegionGuard { seat: self, domain: pair.domain, rkey, start, len })
     }
 
     /// Fills a buffer of at most [`CHUNK`] bytes. Returns false when it read nothing, for whatever reason.
@@ -316,12 +316,12 @@ mod tests {
     const LISTENS: ListenState = ListenState::To(QpNumber(0x01_0004));
 
     /// Through a queue pair that listens.
-    fn way(domain: u32) -> RemotePair {
+    fn remote_pair(domain: u32) -> RemotePair {
         RemotePair { domain, number: PEER, listening: LISTENS.word(PEER) }
     }
 
     fn write(seat: &Seat, domain: u32, remote: RemoteMemory, bytes: &[u8]) -> Result<(), Status> {
-        seat.write(AccessTarget { pair: way(domain), remote }, Verb::Write, &[bytes], bytes.len())
+        seat.write(AccessTarget { pair: remote_pair(domain), remote }, Verb::Write, &[bytes], bytes.len())
     }
 
     #[test]
@@ -347,8 +347,8 @@ mod tests {
         assert_eq!(write(&seat, 3, RemoteMemory { address: remote.address - 1, ..remote }, &[8; 8]), refused);
         let mut target = Scatter::new();
         target.push(Arena::private(4096).unwrap().alloc(8, 8).unwrap());
-        assert_eq!(seat.read(AccessTarget { pair: way(3), remote }, &mut target, 8), refused);
-        assert_eq!(seat.fetch_add(AccessTarget { pair: way(3), remote }, 1), Err(Status::RemoteAccess));
+        assert_eq!(seat.read(AccessTarget { pair: remote_pair(3), remote }, &mut target, 8), refused);
+        assert_eq!(seat.fetch_add(AccessTarget { pair: remote_pair(3), remote }, 1), Err(Status::RemoteAccess));
         memory.withdraw(remote.rkey);
         assert_eq!(write(&seat, 3, remote, &[8; 8]), refused);
         assert_eq!(bytes.load(0), Ok(0x0707_0707_0707_0707));
@@ -358,8 +358,8 @@ mod tests {
     fn whoever_sits_in_a_region_writes_nothing_once_its_exposure_ended() {
         let (memory, seat) = target();
         let (bytes, remote) = memory.expose(3, 64, Access::WRITE).unwrap();
-        assert!(seat.guard_region(way(2), remote.rkey).is_none());
-        let guard = seat.guard_region(way(3), remote.rkey).unwrap();
+        assert!(seat.guard_region(remote_pair(2), remote.rkey).is_none());
+        let guard = seat.guard_region(remote_pair(3), remote.rkey).unwrap();
         assert!(guard.write(remote.address, &[7; 8]) && !guard.write(remote.address + 57, &[8; 8]));
         memory.withdraw(remote.rkey);
         assert!(!guard.write(remote.address, &[8; 8]));
@@ -370,12 +370,13 @@ mod tests {
     fn whoever_was_stopped_by_the_end_of_its_queue_pair_is_found_where_it_is() {
         let (memory, seat) = target();
         let (bytes, remote) = memory.expose(3, 4096, Access::ALL).unwrap();
-        let place = AccessTarget { pair: way(3), remote: RemoteMemory { address: remote.address + 64, ..remote } };
+        let place =
+            AccessTarget { pair: remote_pair(3), remote: RemoteMemory { address: remote.address + 64, ..remote } };
         let healthy = seat.target.seat().unwrap();
         // Both checked that their queue pairs listen, and neither has left yet.
         let other = QpNumber(0x01_0006);
         memory.directory.set_listen_state(other, LISTENS);
-        let to_other = RemotePair { number: other, listening: LISTENS.word(other), ..way(3) };
+        let to_other = RemotePair { number: other, listening: LISTENS.word(other), ..remote_pair(3) };
         seat.enter(place, Verb::Write, (0, 100)).unwrap();
         healthy.enter(AccessTarget { pair: to_other, ..place }, Verb::Write, (0, 100)).unwrap();
         assert_eq!(memory.stragglers(remote.rkey, &[]), Some(Vec::new()));
@@ -389,7 +390,7 @@ mod tests {
         // Later changes have no effect, however they are made.
         assert_eq!(write(&seat, 3, remote, &[8; 8]), Err(Status::RetryExceeded));
         assert_eq!(seat.fetch_add(place, 1), Err(Status::RetryExceeded));
-        assert!(seat.guard_region(way(3), remote.rkey).is_none());
+        assert!(seat.guard_region(remote_pair(3), remote.rkey).is_none());
         assert!((0..512).all(|word| bytes.load(word * 8) == Ok(0)));
     }
 
@@ -397,7 +398,7 @@ mod tests {
     fn an_initiator_that_stays_stopped_is_waited_for_once() {
         let (memory, seat) = target();
         let (_bytes, remote) = memory.expose(3, 4096, Access::ALL).unwrap();
-        seat.enter(AccessTarget { pair: way(3), remote }, Verb::Write, (0, 100)).unwrap();
+        seat.enter(AccessTarget { pair: remote_pair(3), remote }, Verb::Write, (0, 100)).unwrap();
         memory.directory.set_listen_state(PEER, ListenState::NoLonger);
         let waited = |known: &[_]| {
             let since = std::time::Instant::now();
@@ -427,8 +428,8 @@ mod tests {
                         let seat = target.seat().unwrap();
                         while !stop.load(Ordering::Relaxed) {
                             let listening = ListenState::To(QpNumber(round.load(Ordering::Acquire) as u32)).word(PEER);
-                            let way = RemotePair { domain: 1, number: PEER, listening };
-                            let place = AccessTarget { pair: way, remote };
+                            let pair = RemotePair { domain: 1, number: PEER, listening };
+                            let place = AccessTarget { pair, remote };
                             while seat.write(place, Verb::Write, &[&[0xFF; 512]], 512).is_ok() {
                                 written.fetch_add(1, Ordering::Relaxed);
                             }
@@ -481,7 +482,7 @@ mod tests {
         let (_bytes, remote) = memory.expose(1, 900_000, Access::ALL).unwrap();
         let (first, second): (Vec<u8>, Vec<u8>) =
             ((0..300_001u32).map(|at| at as u8).collect(), (0..599_999u32).map(|at| (at * 7) as u8).collect());
-        let place = AccessTarget { pair: way(1), remote };
+        let place = AccessTarget { pair: remote_pair(1), remote };
         seat.write(place, Verb::Write, &[&first, &second], 900_000).unwrap();
         let arena = Arena::private(8 << 20).unwrap();
         let mut target: Scatter = [450_000, 450_000].iter().map(|&len| arena.alloc(len, len).unwrap()).collect();

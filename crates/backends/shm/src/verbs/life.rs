@@ -1,8 +1,8 @@
 //! A word that the kernel changes when the thread that owns it dies, however it dies.
 //!
-//! An initiator reads it with every operation, so the death of a peer is seen at once and without a system call. The
-//! word is a robust futex: at the end of a thread, the kernel walks a list that the thread has given it, and marks each
-//! word in the list that holds the thread's number.
+//! An initiator reads the word with every operation, so it sees the death of a peer at once and without a system call.
+//! The word is a robust futex: at the end of a thread, the kernel walks a list that the thread has registered, and
+//! marks each word in the list that holds the thread's number.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

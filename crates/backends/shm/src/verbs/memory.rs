@@ -36,7 +36,7 @@ struct Allocator {
     regions: Keys,
     queue_pairs: Keys,
     seats: Keys,
-    /// Ranges that this process no longer uses, while a stopped initiator may still be inside.
+    /// Ranges that this process no longer uses, but in which a stopped initiator may still work.
     quarantine: Vec<Range>,
 }
 
@@ -59,8 +59,8 @@ struct Keys {
 }
 
 impl Keys {
-    fn new(max: usize, wrap: u32) -> Self {
-        Self { free: VecDeque::new(), generations: Vec::new(), max, generation_count: wrap }
+    fn new(max: usize, generation_count: u32) -> Self {
+        Self { free: VecDeque::new(), generations: Vec::new(), max, generation_count }
     }
 
     fn take(&mut self) -> Option<u32> {
@@ -124,14 +124,14 @@ impl DeviceMemory {
         if barrier::is_shared() {
             directory.promise_fences();
         }
-        let books = Mutex::new(Allocator {
+        let allocator = Mutex::new(Allocator {
             ranges: Ranges::new(PAGE, exposed_bytes),
             regions: Keys::new(REGIONS_MAX, 1 << 16),
             queue_pairs: Keys::new(QUEUE_PAIRS_MAX, 1 << 8),
             seats: Keys::new(SEATS_MAX, 1),
             quarantine: Vec::new(),
         });
-        Ok(Self { directory, exposed, directory_fd, exposed_fd, allocator: books })
+        Ok(Self { directory, exposed, directory_fd, exposed_fd, allocator })
     }
 
     fn allocator(&self) -> MutexGuard<'_, Allocator> {

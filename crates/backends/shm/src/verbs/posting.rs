@@ -291,11 +291,11 @@ impl ShmQueuePair {
         id: u64,
         signaled: bool,
         bytes: &[u8],
-        what: RequestKind,
+        kind: RequestKind,
         immediate: Option<u32>,
     ) -> bool {
         let engine = &mut *self.engine.borrow_mut();
-        engine.queue_pair(self.number).0.push_inline((id, signaled), bytes, what, immediate)
+        engine.queue_pair(self.number).0.push_inline((id, signaled), bytes, kind, immediate)
     }
 
     /// Posts the rest of a list.

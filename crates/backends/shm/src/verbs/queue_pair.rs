@@ -329,7 +329,7 @@ impl QueuePair {
         let fresh =
             Self::new(self.number, &self.config, self.domain.clone(), epoch, (self.send_queue, self.receive_queue));
         // It is still in the engine's lists.
-        let (is_stalled, owes) = (self.is_stalled, self.owes_ack);
-        *self = Self { is_stalled, owes_ack: owes, ..fresh };
+        let (is_stalled, owes_ack) = (self.is_stalled, self.owes_ack);
+        *self = Self { is_stalled, owes_ack, ..fresh };
     }
 }

@@ -66,12 +66,12 @@ impl End {
 }
 
 /// A process that writes arbitrary packets to the port of a queue pair.
-struct Stranger {
+struct UnknownSender {
     port: ShmPort,
     peer: Peer,
 }
 
-impl Stranger {
+impl UnknownSender {
     fn to(address: &QpAddress) -> Self {
         let home = Home::from_bytes(&address.port).unwrap();
         let mut port = ShmPort::open(&"shm://".parse().unwrap()).unwrap();
@@ -108,7 +108,7 @@ fn packets_of_strangers_are_counted_and_change_nothing() {
         let (mut end, other) = (End::new(transport), End::new(transport));
         end.connect_to(&other);
         end.post_receive(1, 64);
-        let mut stranger = Stranger::to(&end.qp.address());
+        let mut sender = UnknownSender::to(&end.qp.address());
         let good = header(Kind::Whole, &end, &other);
         let mut seed = 1u64;
         let mut sent = 0;
@@ -119,7 +119,7 @@ fn packets_of_strangers_are_counted_and_change_nothing() {
             })
             .take(len)
             .collect();
-            stranger.send(&bytes);
+            sender.send(&bytes);
             sent += 1;
         }
         for header in [
@@ -129,7 +129,7 @@ fn packets_of_strangers_are_counted_and_change_nothing() {
             Header { to: sinew_fabric::verbs::QpNumber(u32::MAX), ..good },
             Header { kind: Kind::Gone, key: good.key ^ 1, ..good },
         ] {
-            stranger.send_header(header, b"bytes");
+            sender.send_header(header, b"bytes");
             sent += 1;
         }
         assert!(end.poll().is_empty(), "{transport:?}");
@@ -155,9 +155,9 @@ fn a_reliable_peer_that_breaks_the_rules_loses_its_connection_and_nothing_else_h
         let (mut end, other) = (End::new(Transport::Rc), End::new(Transport::Rc));
         end.connect_to(&other);
         end.post_receive(1, 64);
-        let mut stranger = Stranger::to(&end.qp.address());
+        let mut sender = UnknownSender::to(&end.qp.address());
         let (header, len) = bad(good(&end, &other));
-        stranger.send_header(header, &[7; LONG_LEN][..len]);
+        sender.send_header(header, &[7; LONG_LEN][..len]);
         let flushed = end.poll();
         assert_eq!((flushed.len(), flushed[0].status), (1, Status::Flushed), "{what}");
         assert_eq!(end.qp.state(), QpState::Error, "{what}");
@@ -169,8 +169,8 @@ fn a_reliable_peer_that_breaks_the_rules_loses_its_connection_and_nothing_else_h
 fn a_message_nobody_has_a_receive_for_breaks_a_reliable_connection() {
     let (mut end, other) = (End::new(Transport::Rc), End::new(Transport::Rc));
     end.connect_to(&other);
-    let mut stranger = Stranger::to(&end.qp.address());
-    stranger.send_header(header(Kind::Whole, &end, &other), b"x");
+    let mut sender = UnknownSender::to(&end.qp.address());
+    sender.send_header(header(Kind::Whole, &end, &other), b"x");
     assert!(end.poll().is_empty());
     assert_eq!((end.qp.state(), end.thread.discarded(Discarded::NoReceive)), (QpState::Error, 1));
 }
@@ -183,14 +183,14 @@ fn acknowledgements_of_what_was_not_sent_are_ignored() {
     other.post_receive(1, 64);
     let operation = Operation::Send { source: Source::Inline(b"x"), immediate: None, to: None };
     end.qp.post(Request::new(1, operation)).unwrap();
-    let mut stranger = Stranger::to(&end.qp.address());
+    let mut sender = UnknownSender::to(&end.qp.address());
     let ack = header(Kind::Ack, &end, &other);
     for (number, kind) in [(2, Kind::Ack), (1 << 31, Kind::Ack), (1, Kind::Misfit), (5, Kind::Misfit)] {
-        stranger.send_header(Header { kind, number, ..ack }, b"");
+        sender.send_header(Header { kind, number, ..ack }, b"");
     }
     assert!(end.poll().is_empty());
     assert_eq!(end.thread.discarded(Discarded::Malformed), 4);
-    stranger.send_header(Header { number: 1, ..ack }, b"");
+    sender.send_header(Header { number: 1, ..ack }, b"");
     assert_eq!(end.poll()[0].status, Status::Success);
 }
 
@@ -198,9 +198,9 @@ fn acknowledgements_of_what_was_not_sent_are_ignored() {
 fn acknowledgements_mean_nothing_to_unreliable_queue_pairs() {
     let (mut end, other) = (End::new(Transport::Uc), End::new(Transport::Uc));
     end.connect_to(&other);
-    let mut stranger = Stranger::to(&end.qp.address());
+    let mut sender = UnknownSender::to(&end.qp.address());
     for kind in [Kind::Ack, Kind::Misfit, Kind::Datagram] {
-        stranger.send_header(header(kind, &end, &other), b"");
+        sender.send_header(header(kind, &end, &other), b"");
     }
     assert!(end.poll().is_empty());
     assert_eq!((end.qp.state(), discarded(&end)), (QpState::ReadyToSend, 3));
@@ -311,7 +311,7 @@ fn whatever_stands_in_the_directories_nothing_panics_and_datagrams_of_a_third_ar
     let canary = ends[0].arena.alloc(64, 64).unwrap();
     let canary_bytes = canary.to_vec();
     let config = QpConfig { send_depth: 64, receive_depth: 64, ..QpConfig::new(Transport::Ud) };
-    // This queue pair is on the thread to which the villain is connected.
+    // This queue pair is on the thread to which the hostile peer is connected.
     let mut datagrams = ends[0].thread.queue_pair(&config, &ends[0].queue, &ends[0].queue).unwrap();
     datagrams.connect(None).unwrap();
     third.qp.connect(None).unwrap();
@@ -431,13 +431,13 @@ fn targets_of_a_dropped_queue_pairs_waiting_requests_are_free() {
 #[test]
 fn a_wait_looks_at_its_waker_and_its_timeout_while_packets_come() {
     let end = End::new(Transport::Ud);
-    let mut stranger = Stranger::to(&end.qp.address());
+    let mut sender = UnknownSender::to(&end.qp.address());
     let mut idle = end.thread.completion_queue(1).unwrap();
     for (timeout_ns, is_woken) in [(Some(0), false), (None, true)] {
         let before = discarded(&end);
         // One turn takes fewer packets than this.
         for _ in 0..500 {
-            stranger.send(b"nonsense");
+            sender.send(b"nonsense");
         }
         if is_woken {
             idle.waker().wake();

@@ -1,4 +1,4 @@
-//! Requests whose turn has not come, and requests that are not complete.
+//! Requests that have not been performed yet, and performed ones that are not complete.
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{
@@ -135,8 +135,8 @@ impl Waiting {
     #[inline(always)]
     pub fn push_inline(&mut self, id: u64, signaled: bool, kind: RequestKind, immediate: Option<u32>, bytes: &[u8]) {
         let slot = self.next_slot();
-        let at = slot * self.inline_max;
-        copy_short(&mut self.inline[at..at + bytes.len()], bytes);
+        let start = slot * self.inline_max;
+        copy_short(&mut self.inline[start..start + bytes.len()], bytes);
         // The request is written a field at a time, and read in the same way: see `fifo`.
         let work = &mut self.requests[slot];
         work.id = id;
@@ -190,8 +190,8 @@ impl Waiting {
         }
         let slot = (self.oldest & self.mask) as usize;
         let work = self.requests.get(slot)?;
-        let at = slot * self.inline_max;
-        Some((work, &self.inline[at..at + work.inline_len], self.payloads.get_mut(slot)?))
+        let start = slot * self.inline_max;
+        Some((work, &self.inline[start..start + work.inline_len], self.payloads.get_mut(slot)?))
     }
 
     /// The oldest request for which the doorbell has rung: if it is a WRITE of inline bytes, the key of its region.
@@ -214,14 +214,14 @@ impl Waiting {
         write: impl Fn(u64, &[u8]) -> bool,
     ) -> (u64, Option<(u64, usize)>) {
         // Everything is kept in registers: each write is a release, for which all stores to memory would have to wait.
-        let Self { requests: works, inline, inline_max, mask, oldest: first, doorbell_at: rung, .. } = self;
-        let (works, inline, inline_max, mask) = (&works[..], &inline[..], *inline_max, *mask);
-        let end = (*rung).min(*first + max);
-        let mut at = *first;
+        let Self { requests, inline, inline_max, mask, oldest, doorbell_at, .. } = self;
+        let (requests, inline, inline_max, mask) = (&requests[..], &inline[..], *inline_max, *mask);
+        let end = (*doorbell_at).min(*oldest + max);
+        let mut position = *oldest;
         let mut signaled = None;
-        while at < end && signaled.is_none() {
-            let slot = (at & mask) as usize;
-            let Some(work) = works.get(slot) else { break };
+        while position < end && signaled.is_none() {
+            let slot = (position & mask) as usize;
+            let Some(work) = requests.get(slot) else { break };
             let Some(remote) = work.inline_write().filter(|remote| remote.rkey == rkey) else { break };
             let Some(bytes) = inline.get(slot * inline_max..).and_then(|bytes| bytes.get(..work.inline_len)) else {
                 break;
@@ -229,13 +229,13 @@ impl Waiting {
             if !write(remote.address, bytes) {
                 break;
             }
-            at += 1;
+            position += 1;
             if work.signaled {
                 signaled = Some((work.id, bytes.len()));
             }
         }
-        let unsignaled = at - *first - u64::from(signaled.is_some());
-        *first = at;
+        let unsignaled = position - *oldest - u64::from(signaled.is_some());
+        *oldest = position;
         (unsignaled, signaled)
     }
 
@@ -284,9 +284,9 @@ impl Waiting {
         }
         let slot = (self.oldest & self.mask) as usize;
         self.oldest += 1;
-        let QueuedRequest { id, kind: what, inline_len, signaled, .. } = *self.requests.get(slot)?;
+        let QueuedRequest { id, kind, inline_len, signaled, .. } = *self.requests.get(slot)?;
         let load = self.payloads.get_mut(slot)?;
-        let mut request = InFlight { id, opcode: what.opcode(), signaled, len: inline_len, ..InFlight::default() };
+        let mut request = InFlight { id, opcode: kind.opcode(), signaled, len: inline_len, ..InFlight::default() };
         match load {
             Payload::None => {}
             Payload::Sources(_) => {
@@ -294,7 +294,7 @@ impl Waiting {
                 *load = Payload::None;
             }
             Payload::Targets(targets) => {
-                request.len = len_of(what, targets.get(pool));
+                request.len = len_of(kind, targets.get(pool));
                 request.targets = std::mem::take(targets);
                 *load = Payload::None;
             }

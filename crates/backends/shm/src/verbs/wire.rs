@@ -1,4 +1,4 @@
-//! The sending resources that a thread's queue pairs share: the port's sending half, and notes of what is to be sent
+//! The sending resources that a thread's queue pairs share: the port's sending half, and lists of what is to be sent
 //! later.
 
 use std::collections::VecDeque;

@@ -103,12 +103,12 @@ fn counts_of_many_threads_add_up() {
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 let mut listener = owner.thread_end(&config);
-                let (tell, told) = std::sync::mpsc::channel();
+                let (sender, receiver) = std::sync::mpsc::channel();
                 let address = listener.qp.address();
                 let other = other.clone();
                 let adder = scope.spawn(move || {
                     let mut end = End::new(&other, &config);
-                    tell.send(end.qp.address()).unwrap();
+                    sender.send(end.qp.address()).unwrap();
                     end.qp.connect(Some(&address)).unwrap();
                     let mut target = Some(end.buffer(8));
                     for id in 0..2000 {
@@ -119,7 +119,7 @@ fn counts_of_many_threads_add_up() {
                         target = completion.buffers.pop();
                     }
                 });
-                listener.qp.connect(Some(&told.recv().unwrap())).unwrap();
+                listener.qp.connect(Some(&receiver.recv().unwrap())).unwrap();
                 adder.join().unwrap();
             }
         });
@@ -169,8 +169,8 @@ fn wrong_keys_bounds_and_accesses_are_refused() {
                 refused(name, &mut pair, Operation::FetchAdd { target, remote: good, add: 1 });
             }
             // Another domain's memory, of the same device.
-            let stranger = End::new(&pair.b.device, &config(transport));
-            refused(name, &mut pair, write(Source::Inline(b"x"), stranger.expose(100).remote()));
+            let other_device = End::new(&pair.b.device, &config(transport));
+            refused(name, &mut pair, write(Source::Inline(b"x"), other_device.expose(100).remote()));
             let bytes = [0; 100].map(|_: u8| 9);
             let source = pair.a.filled(&bytes).freeze();
             pair.a.post(1, write(source.into(), good));
@@ -228,12 +228,12 @@ fn a_write_is_there_before_the_message_that_tells_of_it() {
             let exposed = end.expose(64);
             let remote = exposed.remote();
             let address = end.qp.address();
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let (begin, begun) = std::sync::mpsc::channel();
             let other = other.clone();
             let writer = std::thread::spawn(move || {
                 let mut end = End::new(&other, &config);
-                tell.send(end.qp.address()).unwrap();
+                sender.send(end.qp.address()).unwrap();
                 end.qp.connect(Some(&address)).unwrap();
                 begun.recv().unwrap();
                 for round in 1..=ROUNDS {
@@ -247,7 +247,7 @@ fn a_write_is_there_before_the_message_that_tells_of_it() {
                     end.poll_sends();
                 }
             });
-            end.qp.connect(Some(&told.recv().unwrap())).unwrap();
+            end.qp.connect(Some(&receiver.recv().unwrap())).unwrap();
             end.post_receive(0, 8);
             begin.send(()).unwrap();
             for round in 1..=ROUNDS {

@@ -330,16 +330,16 @@ fn sleeping_receivers_and_senders_are_woken() {
         for transport in Transport::ALL {
             let config = config(transport);
             let (device, other) = devices.clone();
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let (answer, answered) = std::sync::mpsc::channel();
             let echo = std::thread::spawn(move || {
                 let mut end = crate::pair::End::new(&other, &config);
-                tell.send(end.qp.address()).unwrap();
+                sender.send(end.qp.address()).unwrap();
                 end.qp.connect(Some(&answered.recv().unwrap())).unwrap();
                 for id in 0..4 {
                     end.post_receive(id, 64);
                 }
-                tell.send(end.qp.address()).unwrap();
+                sender.send(end.qp.address()).unwrap();
                 let mut completions = Vec::new();
                 for _ in 0..50 {
                     while end.receives.poll(&mut completions, 1) == 0 {
@@ -358,10 +358,10 @@ fn sleeping_receivers_and_senders_are_woken() {
                 let _ = answered.recv();
             });
             let mut end = crate::pair::End::new(&device, &config);
-            let remote = told.recv().unwrap();
+            let remote = receiver.recv().unwrap();
             answer.send(end.qp.address()).unwrap();
             end.qp.connect(Some(&remote)).unwrap();
-            told.recv().unwrap();
+            receiver.recv().unwrap();
             let to = (transport == Transport::Ud).then(|| end.thread.destination(&remote).unwrap());
             let mut completions = Vec::new();
             for round in 0..50u64 {

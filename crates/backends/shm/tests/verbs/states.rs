@@ -122,19 +122,19 @@ fn a_peer_that_goes_flushes_receives_and_ends_requests() {
 fn a_peer_that_goes_wakes_who_waits_for_a_message() {
     for (name, (device, other)) in devices() {
         let mut a = End::new(&device, &config(Transport::Rc));
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (answer, answered) = std::sync::mpsc::channel::<QpAddress>();
         let thread = std::thread::spawn(move || {
             let mut b = End::new(&other, &config(Transport::Rc));
-            tell.send(b.qp.address()).unwrap();
+            sender.send(b.qp.address()).unwrap();
             b.qp.connect(Some(&answered.recv().unwrap())).unwrap();
-            tell.send(b.qp.address()).unwrap();
+            sender.send(b.qp.address()).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(20));
         });
-        let remote = told.recv().unwrap();
+        let remote = receiver.recv().unwrap();
         answer.send(a.qp.address()).unwrap();
         a.qp.connect(Some(&remote)).unwrap();
-        told.recv().unwrap();
+        receiver.recv().unwrap();
         a.post_receive(1, 8);
         let since = std::time::Instant::now();
         let mut completions = Vec::new();

@@ -236,7 +236,7 @@ impl Profile {
 
     /// The rows named in sources that begin with `words`, as in `calibrated on ROW, ROW: how`.
     fn rows_after(&self, words: &str) -> Vec<&str> {
-        let all = self.parameters.iter().filter_map(|it| rows_of(&it.source, words));
+        let all = self.parameters.iter().filter_map(|parameter| rows_of(&parameter.source, words));
         let mut all: Vec<&str> = all.flat_map(|rows| rows.split(", ")).collect();
         all.sort_unstable();
         all.dedup();

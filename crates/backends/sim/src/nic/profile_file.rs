@@ -174,8 +174,8 @@ impl ProfileReader<'_> {
 
     /// Adds a problem at the place of a table's field.
     fn problem_at(&mut self, table: &DeTable<'_>, name: &str, problem: String) {
-        let at = table.get_key_value(name).map_or(0, |(key, _)| key.span().start);
-        self.problem(at, problem);
+        let offset = table.get_key_value(name).map_or(0, |(key, _)| key.span().start);
+        self.problem(offset, problem);
     }
 
     /// Reports missing and unknown fields of the file and its tables. Where there is a base, only the head can be
@@ -298,11 +298,11 @@ impl ProfileReader<'_> {
         let wqe = &profile.wqe;
         let room = wqe.inline_room();
         let mut problem = |table: &str, name: &str, problem: String| {
-            let at = match file.get(table).map(|table| table.get_ref()) {
+            let offset = match file.get(table).map(|table| table.get_ref()) {
                 Some(DeValue::Table(table)) => table.get_key_value(name).map_or(0, |(key, _)| key.span().start),
                 _ => 0,
             };
-            self.problem(at, problem);
+            self.problem(offset, problem);
         };
         if wqe.inline_max > room {
             let problem_text =

@@ -171,10 +171,10 @@ impl Drop for SimQp {
     fn drop(&mut self) {
         let mut world = self.network.0.world.borrow_mut();
         let nic = &mut world.nics[self.nic() as usize];
-        let gone = nic.remove_qp(self.slot);
+        let removed = nic.remove_qp(self.slot);
         // The handles of the completion queues may have been dropped before.
         for (cq, depth) in
-            gone.iter().flat_map(|qp| [(qp.send_cq, qp.config.send_depth), (qp.receive_cq, qp.config.receive_depth)])
+            removed.iter().flat_map(|qp| [(qp.send_cq, qp.config.send_depth), (qp.receive_cq, qp.config.receive_depth)])
         {
             let number = self.number;
             let queue = nic.cq(cq);
@@ -184,7 +184,7 @@ impl Drop for SimQp {
         }
         drop(world);
         // Dropped without the world borrowed: buffers go back to their arenas.
-        drop(gone);
+        drop(removed);
     }
 }
 

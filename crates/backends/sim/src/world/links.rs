@@ -57,9 +57,9 @@ impl World {
     #[inline]
     pub(super) fn settle_lane(&mut self, lane_index: Direction, now_ns: u64) {
         let lane = &mut self.lanes[lane_index as usize];
-        let gone = lane.settle(now_ns);
+        let departed_bytes = lane.settle(now_ns);
         if let NodeId::Switch(switch) = lane.from {
-            self.switches[switch.0].used_bytes -= gone;
+            self.switches[switch.0].used_bytes -= departed_bytes;
         }
     }
 

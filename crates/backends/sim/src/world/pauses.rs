@@ -13,12 +13,12 @@ impl World {
         if lane.queue.is_empty() && !lane.is_paused && lane.busy_until_ps <= packet.ready_ps {
             return self.start(lane_index, packet.flight, packet.ready_ps);
         }
-        let (len, came_by) = (self.flights[packet.flight].len, packet.arrived_by);
+        let (len, arrived_by) = (self.flights[packet.flight].len, packet.arrived_by);
         lane.hold(len);
         lane.queue.push_back(packet);
         if let NodeId::Switch(switch) = lane.from {
             self.switches[switch.0].used_bytes += u64::from(len);
-            self.count_held(switch, came_by, u64::from(len), now_ns);
+            self.count_held(switch, arrived_by, u64::from(len), now_ns);
         }
         self.await_lane(lane_index);
     }
@@ -38,12 +38,12 @@ impl World {
         if lane.is_paused {
             return;
         }
-        let Some(Waiting { flight, ready_ps, arrived_by: came_by }) = lane.queue.pop_front() else { return };
+        let Some(Waiting { flight, ready_ps, arrived_by }) = lane.queue.pop_front() else { return };
         let len = u64::from(self.flights[flight].len);
         lane.queued_bytes -= len;
         if let NodeId::Switch(switch) = lane.from {
             self.switches[switch.0].used_bytes -= len;
-            self.count_released(switch, came_by, len, now_ns);
+            self.count_released(switch, arrived_by, len, now_ns);
         }
         self.start(lane_index, flight, ready_ps);
         self.await_lane(lane_index);
@@ -51,26 +51,26 @@ impl World {
 
     /// Notes that a switch holds `len` more bytes that came by a lane, and asks the lane's sender to pause if there are
     /// too many.
-    pub(super) fn count_held(&mut self, switch: SwitchId, came_by: Direction, len: u64, now_ns: u64) {
+    pub(super) fn count_held(&mut self, switch: SwitchId, arrived_by: Direction, len: u64, now_ns: u64) {
         let Some(pause) = self.switches[switch.0].pause else { return };
-        let lane = &mut self.lanes[came_by as usize];
+        let lane = &mut self.lanes[arrived_by as usize];
         lane.held_bytes += len;
         if lane.held_bytes >= pause.off_bytes && !lane.asked_to_pause {
             lane.asked_to_pause = true;
             self.stats.pauses += 1;
             let arrives_ns = now_ns + lane.delay_ps / PS;
-            self.events.add(arrives_ns, Event::Paused { lane: came_by, paused: true });
+            self.events.add(arrives_ns, Event::Paused { lane: arrived_by, paused: true });
         }
     }
 
-    pub(super) fn count_released(&mut self, switch: SwitchId, came_by: Direction, len: u64, now_ns: u64) {
+    pub(super) fn count_released(&mut self, switch: SwitchId, arrived_by: Direction, len: u64, now_ns: u64) {
         let Some(pause) = self.switches[switch.0].pause else { return };
-        let lane = &mut self.lanes[came_by as usize];
+        let lane = &mut self.lanes[arrived_by as usize];
         lane.held_bytes -= len;
         if lane.held_bytes <= pause.on_bytes && lane.asked_to_pause {
             lane.asked_to_pause = false;
             let arrives_ns = now_ns + lane.delay_ps / PS;
-            self.events.add(arrives_ns, Event::Paused { lane: came_by, paused: false });
+            self.events.add(arrives_ns, Event::Paused { lane: arrived_by, paused: false });
         }
     }
 

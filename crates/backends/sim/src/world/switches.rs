@@ -34,7 +34,7 @@ impl SwitchState {
 impl World {
     /// Forwards a packet whose head has reached a switch.
     #[inline(always)]
-    pub(super) fn forward(&mut self, switch: SwitchId, came_by: Direction, index: u32, now_ns: u64) {
+    pub(super) fn forward(&mut self, switch: SwitchId, arrived_by: Direction, index: u32, now_ns: u64) {
         let flight = &mut self.flights[index];
         let (target, len) = (HostId(flight.target as usize), flight.len);
         let Some(lane_index) = self.routes.next_link(NodeId::Switch(switch), target, flight.flow) else {
@@ -54,7 +54,7 @@ impl World {
                 self.stats.marked += 1;
             }
         }
-        self.queue(lane_index, Waiting { flight: index, ready_ps, arrived_by: came_by }, now_ns);
+        self.queue(lane_index, Waiting { flight: index, ready_ps, arrived_by }, now_ns);
     }
 
     #[cold]

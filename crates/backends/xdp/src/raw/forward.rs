@@ -80,14 +80,14 @@ impl BareForwarder {
         region.prefer_huge_pages();
         let first = ForwarderSide::open(interfaces[0], mode, neighbours[0], &region, None)?;
         let second = ForwarderSide::open(interfaces[1], mode, neighbours[1], &region, Some(&first.fd))?;
-        let mut ends = [first, second];
-        for (end, first) in ends.iter_mut().zip([0, u64::from(RING)]) {
+        let mut sides = [first, second];
+        for (end, first) in sides.iter_mut().zip([0, u64::from(RING)]) {
             (first..first + u64::from(RING)).for_each(|chunk| {
                 end.rings.fill.push(chunk * CHUNK_LEN as u64);
             });
             end.rings.fill.publish();
         }
-        Ok(Self { sides: ends, region })
+        Ok(Self { sides, region })
     }
 
     /// Forwards the frames that came at each interface to the other; returns how many.

@@ -148,8 +148,8 @@ impl Unbound {
 
     /// Binds a socket that has memory and the rings of its queue.
     pub fn bind(self, place: BindAddress, zero_copy: bool) -> Result<Arc<OwnedFd>, Errno> {
-        let way = if zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
-        let flags = way | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        let copy_mode = if zero_copy { SocketAddrXdpFlags::XDP_ZEROCOPY } else { SocketAddrXdpFlags::XDP_COPY };
+        let flags = copy_mode | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
         bind(&self.fd, &SocketAddrXdp::new(flags, place.interface, place.queue))?;
         Ok(Arc::new(self.fd))
     }

@@ -123,8 +123,8 @@ impl<S: Store> Handler<S> {
                     frame.is_awaited = true;
                     frame.wants_write |= waiting.is_write;
                 } else {
-                    let at = self.area.address(waiting.page);
-                    self.area.uffd().wake(at, crate::options::PAGE).map_err(super::system)?;
+                    let address = self.area.address(waiting.page);
+                    self.area.uffd().wake(address, crate::options::PAGE).map_err(super::system)?;
                 }
                 has_retried = true;
                 continue;

@@ -78,8 +78,8 @@ impl Echoes {
                 let (index, _) = link_of(completion.id);
                 if is_arrival(completion.opcode) {
                     arrivals += 1;
-                    let at = self.received(rig, index, completion)?;
-                    self.answered(rig, clock, at, may_start, slice)?;
+                    let slot = self.received(rig, index, completion)?;
+                    self.answered(rig, clock, slot, may_start, slice)?;
                 } else {
                     rig.links[index].flow.completed();
                 }

@@ -44,7 +44,7 @@ impl Fresh {
         may_start: bool,
         slice: &mut Slice,
     ) -> anyhow::Result<TurnOutcome> {
-        let outcome = |came| Ok(TurnOutcome { is_busy: came, has_returned: came, is_drained: false });
+        let outcome = |has_returned| Ok(TurnOutcome { is_busy: has_returned, has_returned, is_drained: false });
         let sequence = rig.links[0].made + 1;
         if self.step == Step::Resting {
             if !may_start {

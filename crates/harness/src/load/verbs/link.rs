@@ -69,8 +69,8 @@ pub struct Flow {
 impl Flow {
     /// The flow of a plan's requests.
     pub fn of(plan: &VerbsPlan) -> Self {
-        let each = plan.is_atomic() || plan.work == WorkKind::Load(Op::Read);
-        Self { completes_alone: each, ..Self::new(plan.requests(), plan.signal, plan.doorbell) }
+        let completes_alone = plan.is_atomic() || plan.work == WorkKind::Load(Op::Read);
+        Self { completes_alone, ..Self::new(plan.requests(), plan.signal, plan.doorbell) }
     }
 
     /// `depth` requests in flight, pushed `batch` at a time, one in `every` of which is signaled.

@@ -87,9 +87,9 @@ impl<D: Device, C: Clock> Load for Requester<D, C> {
 
     #[inline]
     fn turn(&mut self, now_ns: u64) -> anyhow::Result<State> {
-        let Self { driver: does, rig, clock, slice, .. } = self;
+        let Self { driver, rig, clock, slice, .. } = self;
         let may_start = self.span.may_start(now_ns, slice.done);
-        let outcome = match does {
+        let outcome = match driver {
             WorkDriver::Stream(stream) => stream.turn(rig, clock, (now_ns, may_start), slice)?,
             WorkDriver::Fresh(fresh) => fresh.turn(rig, clock, may_start, slice)?,
             WorkDriver::Echoes(echoes) => echoes.turn(rig, clock, may_start, slice)?,

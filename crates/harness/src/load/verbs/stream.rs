@@ -196,8 +196,8 @@ impl Stream {
         index: usize,
         mut completion: Completion,
     ) -> anyhow::Result<()> {
-        let (known, told) = (self.credits[index], completion.immediate.unwrap_or(0));
-        let more = u64::from(told.wrapping_sub(known as u32));
+        let (known, reported) = (self.credits[index], completion.immediate.unwrap_or(0));
+        let more = u64::from(reported.wrapping_sub(known as u32));
         // Whatever a peer sends, no more can be received than was made.
         if more <= rig.links[index].made - known {
             self.credits[index] += more;

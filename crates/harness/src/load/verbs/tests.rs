@@ -166,9 +166,9 @@ fn what_is_no_link_is_refused() {
     let (_client, mut rig, addresses, _) = sides(&plan, false, server);
     assert!(rig.connect(&[]).is_err());
     for (key, bad) in [("qp", json!(null)), ("qp", json!([0])), ("reply", json!("zz")), ("reply", json!([1, 2]))] {
-        let mut told = json!(addresses[0]);
-        told[key] = bad;
-        let told = serde_json::from_value::<LinkAddress>(told);
-        assert!(told.is_err() || rig.connect(&[told.unwrap()]).is_err(), "{key}");
+        let mut address = json!(addresses[0]);
+        address[key] = bad;
+        let address = serde_json::from_value::<LinkAddress>(address);
+        assert!(address.is_err() || rig.connect(&[address.unwrap()]).is_err(), "{key}");
     }
 }

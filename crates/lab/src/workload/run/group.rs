@@ -96,11 +96,18 @@ pub fn start(
             let place = rpc.port().place();
             let their_endpoint = endpoint % group.server_endpoints;
             let others = group.servers.iter().enumerate().filter(|(_, server)| *server != host);
-            let ways = others.map(|(at, server)| {
+            let addresses = others.map(|(at, server)| {
                 (name_of(*server), Address::new(sinew_sim::SCHEME, &server_port(at, their_endpoint)))
             });
-            let client =
-                LoadClient::new(rpc, network.clock(), network.random(), &group, ways.collect(), origin_ns, &tally)?;
+            let client = LoadClient::new(
+                rpc,
+                network.clock(),
+                network.random(),
+                &group,
+                addresses.collect(),
+                origin_ns,
+                &tally,
+            )?;
             let client = Rc::new(RefCell::new(client));
             let name = format!("{} ({})", name_of(*host), group.name);
             cores[0].push(cluster.add(&name, [place], Box::new(Shared(Rc::clone(&client)))));

@@ -16,7 +16,7 @@ request_bytes = [{ bytes = 32, weight = 3 }, { bytes = 5000, weight = 1 }]
 response_bytes = { from = 0, to = 3000 }
 window = 8
 [[clients]]
-name = "by the clock"
+name = "open loop"
 hosts = "node1"
 endpoints = 2
 servers = "node2"
@@ -142,7 +142,7 @@ fn who_cannot_go_on_says_what_it_waits_for() {
     assert!(matches!(error, RunError::Stuck(_)));
     let text = error.to_string();
     assert!(text.contains("node0 (all) waits for a session with node3: no answer from"), "{text}");
-    assert!(text.contains("node1 (by the clock) waits for a session with node2"), "{text}");
+    assert!(text.contains("node1 (open loop) waits for a session with node2"), "{text}");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn who_hears_nothing_any_more_says_what_it_waits_for() {
     });
     let text = error.unwrap_err().to_string();
     assert!(text.contains("node0 (all) waits for a session with node3"), "{text}");
-    assert!(text.contains("node1 (by the clock) waits for a session with node2"), "{text}");
+    assert!(text.contains("node1 (open loop) waits for a session with node2"), "{text}");
 }
 
 #[test]

@@ -145,8 +145,8 @@ fn a_failed_write_puts_in_doubt_what_it_covered_and_nothing_beside_it() {
     // The copying in the background finds no donors.
     store.inner_mut().donors = DonorState::Gone;
     run_until_idle(&mut store);
-    let told = poll(&mut store);
-    assert_eq!(told[1].target.as_ref().unwrap()[..], [9; BLOCK]);
+    let finished = poll(&mut store);
+    assert_eq!(finished[1].target.as_ref().unwrap()[..], [9; BLOCK]);
     assert!(read(&mut store, BLOCK as u64, 1).is_err(), "the store has said what the file does not know");
     assert!(!store.is_complete() && says_complete(&disk.after_a_crash()) == Some(false));
     assert_eq!(read(&mut store, 0, BLOCK).unwrap(), blocks[..BLOCK]);

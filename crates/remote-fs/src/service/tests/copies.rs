@@ -5,6 +5,7 @@ use sinew_remote_memory::donor::{Answer as Said, Call};
 use super::facts::{MB, page, world};
 use super::world::*;
 use crate::protocol::*;
+use crate::service::Config;
 
 #[test]
 fn a_donor_that_dies_loses_nothing_and_its_copies_are_made_anew() {
@@ -143,6 +144,56 @@ fn a_donor_whose_free_memory_is_in_pieces_is_passed_over_for_a_missing_copy() {
         world.service().degraded() == (0, 0) && world.service().donors_ready().0 == 3
     });
     assert_eq!(client.read(&mut world, handle, 0), Some(page(7)));
+}
+
+#[test]
+fn a_donor_whose_free_memory_is_in_pieces_is_asked_for_shorter_slabs() {
+    let config = Config { slab_len: 4 * MB, ..config(1) };
+    let mut world = World::new(1, 32 * MB, config, 1);
+    let mut client = Client::new(&mut world, 1);
+    world.run(100);
+    // Another volume holds every second megabyte of what is free.
+    let handle = |world: &World, call: &Call| world.net.borrow_mut().handle(0, call);
+    handle(&world, &Call::Fence { volume: 99, epoch: 1 }).unwrap();
+    let mut slabs = Vec::new();
+    while let Ok(Said::Taken { lent, .. }) = handle(&world, &Call::Take { volume: 99, epoch: 1, len: MB }) {
+        slabs.push(lent.slab);
+    }
+    for slab in slabs.into_iter().step_by(2) {
+        handle(&world, &Call::Free { volume: 99, epoch: 1, slab }).unwrap();
+    }
+    let free = world.net.borrow().hosts[0].donor.free_bytes();
+    assert!(free >= 8 * MB, "{free}");
+    // A client whose write finds no room asks again after a while.
+    for round in 0..20 {
+        fill(&mut world, &mut client, usize::MAX);
+        world.run(200 + round);
+        client.ask(&mut world, Request::Heartbeat).unwrap();
+    }
+    let left = world.net.borrow().hosts[0].donor.free_bytes();
+    assert!(left <= MB, "{left} of {free} bytes were not asked for");
+}
+
+#[test]
+fn missing_copies_of_slabs_of_several_lengths_find_room_in_what_is_given_back() {
+    for seed in 0..10 {
+        // Slabs of several lengths: a copy of a long one needs the memory of several short ones.
+        let config = Config { slab_len: 4 * MB, ..config(2) };
+        let mut world = World::new(3, 16 * MB, config, seed);
+        let mut client = Client::new(&mut world, 1);
+        let handles = fill(&mut world, &mut client, usize::MAX);
+        let kept = world.random(handles.len() as u64 / 3) as usize + 1;
+        for (number, handle) in handles.iter().enumerate().skip(kept) {
+            let name = format!("{} {number}", client.number).into_bytes();
+            client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name }).unwrap();
+            client.close(&mut world, *handle);
+        }
+        world.net.borrow_mut().hosts[seed as usize % 3].is_alive = false;
+        until_whole(&mut world, &mut client);
+        for (number, handle) in handles[..kept].iter().enumerate() {
+            assert_eq!(client.read(&mut world, *handle, 0), Some(page(number as u8)), "file {number}, seed {seed}");
+        }
+    }
 }
 
 #[test]

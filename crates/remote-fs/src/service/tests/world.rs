@@ -120,8 +120,8 @@ impl Net {
             return;
         }
         let index = self.random.below(self.sent.len() as u64) as usize;
-        let Sent { service, lane, tag, kind: what } = self.sent.swap_remove(index);
-        let event = match what {
+        let Sent { service, lane, tag, kind } = self.sent.swap_remove(index);
+        let event = match kind {
             SentKind::Call(call) => {
                 let result = self.handle(lane, &call);
                 if let Ok(Said::Fenced { session, .. }) = &result {
@@ -294,8 +294,8 @@ impl World {
         // Calls in flight may still reach the donors.
         let mut net = self.net.borrow_mut();
         let sent = std::mem::take(&mut net.sent);
-        for Sent { lane, kind: what, .. } in sent {
-            if let SentKind::Call(call) = what
+        for Sent { lane, kind, .. } in sent {
+            if let SentKind::Call(call) = kind
                 && net.random.below(2) == 0
             {
                 let _ = net.handle(lane, &call);
@@ -497,9 +497,11 @@ impl Client {
         }
         let mut net = world.net.borrow_mut();
         let call = Call::Admit { volume: net.volume, epoch: self.epoch, client: self.number, lane: 0 };
-        let Ok(Said::Admitted { incarnation: found, session }) = net.handle(lane, &call) else { return None };
-        self.admissions.insert(lane, (found, session));
-        (found == incarnation).then_some(session)
+        let Ok(Said::Admitted { incarnation: admitted_incarnation, session }) = net.handle(lane, &call) else {
+            return None;
+        };
+        self.admissions.insert(lane, (admitted_incarnation, session));
+        (admitted_incarnation == incarnation).then_some(session)
     }
 
     /// Writes a page to a copy. Returns whether it was written. If not, all or a part of it may still be written later.

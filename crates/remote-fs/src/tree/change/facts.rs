@@ -22,8 +22,8 @@ impl World {
         world
     }
 
-    fn change(&mut self, who: &Caller, opened: Option<Ino>, request: &Request) -> Result<Answer, Error> {
-        let context = Context { caller: who, now: NOW, opened };
+    fn change(&mut self, caller: &Caller, opened: Option<Ino>, request: &Request) -> Result<Answer, Error> {
+        let context = Context { caller, now: NOW, opened };
         self.tree.change(context, request, &mut self.freed)
     }
 
@@ -50,8 +50,8 @@ impl World {
         self.node(uid, name, mode, NodeKind::File).unwrap()
     }
 
-    fn set(&mut self, who: &Caller, ino: Ino, set: SetAttr) -> Result<Attr, Error> {
-        match self.change(who, None, &Request::SetAttr { ino, set, handle: None })? {
+    fn set(&mut self, caller: &Caller, ino: Ino, set: SetAttr) -> Result<Attr, Error> {
+        match self.change(caller, None, &Request::SetAttr { ino, set, handle: None })? {
             Answer::Attr(attr) => Ok(attr),
             other => panic!("{other:?}"),
         }
@@ -223,8 +223,8 @@ fn devices_are_roots_to_make_and_pipes_anybodys() {
 fn an_open_file_lives_without_names_and_gets_none_again() {
     let mut world = World::new();
     let ino = world.file(5, "f", 0o644).ino;
-    let gone = world.attr_by(5, Request::Unlink { parent: SHARED, name: b"f".to_vec() }).unwrap();
-    assert_eq!((gone.links, world.tree.orphans().collect::<Vec<_>>()), (0, vec![ino]));
+    let unlinked = world.attr_by(5, Request::Unlink { parent: SHARED, name: b"f".to_vec() }).unwrap();
+    assert_eq!((unlinked.links, world.tree.orphans().collect::<Vec<_>>()), (0, vec![ino]));
     assert!(world.commit(ino, 100, &[], &[]).is_ok());
     let link = Request::Link { ino, parent: SHARED, name: b"again".to_vec() };
     assert_eq!(world.by(5, link), Err(Error::NotFound));

@@ -9,14 +9,14 @@ pub fn an_engine_that_is_dropped_loses_nobodys_requests(setup: &mut impl TestSet
     for number in 0..30 {
         crew.write(number % 3, 8192 * number as u64, &pattern(number as u64, 4096));
     }
-    let gone = crew.engines.remove(2);
-    drop(gone);
+    let removed = crew.engines.remove(2);
+    drop(removed);
     crew.finish();
     for number in 0..30 {
         // Its own requests are done too, but reported to nobody.
         crew.donor_has(8192 * number, &pattern(number, 4096));
-        let told = crew.finished.get(&(number + 1));
-        assert_eq!(told.map(|one| one.result.is_ok()), (number % 3 != 2).then_some(true), "request {number}");
+        let finished = crew.finished.get(&(number + 1));
+        assert_eq!(finished.map(|one| one.result.is_ok()), (number % 3 != 2).then_some(true), "request {number}");
     }
 }
 

@@ -133,9 +133,9 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, Sent { writer, lane, tag, kind: what }: Sent) {
+    fn deliver(&mut self, Sent { writer, lane, tag, kind }: Sent) {
         let reaches = self.reaches(writer, lane);
-        let event = match what {
+        let event = match kind {
             SentKind::Call(call) => {
                 let host = &mut self.hosts[lane];
                 let memory = &mut host.memory;
@@ -195,8 +195,8 @@ impl World {
             std::mem::take(&mut self.sent).into_iter().partition(|sent: &Sent| sent.writer == writer);
         self.sent = others;
         let theirs: Vec<Sent> = theirs;
-        for Sent { lane, kind: what, .. } in theirs {
-            if let SentKind::Op { op: Op::Write { at, source }, session } = what {
+        for Sent { lane, kind, .. } in theirs {
+            if let SentKind::Op { op: Op::Write { at, source }, session } = kind {
                 let (incarnation, bytes) = (self.hosts[lane].donor.incarnation(), source.bytes().to_vec());
                 let ghost = LateWrite { lane, incarnation, session, at, bytes };
                 match self.random.below(3) {

@@ -314,17 +314,17 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
         let mut run = Run::new(seed, 4);
         let config = run.config();
         let mut volume = create(&run.world.clone(), &run.arena.clone(), PAGES, 2, config);
-        let mut ill: Option<usize> = None;
+        let mut failed_lane: Option<usize> = None;
         for _ in 0..8 {
             let requests = 20 + run.random.below(40);
-            // One donor at a time is ill; the voters are the first three.
+            // One donor at a time has failed; the voters are the first three.
             let when = run.random.below(requests);
             let mut count = 0;
-            let makes_ill = ill.is_none();
+            let fails = failed_lane.is_none();
             let lane = run.random.below(4) as usize;
             run.work(&mut volume, requests, |run, volume| {
                 count += 1;
-                if count == when && makes_ill {
+                if count == when && fails {
                     let number = volume.donors().number;
                     let mut world = run.world.borrow_mut();
                     if run.random.below(2) == 0 {
@@ -332,13 +332,13 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
                     } else {
                         world.hosts[lane].cut.insert(number);
                     }
-                    ill = Some(lane);
+                    failed_lane = Some(lane);
                 }
             });
             if one_in(&mut run.random, 2) {
                 run.expected.clear();
                 crash(&run.world, volume);
-                if let Some(lane) = ill
+                if let Some(lane) = failed_lane
                     && run.random.below(2) == 0
                 {
                     let mut world = run.world.borrow_mut();
@@ -352,7 +352,7 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
             // The donor comes back, with its memory or without. Then all segments get their copies back, and it gets
             // its vote back.
             if run.random.below(2) == 0 {
-                if let Some(lane) = ill {
+                if let Some(lane) = failed_lane {
                     let mut world = run.world.borrow_mut();
                     if run.random.below(2) == 0 {
                         world.restart(lane);
@@ -365,12 +365,12 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
                     run.collect(&mut volume);
                     run.world.borrow_mut().step();
                     if is_redundant(&run.world, &volume) {
-                        ill = None;
+                        failed_lane = None;
                         healed += 1;
                         break;
                     }
                 }
-                assert_eq!(ill, None, "seed {seed}: it does not get well: {:?}", volume.status());
+                assert_eq!(failed_lane, None, "seed {seed}: it does not get well: {:?}", volume.status());
             }
         }
         run_until_idle(&run.world, &mut volume);

@@ -114,7 +114,7 @@ impl QpInner {
     /// which the sender knew.
     fn destination_of(&self, completed: &ibv_wc, sender: Option<[u8; 16]>) -> Option<Destination> {
         let target = self.thread.target_of_sender(completed.slid, sender)?;
-        let handle = self.thread.ways.borrow_mut().handle_to(target);
+        let handle = self.thread.routes.borrow_mut().handle_to(target);
         let number = QpNumber(completed.src_qp);
         Some(Destination { handle, number, qkey: self.config.qkey })
     }

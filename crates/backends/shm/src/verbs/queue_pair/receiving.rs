@@ -288,8 +288,8 @@ impl QueuePair {
             let arrived = ReceiveOutcome { status: Status::LocalLength, len: total, ..ReceiveOutcome::default() };
             self.complete_receive(arrived, around.queues);
             if let Some(connection) = self.connection.as_ref().filter(|_| reliable) {
-                let letter = (connection.link, self.header(Kind::Misfit, connection, self.expected));
-                around.notes.final_packets.push_back(letter);
+                let final_packet = (connection.link, self.header(Kind::Misfit, connection, self.expected));
+                around.notes.final_packets.push_back(final_packet);
             }
             self.fail_and_disconnect(Status::Flushed, around.queues, around.notes);
             return Ok(());

@@ -73,8 +73,8 @@ impl QueuePair {
         match &request.operation {
             Operation::Send { source, .. } | Operation::Write { source, .. } if inline(source).is_some() => {
                 let bytes = inline(source).unwrap_or_default();
-                let (what, immediate) = kind_of(&request.operation);
-                self.waiting.push_inline(request.id, request.signaled, what, immediate, bytes);
+                let (kind, immediate) = kind_of(&request.operation);
+                self.waiting.push_inline(request.id, request.signaled, kind, immediate, bytes);
             }
             _ => self.waiting.push_loaded(request, pool),
         }
@@ -107,11 +107,11 @@ impl QueuePair {
             };
             // The region is entered once for all consecutive WRITEs to it.
             let Some(guard) = connection.seat.guard_region(connection.remote_pair(), rkey) else { return };
-            let (unsignaled, told) =
+            let (unsignaled, signaled) =
                 self.waiting.write_oldest_inline(rkey, WRITES_PER_ENTRY, |address, bytes| guard.write(address, bytes));
             drop(guard);
             self.requests_completed += unsignaled;
-            match told {
+            match signaled {
                 Some((id, len)) => {
                     self.push_success(id, Opcode::Write, len, queues);
                 }
@@ -154,16 +154,16 @@ impl QueuePair {
         &mut self,
         (id, signaled): (u64, bool),
         bytes: &[u8],
-        what: RequestKind,
+        kind: RequestKind,
         immediate: Option<u32>,
     ) -> bool {
         if !self.takes_inline(bytes.len())
-            || matches!(what, RequestKind::Datagram(_)) == self.config.transport.is_connected()
+            || matches!(kind, RequestKind::Datagram(_)) == self.config.transport.is_connected()
         {
             return false;
         }
         self.requests_pushed += 1;
-        self.waiting.push_inline(id, signaled, what, immediate, bytes);
+        self.waiting.push_inline(id, signaled, kind, immediate, bytes);
         true
     }
 
@@ -306,17 +306,17 @@ impl QueuePair {
             return false;
         }
         let mut sender = self.sender().0;
-        let (what, immediate) = kind_of(&request.operation);
+        let (kind, immediate) = kind_of(&request.operation);
         let step = match one_piece(&request.operation) {
-            Some(piece) => sender.perform_outgoing(what, immediate, &[piece], wire),
+            Some(piece) => sender.perform_outgoing(kind, immediate, &[piece], wire),
             None => match &mut request.operation {
                 Operation::Send { source: Source::Gather(slices), .. }
                 | Operation::Write { source: Source::Gather(slices), .. } => {
-                    sender.perform_gathered(what, immediate, slices, wire)
+                    sender.perform_gathered(kind, immediate, slices, wire)
                 }
-                Operation::Read { target, .. } => sender.perform_incoming(what, target, wire),
+                Operation::Read { target, .. } => sender.perform_incoming(kind, target, wire),
                 Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
-                    sender.perform_incoming(what, std::slice::from_mut(target), wire)
+                    sender.perform_incoming(kind, std::slice::from_mut(target), wire)
                 }
                 Operation::Send { .. } | Operation::Write { .. } => Step::Done(Status::LocalQpOperation),
             },
@@ -324,7 +324,7 @@ impl QueuePair {
         match step {
             Step::Wait(_) => return false,
             // This is by far the most common case: it needs no completion.
-            Step::Done(Status::Success) if !request.signaled && !has_targets(what) && self.in_flight.is_empty() => {
+            Step::Done(Status::Success) if !request.signaled && !has_targets(kind) && self.in_flight.is_empty() => {
                 self.requests_pushed += 1;
                 self.requests_completed += 1;
             }
@@ -333,7 +333,7 @@ impl QueuePair {
                 let len = request.operation.len();
                 let targets = take_targets(&mut request.operation, &mut queues.pool);
                 let &mut Request { id, signaled, .. } = request;
-                let request = InFlight { id, opcode: what.opcode(), signaled, len, targets, ..InFlight::default() };
+                let request = InFlight { id, opcode: kind.opcode(), signaled, len, targets, ..InFlight::default() };
                 self.record_step(request, step, queues, notes);
             }
         }
@@ -368,14 +368,13 @@ impl QueuePair {
     pub fn advance(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Deferred) {
         while !self.has_failed {
             let (mut sender, waiting) = self.sender();
-            let Some((&QueuedRequest { id, kind: what, immediate, signaled, .. }, piece, load)) = waiting.oldest()
-            else {
+            let Some((&QueuedRequest { id, kind, immediate, signaled, .. }, piece, load)) = waiting.oldest() else {
                 break;
             };
             let mut step = match load {
-                Payload::None => sender.perform_outgoing(what, immediate, &[piece], wire),
-                Payload::Sources(slices) => sender.perform_gathered(what, immediate, slices, wire),
-                Payload::Targets(targets) => sender.perform_incoming(what, targets.get(&mut queues.pool), wire),
+                Payload::None => sender.perform_outgoing(kind, immediate, &[piece], wire),
+                Payload::Sources(slices) => sender.perform_gathered(kind, immediate, slices, wire),
+                Payload::Targets(targets) => sender.perform_incoming(kind, targets.get(&mut queues.pool), wire),
             };
             if let Step::Wait(reason) = step {
                 match self.wait_for(reason, notes) {
@@ -387,15 +386,15 @@ impl QueuePair {
             if let Step::Done(Status::Success) = step
                 && self.in_flight.is_empty()
             {
-                if has_targets(what) {
+                if has_targets(kind) {
                     let mut targets = self.waiting.take_oldest_targets();
-                    let len = len_of(what, targets.get(&mut queues.pool));
-                    self.push_success(id, what.opcode(), len, queues).buffers = targets;
+                    let len = len_of(kind, targets.get(&mut queues.pool));
+                    self.push_success(id, kind.opcode(), len, queues).buffers = targets;
                     continue;
                 }
                 let len = self.waiting.pop_oldest();
                 if signaled {
-                    self.push_success(id, what.opcode(), len, queues);
+                    self.push_success(id, kind.opcode(), len, queues);
                 } else {
                     self.requests_completed += 1;
                 }

@@ -1,10 +1,11 @@
 //! Finds messages that will never be acknowledged.
 //!
-//! A peer that is stopped, or does not poll, may take any length of time. But any process that maps a link's memory can
-//! overwrite a packet that was not taken, or an acknowledgement. So the sender checks from time to time. A packet whose
-//! word differs from the one that was written ends the link. A message that was taken is acknowledged in the same turn
-//! of the peer, or in a later one if the ring back was full. To count the peer's turns, the sender probes it, one probe
-//! at a time, with an acknowledgement that tells it nothing new.
+//! A peer that is stopped, or does not poll, may take any length of time to acknowledge a message. But any process that
+//! maps a link's memory can overwrite a packet that was not taken, or an acknowledgement. So the sender checks from
+//! time to time. If the word of a packet differs from the one that was written, the link ends. A peer that has taken a
+//! message acknowledges it in the same turn, or in a later one if the ring back was full. So the acknowledgement of a
+//! message is lost if it has not come after some turns of the peer. To count these, the sender probes the peer, one
+//! probe at a time, with an acknowledgement that tells it nothing new.
 
 use super::QueuePair;
 use crate::verbs::packet::Kind;
@@ -27,7 +28,7 @@ pub(crate) struct AckProbe {
 }
 
 impl QueuePair {
-    /// Whether it waits for the peer to take or to acknowledge packets.
+    /// Whether the queue pair waits for the peer to take or to acknowledge packets.
     pub fn waits_for_peer(&self) -> bool {
         !self.in_flight.is_empty() || self.stall.is_some_and(|stall| stall.is_for_room())
     }
@@ -50,7 +51,7 @@ impl QueuePair {
             && wire.send_header(connection.link, self.header(Kind::Ack, connection, self.expected))
         {
             probe.probes += 1;
-            probe.taken_at = wire.tx.progress_to(connection.link).map_or(probe.taken_at, |way| way.sent);
+            probe.taken_at = wire.tx.progress_to(connection.link).map_or(probe.taken_at, |progress| progress.sent);
         }
         self.ack_probe = Some(probe);
         probe.probes > PROBES_MAX

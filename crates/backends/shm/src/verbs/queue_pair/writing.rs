@@ -1,5 +1,5 @@
-//! Lists of inline WRITEs, which are performed while the list is read, so that millions per second need not be stored
-//! first.
+//! Lists of inline WRITEs. They are performed while the list is read, since storing each first would cost too much at
+//! millions per second.
 
 use std::rc::Rc;
 

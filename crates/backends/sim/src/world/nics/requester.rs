@@ -46,7 +46,7 @@ impl World {
     /// The core has reached `now_ps` in a turn that began at `turn_ps`. Its writes take their place on the bus when
     /// that time comes, since other actors' turns may be earlier.
     pub fn nic_doorbell(&mut self, nic: u32, slot: u32, now_ps: u64, turn_ps: u64) -> u64 {
-        let Nic { qps, elements_handed_in: born, .. } = &mut self.nics[nic as usize];
+        let Nic { qps, elements_handed_in, .. } = &mut self.nics[nic as usize];
         let Some(qp) = qps[slot as usize].as_deref_mut() else { return 0 };
         let (first, upto) = (qp.started, qp.sends.oldest() + qp.sends.len() as u64);
         let (epoch, count) = (qp.epoch, (upto - first) as usize);
@@ -57,8 +57,8 @@ impl World {
         let mut lines = 0;
         for number in first..upto {
             let wqe = qp.sends.get_mut(number).expect("the request was pushed");
-            (wqe.is_fetched, wqe.handed_before) = (count > 1, *born);
-            *born += 1;
+            (wqe.is_fetched, wqe.handed_before) = (count > 1, *elements_handed_in);
+            *elements_handed_in += 1;
             lines += wqe.lines;
         }
         qp.fetches += u32::from(count > 1);
@@ -150,7 +150,7 @@ impl World {
     pub(super) fn cost_of_sending(&mut self, nic: u32, slot: u32, epoch: u32, start_ps: u64) -> Cost {
         let n = &mut self.nics[nic as usize];
         let (units, egress_ps) = (n.profile.units, n.egress_ps());
-        let (scale, born, wqes) = (n.requester_scale, n.elements_handed_in, n.profile.caches.wqes as u64);
+        let (scale, elements_handed_in, wqes) = (n.requester_scale, n.elements_handed_in, n.profile.caches.wqes as u64);
         let Some(qp) = n.qp_of(slot, epoch) else { return Cost::Nothing };
         if !qp.can_send(units.reads_max) {
             qp.is_queued = false;
@@ -171,7 +171,7 @@ impl World {
             ns += units.dma_write_ns * scale;
         }
         // Newer elements have evicted it.
-        let is_missed = offset == 0 && born - wqe.handed_before > wqes;
+        let is_missed = offset == 0 && elements_handed_in - wqe.handed_before > wqes;
         if is_missed {
             ns += units.fetched_line_ns * wqe.lines as f64;
         }

@@ -541,14 +541,14 @@ impl World {
         self.reply_at(nic, slot, Opcode::Ack, psn, at_ps.saturating_sub(write_latency_ps), now_ps);
     }
 
-    fn reply_at(&mut self, nic: u32, slot: u32, opcode: Opcode, psn: u32, goes_ps: u64, now_ps: u64) {
+    fn reply_at(&mut self, nic: u32, slot: u32, opcode: Opcode, psn: u32, earliest_ps: u64, now_ps: u64) {
         let Some(qp) = self.nics[nic as usize].qp(slot) else { return };
         let Some(remote) = qp.remote else { return };
         let header = reply_to(remote, qp.number.0, opcode, psn);
         let epoch = qp.epoch;
-        qp.replies.push_back(Reply::Ready { header, earliest_ps: goes_ps });
-        if goes_ps > now_ps {
-            self.schedule_job(nic, goes_ps, NicJob::ReplyReady { slot, epoch });
+        qp.replies.push_back(Reply::Ready { header, earliest_ps });
+        if earliest_ps > now_ps {
+            self.schedule_job(nic, earliest_ps, NicJob::ReplyReady { slot, epoch });
         } else {
             self.send_replies(nic, (slot, epoch), now_ps, now_ps);
         }
@@ -561,12 +561,11 @@ impl World {
             let units = n.profile.units;
             let framing = n.profile.link.framing;
             let Some(qp) = n.qp_of(slot, epoch).filter(|qp| qp.state != QpState::Error) else { return };
-            let (Some(Reply::Ready { header, earliest_ps: goes_ps }), Some(remote)) =
-                (qp.replies.front().copied(), qp.remote)
+            let (Some(Reply::Ready { header, earliest_ps }), Some(remote)) = (qp.replies.front().copied(), qp.remote)
             else {
                 return;
             };
-            if goes_ps > due_ps {
+            if earliest_ps > due_ps {
                 return;
             }
             qp.replies.pop_front();
