@@ -1,4 +1,4 @@
-//! Tells the RPC layer's tests, some of which are included here, that their packets are carried.
+//! Tells the RPC layer's tests, some of which are included here, that verbs carry their packets.
 
 fn main() {
     println!("cargo::rustc-cfg=carried");

@@ -171,21 +171,21 @@ fn messages_that_are_no_requests_are_dropped_and_counted() {
         let thread = world.domain.thread().unwrap();
         let mut cq = thread.completion_queue(1024).unwrap();
         let config = QpConfig { qkey: address.qkey, ..QpConfig::new(Transport::Ud) };
-        let mut unadmitted = thread.queue_pair(&config, &cq, &cq).unwrap();
-        unadmitted.connect(None).unwrap();
+        let mut sender = thread.queue_pair(&config, &cq, &cq).unwrap();
+        sender.connect(None).unwrap();
         let server = thread.destination(&address).unwrap();
         let to = Some(server);
         let mut completions: Vec<Completion> = Vec::new();
         // Data without and with an immediate, and a header with neither.
         for (len, immediate) in [(1, None), (8, Some(0)), (64, Some(0)), (0, None)] {
             let operation = Operation::Send { source: Source::Inline(&[1; 64][..len]), immediate, to };
-            unadmitted.post(Request::new(0, operation)).unwrap();
+            sender.post(Request::new(0, operation)).unwrap();
             cq.poll(&mut completions, 64);
         }
         // Another key is that of another incarnation of the server, so the device does not deliver the message.
         let other = Some(sinew::fabric::verbs::Destination { qkey: server.qkey ^ 1, ..server });
         let operation = Operation::Send { source: Source::Empty, immediate: Some(0), to: other };
-        unadmitted.post(Request::new(0, operation)).unwrap();
+        sender.post(Request::new(0, operation)).unwrap();
         assert_eq!(Judge::default().drive(&mut world.client(&address, 0, 4), 100).len(), 100);
     });
     assert_eq!((stats.malformed, stats.answered, sequence.next()), (4, 100, 100));

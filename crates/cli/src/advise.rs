@@ -55,9 +55,9 @@ enum KindArg {
 /// Figure that ranks the designs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum GoalArg {
-    /// Mean latency of a client that makes one access at a time
+    /// Mean latency of a client that has one operation in flight at a time
     Latency,
-    /// Accesses a second, over all clients
+    /// Operations a second, over all clients
     Throughput,
 }
 
@@ -87,11 +87,11 @@ pub struct Args {
     /// sequencers and locks [default: 48 for a cache, 64 for reads]
     #[arg(long, alias = "object-bytes", value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
     object: Option<usize>,
-    /// Number of dependent accesses, each of which needs what the one before found, 1 to 8 (a cache: 1 or 2); 1 if the
-    /// address is known [default: 2 for a cache, else 1]
+    /// Memory accesses of an operation, each of which needs the result of the one before, 1 to 8 (a cache: 1 or 2); 1
+    /// if the address is known [default: 2 for a cache, else 1]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     accesses: Option<usize>,
-    /// Share of accesses that change nothing, 0 to 1 [default: 0.95 for a cache, else 1]
+    /// Share of operations that change nothing, 0 to 1 [default: 0.95 for a cache, else 1]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     read_share: Option<f64>,
     /// Number of client threads, on other hosts, 1 to 10000 [default: 64]
@@ -192,7 +192,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     bar.finish_and_clear();
     ensure!(
         !all.designs.is_empty(),
-        "no access finished within a simulated time that should suffice for the workload: check the times and rates of {}",
+        "no operation finished within a simulated time that should suffice for the workload: check the times and rates of {}",
         nic.name
     );
     if args.json {

@@ -23,7 +23,8 @@ rewrites a page whose copy is bad when it comes across it.
 With --files, checks a file system: what `sinew serve files` keeps in its --data directory and, if donors are named,
 every page of every copy. Stop its service first.
 
-Checking a volume opens it: a server that has it open loses it, and says so. Stop the server first.
+Checking a volume opens it, so stop its server first: while a server has the volume open, the check is refused, or
+with --force takes the volume from the server.
 
 The exit status is 0 when nothing is wrong, 5 when something is, and 1 when the volume could not be checked.
 

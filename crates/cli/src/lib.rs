@@ -82,14 +82,14 @@ Examples:
   sinew kv set greeting hello; sinew kv get greeting
   sinew serve index                   # an ordered index, and elsewhere:
   sinew index put apple 3; sinew index scan --prefix a
-  sinew memory bench --sizes 4K,1M    # memory of a donor, by an engine
+  sinew memory bench --sizes 4K,1M    # reads another host's memory
   sinew interleave bench chase        # lookups that overlap their misses
   sinew xdp bench                     # AF_XDP, on virtual interfaces
   sinew forward bench                 # routers and switches, without ports
   sinew serve sequencer               # numbers; in another terminal:
   sinew seq next --count 3
   sinew sim run cx4 --workload FILE   # a workload on a simulated cluster
-  sinew sim swarm --seconds 60        # hunts for bugs, simulated
+  sinew sim swarm --seconds 60        # hunts for bugs in virtual time
   sinew mount shm://files /mnt/files  # files in other hosts' memory
   sinew model pcie --batch 16         # what crosses PCI Express
   sinew advise cache --nic cx3        # which design suits a workload
@@ -106,7 +106,7 @@ Exit status:
   2    wrong usage: nothing was started
   3    a threshold (--fail-if-...) was missed
   4    thresholds were given, and the result is invalid
-  5    a check found something wrong, or what was asked for is not there
+  5    fsck found damage; replica found a key missing or changed, or no leader
   130  interrupted by Ctrl-C before it was done (143: by SIGTERM)
 
 A server that is stopped by a signal ends with 0.";
@@ -137,7 +137,7 @@ enum Command {
     /// Use an ordered index, and measure it
     #[command(subcommand)]
     Index(Box<index::Command>),
-    /// Measure access to a donor's memory
+    /// Measure access to memory that another host lends
     #[command(subcommand)]
     Memory(Box<memory::Command>),
     /// Measure lookups that overlap their cache misses
@@ -179,7 +179,7 @@ enum Command {
     Model(model::Command),
     /// Find the design and settings that suit a workload on an RDMA NIC
     Advise(Box<advise::Args>),
-    /// Check a volume or a file system in the memory of donors
+    /// Check a volume or a file system in memory that other hosts lend
     Fsck(Box<fsck::Args>),
     /// Measure what the machine alone allows
     Limits(limits::Args),
@@ -198,7 +198,7 @@ enum ServeCommand {
     Herd(kv::herd::serve::Args),
     /// Serve an ordered index
     Index(index::serve::Args),
-    /// Lend memory to other hosts' volumes
+    /// Lend memory to other hosts' volumes, as a donor
     // One thread is enough for a donor: other numbers are refused.
     #[command(mut_arg("threads", |arg| arg.hide(true)))]
     Memory(memory::serve::Args),

@@ -28,11 +28,11 @@ pub enum Command {
     Status(status::Args),
     /// Add a member, or one again that has lost its memory
     Add(change::AddArgs),
-    /// Let a learner vote
+    /// Promote a learner to a voting member
     Promote(change::PromoteArgs),
     /// Remove a member
     Remove(change::RemoveArgs),
-    /// Have another member lead
+    /// Transfer leadership to another member
     Transfer(change::TransferArgs),
     /// Measure PUTs
     Bench(bench::Args),

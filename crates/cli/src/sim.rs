@@ -50,13 +50,13 @@ pub struct TopologyArgs {
 const SWARM_HELP: &str = "\
 Every host of a cluster serves, and calls others, while links lose, duplicate
 and reorder packets or are down, and while hosts cannot reach others, one way or both,
-stall, crash and come back. Then all is well again. No call may run
+stall, crash and come back. Then the faults end. No call may run
 twice; each must complete once, with the right answer or an error; rates that
 congestion control cut must recover, and credits must come back. Handlers defer calls, lanes
 are closed with calls in flight, and calls are handed over as if from other threads:
 calls count as abandoned if and only if nobody waits for them, and a closed lane
-delivers nothing. Once all sessions are closed, nothing of them may be
-left. A cluster that breaks these rules ends the hunt: its seed is printed, and the
+delivers nothing. Once all sessions are closed, none of their state may be left.
+A cluster that breaks these rules ends the hunt: its seed is printed, and the
 exit status is 1. Ctrl-C ends it too: what was found until then is printed, and the
 exit status is 130.
 

@@ -321,7 +321,7 @@ impl TourResults {
 }
 
 const MEANING: &str = "Every answer, value and number was checked. A limit is what this machine allows for the same bytes without Sinew; \
-                       a baseline is something else that does as much, which ours may beat.";
+                       a baseline is another way to do the same, which Sinew may beat.";
 
 const NEXT: &str = "
 Next:
@@ -330,7 +330,7 @@ Next:
   sinew verbs rate --op write        WRITEs into another process's memory
   sinew serve cache                  a key-value cache; in another terminal
   sinew kv set greeting hello; sinew kv get greeting
-  sinew memory bench                 a donor's memory, read by an engine
+  sinew memory bench                 reads of another host's memory
   sinew forward bench                routers and switches, without ports
   sinew serve cache --memcached 127.0.0.1:11211      for memcached's clients
   sinew sim run cx4 --workload crates/lab/workloads/incast.toml

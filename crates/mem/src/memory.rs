@@ -410,16 +410,16 @@ mod tests {
                 self.0.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let signal = Arc::new(AtomicU64::new(0));
+        let drops = Arc::new(AtomicU64::new(0));
         let memory = SharedMemory::private(64).unwrap();
-        let part = memory.part(16, 32, Last(Arc::clone(&signal))).unwrap();
+        let part = memory.part(16, 32, Last(Arc::clone(&drops))).unwrap();
         let clone = part.clone();
         memory.store(16, 7).unwrap();
         drop((memory, part));
-        assert_eq!((clone.len(), clone.load(0), signal.load(Ordering::Relaxed)), (32, Ok(7), 0));
+        assert_eq!((clone.len(), clone.load(0), drops.load(Ordering::Relaxed)), (32, Ok(7), 0));
         assert!(clone.load(32).is_err() && clone.part(4, 8, ()).is_err() && clone.part(24, 9, ()).is_err());
         drop(clone);
-        assert_eq!(signal.load(Ordering::Relaxed), 1);
+        assert_eq!(drops.load(Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Wake-ups under every interleaving that loom finds:
-//! `RUSTFLAGS="--cfg loom" cargo test -p sinew-mem --release --test wake_loom`. The models are of what ports and
-//! endpoints run: the cell of an alarm, the board of a shared-memory port, and the flag of answers that other threads
+//! `RUSTFLAGS="--cfg loom" cargo test -p sinew-mem --release --test wake_loom`. They model what ports and endpoints
+//! run: the cell of an alarm, the board of a shared-memory port, and the flag of answers that other threads
 //! give back.
 #![cfg(loom)]
 

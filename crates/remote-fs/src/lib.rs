@@ -5,7 +5,6 @@
 //! - [`protocol`]: requests of clients and answers of the service, as values and as bytes.
 //! - [`tree`]: the names, as a state machine.
 //! - [`space`]: free and used pages of the donors' memory, and their owners.
-//!
 //! - [`service`]: the metadata service, as a state machine.
 //! - [`check`]: checks of a file system while no service runs.
 //!

@@ -42,8 +42,8 @@ fn nearly_requests() -> impl Strategy<Value = Vec<u8>> {
         (0..4u64).prop_map(|handle| Request::Close { handle }),
     ];
     let step = (any::<u8>(), request, prop::collection::vec(any::<u8>(), 0..12)).prop_map(|(step, request, more)| {
-        let answer = if matches!(request, Request::Commit { .. }) { more } else { Vec::new() };
-        [&[step | 1], &postcard::to_allocvec(&request).unwrap()[..], &answer].concat()
+        let extent_bytes = if matches!(request, Request::Commit { .. }) { more } else { Vec::new() };
+        [&[step | 1], &postcard::to_allocvec(&request).unwrap()[..], &extent_bytes].concat()
     });
     prop::collection::vec(step, 0..30).prop_map(|steps| steps.concat())
 }

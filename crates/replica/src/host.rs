@@ -30,6 +30,8 @@ const ANSWER_LEN: usize = 1024;
 const CONNECT_INTERVAL_NS: u64 = 20_000_000;
 /// Time for which a member that refused us, or that we refused, is not asked again, in ns.
 const REFUSED_NS: u64 = 500_000_000;
+/// Time after which a refusal that was not repeated is no longer reported, in ns: that member is gone.
+const REFUSAL_KEPT_NS: u64 = 4 * REFUSED_NS;
 /// Callers at a time that have greeted but not yet proved that they have the key.
 const UNADMITTED_MAX: usize = 1024;
 
@@ -72,6 +74,13 @@ struct Sent {
     is_piece: bool,
 }
 
+/// A refusal because of the key, by the member at an address or of it.
+struct Refusal {
+    address: String,
+    why: &'static str,
+    since_ns: u64,
+}
+
 #[derive(Default)]
 struct Connections {
     /// One for each address that a message was ever sent to. Addresses come from the cluster's configurations, so there
@@ -87,8 +96,8 @@ struct Connections {
     /// Messages that could not be sent: the receiver, and whether each was a piece of a snapshot.
     failed: Vec<(Option<MemberId>, bool)>,
     unsent: u64,
-    /// Last refusal because of the key: the address and the reason.
-    refusal: Option<(String, &'static str)>,
+    /// Last refusal because of the key.
+    refusal: Option<Refusal>,
     /// [`PeerMessage::NotAdmitted`] as bytes.
     not_admitted: Vec<u8>,
 }
@@ -96,7 +105,7 @@ struct Connections {
 impl Connections {
     /// Forgets the last refusal if it was this connection's, which is admitted now.
     fn clear_refusal(&mut self, connection: usize) {
-        self.refusal.take_if(|(address, _)| *address == self.list[connection].address);
+        self.refusal.take_if(|refusal| refusal.address == self.list[connection].address);
     }
 }
 
@@ -218,7 +227,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     /// Last refusal because of the key, whether another member refused this one or this one refused it: the other's
     /// address, and the reason.
     pub fn refusal(&self) -> Option<(&str, &'static str)> {
-        self.connections.refusal.as_ref().map(|(address, why)| (address.as_str(), *why))
+        self.connections.refusal.as_ref().map(|refusal| (refusal.address.as_str(), refusal.why))
     }
 
     /// The member.
@@ -269,6 +278,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
                 sender.session(address);
             }
             self.held_calls.retain(|_, call| !call.is_abandoned());
+            sender.connections.refusal.take_if(|refusal| now_ns > refusal.since_ns + REFUSAL_KEPT_NS);
         }
         busy |= self.member.turn(now_ns, &mut sender)?;
         busy |= sender.is_busy;
@@ -409,7 +419,8 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     }
 
     fn on_refused(&mut self, connection: usize, why: &'static str, now_ns: u64) {
-        self.connections.refusal = Some((self.connections.list[connection].address.clone(), why));
+        let address = self.connections.list[connection].address.clone();
+        self.connections.refusal = Some(Refusal { address, why, since_ns: now_ns });
         self.close(connection, REFUSED_NS, now_ns);
     }
 

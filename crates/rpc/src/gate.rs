@@ -280,10 +280,10 @@ mod tests {
     }
 
     /// The exchange of a caller with a gate, and whether both were content.
-    fn exchange(gate: &mut Gate<u32>, caller: u32, mut knock: CallerHandshake) -> Result<(), &'static str> {
-        let mut next = knock.greeting();
+    fn exchange(gate: &mut Gate<u32>, caller: u32, mut handshake: CallerHandshake) -> Result<(), &'static str> {
+        let mut next = handshake.greeting();
         loop {
-            match knock.handle_answer(&gate.handle_message(caller, &next)) {
+            match handshake.handle_answer(&gate.handle_message(caller, &next)) {
                 HandshakeStep::Welcome => return Ok(()),
                 HandshakeStep::Send(message) => next = message,
                 HandshakeStep::Refused(why) => return Err(why),
@@ -295,13 +295,17 @@ mod tests {
     fn both_sides_prove_that_they_have_the_key() {
         let (ours, other) = (Key::new(&[1; 16]).unwrap(), Key::new(&[2; 16]).unwrap());
         let mut random = SeededGenerator::new(2);
-        let mut knock = |key| CallerHandshake::new(key, &mut random);
+        let mut handshake = |key| CallerHandshake::new(key, &mut random);
         let mut keyed = gate(Some(ours.clone()));
-        assert_eq!(exchange(&mut keyed, 1, knock(&ours)), Ok(()));
+        assert_eq!(exchange(&mut keyed, 1, handshake(&ours)), Ok(()));
         assert!(keyed.is_proven(1));
-        assert_eq!(exchange(&mut keyed, 2, knock(&other)), Err("it does not have the key that it asks for"));
+        assert_eq!(exchange(&mut keyed, 2, handshake(&other)), Err("it does not have the key that it asks for"));
         assert!(!keyed.is_proven(2));
-        assert_eq!(exchange(&mut gate(None), 1, knock(&ours)), Err("it asks for no key"), "anybody could say welcome");
+        assert_eq!(
+            exchange(&mut gate(None), 1, handshake(&ours)),
+            Err("it asks for no key"),
+            "anybody could say welcome"
+        );
     }
 
     #[test]
@@ -322,17 +326,17 @@ mod tests {
     fn messages_of_other_shapes_are_refused() {
         let key = Key::new(&[1; 16]).unwrap();
         let mut gate = gate(Some(key.clone()));
-        let mut knock = CallerHandshake::new(&key, &mut SeededGenerator::new(1));
+        let mut handshake = CallerHandshake::new(&key, &mut SeededGenerator::new(1));
         for kind in 0..8 {
             for len in (0..MESSAGE_LEN_MAX + 2).filter(|len| *len != PROOF_LEN) {
                 let bytes = [vec![kind], vec![0; len]].concat();
                 assert_eq!(gate.handle_message(1, &bytes)[..], [REFUSED]);
-                assert!(matches!(knock.handle_answer(&bytes), HandshakeStep::Refused(_)), "{kind} {len}");
+                assert!(matches!(handshake.handle_answer(&bytes), HandshakeStep::Refused(_)), "{kind} {len}");
             }
         }
         assert!(
             gate.handle_message(1, &[])[..] == [REFUSED]
-                && knock.handle_answer(&[]) == HandshakeStep::Refused("its answer makes no sense")
+                && handshake.handle_answer(&[]) == HandshakeStep::Refused("its answer makes no sense")
         );
     }
 }

@@ -424,7 +424,7 @@ impl Servers {
         match slot.phase {
             Phase::Receiving => return self.take_further_packet(shared, (index, id), call, part, packet),
             Phase::Idle => {}
-            // The call has ended: the client gets its first answer again, whichever packet of the request this is.
+            // The call has ended. The last packet, or any packet of a failed one, gets the first answer again.
             Phase::Answered if is_failed || number + 1 == slot.request_packets => {
                 self.repeat_first_answer(shared, index, id, call.is_copy)?;
             }

@@ -1,4 +1,4 @@
-//! Channels: many calls in flight to one server, over as many sessions as that needs, which one call opens again.
+//! Channels: many calls in flight to one server, over as many sessions as that needs; one call reconnects them all.
 #![cfg(test)]
 
 mod common;

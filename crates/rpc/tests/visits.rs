@@ -1,7 +1,7 @@
 //! Endpoints that open sessions with each other in any order, call each other in both directions, dismiss and
 //! disconnect, vanish and come back, over a network that loses, duplicates and reorders packets. Whatever happened,
-//! once it is calm both sides of each session know of each other, every call has ended once, and nothing is left of
-//! what ended.
+//! once the network is calm both sides of each session know of each other, every call has ended once, and nothing is
+//! left of what ended.
 
 mod common;
 

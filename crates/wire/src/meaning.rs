@@ -43,8 +43,8 @@ pub enum Meaning {
     },
     /// The server has taken packets of the request (nsdi19 5.1).
     CreditReturn {
-        /// Number of packets before the first missing one, all of which were taken. With `is_alone`, only the last of
-        /// these was taken.
+        /// Number of packets before the first missing one, all of which were taken. With `is_alone`, this returns the
+        /// credit of the last of these only, and says nothing about the others.
         taken: u16,
         /// Bit `i`: whether the packet `i` after the first missing one was taken too.
         ahead: u32,

@@ -78,17 +78,17 @@ pub fn question(from: Neighbour, target: IpAddr) -> Option<NeighbourFrame> {
 /// The answer to `to` that `from` has its address. `None` when the addresses are not of one IP version.
 pub fn answer(from: Neighbour, to: Neighbour) -> Option<NeighbourFrame> {
     match (from.address, to.address) {
-        (IpAddr::V4(source), IpAddr::V4(target)) => {
+        (IpAddr::V4(source), IpAddr::V4(asker)) => {
             let (sender_mac, target_mac) = (from.mac, to.mac);
-            let message = Arp { is_request: false, sender_mac, sender: source, target_mac, target };
+            let message = Arp { is_request: false, sender_mac, sender: source, target_mac, target: asker };
             Some(write_arp(message, to.mac))
         }
-        (IpAddr::V6(source), IpAddr::V6(target)) => {
+        (IpAddr::V6(source), IpAddr::V6(asker)) => {
             // A host that only checks whether it may take the address has none to be answered at, so the answer goes to
             // all.
             let all = (Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1), [0x33, 0x33, 0, 0, 0, 1]);
-            let is_solicited = !target.is_unspecified();
-            let to = if is_solicited { (target, to.mac) } else { all };
+            let is_solicited = !asker.is_unspecified();
+            let to = if is_solicited { (asker, to.mac) } else { all };
             let (is_solicitation, is_router, overrides, mac) = (false, false, true, Some(from.mac));
             let message = Discovery { is_solicitation, is_router, is_solicited, overrides, target: source, mac };
             Some(write_discovery(message, (source, from.mac), to))

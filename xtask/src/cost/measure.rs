@@ -126,9 +126,8 @@ impl Programs {
         valgrind.env_clear().envs(
             std::env::vars_os().filter(|(name, _)| name == "PATH" || name.to_string_lossy().starts_with("VALGRIND")),
         );
-        let valgrind_output = process::output(&mut valgrind)?;
-        let ran: RunResult =
-            serde_json::from_str(&valgrind_output).context("the program's report is not as expected")?;
+        let report = process::output(&mut valgrind)?;
+        let ran: RunResult = serde_json::from_str(&report).context("the program's report is not as expected")?;
         let written = std::fs::read_to_string(&profile).context("callgrind wrote no profile")?;
         std::fs::remove_file(&profile)?;
         let mut executed = callgrind::read(&written)?;

@@ -378,14 +378,14 @@ mod tests {
     #[test]
     fn what_is_no_hello_is_turned_away_with_its_reason() {
         let mut lobby = lobby(LobbyLimits { hello_len_max: 100, ..LobbyLimits::default() });
-        for (hello, is_right) in [
+        for (first_bytes, is_right) in [
             (b"GET / HTTP/1.1\r\n\r\n".to_vec(), true),
             (bytes_of(&[0; 101]), true),
             (b"SNWR\x09\0\0\0\0\0\0\0".to_vec(), true),
             (bytes_of(&[0; 100]), false),
         ] {
             let mut stream = visit(&lobby);
-            stream.write_all(&hello).unwrap();
+            stream.write_all(&first_bytes).unwrap();
             let turned_away = next_frames(&mut lobby).is_empty();
             assert_eq!((turned_away, lobby.turned_away().count() == 1), (is_right, is_right));
         }

@@ -1,6 +1,6 @@
-//! The budget of a thread's time for unknown senders: senders of datagrams for whom nobody here asked for a
-//! destination. Answering a datagram makes the kernel resolve its sender's address, whatever address the sender chose;
-//! while the kernel does so, the thread's sessions stand still.
+//! The budget of a thread's time for unknown senders: peers whose datagrams arrive although nobody here has asked for a
+//! route to them. Answering a datagram makes the kernel resolve its sender's address, whatever address the sender
+//! chose; while the kernel does so, the thread's sessions stand still.
 
 /// The budget, in the long run: one in this many parts of the time.
 const BUDGET_DIVISOR: u64 = 11;

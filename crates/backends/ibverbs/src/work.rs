@@ -1,4 +1,4 @@
-//! A queue pair's work: posted operations that are not over, and the work requests for the device.
+//! A queue pair's work: posted operations that are unfinished, and the work requests for the device.
 
 use std::mem::size_of;
 use std::ptr::null_mut;

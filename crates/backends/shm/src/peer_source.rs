@@ -1,4 +1,4 @@
-//! Where a port's new peers come from: connections that have no link yet, or the hub. Also the descriptors on which a
+//! Sources of a port's new peers: connections that have no link yet, and the hub. Also the descriptors on which a
 //! port sleeps.
 
 use std::collections::VecDeque;

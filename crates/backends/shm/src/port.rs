@@ -119,7 +119,7 @@ impl ShmPort {
     /// Connections that were turned away: those of other users, those with a malformed hello or none in time, and those
     /// beyond the limit on links.
     pub fn turned_away(&self) -> u64 {
-        match &self.rx.door {
+        match &self.rx.peer_source {
             PeerSource::Process { turned_away, .. } => *turned_away,
             PeerSource::Hub { .. } => 0,
         }
@@ -128,7 +128,7 @@ impl ShmPort {
     /// Times that there was no descriptor (or kernel memory) for a connection. Waiting connections are accepted once
     /// there is; see `ulimit -n`.
     pub fn out_of_descriptors(&self) -> u64 {
-        match &self.rx.door {
+        match &self.rx.peer_source {
             PeerSource::Process { out_of_descriptors, .. } => *out_of_descriptors,
             PeerSource::Hub { .. } => 0,
         }
@@ -220,7 +220,7 @@ impl Readiness for ShmPort {
             return Ok(Armed::Ready);
         }
         // Without the senders' fences a sender may be missed, so this sleep is a nap.
-        let nap_ns = if is_fenced { self.rx.door.is_paused().then_some(ACCEPT_PAUSE_NS) } else { Some(NAP_NS) };
+        let nap_ns = if is_fenced { self.rx.peer_source.is_paused().then_some(ACCEPT_PAUSE_NS) } else { Some(NAP_NS) };
         Ok(Armed::Sleep { until_ns: nap_ns.map(|nap_ns| now_ns.saturating_add(nap_ns)) })
     }
 
@@ -242,7 +242,7 @@ impl PacketPort for ShmPort {
             burst_max: BURST_MAX,
             receive_packets: per_peer * LINKS_MAX,
             receive_packets_per_peer: per_peer,
-            lends_in_place: matches!(self.rx.door, PeerSource::Hub { .. }),
+            lends_in_place: matches!(self.rx.peer_source, PeerSource::Hub { .. }),
         }
     }
 

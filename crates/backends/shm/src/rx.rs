@@ -117,7 +117,7 @@ pub struct ShmRx {
     has_idle_links: bool,
     /// Time of the last look at everything but the rings, in ns. A look is also due when the clock runs backwards.
     pub(crate) upkeep_ns: u64,
-    pub(crate) door: PeerSource,
+    pub(crate) peer_source: PeerSource,
     pub(crate) own: LocalSide,
     pub(crate) inbox: Arc<TxInbox>,
     pub(crate) events: VecDeque<PortEvent>,
@@ -133,7 +133,7 @@ pub struct ShmRx {
 }
 
 impl ShmRx {
-    pub(crate) fn new(board: Board, door: PeerSource, own: LocalSide, inbox: Arc<TxInbox>) -> Self {
+    pub(crate) fn new(board: Board, peer_source: PeerSource, own: LocalSide, inbox: Arc<TxInbox>) -> Self {
         Self {
             board,
             links: Vec::new(),
@@ -141,10 +141,10 @@ impl ShmRx {
             hot: Vec::new(),
             next_turn_start: 0,
             bounce: BounceBuffer::new(),
-            in_place: matches!(door, PeerSource::Hub { .. }),
+            in_place: matches!(peer_source, PeerSource::Hub { .. }),
             has_idle_links: false,
             upkeep_ns: LOOK_EVERY_NS.wrapping_neg(),
-            door,
+            peer_source,
             own,
             inbox,
             events: VecDeque::new(),
@@ -158,7 +158,7 @@ impl ShmRx {
 
     /// Whether a call of `receive` or `poll_event` would find something.
     pub(crate) fn has_work(&self) -> bool {
-        let has_messages = matches!(&self.door, PeerSource::Hub { mailbox, .. } if mailbox.is_pending());
+        let has_messages = matches!(&self.peer_source, PeerSource::Hub { mailbox, .. } if mailbox.is_pending());
         has_messages
             || self.woken
             || !self.events.is_empty()

@@ -312,7 +312,7 @@ impl Cluster {
     /// the latter.
     fn step(&mut self, end_ns: u64) -> bool {
         if self.network.0.wakes.has_pending() {
-            self.read_notes();
+            self.read_pending_wakes();
         }
         let mut shared = self.network.0.world.borrow_mut();
         let world = &mut *shared;
@@ -351,13 +351,13 @@ impl Cluster {
     /// Schedules the wakes that were noted since the last step, and turns for actors that packets reached between
     /// steps.
     #[cold]
-    fn read_notes(&mut self) {
-        let mut notes = Vec::new();
-        self.network.0.wakes.take(&mut notes);
+    fn read_pending_wakes(&mut self) {
+        let mut wakes = Vec::new();
+        self.network.0.wakes.take(&mut wakes);
         // A note from another thread may hold an older reading of the clock.
         let now_ns = self.network.0.clock.event_ns();
         self.wake_touched(now_ns);
-        for PendingWake { time_ns, source, listener, effect } in notes {
+        for PendingWake { time_ns, source, listener, effect } in wakes {
             let time_ns = time_ns.max(now_ns);
             self.schedule_wake(time_ns, listener, Wake { time_ns, source, effect });
         }

@@ -77,10 +77,10 @@ impl Wakes {
         self.has_news.load(Ordering::Relaxed) != 0
     }
 
-    /// Moves all pending wakes to `notes`, in their order.
-    pub fn take(&self, notes: &mut Vec<PendingWake>) {
+    /// Moves all pending wakes to `wakes`, in their order.
+    pub fn take(&self, wakes: &mut Vec<PendingWake>) {
         let mut state = self.lock();
-        notes.append(&mut state.pending);
+        wakes.append(&mut state.pending);
         self.has_news.store(0, Ordering::Relaxed);
     }
 
@@ -94,10 +94,10 @@ impl Wakes {
     pub fn end(&self) {
         let mut state = self.lock();
         state.listeners.fill(None);
-        let notes = std::mem::take(&mut state.pending);
+        let wakes = std::mem::take(&mut state.pending);
         drop(state);
         // Their effects may own sources, which need the lock when they are dropped.
-        drop(notes);
+        drop(wakes);
     }
 
     fn add_pending(&self, state: &mut WakesState, source: u32, listener: Listener, effect: Option<Effect>) {

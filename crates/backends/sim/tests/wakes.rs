@@ -1,4 +1,4 @@
-//! Turns after wakes from anywhere: whose, and when.
+//! Wakes from every source: which actor's turn follows, and when.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn a_path_that_cannot_be_asked_about_is_taken_as_narrow() {
-        let unknown_peer = Peer([1, 2, 3]);
-        assert_eq!(Paths::new(1500).get(unknown_peer), Path { datagram_max: SAFE_MTU - 28, local: false });
-        assert_eq!(Paths::new(0).get(unknown_peer).datagram_max, 512, "512 is the least, so that headers fit");
+        let invalid_peer = Peer([1, 2, 3]);
+        assert_eq!(Paths::new(1500).get(invalid_peer), Path { datagram_max: SAFE_MTU - 28, local: false });
+        assert_eq!(Paths::new(0).get(invalid_peer).datagram_max, 512, "512 is the least, so that headers fit");
     }
 }

@@ -23,7 +23,7 @@ fn asked(nic: &Profile, workload: &Workload) -> String {
         text += &format!(", {:.0} % changes", (1.0 - workload.read_share) * 100.0);
     }
     match workload.goal {
-        Goal::Latency => text += ", one access at a time, at the lowest latency",
+        Goal::Latency => text += ", one operation at a time, at the lowest latency",
         Goal::Throughput => text += &format!(", at the highest throughput of {}", counted(workload.peers, "client")),
     }
     for (side, load) in [("clients", workload.client_cpu), ("the server", workload.server_cpu)] {
@@ -89,7 +89,7 @@ pub fn of(nic: &Profile, workload: &Workload, Ranking { designs, is_complete }: 
         parts.push([level].into_iter().chain(warnings).collect::<Vec<_>>().join("\n"));
     }
     parts.push(units::wrapped(
-        "CPU: time of a client's core + a server's core for an access, without polls that find nothing.",
+        "CPU: time of a client's core + a server's core for an operation, without polls that find nothing.",
         WIDTH,
         0,
     ));

@@ -19,7 +19,7 @@ use crate::{Outcome, Usage, output, table};
 
 pub const HELP: &str = "\
 One thread passes bursts of frames, headers and all, through an application whose table is larger than most last-level
-caches. Lookups are interleaved, plain, or grouped by prefetching written by hand, alternately in the same run, and
+caches. Lookups are interleaved, plain, or with group prefetching written by hand, alternately in the same run, and
 the outputs are compared. One more application, echo, looks nothing up and so shows what the rest costs. There are no
 ports; before each burst its frames are written anew.
 

@@ -45,7 +45,7 @@ Each interface has a name, a port, and options, separated by commas:
 A network interface must accept frames for other addresses than its own: ip link set INTERFACE promisc on, for a
 switch, and allmulticast on, for a router of IPv6. If the port is one end of a virtual pair, the kernel at the other
 end must not leave checksums and segmentation to hardware: run ethtool -K INTERFACE tx off gso off tso off there, with
-the name of the other end. Otherwise sinew complains, at start or when such packets arrive; packets that are too long
+the name of the other end. Otherwise sinew warns, at start or when such packets arrive; packets that are too long
 are dropped and counted as `unfinished`.
 
 --table is a file with one entry on each line; comments begin with #:

@@ -33,10 +33,10 @@ answer is checked.
   gets   GETs of random keys, beside echoes of messages of the same length.
          The figure is GETs a second.
   scans  The same, with scans mixed in that sum their values (--scan-share of
-         the requests, --scan-len keys each), at one server that scans in a
-         worker and one that scans in dispatch. The figure is the 99th
-         percentile of the GETs with scans in the worker; beside it stands the
-         same with scans in dispatch.
+         the requests, --scan-len keys each), at one server that scans in
+         worker threads and one that scans in its own. The figure is the 99th
+         percentile of the GETs with scans in workers; beside it stands the
+         same with scans in the server's own threads.
 
 Examples:
   sinew index bench gets

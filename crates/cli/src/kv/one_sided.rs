@@ -32,8 +32,8 @@ use crate::{Outcome, Usage, interrupted};
 pub const HELP: &str = "\
 The owner of a table, a thread, fills it and makes the PUTs that it is sent; the client, another thread, READs the
 table. Every value is checked in full. The limit is the rate of `sinew verbs rate --op read`, of READs as long as the
-first of a GET, divided by the READs that a GET took (drtm: by the READs, WRITEs and atomics that a request took). The
-places of these READs are not random, as a table's are.
+first READ of a GET, divided by the number of READs that a GET took (drtm: by the READs, WRITEs and atomics that a
+request took). Unlike those of a table, the places of these READs are not random.
 
 pilaf and farm: --emulate uses no table, but makes the READs of sigcomm14 5.1: 1.6 of 32 bytes and the value for
 pilaf, six keys and values for farm; each is checked to come from the right place.

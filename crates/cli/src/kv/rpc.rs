@@ -66,7 +66,7 @@ pub struct Args {
     /// Requests sent together, at most --window [default: 16, or --window if that is less]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     batch: Option<u32>,
-    /// Keys in each get, 1 to 64: so many consecutive gets are combined
+    /// Keys in each get, 1 to 64: that many consecutive gets are combined
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=64))]
     keys_per_get: u8,
     /// Open loop: millions of requests a second of each client thread, 0.000001 to 1000, whether or not answers come,
@@ -264,8 +264,8 @@ fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Prog
         cache.fill(share(index)..share(index + 1));
         cache.drive(&HostClock::new(), Duration::ZERO, interrupt)
     })?;
-    let peers = turns.peers.iter().filter_map(|(_, side)| side.process());
-    let servers: Vec<u32> = cache_server.iter().chain([&echo_server]).map(ServerProcess::id).chain(peers).collect();
+    let peer_ids = turns.peers.iter().filter_map(|(_, side)| side.process());
+    let servers: Vec<u32> = cache_server.iter().chain([&echo_server]).map(ServerProcess::id).chain(peer_ids).collect();
     let is_udp = plan.fabric == Fabric::Udp;
     let yardstick = if is_udp { Yardstick::UdpRoundTrip } else { Yardstick::RingRoundTrip };
     let run = plan.setting.run(2, servers, Some(yardstick), interrupt);

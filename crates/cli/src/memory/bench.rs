@@ -32,8 +32,8 @@ is this process, which lends --memory bytes of its own; over shm a read is a cop
 baseline is copies of the same bytes, between the same places and as many buffers, by the same threads, by turns in
 the same run.
 
-The memory of requests is registered. With --unregistered it is not: requests up to some size are copied, and the
-memory of longer ones is registered and kept so. That size is measured at start, unless --register-from gives it.
+The memory of requests is registered. With --unregistered it is not: requests up to some size are copied, and the memory
+of longer ones is registered, and stays registered. That size is measured at start, unless --register-from gives it.
 
 Contents are checked: the first word and the last of each read, and all words of one in 64; of writes, one in 64 is
 read back. There is a result for each size; thresholds apply to each.

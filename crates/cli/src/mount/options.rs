@@ -19,7 +19,7 @@ Users other than root need fusermount3 (package fuse3), and permission to open /
 use the files, unless --allow-other lets in everybody, as the files' modes allow.
 
 Ctrl-C, SIGTERM and `umount DIRECTORY` unmount it; it is also unmounted when this process is killed. The exit status
-is 0 once it was unmounted.
+is 0 once it has been unmounted.
 
 --json prints first `mounted`, with address and directory, and at the end `unmounted`, with directory and was_in_use.
 

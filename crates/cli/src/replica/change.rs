@@ -37,7 +37,7 @@ pub struct AddArgs {
     /// Name and address of the member, as NAME=URL
     #[arg(value_parser = super::serve::parse_peer)]
     member: (String, String),
-    /// Let it learn without a vote until `sinew replica promote`
+    /// Add it as a learner, without a vote, until `sinew replica promote`
     #[arg(long)]
     learner: bool,
     #[command(flatten)]
@@ -52,7 +52,7 @@ The learner votes once it is up to date.
 Example:
   sinew replica promote d";
 
-/// Let a learner vote.
+/// Promote a learner to a voting member.
 #[derive(clap::Args)]
 #[command(after_help = PROMOTE_HELP)]
 pub struct PromoteArgs {
@@ -88,7 +88,7 @@ A leader that is stopped with Ctrl-C hands over by itself.
 Example:
   sinew replica transfer b";
 
-/// Have another member lead.
+/// Transfer leadership to another member.
 #[derive(clap::Args)]
 #[command(after_help = TRANSFER_HELP)]
 pub struct TransferArgs {

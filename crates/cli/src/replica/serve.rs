@@ -64,8 +64,8 @@ pub struct Args {
     /// Directory for the log, which nothing else uses [default: the state is in memory alone]
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
-    /// Milliseconds of the leader's silence after which members ask for votes, at the earliest; at the latest after
-    /// twice as long. 6 to 60000, the same on all members
+    /// Election time-out in milliseconds, 6 to 60000, the same on all members: one that hears from no leader for one to
+    /// two times as long starts an election
     #[arg(long, value_name = "MS", default_value_t = 24, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(6..=60_000))]
     election_ms: u64,
     /// Spin for up to 50 us before sleeping, for lower latency at the cost of processor time

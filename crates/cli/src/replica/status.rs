@@ -17,7 +17,7 @@ snapshot, sessions, durable, disk_full and dropped; or, for one that does not an
 Example:
   sinew replica status --at udp://10.0.0.1:7401";
 
-/// Show who leads, and how far each member is.
+/// Show which member leads, and how far each has got.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {

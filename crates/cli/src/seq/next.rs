@@ -14,7 +14,7 @@ const AFTER_HELP: &str = "\
 Prints the numbers, one on each line. No other call gets them, and a call that begins after this one is over gets
 greater ones.
 
-The epoch identifies the run of the server that gave them. A restarted server may have forgotten how far it was
+The epoch identifies the run of the server that gave them. A restarted server may have forgotten how far it had got
 (unless it keeps notes: see `sinew serve sequencer --help`); with --epoch its numbers are refused.
 
 --json prints first, last, count and epoch.

@@ -44,7 +44,7 @@ topology to start with.
 
 Goodput is the data of requests and responses that arrived. Cores poll whenever they
 have no other work. Queues hold what waited for a link: `most` is the maximum since the warm-up,
-`mean` the mean over the samples since then, of the 200 that are taken in all.
+`mean` the mean of those of the run's 200 samples that were taken since then.
 Equal seeds have equal results.
 
 Examples:

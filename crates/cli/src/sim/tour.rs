@@ -46,6 +46,7 @@ pub fn show(seen: &Outcomes) -> String {
             [outcome.rtt_p50_us, outcome.rtt_p99_us].map(|us| us.map_or(String::new(), |us| units::time(us * 1e3)));
         table.add_row([(*name).to_owned(), format!("{} Gbps", units::figure(outcome.gbps)), times.join(" / ")]);
     }
-    let note = "On a cluster of a hundred hosts in virtual time (nsdi19's CX4, links of 25 Gbps): the same everywhere.";
+    let note = "On a cluster of a hundred hosts in virtual time (nsdi19's CX4, links of 25 Gbps); these figures are the \
+                same on every machine.";
     format!("{table}\n{}", units::wrapped(note, crate::output::width(), 2))
 }

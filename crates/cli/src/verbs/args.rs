@@ -27,7 +27,7 @@ pub const RATE_HELP: &str = "\
 Small messages, with --window in flight on each queue pair, --doorbell of them started by one doorbell, and one in
 --signal signaled. Over UC and UD the receiver of SENDs and WRITEs with immediate reports to the sender how far it is,
 with a SEND of a header now and then, and only messages that arrived count. Nobody reports the arrival of plain WRITEs
-over UC, so those sent count. The limit is that of `bw`; for atomics, those of one thread alone.
+over UC, so those sent count. The limit is that of `bw`; for atomics it is the rate of one thread alone.
 
 Examples:
   sinew verbs rate --op write --inline

@@ -104,7 +104,7 @@ impl Job for Server<'_> {
                     lobby.turned_away().for_each(output::complain);
                 }
                 let (rendezvous, hello) = match accepted {
-                    Ok(Some(message)) => message,
+                    Ok(Some(arrival)) => arrival,
                     Ok(None) => continue,
                     Err(error) => {
                         output::complain(error);

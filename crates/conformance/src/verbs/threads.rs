@@ -34,10 +34,10 @@ pub fn threads_exchange_messages<F: Fixture>(fixture: &F) {
                     near.post(Request::new(asked as u64, Operation::Send { source, immediate: None, to }));
                     asked += 1;
                 }
-                let completions = |ends: &mut [&mut End<F::Device>]| {
+                let has_completions = |ends: &mut [&mut End<F::Device>]| {
                     (!ends[0].received.is_empty() || !ends[0].sent.is_empty()).then_some(())
                 };
-                eventually(watch, &mut [near], "an answer comes, or a request is over", completions);
+                eventually(watch, &mut [near], "an answer comes, or a request is over", has_completions);
                 while let Some(answer) = near.received.pop_front() {
                     assert_message(&answer, &message(answered + MESSAGES), Some(answered as u32));
                     near.receive(answer.id, 256);

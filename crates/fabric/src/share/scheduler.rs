@@ -1,4 +1,5 @@
-//! The order in which classes send: deficit round robin, with bounds on outstanding bytes. Pure.
+//! The order in which classes send: deficit round robin, with bounds on outstanding bytes. It does no I/O and reads no
+//! clock.
 //!
 //! # The rules
 //!

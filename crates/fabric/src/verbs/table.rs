@@ -1,4 +1,4 @@
-//! Table of a queue pair's operations that are not over.
+//! Table of a queue pair's unfinished operations.
 
 use std::collections::VecDeque;
 

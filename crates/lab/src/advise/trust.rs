@@ -37,14 +37,12 @@ impl Level {
 
 /// Largest objects that were compared, in bytes.
 const OBJECT_MAX: usize = 4096;
-/// Most requests in flight of one client that were compared.
-const WINDOW_MAX: usize = 512;
 /// Most clients that were compared (as many as in atc16's experiments).
 const PEERS_MAX: usize = 64;
 
 /// Returns how far a plan's results can be believed.
 pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
-    let Plan { workload, settings, profile, .. } = plan;
+    let Plan { workload, profile, .. } = plan;
     let mut warnings = Vec::new();
     let mut warn = |is: bool, text: String| warnings.extend(is.then_some(text));
     let size = workload.object_bytes;
@@ -60,8 +58,6 @@ pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
          connections; all are if it is throughput"
     );
     warn(is_forgotten, text);
-    let window = settings.window;
-    warn(window > WINDOW_MAX, format!("windows of {window}: no more than {WINDOW_MAX} were compared"));
     let is_busy = [workload.client_cpu, workload.server_cpu].contains(&Load::Busy);
     warn(is_busy, "busy processors: the model of shared cores was not compared with figures".to_owned());
     let slice_us = super::trial::SHORT_SLICE_NS / 1000;

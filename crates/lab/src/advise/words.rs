@@ -137,7 +137,10 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     let is_served = design.is_served(workload);
     let calls = !matches!(design, Design::Atomics(_)) && is_served;
     if goal == Goal::Throughput {
-        all.push(says(format!("{} in flight of each client", counted(window, "access", "accesses")), "atc16 5.3.2"));
+        all.push(says(
+            format!("{} in flight of each client", counted(window, "operation", "operations")),
+            "atc16 5.3.2",
+        ));
     }
     if calls && goal == Goal::Throughput {
         all.push(says(format!("{} at the server", counted(threads, "thread", "threads")), "sigcomm14 5.6"));

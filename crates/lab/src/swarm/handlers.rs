@@ -1,4 +1,4 @@
-//! Handlers of members, which answer calls at once, by workers, or by the program, for which they keep them.
+//! Handlers of members: they answer calls at once, have workers answer them, or keep them for the program to answer.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -333,16 +333,23 @@ impl<D: Donors> Memory<D> {
         {
             self.failure = Some(Failure::TakenOver { donor: self.lanes.0[lane].name.clone(), held: *held });
         }
-        // A restarted donor has forgotten us, and everyone who had access: it is fenced again at once.
+        // A restarted donor has forgotten us, and everyone who had access: it is fenced again at once. Several calls
+        // may be refused for that, and the first refusal suffices.
         let has_restarted = matches!(result, Err(CallFailed::Refused(Refusal::NotFenced { .. })));
+        if has_restarted
+            && let CallPurpose::Grow(lane) | CallPurpose::Repair(lane) | CallPurpose::Expel(lane, _) = purpose
+            && self.lanes.0[lane].is_ready()
+        {
+            self.set_away(lane, self.now_ns);
+        }
         if let CallPurpose::Fence(lane) | CallPurpose::Expel(lane, _) = purpose {
             self.lanes.0[lane].refusal = match &result {
                 Err(CallFailed::Refused(why)) if !has_restarted => Some(why.clone()),
                 _ => None,
             };
         }
-        let again_ns = self.now_ns + if has_restarted { 0 } else { self.config.stat_interval_ns / 2 };
-        let is_unreachable = has_restarted || matches!(result, Err(CallFailed::Unreachable(_)));
+        let again_ns = self.now_ns + self.config.stat_interval_ns / 2;
+        let is_unreachable = matches!(result, Err(CallFailed::Unreachable(_)));
         match (purpose, result) {
             (CallPurpose::Fence(lane), Ok(Answer::Fenced { incarnation, slabs, .. })) => {
                 self.on_fenced(store, lane, incarnation, &slabs);
@@ -394,6 +401,7 @@ impl<D: Donors> Memory<D> {
             (CallPurpose::Expel(lane, _), Err(CallFailed::Refused(Refusal::WriterStopped))) => {
                 self.lanes.0[lane].expel_again_ns = Some(again_ns);
             }
+            (CallPurpose::Expel(..), _) if has_restarted => {}
             // The donor is told again when it is fenced again.
             (CallPurpose::Expel(lane, _), _) => self.set_away(lane, again_ns),
             (CallPurpose::Free | CallPurpose::Read(_) | CallPurpose::Write(_), _) => {}

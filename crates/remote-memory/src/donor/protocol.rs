@@ -207,7 +207,10 @@ pub enum Refusal {
     },
     /// No writer with this epoch has fenced the volume at this donor: it has been restarted since, or has never been
     /// fenced by that writer.
-    #[error("no writer with epoch {epoch} has fenced the volume there: the donor was restarted, or was not reached")]
+    #[error(
+        "no writer with epoch {epoch} has fenced the volume there: the donor was restarted since, or that writer never \
+         reached it"
+    )]
     NotFenced {
         /// Epoch of the caller.
         epoch: u32,

@@ -223,8 +223,8 @@ impl Trie {
         let start = base + Self::index(prefix, taken, bits);
         let end = taken + bits;
         if u32::from(len) <= end {
-            for start in start..start + (1 << (end - u32::from(len))) {
-                self.change_below(start, end, len, change);
+            for index in start..start + (1 << (end - u32::from(len))) {
+                self.change_below(index, end, len, change);
             }
             return;
         }

@@ -1,4 +1,4 @@
-//! Calls that are served in other ways than by a handler whose counters nobody reads.
+//! Calls served by a handler with published counters, by a closure, and by polling.
 
 use anyhow::{Context, ensure};
 use sinew_cost::{CALL_NS, Count, Ends, Operation, Rings, operation};

@@ -103,7 +103,7 @@ impl ShmRx {
             remedy: "forget peers that are no longer needed, or open another port".to_owned(),
         };
         let Some(index) = self.index() else { return Err(limit()) };
-        let made = match &self.door {
+        let made = match &self.peer_source {
             PeerSource::Process { .. } => self.connect_process(index, address, name),
             PeerSource::Hub { hub, .. } => {
                 let other = hub.find(address, name);

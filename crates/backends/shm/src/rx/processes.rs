@@ -45,7 +45,7 @@ impl ShmRx {
                 }
                 Message::Refused => self.end(index, Some(PeerLoss::Refused)),
                 Message::NoRoom => {
-                    self.door.count_out_of_descriptors();
+                    self.peer_source.count_out_of_descriptors();
                     self.end(index, Some(PeerLoss::Refused));
                 }
                 Message::Closed => {
@@ -72,7 +72,7 @@ impl ShmRx {
         // SAFETY: this is our side of memory that was just made here; it is shared, so not trusted.
         let ends = unsafe { ends(&region, lines, Side::Initiator, false) }
             .ok_or_else(|| system("laying out the link")(ErrorKind::InvalidInput.into()))?;
-        let PeerSource::Process { board, .. } = &self.door else {
+        let PeerSource::Process { board, .. } = &self.peer_source else {
             return Err(system("finding the board")(ErrorKind::NotFound.into()));
         };
         let arena_fd = self.own.arena.fd().ok_or_else(|| system("sharing the arena")(ErrorKind::NotFound.into()))?;
@@ -137,7 +137,7 @@ impl ShmRx {
 
     pub(super) fn refuse(&mut self, socket: impl AsFd, refusal: Refusal) {
         let _ = hello::send_refusal(socket, refusal);
-        self.door.count_turned_away();
+        self.peer_source.count_turned_away();
         if refusal == Refusal::Hello {
             self.stats.count_dropped(Dropped::Malformed, 1);
         }
@@ -164,7 +164,7 @@ impl ShmRx {
         let doorbell = doorbell(&board, hello.bit).ok_or(Refusal::Hello)?;
         let generation = self.next_generation();
         let peer = self.watch_process(Arc::clone(socket), index, generation).map_err(|_| Refusal::Links)?;
-        let (PeerSource::Process { board, .. }, Some(own_arena)) = (&self.door, self.own.arena.fd()) else {
+        let (PeerSource::Process { board, .. }, Some(own_arena)) = (&self.peer_source, self.own.arena.fd()) else {
             return Err(Refusal::Hello);
         };
         let answer = Hello { arena_bytes: self.own.arena.capacity(), bit: index, ..hello };

@@ -27,7 +27,7 @@ impl ShmRx {
         // too.
         let ends = unsafe { ends(&region, lines, Side::Initiator, true) }
             .ok_or_else(|| system(ErrorKind::InvalidInput.into()))?;
-        let PeerSource::Hub { mailbox, .. } = &self.door else { return Err(system(ErrorKind::NotFound.into())) };
+        let PeerSource::Hub { mailbox, .. } = &self.peer_source else { return Err(system(ErrorKind::NotFound.into())) };
         let hello = ControlMessage::Hello { from: Arc::clone(mailbox), link: Arc::clone(&region), lines, bit: index };
         if !other.post(hello) {
             return Err(PortError::NotFound { address: address.to_owned(), looked_in: "this hub".to_owned() });
@@ -47,7 +47,7 @@ impl ShmRx {
     }
 
     pub(super) fn read_messages(&mut self) {
-        let messages = match &self.door {
+        let messages = match &self.peer_source {
             PeerSource::Hub { mailbox, .. } if mailbox.is_pending() => mailbox.take(),
             _ => return,
         };

@@ -39,7 +39,7 @@ impl ShmRx {
         }
         self.read_messages();
         if let Some(now_ns) = now_ns {
-            self.door.expire_pending(now_ns, &self.own.watch);
+            self.peer_source.expire_pending(now_ns, &self.own.watch);
         }
         self.sweep_idle();
         self.end_broken_links();
@@ -52,15 +52,15 @@ impl ShmRx {
                 let _ = rustix::io::read(&*self.own.watch.event, &mut [0; 8]);
                 self.woken = true;
             }
-            Token::Listener => self.door.accept(&self.own.watch),
+            Token::Listener => self.peer_source.accept(&self.own.watch),
             Token::Pending(id) => {
-                if let Some(FirstMessage { socket, message }) = self.door.read_first(id, &self.own.watch) {
+                if let Some(FirstMessage { socket, message }) = self.peer_source.read_first(id, &self.own.watch) {
                     match message {
                         Message::Hello(hello, fds) => self.welcome(socket, hello, &fds),
                         // The peer changed its mind, or was killed.
-                        Message::Closed => self.door.count_turned_away(),
+                        Message::Closed => self.peer_source.count_turned_away(),
                         Message::NoRoom => {
-                            self.door.count_out_of_descriptors();
+                            self.peer_source.count_out_of_descriptors();
                             self.refuse(&socket, Refusal::Links);
                         }
                         _ => self.refuse(&socket, Refusal::Hello),
@@ -175,7 +175,7 @@ impl ShmRx {
         for index in 0..self.links.len() {
             self.end(index, None);
         }
-        if let PeerSource::Hub { hub, mailbox } = &self.door {
+        if let PeerSource::Hub { hub, mailbox } = &self.peer_source {
             hub.remove(mailbox);
             for message in mailbox.close() {
                 if let ControlMessage::Hello { from, link, .. } = message {

@@ -169,8 +169,8 @@ fn wrong_keys_bounds_and_accesses_are_refused() {
                 refused(name, &mut pair, Operation::FetchAdd { target, remote: good, add: 1 });
             }
             // Another domain's memory, of the same device.
-            let other_device = End::new(&pair.b.device, &config(transport));
-            refused(name, &mut pair, write(Source::Inline(b"x"), other_device.expose(100).remote()));
+            let other_domain = End::new(&pair.b.device, &config(transport));
+            refused(name, &mut pair, write(Source::Inline(b"x"), other_domain.expose(100).remote()));
             let bytes = [0; 100].map(|_: u8| 9);
             let source = pair.a.filled(&bytes).freeze();
             pair.a.post(1, write(source.into(), good));

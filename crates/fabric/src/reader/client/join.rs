@@ -110,9 +110,9 @@ impl<D: Device> Joining<D> {
             self.qp.post_buffer(RECEIVE_ID, buffer).map_err(|refused| refused.error)?;
         }
         let buffer = |_| -> Result<MessageBuffer, _> { self.arena.alloc(len.max(1), len.max(1)) };
-        let buffers = Window::new((0..window).map(buffer).collect::<Result<_, _>>()?);
+        let buffers = (0..window).map(buffer).collect::<Result<_, _>>()?;
         Ok(Reader {
-            window: buffers,
+            window: Window::new(buffers),
             chase,
             generator,
             policy: Policy::new(self.config.policy),

@@ -352,7 +352,7 @@ fn a_donor_that_a_dead_client_may_still_write_to_serves_all_others() {
 fn a_donor_restarted_before_it_is_told_to_expel_a_client_is_fenced_again_and_not_said_to_refuse() {
     // Runs for 400 steps after a dead client has expired, and returns the step at which it did. One donor is restarted
     // at a step near that: in most runs a look at the donor shows it, in some a refused call.
-    let expired_at = |restart_at: Option<u64>| {
+    let run = |restart_at: Option<u64>| {
         let mut world = world(2, 2);
         let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
         one.reserve(&mut world, 1).unwrap();
@@ -377,9 +377,9 @@ fn a_donor_restarted_before_it_is_told_to_expel_a_client_is_fenced_again_and_not
         assert_eq!(world.service().donors_ready(), (2, 2), "restarted at step {restart_at:?}");
         expired_at.unwrap()
     };
-    let expired = expired_at(None);
-    for step in expired - 10..expired + 10 {
-        expired_at(Some(step));
+    let expired_at = run(None);
+    for step in expired_at - 10..expired_at + 10 {
+        run(Some(step));
     }
 }
 

@@ -320,11 +320,11 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
             // One donor at a time has failed; the voters are the first three.
             let when = run.random.below(requests);
             let mut count = 0;
-            let fails = failed_lane.is_none();
+            let may_fail_donor = failed_lane.is_none();
             let lane = run.random.below(4) as usize;
             run.work(&mut volume, requests, |run, volume| {
                 count += 1;
-                if count == when && fails {
+                if count == when && may_fail_donor {
                     let number = volume.donors().number;
                     let mut world = run.world.borrow_mut();
                     if run.random.below(2) == 0 {
