@@ -3,6 +3,7 @@
 //! Keys are bytes, and are kept in order. Each change has a revision, one more than the change before. A value has the
 //! revision of the change that made it, so that compare-and-swap can name it. The latest changes are kept for watches.
 
+mod frozen;
 mod history;
 mod messages;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{BadSnapshot, Malformed, StateMachine};
 use crate::wire;
+use frozen::Frozen;
 use history::History;
 pub use messages::{Change, Command, CommandResult, Expect, Item, Query, QueryResult};
 
@@ -37,9 +39,13 @@ struct Value {
 #[derive(Clone, Debug, Default)]
 pub struct KvStore {
     revision: u64,
-    items: BTreeMap<Arc<[u8]>, Value>,
+    items: Items,
     history: History,
+    /// The snapshot that is being serialised.
+    frozen: Option<Frozen>,
 }
+
+type Items = BTreeMap<Arc<[u8]>, Value>;
 
 #[derive(Serialize, Deserialize)]
 struct StoredItem<'a> {
@@ -116,13 +122,19 @@ impl KvStore {
         let bytes: Arc<[u8]> = value.into();
         let shared = self.items.get_key_value(key).map(|(key, old)| (Arc::clone(key), old.created));
         let (key, created) = shared.unwrap_or_else(|| (key.into(), revision));
+        if let Some(frozen) = &mut self.frozen {
+            frozen.keep(&key, self.items.get(&key));
+        }
         self.history.push(revision, Arc::clone(&key), Some(Arc::clone(&bytes)));
         self.items.insert(key, Value { bytes, revision, created });
         revision
     }
 
     fn delete(&mut self, key: &[u8]) -> bool {
-        let Some((key, _)) = self.items.remove_entry(key) else { return false };
+        let Some((key, value)) = self.items.remove_entry(key) else { return false };
+        if let Some(frozen) = &mut self.frozen {
+            frozen.keep(&key, Some(&value));
+        }
         self.revision += 1;
         self.history.push(self.revision, key, None);
         true
@@ -225,15 +237,22 @@ impl StateMachine for KvStore {
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        let items = self.items.iter().map(|(key, value)| StoredItem {
-            key,
-            value: &value.bytes,
-            revision: value.revision,
-            created: value.created,
-        });
         let mut bytes = Vec::new();
-        wire::encode(&StoredState { kind: KIND, revision: self.revision, items: items.collect() }, &mut bytes);
+        Frozen::begin(self.revision, &self.items, &mut bytes).serialize(&self.items, &mut bytes, usize::MAX);
         bytes
+    }
+
+    fn begin_snapshot(&mut self, bytes: &mut Vec<u8>) -> bool {
+        self.frozen = Some(Frozen::begin(self.revision, &self.items, bytes));
+        false
+    }
+
+    fn continue_snapshot(&mut self, bytes: &mut Vec<u8>, len: usize) -> bool {
+        let is_done = self.frozen.as_mut().is_none_or(|frozen| frozen.serialize(&self.items, bytes, len));
+        if is_done {
+            self.frozen = None;
+        }
+        is_done
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), BadSnapshot> {
@@ -245,7 +264,7 @@ impl StateMachine for KvStore {
             (Arc::from(key), Value { bytes: value.into(), revision, created })
         });
         (self.items, self.revision) = (items.collect(), revision);
-        self.history = History::after(revision);
+        (self.history, self.frozen) = (History::after(revision), None);
         Ok(())
     }
 }

@@ -20,8 +20,9 @@
 //!
 //! # Costs
 //!
-//! A snapshot is made in one go, on the member's thread: while a state of many megabytes is serialised, that member
-//! sends nothing. But the snapshot *travels* in pieces.
+//! A snapshot is serialised in parts, one in each turn, and travels in pieces; meanwhile the member sends its
+//! heartbeats. With a disk, it is *written* in one go: a member with many megabytes of state may then be silent for so
+//! long that another is elected.
 #![forbid(unsafe_code)]
 
 mod call;

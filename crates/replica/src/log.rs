@@ -18,6 +18,8 @@ pub struct Log {
     /// Index and term of the entry before the first one kept.
     compacted_to: (u64, u64),
     entries: VecDeque<Entry>,
+    /// Index of the last entry that the snapshot has replaced and that is not kept for others.
+    compacts_to: u64,
     /// Bytes of the entries after the snapshot.
     len: u64,
     /// Whether a member needs a newer snapshot than the latest.
@@ -91,22 +93,41 @@ impl Log {
         self.snapshot = snapshot;
     }
 
-    /// Replaces the log up to a snapshot's index by that snapshot. Keeps `keep` entries before it, for members that are
-    /// a little behind.
-    pub fn compact(&mut self, snapshot: Snapshot, keep: u64) {
+    /// Replaces the log up to a snapshot's index by that snapshot. Keeps up to `keep` entries before it, of up to
+    /// `keep_len` bytes, for members that are a little behind. The others are dropped by [`Self::drop_compacted`].
+    pub fn compact(&mut self, snapshot: Snapshot, keep: u64, keep_len: u64) {
         let index = snapshot.get_metadata().index;
         self.snapshot = snapshot;
-        while self.compacted_to.0 + keep < index
-            && let Some(entry) = self.entries.pop_front()
-        {
-            self.compacted_to = (entry.index, entry.term);
+        self.len = self.after(index).map(len_of).sum();
+        let before = self.entries.range(..self.position_after(index));
+        let mut room = keep_len;
+        let fits = |entry: &&Entry| {
+            let left = room.checked_sub(len_of(entry));
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let kept = before.rev().take(keep as usize).take_while(fits).count() as u64;
+        self.compacts_to = index.saturating_sub(kept);
+    }
+
+    /// Drops up to `max` entries that a snapshot has replaced. Returns whether there were any. Hundreds of thousands at
+    /// once would take longer than a heartbeat may be late.
+    pub fn drop_compacted(&mut self, max: usize) -> bool {
+        let count = self.compacts_to.saturating_sub(self.compacted_to.0).min(max as u64) as usize;
+        if let Some(last) = self.entries.drain(..count.min(self.entries.len())).next_back() {
+            self.compacted_to = (last.index, last.term);
         }
-        self.len = self.entries.iter().filter(|entry| entry.index > index).map(len_of).sum();
+        count > 0
+    }
+
+    /// Place of the first entry after an index.
+    fn position_after(&self, index: u64) -> usize {
+        (index.saturating_sub(self.compacted_to.0) as usize).min(self.entries.len())
     }
 
     /// Entries after an index.
     pub fn after(&self, index: u64) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().filter(move |entry| entry.index > index)
+        self.entries.range(self.position_after(index)..)
     }
 }
 
@@ -231,11 +252,29 @@ mod tests {
     #[test]
     fn entries_before_a_snapshot_go_but_for_those_to_be_kept() {
         let mut log = log();
-        log.compact(snapshot(3, 1), 1);
+        log.compact(snapshot(3, 1), 1, 1000);
+        assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (2, 4), "they are dropped later");
+        assert!(log.drop_compacted(5) && !log.drop_compacted(5));
         assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (3, 4));
         assert_eq!((log.term(2).unwrap(), log.term(3).unwrap(), log.len_bytes()), (1, 1, 100));
         assert_eq!(log.snapshot(3, 7).unwrap().get_metadata().index, 3);
         assert!(log.snapshot(3, 8).is_err() && log.take_wants_snapshot());
         assert!(log.snapshot(4, 7).is_err() && log.take_wants_snapshot() && !log.take_wants_snapshot());
+    }
+
+    #[test]
+    fn entries_are_dropped_a_few_at_a_time_and_as_many_bytes_kept_as_fit() {
+        for (keep, keep_len, first) in [(0, 1000, 10), (3, 1000, 7), (9, 250, 8), (9, 99, 10), (99, 10_000, 2)] {
+            let mut log = Log::new(snapshot(1, 1), HardState::default());
+            log.append(&(2..=12).map(|index| entry(index, 1)).collect::<Vec<_>>());
+            log.compact(snapshot(9, 1), keep, keep_len);
+            let mut steps = 0;
+            while log.drop_compacted(2) {
+                steps += 1;
+                assert_eq!(log.term(log.first_index().unwrap() - 1).unwrap(), 1);
+            }
+            assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (first, 12), "{keep} {keep_len}");
+            assert_eq!((steps, log.len_bytes(), log.after(9).count()), ((first - 2).div_ceil(2), 300, 3));
+        }
     }
 }

@@ -40,6 +40,23 @@ pub trait StateMachine: Debug {
     /// Serialises the whole state.
     fn snapshot(&self) -> Vec<u8>;
 
+    /// Begins to serialise the present state, and appends a first part to `bytes`. Returns whether that was all. A
+    /// snapshot begun before is given up. The parts together are what [`Self::snapshot`] returns.
+    ///
+    /// By default, the first part is everything. Meanwhile the member serves nobody, so a machine with more than some
+    /// hundred kilobytes of state should implement this and [`Self::continue_snapshot`].
+    fn begin_snapshot(&mut self, bytes: &mut Vec<u8>) -> bool {
+        bytes.append(&mut self.snapshot());
+        true
+    }
+
+    /// Appends some `len` bytes more of the snapshot that was begun last: of the state as it was then, although commands
+    /// have been applied since. Returns whether they were the last.
+    fn continue_snapshot(&mut self, bytes: &mut Vec<u8>, len: usize) -> bool {
+        let _ = (bytes, len);
+        true
+    }
+
     /// Replaces the state by that of a snapshot.
     ///
     /// # Errors

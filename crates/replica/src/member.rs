@@ -23,6 +23,7 @@
 
 mod applying;
 mod clients;
+mod compaction;
 mod config;
 mod durable;
 mod engine;
@@ -48,6 +49,7 @@ use crate::sessions::Sessions;
 use crate::wire::{ClusterId, Founding, MemberId, MemberInfo, PeerMessage, WireEntry, WireMessage};
 pub use clients::Accepted;
 use clients::Clients;
+use compaction::PendingSnapshot;
 pub use config::{MemberConfig, MemberError};
 use durable::{Promise, Record, Replicated};
 use founding::FoundingState;
@@ -112,6 +114,7 @@ pub struct Member<S, D> {
     clients: Clients,
     reads: Reads,
     changes: MembershipChanges,
+    pending_snapshot: Option<PendingSnapshot>,
     incoming: Option<Incoming>,
     outgoing: BTreeMap<MemberId, Outgoing>,
     /// Messages of this turn.
@@ -177,6 +180,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             clients: Clients::default(),
             reads: Reads::default(),
             changes: MembershipChanges::default(),
+            pending_snapshot: None,
             incoming: None,
             outgoing: BTreeMap::new(),
             outbox: BTreeMap::new(),
@@ -236,6 +240,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.members = replicated.members.into_iter().map(|member| (member.id, member)).collect();
         self.founding = Some(replicated.founding);
         self.applied = snapshot.get_metadata().index;
+        self.pending_snapshot = None;
         Ok(())
     }
 
@@ -394,7 +399,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
         self.unwritten = (0, 0);
         self.answer_reads();
-        self.compact_if_long()?;
+        busy |= self.compact_in_steps()?;
         Ok(busy)
     }
 

@@ -284,6 +284,11 @@ pub fn to_bytes(say: &PeerMessage<'_>, buffer: &mut Vec<u8>) {
 /// Appends the version and a value.
 pub fn encode(value: &impl Serialize, buffer: &mut Vec<u8>) {
     buffer.push(VERSION);
+    append(value, buffer);
+}
+
+/// Appends a value without a version, as a part of another that is serialised piece by piece.
+pub(crate) fn append(value: &impl Serialize, buffer: &mut Vec<u8>) {
     let taken = std::mem::take(buffer);
     // This cannot fail: a vector takes any number of bytes.
     *buffer = postcard::to_extend(value, taken).unwrap_or_default();

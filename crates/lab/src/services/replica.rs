@@ -168,6 +168,14 @@ impl StateMachine for Timed {
         self.store.snapshot()
     }
 
+    fn begin_snapshot(&mut self, bytes: &mut Vec<u8>) -> bool {
+        self.store.begin_snapshot(bytes)
+    }
+
+    fn continue_snapshot(&mut self, bytes: &mut Vec<u8>, len: usize) -> bool {
+        self.store.continue_snapshot(bytes, len)
+    }
+
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), BadSnapshot> {
         self.store.restore(snapshot)
     }

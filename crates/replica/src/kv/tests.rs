@@ -17,6 +17,19 @@ fn done(answer: &[u8]) -> CommandResult<'_> {
     wire::decode(answer).unwrap()
 }
 
+/// The state, serialised at once.
+fn serialized(store: &KvStore) -> Vec<u8> {
+    let items = store.items.iter().map(|(key, value)| StoredItem {
+        key,
+        value: &value.bytes,
+        revision: value.revision,
+        created: value.created,
+    });
+    let mut bytes = Vec::new();
+    wire::encode(&StoredState { kind: KIND, revision: store.revision, items: items.collect() }, &mut bytes);
+    bytes
+}
+
 fn ask(store: &KvStore, query: Query<'_>) -> Option<Vec<u8>> {
     let (mut bytes, mut answer) = (Vec::new(), Vec::new());
     wire::encode(&query, &mut bytes);
@@ -118,8 +131,11 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn the_store_is_a_map_before_and_after_a_snapshot(steps in proptest::collection::vec(step(), 0..60)) {
-        let (mut store, mut map) = (KvStore::new(), BTreeMap::new());
+    fn the_store_is_a_map_before_and_after_a_snapshot(
+        steps in proptest::collection::vec(step(), 0..60),
+        part_len in 1_usize..40,
+    ) {
+        let (mut store, mut map, mut snapshot) = (KvStore::new(), BTreeMap::new(), None);
         for (at, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Put(key, value) => {
@@ -150,7 +166,17 @@ proptest! {
                 let mut restored = KvStore::new();
                 restored.restore(&store.snapshot()).unwrap();
                 prop_assert_eq!(restored.revision(), store.revision());
-                store = restored;
+                (store, snapshot) = (restored, None);
+            }
+            // A snapshot in parts is that of the state in which it was begun.
+            let (bytes, begun_with) = snapshot.get_or_insert_with(|| {
+                let mut bytes = Vec::new();
+                assert!(!store.begin_snapshot(&mut bytes));
+                (bytes, serialized(&store))
+            });
+            if store.continue_snapshot(bytes, part_len) {
+                prop_assert_eq!(&*bytes, &*begun_with);
+                snapshot = None;
             }
             let answer = ask(&store, Query::Range { from: &[], to: None, limit: 100 }).unwrap();
             let QueryResult::Items { items, .. } = wire::decode(&answer).unwrap() else { panic!() };

@@ -1,17 +1,15 @@
-//! Application of committed entries: commands, sessions, changes of the configuration, and the making of snapshots.
+//! Application of committed entries: commands, sessions and changes of the configuration.
 
-use bytes::Bytes;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
 use serde::{Deserialize, Serialize};
 use sinew_journal::disk::Disk;
 
-use super::durable::Replicated;
 use super::engine::Change;
 use super::{Member, MemberError};
 use crate::client_wire::Answer;
 use crate::machine::StateMachine;
 use crate::sessions::Verdict;
-use crate::wire::{self, Roles, SnapshotMeta};
+use crate::wire;
 
 /// Contents of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,37 +101,5 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
         self.changes.on_applied(&mut self.clients, &change, entry.index);
         Ok(())
-    }
-
-    /// Makes a snapshot if the log is long, or if a member needs one.
-    pub(super) fn compact_if_long(&mut self) -> Result<(), MemberError> {
-        let log = self.node.store();
-        let is_wanted = log.take_wants_snapshot();
-        let has_new = self.applied > log.latest_snapshot().get_metadata().index;
-        if has_new && (is_wanted || log.len_bytes() >= self.config.log_len_max) { self.compact() } else { Ok(()) }
-    }
-
-    /// Makes a snapshot of the applied state, which replaces the log up to there.
-    ///
-    /// # Errors
-    ///
-    /// [`MemberError`] as for [`Self::turn`].
-    pub fn compact(&mut self) -> Result<(), MemberError> {
-        let Some(founding) = self.founding.clone() else { return Ok(()) };
-        let Ok(term) = self.node.raft.raft_log.term(self.applied) else { return Ok(()) };
-        let replicated = Replicated {
-            founding,
-            members: self.members.values().cloned().collect(),
-            sessions: self.sessions.clone(),
-            machine: &self.machine.snapshot(),
-        };
-        let mut data = Vec::new();
-        wire::encode(&replicated, &mut data);
-        let roles = Roles::from_state(&self.node.raft.prs().conf().to_conf_state());
-        let place = SnapshotMeta { index: self.applied, term, roles };
-        let Some(snapshot) = place.to_snapshot(Bytes::from(data)) else { return Ok(()) };
-        let kept = self.config.entries_kept;
-        self.node.mut_store().compact(snapshot, kept);
-        self.replace_journal()
     }
 }

@@ -21,8 +21,11 @@ pub struct MemberConfig {
     pub piece_len: usize,
     /// Bytes of log after which it is replaced by a snapshot.
     pub log_len_max: u64,
-    /// Entries before a snapshot that are kept, for members that are a little behind.
+    /// Entries before a snapshot that are kept, for members that are a little behind, up to a quarter of
+    /// [`Self::log_len_max`].
     pub entries_kept: u64,
+    /// Bytes of a snapshot that are made in one turn, approximately.
+    pub snapshot_step_len: usize,
     /// How much faster one member's clock may run than another's, in parts per million. Within this bound, reads by
     /// lease are linearizable.
     pub drift_max_ppm: u64,
@@ -40,7 +43,8 @@ impl Default for MemberConfig {
             appends_max: 64,
             piece_len: 32 << 10,
             log_len_max: 64 << 20,
-            entries_kept: 4096,
+            entries_kept: 1 << 16,
+            snapshot_step_len: 16 << 10,
             drift_max_ppm: 10_000,
             held_max: 1 << 14,
         }

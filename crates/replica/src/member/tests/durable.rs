@@ -14,6 +14,7 @@ fn all_members_may_crash_at_once_and_nothing_acknowledged_is_lost() {
     for seed in 0..10 {
         let mut world = World::new(3, true, seed * 100);
         world.config.log_len_max = 4000;
+        world.config.snapshot_step_len = 50;
         for at in 0..3 {
             world.crash(at);
             world.start(at);
@@ -45,6 +46,7 @@ fn a_member_may_die_at_any_write() {
     for at in 1..60 {
         let mut world = World::new(3, true, at * 100);
         world.config.log_len_max = 1500;
+        world.config.snapshot_step_len = 50;
         for place in 0..3 {
             world.crash(place);
             world.start(place);
