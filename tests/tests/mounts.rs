@@ -70,6 +70,27 @@ fn set_id_bits_go_when_others_change_files_as_on_the_systems_own_file_systems() 
 }
 
 #[test]
+fn what_was_mounted_after_someone_unmounted_a_file_system_stays_when_that_one_ends() {
+    let folder = Folder::new();
+    for has_ended in [false, true] {
+        let Some(first) = in_memory(&folder, &Options::new("first")) else { return };
+        let unmounted = rustix::mount::unmount(&folder.0, rustix::mount::UnmountFlags::empty());
+        if unmounted.is_err() {
+            return skipped("not root");
+        }
+        while has_ended && !first.is_unmounted() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let second = in_memory(&folder, &Options::new("second")).unwrap();
+        std::fs::write(folder.0.join("file"), "of the second").unwrap();
+        first.unmount().unwrap();
+        assert_eq!(std::fs::read(folder.0.join("file")).unwrap(), b"of the second");
+        second.unmount().unwrap();
+        assert!(!folder.0.join("file").exists());
+    }
+}
+
+#[test]
 fn a_directory_that_is_mounted_once_more_is_a_mount_point() {
     let folder = Folder::new();
     let again = || match Mount::new(InMemory::new(1 << 20, &Caller::default()), &folder.0, &Options::new("memory")) {

@@ -73,11 +73,45 @@ fn a_file_is_swap_to_a_program_that_needs_it_and_goes_again() {
     let again = run(&mut sinew(&["swap", "on", file, "--size", "256M"]));
     assert_eq!(again.status.code(), Some(1));
     assert!(text(&again.stderr).contains("exists already"), "{}", text(&again.stderr));
+    let twice = run(&mut sinew(&["swap", "on", file]));
+    assert_eq!(twice.status.code(), Some(1), "two devices over one file would overwrite each other's pages");
+    assert!(text(&twice.stderr).contains(&format!("in use already, by {device}")), "{}", text(&twice.stderr));
     let off = run(&mut sinew(&["swap", "off", file, "--remove"]));
     assert!(off.status.success(), "{}", text(&off.stderr));
     assert!(listed(&device).is_none() && !path.exists());
     let off = run(&mut sinew(&["swap", "off", &device]));
     assert_eq!(off.status.code(), Some(1), "it has let go of the device");
+}
+
+#[test]
+fn swap_that_its_file_system_has_no_room_for_is_refused() {
+    if !may_swap() {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.0.join("swap");
+    let output = run(&mut sinew(&["swap", "on", path.to_str().unwrap(), "--size", "900000G"]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("too little for swap"), "{}", text(&output.stderr));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_file_that_keeps_a_second_device_is_not_removed() {
+    if !may_swap() {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.0.join("swap");
+    let file = path.to_str().unwrap();
+    on(&[file, "--size", "2M", "--priority", "31000"]);
+    let output = run(Command::new("losetup").args(["--find", "--show", file]));
+    let second = text(&output.stdout).trim().to_owned();
+    let off = run(&mut sinew(&["swap", "off", file, "--remove"]));
+    assert!(run(Command::new("losetup").args(["-d", &second])).status.success());
+    assert_eq!(off.status.code(), Some(1));
+    assert!(text(&off.stderr).contains(&format!("is used by {second}")), "{}", text(&off.stderr));
+    assert!(path.exists());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `sinew serve files`: the service of a file system whose pages lie in donors' memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -269,10 +269,17 @@ fn drive<D: Donors>(
     Ok(())
 }
 
+/// Looks at the start, in which donors have time to be found.
+const FIRST_LOOKS: u32 = 30;
+
 /// The files' health as last reported.
 #[derive(Default)]
 struct Health {
+    /// Looks so far, up to [`FIRST_LOOKS`].
+    looks: u32,
     last: Option<((usize, usize), (usize, usize))>,
+    /// Donors that did not answer at the last look.
+    away: BTreeSet<String>,
     /// Refusals of donors at the last look.
     refusals: Vec<String>,
     /// Room that a missing copy wanted at the last look.
@@ -287,12 +294,18 @@ impl Health {
         self.refusals = refusals;
         self.look_for_room(service);
         let (degraded, ready) = (service.degraded(), service.donors_ready());
-        let is_first = self.last.is_none() && ready.0 < ready.1;
+        self.looks = FIRST_LOOKS.min(self.looks + 1);
+        let is_first = self.last.is_none() && ready.0 < ready.1 && self.looks < FIRST_LOOKS;
         if self.last == Some((degraded, ready)) || is_first {
             // At the start, donors have a moment to be found.
             return;
         }
-        if self.last.is_some_and(|(_, before)| before != ready) {
+        for (name, why) in service.donors_away().filter(|(name, _)| !self.away.contains(*name)) {
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            output::note(format_args!("donor {name} does not answer{why}"));
+        }
+        self.away = service.donors_away().map(|(name, _)| name.to_owned()).collect();
+        if self.last.map_or(ready.0 < ready.1, |(_, before)| before != ready) {
             output::note(format_args!("{} of {} donors answer", ready.0, ready.1));
         }
         let before = self.last.map_or((0, 0), |(before, _)| before);

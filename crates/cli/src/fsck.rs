@@ -28,8 +28,8 @@ with --force takes the volume from the server.
 
 The exit status is 0 when nothing is wrong, 5 when something is, and 1 when the volume could not be checked.
 
---json prints of a file system: files, clean, inodes, segments, pages, and findings, a list of sentences; of a volume:
-volume, clean, counts of pages and slots by what was found, and gone: the donors that do not answer, and why.
+--json prints of a file system: files, clean, inodes, segments, pages, copies_unread (of segments, at donors that were
+not named), and findings, a list of sentences; of a volume: volume, clean, counts of pages and slots by what was found, and gone: the donors that do not answer, and why.
 
 Examples:
   sinew fsck udp://a:7200 udp://b:7200 udp://c:7200 --key-file pool.key

@@ -181,6 +181,7 @@ impl Off {
         }
         device::detach(&device)?;
         if let (Source::File(file), true) = (&source, self.remove) {
+            device::check_detached(file)?;
             std::fs::remove_file(file).with_context(|| format!("removing {}", file.display()))?;
         }
         if self.json {

@@ -61,6 +61,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub struct Mount<F: Files> {
     files: Arc<F>,
     point: PathBuf,
+    /// Its identity in the system's table, once it answers.
+    mounted: Option<Mounted>,
     session: Option<BackgroundSession>,
     watcher: Option<Watcher>,
 }
@@ -109,8 +111,9 @@ impl<F: Files> Mount<F> {
         let session = Session::new(Front::new(Arc::clone(&files)), &point, &config).map_err(of)?;
         files.set_notifier(Arc::new(KernelNotifier(session.notifier())));
         let session = session.spawn().map_err(of)?;
-        let mut mount = Self { files, point, session: Some(session), watcher: None };
-        let mounted = mount.mounted()?;
+        let mut mount = Self { files, point, mounted: None, session: Some(session), watcher: None };
+        let mounted = mount.find()?;
+        mount.mounted = Some(mounted);
         set_read_ahead(mounted.device);
         if let Some(command) = &options.watcher {
             let started = Watcher::start(command, mounted, &mount.point);
@@ -129,8 +132,8 @@ impl<F: Files> Mount<F> {
         &self.files
     }
 
-    /// The mount's identity in the system's table, once it answers.
-    fn mounted(&self) -> Result<Mounted, MountError> {
+    /// Waits until the mount answers, and finds its identity in the system's table.
+    fn find(&self) -> Result<Mounted, MountError> {
         let of = |error| MountError::of_mount(&self.point, error);
         std::fs::metadata(&self.point).map_err(of)?;
         let mounts = mounts_at(&self.point).map_err(|error| MountError::of_table(&self.point, error))?;
@@ -156,7 +159,7 @@ impl<F: Files> Mount<F> {
     fn do_unmount(&mut self) -> io::Result<Unmounted> {
         let Some(session) = self.session.take() else { return Ok(Unmounted::Unused) };
         let mut outcome = Ok(Unmounted::Unused);
-        if !session.guard.is_finished() {
+        if !session.guard.is_finished() && self.is_on_top() {
             outcome = match unmount_if_unused(&self.point) {
                 Ok(()) => Ok(Unmounted::Unused),
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
@@ -181,12 +184,18 @@ impl<F: Files> Mount<F> {
             watcher => drop(watcher),
         }
         if session.guard.is_finished() {
-            let joined = session.join();
+            let joined = join(session);
             return outcome.and_then(|how| joined.map(|()| how));
         }
         // The threads keep serving open files for as long as this process runs.
         std::mem::forget(session);
         outcome
+    }
+
+    /// Whether unmounting its directory would unmount it, and not what was mounted there after someone unmounted it.
+    fn is_on_top(&self) -> bool {
+        let Some(mounted) = self.mounted else { return true };
+        mounts_at(&self.point).map_or(true, |mounts| mounts.last() == Some(&mounted))
     }
 }
 
@@ -195,6 +204,15 @@ impl<F: Files> Drop for Mount<F> {
         // A drop cannot report errors.
         let _ = self.do_unmount();
     }
+}
+
+/// Waits for the thread of a session that has ended. The session itself is forgotten, since dropping it would unmount
+/// whatever is mounted at its directory by now.
+fn join(mut session: BackgroundSession) -> io::Result<()> {
+    let guard =
+        thread::Builder::new().spawn(|| Ok(())).map(|placeholder| std::mem::replace(&mut session.guard, placeholder));
+    std::mem::forget(session);
+    guard?.join().map_err(|_| io::Error::other("the thread that served the file system panicked"))?
 }
 
 fn unmount_if_unused(point: &Path) -> io::Result<()> {

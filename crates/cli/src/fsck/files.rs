@@ -33,19 +33,20 @@ pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Resul
         copies => copies,
     });
     let mut findings = check::names(&kept, copies.into());
-    let mut pages = None;
+    let (mut pages, mut unread) = (None, 0);
     if !args.donors.is_empty() {
-        let (more, looked_at) =
+        let (more, looked_at, copies_unread) =
             args.donor_args.run(&args.donors, volume::ARENA, Checking { args, kept: &kept, interrupt })?;
         findings.extend(more);
-        pages = Some(looked_at);
+        (pages, unread) = (Some(looked_at), copies_unread);
     }
     let (inodes, segments) = (kept.tree.inodes().count(), kept.segments.len());
     let sentences: Vec<String> = findings.iter().map(Finding::to_string).collect();
     let is_clean = sentences.is_empty();
     if args.json {
         output::print(json!({
-            "files": shown.to_string(), "clean": is_clean, "inodes": inodes, "segments": segments, "pages": pages, "findings": sentences,
+            "files": shown.to_string(), "clean": is_clean, "inodes": inodes, "segments": segments, "pages": pages,
+            "copies_unread": unread, "findings": sentences,
         }))?;
     } else {
         for sentence in sentences.iter().take(SHOWN_MAX) {
@@ -55,6 +56,9 @@ pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Resul
             output::print(format_args!("... and {} more: --json has all", sentences.len() - SHOWN_MAX))?;
         }
         let read = match pages {
+            Some(pages) if unread > 0 => format!(
+                "{pages} pages of copies were read, but none of {unread} copies of segments at donors that were not named"
+            ),
             Some(pages) => format!("{pages} pages of copies were read"),
             None => "no donor was named, so no page was read".to_owned(),
         };
@@ -71,9 +75,13 @@ struct Checking<'a> {
 }
 
 impl WithDonors for Checking<'_> {
-    type Result = (Vec<Finding>, u64);
+    /// Findings, pages of copies that were read, and copies of segments at donors that were not named.
+    type Result = (Vec<Finding>, u64, usize);
 
     fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<Self::Result> {
+        let ids = donors.ids().to_vec();
+        let members = self.kept.segments.values().flat_map(|segment| &segment.members);
+        let unread = members.filter(|member| !ids.iter().any(|id| id.0 == member.donor)).count();
         let mut check = PageCheck::new(self.kept, donors, names.all().map(str::to_owned).collect());
         let bar = progress(self.args.json, "pages");
         let findings = drive(&mut check, self.interrupt, |check| {
@@ -84,6 +92,6 @@ impl WithDonors for Checking<'_> {
             Ok(over)
         });
         bar.finish_and_clear();
-        Ok((findings?, check.progress().done))
+        Ok((findings?, check.progress().done, unread))
     }
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::tools;
 use crate::{output, socket_args};
+use sinew_harness::units;
 
 /// Directory in which the kernel lists its block devices.
 const DEVICES: &str = "/sys/block";
@@ -80,7 +81,8 @@ impl Source {
             ensure!(!path.is_empty(), "{text}: the path of the socket is missing");
             return Ok(Self::Socket(std::path::absolute(path)?));
         }
-        if text.starts_with('/') || text.starts_with('.') || Path::new(text).exists() {
+        let in_directory = || Path::new(text).parent().is_some_and(|parent| parent != Path::new("") && parent.is_dir());
+        if text.starts_with('/') || text.starts_with('.') || Path::new(text).exists() || in_directory() {
             return Ok(Self::File(std::path::absolute(text)?));
         }
         let address = socket_args::parse_address(
@@ -125,12 +127,12 @@ impl Source {
             }
             Self::File(file) => {
                 tools::require(&["losetup"])?;
-                let listed =
-                    tools::done(&["losetup", "--noheadings", "--output", "NAME", "-j", &file.to_string_lossy()])?;
-                let devices = || listed.lines().map(str::trim).filter(|device| !device.is_empty()).map(PathBuf::from);
+                std::fs::metadata(file).with_context(|| file.display().to_string())?;
+                let devices = loop_devices(file)?;
                 // Other programs may have attached the file to a device, too.
-                let ours = devices().find(|device| check_ours(device).is_ok());
-                ours.or_else(|| devices().next()).with_context(|| format!("{} is not on a loop device", file.display()))
+                let ours = devices.iter().find(|device| check_ours(device).is_ok());
+                let device = ours.or_else(|| devices.first()).cloned();
+                device.with_context(|| format!("{} is not on a loop device", file.display()))
             }
             Self::Socket(_) | Self::Port(..) => {
                 let backend = self.backend();
@@ -245,8 +247,17 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
         }
         error
     };
+    if size.is_none()
+        && let Some(device) = loop_devices(file)?.first()
+    {
+        let device = device.display();
+        bail!(
+            "{shown} is in use already, by {device}: two swap devices over one file would overwrite each other; see sinew swap show"
+        );
+    }
     let about = match size {
         Some(size) => {
+            check_room(file, size as u64)?;
             let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
             let made = made.map_err(|error| match error.kind() {
                 ErrorKind::AlreadyExists => {
@@ -272,6 +283,41 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
     let device = &attached.device;
     write_note(device, &backing_file(device).with_context(|| format!("{} is not over a file", device.display()))?)?;
     Ok(attached)
+}
+
+/// The loop devices over a file.
+fn loop_devices(file: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let listed = tools::done(&["losetup", "--noheadings", "--output", "NAME", "-j", &file.to_string_lossy()])?;
+    Ok(listed.lines().map(str::trim).filter(|device| !device.is_empty()).map(PathBuf::from).collect())
+}
+
+/// Checks that no loop device uses a file, which is then safe to remove.
+///
+/// # Errors
+///
+/// One does; the error names it.
+pub fn check_detached(file: &Path) -> anyhow::Result<()> {
+    match loop_devices(file)?.first() {
+        Some(other) => bail!("{} is used by {}, too: the file stays", file.display(), other.display()),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a file system has room for a file of this many bytes. The file has holes at first, and a page without
+/// room could not be swapped out.
+fn check_room(file: &Path, bytes: u64) -> anyhow::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let shown = tools::done(&["df", "--output=avail", "--block-size=1", &folder.to_string_lossy()])?;
+    let free = shown.lines().last().and_then(|line| line.trim().parse::<u64>().ok());
+    let free = free.with_context(|| format!("df does not say how much of {} is free", folder.display()))?;
+    ensure!(
+        free >= bytes,
+        "{} has {} free, too little for swap of {}: give its file system more memory, or ask for less",
+        folder.display(),
+        units::size(free as usize),
+        units::size(bytes as usize)
+    );
+    Ok(())
 }
 
 /// Attaches a file to a loop device. Where the file system can, I/O bypasses the page cache, so that swapping out a
@@ -392,6 +438,7 @@ mod tests {
         assert_eq!(of("127.0.0.1:10809"), Source::Port("127.0.0.1".into(), 10809));
         assert_eq!(of("[::1]:10809"), Source::Port("::1".into(), 10809));
         assert_eq!(of("/mnt/swap"), Source::File("/mnt/swap".into()));
+        assert_eq!(of("src/swap"), Source::File(std::path::absolute("src/swap").unwrap()), "there is a folder src");
         assert_eq!(of("/dev/nbd3"), Source::Device("/dev/nbd3".into()));
         for (text, why) in [("unix:", "path of the socket"), ("host", "port"), ("host:0", "port")] {
             let error = Source::of(text).unwrap_err().to_string();

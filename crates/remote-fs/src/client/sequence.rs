@@ -12,9 +12,10 @@ pub(super) struct Sequences {
 }
 
 impl Sequences {
-    /// Returns an unused number, or `None` if [`IN_FLIGHT_MAX`] requests are in flight.
+    /// Returns an unused number, or `None` if it would be [`IN_FLIGHT_MAX`] or more beyond the lowest one without an
+    /// answer. The service keeps the answers to all numbers from that one on, and keeps no more of them.
     pub fn begin(&mut self) -> Option<u64> {
-        if self.in_flight.len() >= IN_FLIGHT_MAX {
+        if self.last + 1 - self.settled() >= IN_FLIGHT_MAX as u64 {
             return None;
         }
         self.last += 1;
@@ -47,5 +48,19 @@ mod tests {
         assert_eq!(sequences.settled(), 3);
         (0..IN_FLIGHT_MAX).for_each(|_| assert!(sequences.begin().is_some()));
         assert_eq!((sequences.begin(), sequences.settled()), (None, 3));
+    }
+
+    #[test]
+    fn while_one_request_waits_no_more_are_answered_than_the_service_keeps_answers_to() {
+        let mut sequences = Sequences::default();
+        assert_eq!(sequences.begin(), Some(1));
+        let mut answered = 0;
+        while let Some(number) = sequences.begin() {
+            sequences.end(number);
+            answered += 1;
+        }
+        assert_eq!((answered, sequences.settled()), (IN_FLIGHT_MAX - 1, 1));
+        sequences.end(1);
+        assert_eq!(sequences.begin(), Some(IN_FLIGHT_MAX as u64 + 1));
     }
 }

@@ -161,6 +161,12 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         (lanes.iter().filter(|lane| lane.is_ready()).count(), lanes.len())
     }
 
+    /// Donors that are not in use, each with the reason if it is known.
+    pub fn donors_away(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let lanes = self.memory.lanes.0.iter().filter(|lane| !lane.is_ready());
+        lanes.map(|lane| (lane.name.as_str(), lane.away_reason.as_deref()))
+    }
+
     /// Donors that fail to cut off an expelled client, with their reason. Until they do, what that client had reserved
     /// is not reused.
     pub fn refusals(&self) -> impl Iterator<Item = (&str, &Refusal)> {

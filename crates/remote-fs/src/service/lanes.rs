@@ -37,6 +37,8 @@ pub(super) struct DonorLane {
     pub expel_again_ns: Option<u64>,
     /// Reason why it could not cut a client off, if it refused the last request.
     pub refusal: Option<Refusal>,
+    /// Reason why it could not be fenced at the last attempt.
+    pub away_reason: Option<String>,
     /// Time since which it has not answered.
     pub away_since_ns: Option<u64>,
     /// Whether its copies have been removed because it does not answer.
@@ -88,6 +90,7 @@ impl Lanes {
             stat_in_flight: false,
             expel_again_ns: None,
             refusal: None,
+            away_reason: None,
             away_since_ns: None,
             is_given_up: false,
         };

@@ -236,7 +236,8 @@ impl<D: Donors> Memory<D> {
                 }
                 LaneState::Ready if known.next_stat_ns <= now_ns && !known.stat_in_flight => {
                     known.stat_in_flight = true;
-                    self.call(lane, CallPurpose::Stat(lane), Call::Stat);
+                    // A later service that has taken the donor over refuses it.
+                    self.call(lane, CallPurpose::Stat(lane), Call::Heartbeat { volume, epoch });
                 }
                 _ => {}
             }
@@ -328,7 +329,8 @@ impl<D: Donors> Memory<D> {
             && let CallPurpose::Fence(lane)
             | CallPurpose::Grow(lane)
             | CallPurpose::Repair(lane)
-            | CallPurpose::Expel(lane, _) = purpose
+            | CallPurpose::Expel(lane, _)
+            | CallPurpose::Stat(lane) = purpose
             && *held > self.epoch
         {
             self.failure = Some(Failure::TakenOver { donor: self.lanes.0[lane].name.clone(), held: *held });
@@ -354,7 +356,10 @@ impl<D: Donors> Memory<D> {
             (CallPurpose::Fence(lane), Ok(Answer::Fenced { incarnation, slabs, .. })) => {
                 self.on_fenced(store, lane, incarnation, &slabs);
             }
-            (CallPurpose::Fence(lane), _) => self.set_away(lane, again_ns),
+            (CallPurpose::Fence(lane), result) => {
+                self.lanes.0[lane].away_reason = result.err().map(|why| why.to_string());
+                self.set_away(lane, again_ns);
+            }
             (CallPurpose::Stat(lane), Ok(Answer::Stat { incarnation, free, .. })) => {
                 let now_ns = self.now_ns;
                 let known = &mut self.lanes.0[lane];

@@ -199,7 +199,7 @@ impl<L: MemoryProvider> Service<L> {
         if addresses.len() > self.queue_pairs_max {
             return Err(Refusal::Invalid("the caller sends too many queue pairs"));
         }
-        if matches!(call, Call::Take { .. } | Call::Stat) {
+        if matches!(call, Call::Take { .. } | Call::Stat | Call::Heartbeat { .. }) {
             self.set_aside.release(&self.provider, &self.memory, &mut self.donor);
         }
         // Within an epoch, the writer and its clients rely on the places that they were told before.
