@@ -50,8 +50,8 @@ pub trait StateMachine: Debug {
         true
     }
 
-    /// Appends some `len` bytes more of the snapshot that was begun last, of the state as it was then. Commands may have
-    /// been applied since. Returns whether these bytes were the last.
+    /// Appends some `len` bytes more of the snapshot that was begun last, of the state as it was then. Commands may
+    /// have been applied since. Returns whether these bytes were the last.
     fn continue_snapshot(&mut self, bytes: &mut Vec<u8>, len: usize) -> bool {
         let _ = (bytes, len);
         true
