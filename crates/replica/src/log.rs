@@ -114,10 +114,13 @@ impl Log {
     /// once would take longer than a heartbeat may be late.
     pub fn drop_compacted(&mut self, max: usize) -> bool {
         let count = self.compacts_to.saturating_sub(self.compacted_to.0).min(max as u64) as usize;
+        if count == 0 {
+            return false;
+        }
         if let Some(last) = self.entries.drain(..count.min(self.entries.len())).next_back() {
             self.compacted_to = (last.index, last.term);
         }
-        count > 0
+        true
     }
 
     /// Place of the first entry after an index.
