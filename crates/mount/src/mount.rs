@@ -159,7 +159,7 @@ impl<F: Files> Mount<F> {
     fn do_unmount(&mut self) -> io::Result<Unmounted> {
         let Some(session) = self.session.take() else { return Ok(Unmounted::Unused) };
         let mut outcome = Ok(Unmounted::Unused);
-        if !session.guard.is_finished() && self.is_on_top() {
+        if !session.guard.is_finished() && self.is_in_table() {
             outcome = match unmount_if_unused(&self.point) {
                 Ok(()) => Ok(Unmounted::Unused),
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
@@ -192,10 +192,11 @@ impl<F: Files> Mount<F> {
         outcome
     }
 
-    /// Whether unmounting its directory would unmount it, and not what was mounted there after someone unmounted it.
-    fn is_on_top(&self) -> bool {
+    /// Whether it is mounted still, as far as the system's table tells. If someone has unmounted it, its directory may
+    /// be another's mount point by now.
+    fn is_in_table(&self) -> bool {
         let Some(mounted) = self.mounted else { return true };
-        mounts_at(&self.point).map_or(true, |mounts| mounts.last() == Some(&mounted))
+        mounts_at(&self.point).map_or(true, |mounts| mounts.contains(&mounted))
     }
 }
 
@@ -206,8 +207,8 @@ impl<F: Files> Drop for Mount<F> {
     }
 }
 
-/// Waits for the thread of a session that has ended. The session itself is forgotten, since dropping it would unmount
-/// whatever is mounted at its directory by now.
+/// Waits for the thread of a session that has ended. The session itself is forgotten: fuser 0.18 takes a device that
+/// was unmounted for a mounted one, so dropping the session would unmount whatever is mounted at its directory by now.
 fn join(mut session: BackgroundSession) -> io::Result<()> {
     let guard =
         thread::Builder::new().spawn(|| Ok(())).map(|placeholder| std::mem::replace(&mut session.guard, placeholder));
