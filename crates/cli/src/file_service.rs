@@ -284,6 +284,8 @@ struct Health {
     refusals: Vec<String>,
     /// Room that a missing copy wanted at the last look.
     wanted: Option<u64>,
+    /// Clients given up until the last look.
+    clients_expired: u64,
 }
 
 impl Health {
@@ -293,6 +295,7 @@ impl Health {
         refusals.iter().filter(|refusal| !self.refusals.contains(refusal)).for_each(output::note);
         self.refusals = refusals;
         self.look_for_room(service);
+        self.look_for_expired_clients(service);
         let (degraded, ready) = (service.degraded(), service.donors_ready());
         self.looks = FIRST_LOOKS.min(self.looks + 1);
         let is_first = self.last.is_none() && ready.0 < ready.1 && self.looks < FIRST_LOOKS;
@@ -320,6 +323,19 @@ impl Health {
             )),
         }
         self.last = Some((degraded, ready));
+    }
+
+    /// Reports clients that were given up.
+    fn look_for_expired_clients<D: Donors>(&mut self, service: &Files<D>) {
+        let all = service.stats().clients_expired;
+        match all - self.clients_expired {
+            0 => {}
+            1 => output::note("a client was silent for too long: its locks are released, and its open files closed"),
+            more => output::note(format_args!(
+                "{more} clients were silent for too long: their locks are released, and their open files closed"
+            )),
+        }
+        self.clients_expired = all;
     }
 
     /// Reports that a missing copy has no room.

@@ -205,6 +205,10 @@ impl Health {
             Status::Damaged(why) => {
                 output::complain(format_args!("the volume is damaged: {}", names.with_addresses(why)))
             }
+            Status::Ended(why) => output::complain(format_args!(
+                "this program can no longer use the volume: {}",
+                names.with_addresses(why)
+            )),
             _ if before == 0 => output::complain(format_args!(
                 "a donor is gone, and the volume has all its copies again: {}",
                 names.with_addresses(volume.describe_down())
@@ -218,7 +222,8 @@ fn rank(status: &Status) -> u8 {
     match status {
         Status::Whole => 0,
         Status::Degraded(_) => 1,
-        _ => 2,
+        Status::Damaged(_) => 2,
+        _ => 3,
     }
 }
 
@@ -229,6 +234,7 @@ pub fn counters<D: Donors>(volume: &Volume<D>, names: &DonorNames) -> Value {
         Status::Whole => ("whole", None),
         Status::Degraded(why) => ("degraded", Some(names.with_addresses(why))),
         Status::Damaged(why) => ("damaged", Some(names.with_addresses(why))),
+        Status::Ended(why) => ("ended", Some(names.with_addresses(why))),
         _ => ("unknown", None),
     };
     json!({

@@ -1,7 +1,8 @@
 //! A journal on a [disk]: a snapshot of a state, and records, in order, of the changes since then.
 //!
 //! Records are buffered, and then written and synced together ([`Journal::sync`]). A new snapshot is written beside the
-//! old one, with an empty log, and replaces it by one rename; then the old files are removed.
+//! old one, with a new log, and replaces it by one rename; then the old files are removed. It may be written in parts
+//! ([`Journal::begin_replacement`]) while further records go to the old log; those are then repeated in the new one.
 //!
 //! ```text
 //! snapshot-N                                  log-N: records
@@ -27,12 +28,12 @@
 
 mod codec;
 pub mod disk;
+mod log;
 
 use crate::disk::{Disk, DiskError};
 use codec::{Key, Scan, Snapshot};
+use log::{Log, log_name};
 
-/// Least room that is reserved for records at a time, in bytes, unless only less is left.
-const RESERVE_LEN_MIN: u64 = 4 << 20;
 /// Length of a log in bytes below which no new snapshot is made.
 const LOG_MIN: u64 = 64 << 20;
 
@@ -99,28 +100,27 @@ pub struct History {
 pub struct Journal<D> {
     disk: D,
     key: Key,
-    /// Number of the snapshot and its log; 0 if there is none yet.
-    number: u64,
-    /// Number of the last record.
-    sequence: u64,
-    synced: u64,
-    last_sum: u64,
-    /// Records that are not written yet.
-    buffer: Vec<u8>,
-    log_len: u64,
-    /// Length that the log can reach within the room that is reserved.
-    reserved_len: u64,
+    log: Log,
     snapshot_len: u64,
+    /// The snapshot that is being written.
+    replacement: Option<Replacement>,
     /// Failure after which the journal accepts nothing.
     failed: Option<DiskError>,
 }
 
-fn snapshot_name(number: u64) -> String {
-    format!("snapshot-{number:08}")
+/// A snapshot that is being written, and its log.
+#[derive(Debug)]
+struct Replacement {
+    len: usize,
+    /// Bytes of the snapshot that are on the disk.
+    written: usize,
+    log: Log,
+    /// Whether the log's file exists.
+    has_log: bool,
 }
 
-fn log_name(number: u64) -> String {
-    format!("log-{number:08}")
+fn snapshot_name(number: u64) -> String {
+    format!("snapshot-{number:08}")
 }
 
 const NEW_SNAPSHOT: &str = "snapshot.new";
@@ -183,14 +183,9 @@ impl<D: Disk> Journal<D> {
         let journal = Self {
             disk,
             key: snapshot.key,
-            number,
-            sequence: scan.sequence,
-            synced: scan.sequence,
-            last_sum: scan.last_sum,
-            buffer: Vec::new(),
-            log_len: scan.len,
-            reserved_len: scan.len,
+            log: Log::new(number, scan.sequence, scan.last_sum, scan.len),
             snapshot_len: snapshot.payload.len() as u64,
+            replacement: None,
             failed: None,
         };
         let mut opened = Opened { journal, snapshot: Some(snapshot.payload), records: scan.records, truncated_len };
@@ -212,25 +207,14 @@ impl<D: Disk> Journal<D> {
     }
 
     fn open_empty(disk: D, random: u64) -> Result<Opened<D>, JournalError> {
-        let journal = Self {
-            disk,
-            key: Key(random),
-            number: 0,
-            sequence: 0,
-            synced: 0,
-            last_sum: 0,
-            buffer: Vec::new(),
-            log_len: 0,
-            reserved_len: 0,
-            snapshot_len: 0,
-            failed: None,
-        };
+        let log = Log::new(0, 0, 0, 0);
+        let journal = Self { disk, key: Key(random), log, snapshot_len: 0, replacement: None, failed: None };
         Ok(Opened { journal, snapshot: None, records: Vec::new(), truncated_len: 0 })
     }
 
     /// Removes the files that are no longer needed.
     fn tidy(&mut self) -> Result<(), DiskError> {
-        let keep = [snapshot_name(self.number), log_name(self.number)];
+        let keep = [snapshot_name(self.log.number), log_name(self.log.number)];
         for name in self.disk.names()? {
             let is_journal_file = name == NEW_SNAPSHOT || name.starts_with("snapshot-") || name.starts_with("log-");
             if is_journal_file && !keep.contains(&name) {
@@ -251,17 +235,17 @@ impl<D: Disk> Journal<D> {
 
     /// Length of the log in bytes, including records that are not written yet.
     pub fn log_len(&self) -> u64 {
-        self.log_len + self.buffer.len() as u64
+        self.log.len()
     }
 
     /// Whether records wait for [`Self::sync`].
     pub fn is_dirty(&self) -> bool {
-        !self.buffer.is_empty()
+        self.log.is_dirty()
     }
 
     /// Whether the log is so long that a new snapshot is due.
     pub fn wants_snapshot(&self) -> bool {
-        self.failed.is_none() && self.log_len >= LOG_MIN.max(self.snapshot_len)
+        self.failed.is_none() && self.log.len() >= LOG_MIN.max(self.snapshot_len)
     }
 
     /// Reserves room for `records` records with `bytes` bytes in all, for callers that make a change before they record
@@ -272,23 +256,7 @@ impl<D: Disk> Journal<D> {
     /// [`DiskError`].
     pub fn reserve(&mut self, records: usize, bytes: usize) -> Result<(), DiskError> {
         self.check()?;
-        let need = self.log_len() + (records * codec::HEADER + bytes) as u64;
-        if need <= self.reserved_len {
-            return Ok(());
-        }
-        let more = need - self.log_len;
-        let log = log_name(self.number);
-        for more in [more.max(RESERVE_LEN_MIN), more] {
-            match self.disk.reserve(&log, more) {
-                Ok(()) => {
-                    self.reserved_len = self.log_len + more;
-                    return Ok(());
-                }
-                Err(DiskError::Full) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(DiskError::Full)
+        self.log.reserve(&mut self.disk, (records * codec::HEADER + bytes) as u64)
     }
 
     /// Adds a record, which is durable once [`Self::sync`] has returned.
@@ -297,9 +265,7 @@ impl<D: Disk> Journal<D> {
     ///
     /// If the record has 4 GiB or more.
     pub fn append(&mut self, record: &[u8]) {
-        self.sequence += 1;
-        self.last_sum =
-            codec::write_record(&mut self.buffer, self.key, (self.sequence, self.synced), self.last_sum, record);
+        self.log.append(self.key, record);
     }
 
     /// Makes all records durable.
@@ -309,19 +275,12 @@ impl<D: Disk> Journal<D> {
     /// [`DiskError`]. It is then unknown which records are durable, and the journal accepts no more.
     pub fn sync(&mut self) -> Result<(), DiskError> {
         self.check()?;
-        if self.buffer.is_empty() {
+        if !self.log.is_dirty() {
             return Ok(());
         }
-        let log = log_name(self.number);
-        let written = self.disk.append(&log, &self.buffer).and_then(|()| self.disk.sync(&log));
-        if let Err(error) = written {
-            self.failed = Some(error.clone());
-            return Err(error);
-        }
-        self.log_len += self.buffer.len() as u64;
-        self.buffer.clear();
-        self.synced = self.sequence;
-        Ok(())
+        let synced = self.log.sync(&mut self.disk);
+        self.failed = synced.clone().err();
+        synced
     }
 
     /// Replaces the snapshot and its log by a snapshot of the state after all records. If this fails, and
@@ -332,32 +291,118 @@ impl<D: Disk> Journal<D> {
     ///
     /// [`DiskError`].
     pub fn replace(&mut self, snapshot: &[u8]) -> Result<(), DiskError> {
+        self.begin_replacement(snapshot)?;
+        self.continue_replacement(snapshot, snapshot.len())?;
+        self.end_replacement()
+    }
+
+    /// Begins to replace the snapshot and its log by a snapshot of the state after all records up to now. Ends a
+    /// replacement begun before. If this or a later step fails, and [`Self::error`] is `None`, there is no replacement
+    /// any more, and the journal goes on with the old snapshot and log.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError`].
+    pub fn begin_replacement(&mut self, snapshot: &[u8]) -> Result<(), DiskError> {
         self.sync()?;
-        let number = self.number + 1;
-        let header = codec::snapshot_header(self.key, self.sequence, snapshot);
-        let written = (|| {
-            self.disk.create(NEW_SNAPSHOT)?;
-            self.disk.append(NEW_SNAPSHOT, &header.bytes)?;
-            self.disk.append(NEW_SNAPSHOT, snapshot)?;
-            self.disk.sync(NEW_SNAPSHOT)?;
-            self.disk.create(&log_name(number))?;
-            self.disk.sync(&log_name(number))?;
-            self.disk.sync_names()
-        })();
-        if let Err(error) = written {
-            // A leftover file does no harm, apart from the room that it takes.
-            let _ = self.disk.remove(NEW_SNAPSHOT);
-            return Err(error);
+        let header = codec::snapshot_header(self.key, self.log.sequence(), snapshot);
+        let begun = self.disk.create(NEW_SNAPSHOT).and_then(|()| self.disk.append(NEW_SNAPSHOT, &header.bytes));
+        self.replacement = Some(Replacement {
+            len: snapshot.len(),
+            written: 0,
+            log: Log::new(self.log.number + 1, self.log.sequence(), header.sum, 0),
+            has_log: false,
+        });
+        self.or_abandon(begun)
+    }
+
+    /// Whether a replacement has begun, and has not ended.
+    pub fn is_replacing(&self) -> bool {
+        self.replacement.is_some()
+    }
+
+    /// Makes up to `max` more bytes of the new snapshot durable. `snapshot` is all of it, as it was when the
+    /// replacement began. Returns whether all are durable now.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError`], as for [`Self::begin_replacement`].
+    pub fn continue_replacement(&mut self, snapshot: &[u8], max: usize) -> Result<bool, DiskError> {
+        self.check()?;
+        let Some(replacement) = &mut self.replacement else { return Ok(false) };
+        debug_assert_eq!(snapshot.len(), replacement.len, "another snapshot");
+        let end = replacement.written.saturating_add(max).min(replacement.len);
+        let part = snapshot.get(replacement.written..end).unwrap_or_default();
+        let written = self.disk.append(NEW_SNAPSHOT, part).and_then(|()| self.disk.sync(NEW_SNAPSHOT));
+        replacement.written = end;
+        let is_whole = end == replacement.len;
+        self.or_abandon(written).map(|()| is_whole)
+    }
+
+    /// Makes records durable in the new log. Together they must have the effect of those that the journal was given
+    /// since the replacement began. There must be an older snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError`], as for [`Self::begin_replacement`].
+    ///
+    /// # Panics
+    ///
+    /// If a record has 4 GiB or more.
+    pub fn repeat_records(&mut self, records: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<(), DiskError> {
+        self.check()?;
+        let Some(replacement) = &mut self.replacement else { return Ok(()) };
+        for record in records {
+            // A new journal is recognised by a log that is empty.
+            debug_assert!(self.log.number > 0, "records before the first snapshot");
+            replacement.log.append(self.key, record.as_ref());
         }
-        let renamed = self.disk.rename(NEW_SNAPSHOT, &snapshot_name(number)).and_then(|()| self.disk.sync_names());
+        let created = if replacement.has_log { Ok(()) } else { self.disk.create(&log_name(replacement.log.number)) };
+        replacement.has_log = true;
+        let synced = created.and_then(|()| replacement.log.sync(&mut self.disk));
+        self.or_abandon(synced)
+    }
+
+    /// Puts the new snapshot and its log in the place of the old ones, once both are whole. If this fails, and
+    /// [`Self::error`] is `None`, the journal goes on: with the new snapshot if only the old files could not be
+    /// removed, else with the old snapshot and log.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError`].
+    pub fn end_replacement(&mut self) -> Result<(), DiskError> {
+        self.sync()?;
+        if self.replacement.as_ref().is_none_or(|replacement| replacement.written < replacement.len) {
+            return Ok(());
+        }
+        if self.replacement.as_ref().is_some_and(|replacement| !replacement.has_log) {
+            self.repeat_records([[0; 0]; 0])?;
+        }
+        let synced = self.disk.sync_names();
+        self.or_abandon(synced)?;
+        let Some(Replacement { len, log, .. }) = self.replacement.take() else { return Ok(()) };
+        let renamed = self.disk.rename(NEW_SNAPSHOT, &snapshot_name(log.number)).and_then(|()| self.disk.sync_names());
         if let Err(error) = renamed {
             // It is unknown which snapshot the next owner finds, so nothing may go to either log.
             self.failed = Some(error.clone());
             return Err(error);
         }
-        (self.number, self.last_sum) = (number, header.sum);
-        (self.log_len, self.reserved_len, self.snapshot_len) = (0, 0, snapshot.len() as u64);
+        (self.log, self.snapshot_len) = (log, len as u64);
         self.tidy()
+    }
+
+    /// Gives the replacement up if a step of it has failed.
+    fn or_abandon(&mut self, step: Result<(), DiskError>) -> Result<(), DiskError> {
+        if step.is_err()
+            && let Some(replacement) = self.replacement.take()
+        {
+            // A leftover file does no harm, apart from the room that it takes.
+            let _ = self.disk.remove(NEW_SNAPSHOT);
+            if replacement.has_log {
+                let _ = self.disk.remove(&log_name(replacement.log.number));
+            }
+        }
+        step
     }
 }
 

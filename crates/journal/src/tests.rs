@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use sinew_fabric::{Generator, SeededGenerator};
 
+use super::log::RESERVE_LEN_MIN;
 use super::*;
 use crate::disk::{Fault, HostDisk, SimDisk};
 
@@ -34,13 +35,34 @@ fn live(disk: &SimDisk, seed: u64, happened: &mut Vec<Vec<u8>>, kept: &mut usize
         if opened.snapshot.is_none() {
             journal.replace(&snapshot(&[]))?;
         }
+        // A snapshot that is being written, and how much of what has happened it and its log have.
+        let mut writing: Option<(Vec<u8>, usize)> = None;
         for _ in 0..12 {
-            match random.next_u64() % 8 {
+            match random.next_u64() % 12 {
                 0 => {
                     journal.replace(&snapshot(happened))?;
-                    *kept = happened.len();
+                    (*kept, writing) = (happened.len(), None);
                 }
-                1..4 => {
+                1 => {
+                    let bytes = snapshot(happened);
+                    journal.begin_replacement(&bytes)?;
+                    (*kept, writing) = (happened.len(), Some((bytes, happened.len())));
+                }
+                2..5 => {
+                    let Some((bytes, repeated)) = &mut writing else { continue };
+                    if !journal.continue_replacement(bytes, 1 + random.next_u64() as usize % 2000)? {
+                        continue;
+                    }
+                    let some = (*repeated + random.next_u64() as usize % 4).min(happened.len());
+                    journal.repeat_records(&happened[*repeated..some])?;
+                    *repeated = some;
+                    if some == happened.len() {
+                        journal.end_replacement()?;
+                        assert!(!journal.is_replacing());
+                        (*kept, writing) = (happened.len(), None);
+                    }
+                }
+                5..8 => {
                     journal.sync()?;
                     *kept = happened.len();
                 }
@@ -174,6 +196,36 @@ fn on_a_full_disk_what_was_reserved_is_kept_and_nothing_more_is_taken() {
     journal.reserve(1, RESERVE_LEN_MIN as usize).unwrap();
     journal.replace(&snapshot(&[b"all".to_vec()])).unwrap();
     assert_eq!(history(&Journal::open(disk, 7).unwrap()), [b"all"]);
+}
+
+#[test]
+fn a_snapshot_for_which_the_disk_has_no_room_is_given_up_at_any_step() {
+    for at in 1..12 {
+        let disk = filled(2);
+        let mut journal = Journal::open(disk.clone(), 6).unwrap().journal;
+        journal.reserve(1, 1000).unwrap();
+        disk.fail_at(at, Fault::Full);
+        let new = snapshot(&[b"all".to_vec()]);
+        let replaced = (|| {
+            journal.begin_replacement(&new)?;
+            journal.append(&[3; 1000]);
+            while !journal.continue_replacement(&new, 2)? {}
+            journal.repeat_records([[3; 1000]])?;
+            journal.end_replacement()
+        })();
+        assert!(journal.error().is_none() && !journal.is_replacing(), "write {at}");
+        if replaced == Err(DiskError::Full) {
+            journal.sync().unwrap();
+            drop(journal);
+            let kept = history(&Journal::open(disk, 7).unwrap());
+            let is_old = kept.starts_with(&[vec![0; 100], vec![1; 100]]);
+            assert!(is_old && kept.get(2).is_none_or(|record| *record == [3; 1000]), "write {at}");
+        } else {
+            replaced.unwrap();
+            drop(journal);
+            assert_eq!(history(&Journal::open(disk, 7).unwrap()), [b"all".to_vec(), vec![3; 1000]], "write {at}");
+        }
+    }
 }
 
 #[test]

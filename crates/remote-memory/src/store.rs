@@ -155,6 +155,9 @@ pub enum Status {
     Degraded(String),
     /// Some bytes are lost.
     Damaged(String),
+    /// The store refuses all requests from now on, although its bytes may be whole: another writer has taken it over,
+    /// or too few donors answer.
+    Ended(String),
 }
 
 /// A run of bytes that are all a hole, or all not.

@@ -20,9 +20,9 @@
 //!
 //! # Costs
 //!
-//! A snapshot is serialised in parts, one in each turn, and travels in pieces; meanwhile the member sends its
-//! heartbeats. With a disk, it is *written* in one go: a member with many megabytes of state may then be silent for so
-//! long that another is elected.
+//! A snapshot is serialised in parts, one in each turn, written to the disk in parts, and travels in pieces; meanwhile
+//! the member sends its heartbeats. Its checksum is taken in one go, at the rate at which memory is read. A snapshot
+//! that is received is restored and written in one go.
 #![forbid(unsafe_code)]
 
 mod call;

@@ -28,6 +28,7 @@ mod config;
 mod durable;
 mod engine;
 mod founding;
+mod journaling;
 mod membership;
 mod peers;
 mod pieces;
@@ -53,6 +54,7 @@ use compaction::PendingSnapshot;
 pub use config::{MemberConfig, MemberError};
 use durable::{Promise, Record, Replicated};
 use founding::FoundingState;
+use journaling::NewBase;
 use membership::MembershipChanges;
 use pieces::{Incoming, Outgoing};
 use reads::Reads;
@@ -115,6 +117,7 @@ pub struct Member<S, D> {
     reads: Reads,
     changes: MembershipChanges,
     pending_snapshot: Option<PendingSnapshot>,
+    new_base: Option<NewBase>,
     incoming: Option<Incoming>,
     outgoing: BTreeMap<MemberId, Outgoing>,
     /// Messages of this turn.
@@ -181,6 +184,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             reads: Reads::default(),
             changes: MembershipChanges::default(),
             pending_snapshot: None,
+            new_base: None,
             incoming: None,
             outgoing: BTreeMap::new(),
             outbox: BTreeMap::new(),
@@ -413,23 +417,6 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Adds entries and promises to the journal's buffer, and entries to the log.
-    fn journal_entries(&mut self, entries: &[Entry], promise: Option<Promise>) {
-        if let Some(journal) = &mut self.journal {
-            let mut bytes = Vec::new();
-            if !entries.is_empty() {
-                crate::wire::encode(&Record::Entries(entries.iter().map(WireEntry::from_entry).collect()), &mut bytes);
-                journal.append(&bytes);
-            }
-            if let Some(promise) = promise {
-                bytes.clear();
-                crate::wire::encode(&Record::Promise(promise), &mut bytes);
-                journal.append(&bytes);
-            }
-        }
-        self.node.mut_store().append(entries);
-    }
-
     /// Sends everything gathered, to each member in one message.
     fn send(&mut self, transport: &mut impl Transport) {
         let Some(cluster) = self.cluster else { return self.outbox.clear() };
@@ -457,25 +444,6 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         // and its old journal has a gap.
         let is_kept = self.journal.is_none() || self.has_base && !self.is_full;
         if is_kept { Ok(()) } else { Err(MemberError::Disk(sinew_journal::disk::DiskError::Full)) }
-    }
-
-    /// Replaces the journal by one that begins with the log's latest snapshot.
-    fn replace_journal(&mut self) -> Result<(), MemberError> {
-        let (Some(journal), Some(cluster)) = (&mut self.journal, self.cluster) else { return Ok(()) };
-        let log = self.node.store();
-        let snapshot = log.latest_snapshot();
-        let tail = log.after(snapshot.get_metadata().index);
-        match journal.replace(&durable::base(&self.me, cluster, log.hard_state(), snapshot, tail)) {
-            Err(sinew_journal::disk::DiskError::Full) if journal.error().is_none() => {
-                self.is_full = true;
-                Ok(())
-            }
-            result => {
-                result?;
-                (self.has_base, self.is_full) = (true, false);
-                Ok(())
-            }
-        }
     }
 
     /// Turns away requests that wait for a term that has ended. A term may begin and end within one turn.

@@ -79,7 +79,7 @@ impl WithDonors for Checking<'_> {
     type Result = (Vec<Finding>, u64, usize);
 
     fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<Self::Result> {
-        let ids = donors.ids().to_vec();
+        let ids = donors.ids();
         let members = self.kept.segments.values().flat_map(|segment| &segment.members);
         let unread = members.filter(|member| !ids.iter().any(|id| id.0 == member.donor)).count();
         let mut check = PageCheck::new(self.kept, donors, names.all().map(str::to_owned).collect());

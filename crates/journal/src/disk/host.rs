@@ -1,6 +1,7 @@
 //! A disk that is a directory of the host.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,9 @@ pub enum OpenFailed {
     /// Another process holds the directory's lock.
     #[error("{0} is in use by another process: stop that, or name another directory")]
     InUse(PathBuf),
+    /// The directory has files, and was never used as a disk.
+    #[error("{0} has other files in it, such as {1:?}: name an empty directory, or one that does not exist")]
+    Foreign(PathBuf, OsString),
     /// A system call failed.
     #[error("opening the directory {0}: {1}")]
     System(PathBuf, #[source] io::Error),
@@ -43,6 +47,16 @@ fn failed(error: io::Error) -> DiskError {
     }
 }
 
+/// A file of a directory that was never used as a disk.
+fn foreign_file(directory: &Path) -> io::Result<Option<OsString>> {
+    if directory.join(LOCK).try_exists()? {
+        return Ok(None);
+    }
+    let mut names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name()));
+    // The top directory of an ext4 file system has one of these.
+    names.find(|name: &io::Result<OsString>| !name.as_ref().is_ok_and(|name| name == "lost+found")).transpose()
+}
+
 impl HostDisk {
     /// Opens the directory at a path, and creates it if there is none.
     ///
@@ -54,6 +68,9 @@ impl HostDisk {
         let new: Vec<&Path> =
             path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists()).collect();
         fs::create_dir_all(path).map_err(system)?;
+        if let Some(name) = foreign_file(path).map_err(system)? {
+            return Err(OpenFailed::Foreign(path.to_owned(), name));
+        }
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK)).map_err(system)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -172,6 +189,19 @@ mod tests {
         drop(disk);
         assert!(HostDisk::open(&path).is_ok());
         assert!(matches!(HostDisk::open(Path::new("/dev/null/x")), Err(OpenFailed::System(..))));
+    }
+
+    #[test]
+    fn a_directory_with_files_of_others_is_refused_and_left_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("lost+found")).unwrap();
+        drop(HostDisk::open(directory.path()).unwrap());
+        fs::write(directory.path().join("log-00000001"), "ours").unwrap();
+        drop(HostDisk::open(directory.path()).unwrap());
+        fs::remove_file(directory.path().join(LOCK)).unwrap();
+        let error = HostDisk::open(directory.path()).unwrap_err();
+        assert!(error.to_string().contains("log-00000001"), "{error}");
+        assert!(!directory.path().join(LOCK).exists());
     }
 
     #[test]

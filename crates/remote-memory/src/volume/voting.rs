@@ -192,7 +192,7 @@ impl<D: Donors> Volume<D> {
 
     pub(super) fn describe(&self) -> Status {
         if let Some(error) = &self.ended {
-            return Status::Damaged(error.to_string());
+            return Status::Ended(error.to_string());
         }
         let dead = self.segments.iter().filter(|segment| segment.is_dead()).count();
         if dead > 0 {

@@ -1,10 +1,10 @@
-//! Replacement of the log by a snapshot of the applied state. A part of it is made in each turn: whole, it may take
-//! longer than the silence after which the others elect another leader.
+//! Replacement of the log by a snapshot of the applied state. A part of it is made in each turn, and then a part written
+//! to the disk: whole, either may take longer than the silence after which the others elect another leader.
 
 use bytes::Bytes;
 use sinew_journal::disk::Disk;
 
-use super::durable::Replicated;
+use super::durable::{self, Promise, Replicated};
 use super::{Member, MemberError};
 use crate::machine::StateMachine;
 use crate::wire::{self, Roles, SnapshotMeta};
@@ -19,23 +19,26 @@ pub struct PendingSnapshot {
     place: SnapshotMeta,
     /// [`Replicated`] up to the length of the machine's bytes.
     head: Vec<u8>,
-    /// Room for the head and that length, and then the machine's bytes. So these are not copied.
+    /// Room for what precedes the machine's bytes in the snapshot and in the journal, and then the machine's bytes. So
+    /// these are not copied.
     bytes: Vec<u8>,
+    room: usize,
     is_whole: bool,
 }
 
 impl PendingSnapshot {
-    /// Bytes before the machine's.
-    fn room(&self) -> usize {
-        self.head.len() + LEN_LEN_MAX
-    }
-
-    fn into_data(mut self) -> Bytes {
-        let room = self.room();
-        wire::append(&(self.bytes.len() - room), &mut self.head);
-        let start = room - self.head.len();
-        self.bytes[start..room].copy_from_slice(&self.head);
-        Bytes::from(self.bytes).slice(start..)
+    /// The snapshot's data, and the base of a journal that begins with it. `base_head` makes what precedes data of this
+    /// length in the base.
+    fn into_data_and_base(mut self, base_head: impl FnOnce(usize) -> Vec<u8>) -> (Bytes, Bytes) {
+        wire::append(&(self.bytes.len() - self.room), &mut self.head);
+        let data = self.room - self.head.len()..self.bytes.len();
+        self.bytes[data.start..self.room].copy_from_slice(&self.head);
+        let base = base_head(data.len());
+        let base_start = data.start - base.len();
+        self.bytes[base_start..data.start].copy_from_slice(&base);
+        self.bytes.extend(durable::TAIL_OF_NONE);
+        let bytes = Bytes::from(self.bytes);
+        (bytes.slice(data), bytes.slice(base_start..))
     }
 }
 
@@ -48,6 +51,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// [`MemberError`] as for [`Self::turn`].
     pub(super) fn compact_in_steps(&mut self) -> Result<bool, MemberError> {
         let is_dropping = self.node.mut_store().drop_compacted(DROPPED_MAX);
+        if self.is_replacing_journal() {
+            self.continue_replacing_journal()?;
+            return Ok(true);
+        }
         let Some(pending) = &mut self.pending_snapshot else {
             let log = self.node.store();
             let is_wanted = log.take_wants_snapshot();
@@ -62,17 +69,20 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return Ok(true);
         }
         let Some(pending) = self.pending_snapshot.take() else { return Ok(is_dropping) };
-        let place = pending.place.clone();
-        if let Some(snapshot) = place.to_snapshot(pending.into_data()) {
+        let Some(cluster) = self.cluster else { return Ok(is_dropping) };
+        let (place, promise) = (pending.place.clone(), Promise::of(self.node.store().hard_state()));
+        let base_head = |len| durable::base_head(&self.me, cluster, promise, &place, len);
+        let (data, base) = pending.into_data_and_base(base_head);
+        if let Some(snapshot) = place.to_snapshot(data) {
             let (kept, kept_len_max) = (self.config.entries_kept, self.config.log_len_max / 4);
             self.node.mut_store().compact(snapshot, kept, kept_len_max);
-            self.replace_journal()?;
+            self.begin_replacing_journal(base, place.index)?;
         }
         Ok(true)
     }
 
-    fn begin_snapshot(&mut self) {
-        let Some(founding) = self.founding.clone() else { return };
+    pub(super) fn begin_snapshot(&mut self) {
+        let (Some(founding), Some(cluster)) = (self.founding.clone(), self.cluster) else { return };
         let Ok(term) = self.node.raft.raft_log.term(self.applied) else { return };
         let members = self.members.values().cloned().collect();
         let replicated = Replicated { founding, members, sessions: self.sessions.clone(), machine: &[] };
@@ -82,8 +92,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         head.pop();
         let roles = Roles::from_state(&self.node.raft.prs().conf().to_conf_state());
         let place = SnapshotMeta { index: self.applied, term, roles };
-        let mut pending = PendingSnapshot { place, head, bytes: Vec::new(), is_whole: false };
-        pending.bytes.resize(pending.room(), 0);
+        // The promise and the lengths are not known yet. Small numbers take fewer bytes than these.
+        let promise = Promise { term: u64::MAX, vote: u64::MAX, commit: u64::MAX };
+        let base_room = durable::base_head(&self.me, cluster, promise, &place, usize::MAX).len();
+        let room = base_room + head.len() + LEN_LEN_MAX;
+        let mut pending = PendingSnapshot { place, head, bytes: vec![0; room], room, is_whole: false };
         pending.is_whole = self.machine.begin_snapshot(&mut pending.bytes);
         self.pending_snapshot = Some(pending);
     }

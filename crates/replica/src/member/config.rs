@@ -26,6 +26,8 @@ pub struct MemberConfig {
     pub entries_kept: u64,
     /// Bytes of a snapshot that are made in one turn, approximately.
     pub snapshot_step_len: usize,
+    /// Bytes of a snapshot that are written to the disk, and synced, in one turn.
+    pub snapshot_write_len: usize,
     /// How much faster one member's clock may run than another's, in parts per million. Within this bound, reads by
     /// lease are linearizable.
     pub drift_max_ppm: u64,
@@ -45,6 +47,7 @@ impl Default for MemberConfig {
             log_len_max: 64 << 20,
             entries_kept: 1 << 16,
             snapshot_step_len: 16 << 10,
+            snapshot_write_len: 256 << 10,
             drift_max_ppm: 10_000,
             held_max: 1 << 14,
         }

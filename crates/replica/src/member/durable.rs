@@ -84,6 +84,28 @@ pub fn base<'a>(
     bytes
 }
 
+/// The part of a [`Base`] without a tail that precedes its data, which has `data_len` bytes. [`TAIL_OF_NONE`] follows
+/// the data.
+pub fn base_head(
+    me: &MemberInfo,
+    cluster: ClusterId,
+    promise: Promise,
+    place: &SnapshotMeta,
+    data_len: usize,
+) -> Vec<u8> {
+    let (me, place) = (me.clone(), place.clone());
+    let base = Base { kind: KIND, me, cluster, promise, place, data: &[], tail: Vec::new() };
+    let mut bytes = Vec::new();
+    wire::encode(&base, &mut bytes);
+    // The lengths of the data and the tail, which are one byte each as long as they are 0.
+    bytes.truncate(bytes.len() - 1 - TAIL_OF_NONE.len());
+    wire::append(&data_len, &mut bytes);
+    bytes
+}
+
+/// A [`Base`]'s tail of no entries, as bytes.
+pub const TAIL_OF_NONE: [u8; 1] = [0];
+
 /// Parses a [`Base`].
 pub fn read_base(bytes: &[u8]) -> Result<Base<'_>, MemberError> {
     let base: Base<'_> = read(bytes)?;

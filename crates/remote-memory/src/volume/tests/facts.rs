@@ -395,7 +395,7 @@ fn too_few_voters_end_it_with_a_reason_and_nothing_is_acknowledged() {
     }
     let result = write(&world, &mut volume, 0, &page(1));
     assert!(matches!(result, Err(StoreError::NoAnswer(_))), "{result:?}");
-    assert!(matches!(volume.status(), Status::Damaged(_)));
+    assert!(matches!(volume.status(), Status::Ended(_)));
     let refused = volume.submit(Request { tag: 1, job: Job::Discard { at: 0, len: 17 * PAGE } });
     assert!(matches!(refused, Err(Refused::Never { .. })));
 }

@@ -15,6 +15,7 @@ fn all_members_may_crash_at_once_and_nothing_acknowledged_is_lost() {
         let mut world = World::new(3, true, seed * 100);
         world.config.log_len_max = 4000;
         world.config.snapshot_step_len = 50;
+        world.config.snapshot_write_len = 100;
         for at in 0..3 {
             world.crash(at);
             world.start(at);
@@ -43,10 +44,11 @@ fn all_members_may_crash_at_once_and_nothing_acknowledged_is_lost() {
 /// A follower dies at each of its writes in turn, and must continue from whatever it then has.
 #[test]
 fn a_member_may_die_at_any_write() {
-    for at in 1..60 {
+    for at in 1..150 {
         let mut world = World::new(3, true, at * 100);
         world.config.log_len_max = 1500;
         world.config.snapshot_step_len = 50;
+        world.config.snapshot_write_len = 100;
         for place in 0..3 {
             world.crash(place);
             world.start(place);
@@ -74,6 +76,40 @@ fn a_member_may_die_at_any_write() {
             assert_eq!(world.get(&format!("k{index}")).as_deref(), Some("v"), "write {at}");
         }
     }
+}
+
+#[test]
+fn entries_that_are_replaced_while_a_new_journal_is_written_are_replaced_there_too() {
+    let mut world = World::new(3, true, 5);
+    world.config.snapshot_write_len = 40;
+    for at in 0..3 {
+        world.crash(at);
+        world.start(at);
+    }
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let follower = (world.elect() + 1) % 3;
+    let disk = world.nodes[follower].disk.clone().unwrap();
+    let member = world.member(follower);
+    member.begin_snapshot();
+    while !member.is_replacing_journal() {
+        member.compact_in_steps().unwrap();
+    }
+    let (last, term) = (raft::Storage::last_index(member.node.store()).unwrap(), member.node.raft.term);
+    let entry = |index, term| Entry { index, term, data: vec![1; 50].into(), ..Entry::default() };
+    member.journal_entries(&[entry(last + 1, term), entry(last + 2, term), entry(last + 3, term)], None);
+    member.journal.as_mut().unwrap().sync().unwrap();
+    // Each step has room for one entry. Those of the first two are then replaced by one of a later term.
+    while member.new_base.as_ref().unwrap().repeated_to() < last + 2 {
+        member.compact_in_steps().unwrap();
+    }
+    member.journal_entries(&[entry(last + 1, term + 1)], None);
+    member.journal.as_mut().unwrap().sync().unwrap();
+    for _ in 0..100 {
+        member.compact_in_steps().unwrap();
+    }
+    assert!(!member.is_replacing_journal());
+    check_journal(member, &disk);
 }
 
 #[test]

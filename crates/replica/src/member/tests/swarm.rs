@@ -61,6 +61,7 @@ impl RandomRun {
             world.config.entries_kept = random.next_u64() % 20;
             world.config.piece_len = 200;
             world.config.snapshot_step_len = 1 + random.next_u64() as usize % 100;
+            world.config.snapshot_write_len = 1 + random.next_u64() as usize % 500;
         }
         for at in 0..members {
             // Set before any time has passed, so that the drift is within the bound from the start.

@@ -66,6 +66,23 @@ fn address(name: &str) -> String {
     format!("sim://{name}")
 }
 
+/// Checks that a member would go on from its journal as it is.
+pub fn check_journal(member: &Kv, disk: &SimDisk) {
+    let history = sinew_journal::Journal::read(disk.clone()).expect("the journal is whole");
+    let (config, me) = (member.config.clone(), member.me.clone());
+    let random = Box::new(SeededGenerator::new(0));
+    let mut found: Kv =
+        Member::open(config, &me.name, vec![(me.name.clone(), me.address)], KvStore::new(), None, random, 0).unwrap();
+    found.recover(&history.snapshot.expect("there is a base"), &history.records).unwrap();
+    let state = |member: &Kv| {
+        let log = member.node.store();
+        let after = log.latest_snapshot().get_metadata().index;
+        let entries: Vec<_> = log.after(after).map(|entry| (entry.index, entry.term, entry.data.clone())).collect();
+        (after, log.hard_state().term, log.hard_state().vote, entries)
+    };
+    assert_eq!(state(member), state(&found));
+}
+
 impl World {
     pub fn new(members: usize, on_disk: bool, seed: u64) -> Self {
         let names: Vec<String> = (0..members).map(|index| char::from(b'a' + index as u8).to_string()).collect();
@@ -174,8 +191,13 @@ impl World {
             }
         }
         let mut outbox = Outbox::default();
-        if let Err(error) = member.turn(now_ns, &mut outbox) {
-            failed = Some(error);
+        let was_replacing = member.is_replacing_journal();
+        match member.turn(now_ns, &mut outbox) {
+            Err(error) => failed = Some(error),
+            Ok(_) if was_replacing && !member.is_replacing_journal() => {
+                check_journal(member, place.disk.as_ref().expect("a journal has a disk"));
+            }
+            Ok(_) => {}
         }
         member.take_answers(|held, answer| drop(place.answers.insert(held, answer.to_vec())));
         if failed.is_some() {

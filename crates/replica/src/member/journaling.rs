@@ -1,0 +1,153 @@
+//! Writing of the journal: its records, and its replacement by one that begins with a new snapshot.
+//!
+//! The new journal's base is written in parts while entries go on to the old journal. The entries after the snapshot are
+//! then repeated in the new one.
+
+use bytes::Bytes;
+use raft::Storage;
+use raft::eraftpb::Entry;
+use sinew_journal::disk::{Disk, DiskError};
+
+use super::durable::{self, Promise, Record};
+use super::{Member, MemberError};
+use crate::log::Log;
+use crate::machine::StateMachine;
+use crate::wire::{self, WireEntry};
+
+/// Steps in which entries are repeated in the new journal, at most. After them the rest is written in one, however fast
+/// new entries arrive.
+const STEPS_MAX: u32 = 64;
+
+/// The base of a new journal that is being written.
+pub struct NewBase {
+    base: Bytes,
+    is_written: bool,
+    /// Index of the last entry that the new journal has.
+    repeated_to: u64,
+    steps: u32,
+}
+
+impl NewBase {
+    /// Index of the last entry that the new journal has.
+    #[cfg(test)]
+    pub fn repeated_to(&self) -> u64 {
+        self.repeated_to
+    }
+
+    /// The next records for the new journal, of about `len_max` bytes, the index of the last entry that it then has, and
+    /// whether it then has all.
+    fn records_to_repeat(&self, log: &Log, len_max: usize) -> (Vec<Vec<u8>>, u64, bool) {
+        let mut room = if self.steps < STEPS_MAX { len_max } else { usize::MAX };
+        let fits = |entry: &&Entry| {
+            let has_room = room > 0;
+            room = room.saturating_sub(entry.data.len() + entry.context.len());
+            has_room
+        };
+        let entries: Vec<WireEntry<'_>> =
+            log.after(self.repeated_to).take_while(fits).map(WireEntry::from_entry).collect();
+        let repeated_to = entries.last().map_or(self.repeated_to, |last| last.index);
+        let is_last = log.last_index().is_ok_and(|last| last == repeated_to);
+        let mut records = Vec::new();
+        if !entries.is_empty() {
+            records.push(Record::Entries(entries));
+        }
+        if is_last {
+            records.push(Record::Promise(Promise::of(log.hard_state())));
+        }
+        let encode = |record| {
+            let mut bytes = Vec::new();
+            wire::encode(&record, &mut bytes);
+            bytes
+        };
+        (records.into_iter().map(encode).collect(), repeated_to, is_last)
+    }
+}
+
+impl<S: StateMachine, D: Disk> Member<S, D> {
+    /// Adds entries and promises to the journal's buffer, and entries to the log.
+    pub(super) fn journal_entries(&mut self, entries: &[Entry], promise: Option<Promise>) {
+        if let (Some(new), Some(first)) = (&mut self.new_base, entries.first()) {
+            // These replace later ones of an earlier term.
+            new.repeated_to = new.repeated_to.min(first.index.saturating_sub(1));
+        }
+        if let Some(journal) = &mut self.journal {
+            let mut bytes = Vec::new();
+            if !entries.is_empty() {
+                wire::encode(&Record::Entries(entries.iter().map(WireEntry::from_entry).collect()), &mut bytes);
+                journal.append(&bytes);
+            }
+            if let Some(promise) = promise {
+                bytes.clear();
+                wire::encode(&Record::Promise(promise), &mut bytes);
+                journal.append(&bytes);
+            }
+        }
+        self.node.mut_store().append(entries);
+    }
+
+    /// Replaces the journal by one that begins with the log's latest snapshot.
+    pub(super) fn replace_journal(&mut self) -> Result<(), MemberError> {
+        self.new_base = None;
+        let (Some(journal), Some(cluster)) = (&mut self.journal, self.cluster) else { return Ok(()) };
+        let log = self.node.store();
+        let snapshot = log.latest_snapshot();
+        let tail = log.after(snapshot.get_metadata().index);
+        let replaced = journal.replace(&durable::base(&self.me, cluster, log.hard_state(), snapshot, tail));
+        if self.note_full(replaced)?.is_some() {
+            (self.has_base, self.is_full) = (true, false);
+        }
+        Ok(())
+    }
+
+    /// Begins to replace the journal by one that begins with this base, whose snapshot ends with the entry `index`.
+    pub(super) fn begin_replacing_journal(&mut self, base: Bytes, index: u64) -> Result<(), MemberError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let begun = journal.begin_replacement(&base);
+        if self.note_full(begun)?.is_some() {
+            self.new_base = Some(NewBase { base, is_written: false, repeated_to: index, steps: 0 });
+        }
+        Ok(())
+    }
+
+    /// Whether the journal is being replaced.
+    pub(super) fn is_replacing_journal(&self) -> bool {
+        self.new_base.is_some()
+    }
+
+    /// Writes a part of the new journal, and puts it in the place of the old one once it is whole.
+    pub(super) fn continue_replacing_journal(&mut self) -> Result<(), MemberError> {
+        let (Some(journal), Some(new)) = (&mut self.journal, &mut self.new_base) else { return Ok(()) };
+        let len_max = self.config.snapshot_write_len.max(1);
+        let stepped = if !new.is_written {
+            let written = journal.continue_replacement(&new.base, len_max);
+            new.is_written = written == Ok(true);
+            written.map(|_| false)
+        } else {
+            let log = self.node.store();
+            let (records, repeated_to, is_last) = new.records_to_repeat(log, len_max);
+            (new.repeated_to, new.steps) = (repeated_to, new.steps + 1);
+            let repeated = journal.repeat_records(records);
+            let ended = if is_last { repeated.and_then(|()| journal.end_replacement()) } else { repeated };
+            ended.map(|()| is_last)
+        };
+        match self.note_full(stepped)? {
+            Some(false) => {}
+            Some(true) => (self.new_base, self.is_full) = (None, false),
+            None => self.new_base = None,
+        }
+        Ok(())
+    }
+
+    /// Returns the result of a write of a new journal, or none if the disk has no room for it, so that the old journal
+    /// stays.
+    fn note_full<T>(&mut self, written: Result<T, DiskError>) -> Result<Option<T>, MemberError> {
+        let has_failed = self.journal.as_ref().is_some_and(|journal| journal.error().is_some());
+        match written {
+            Err(DiskError::Full) if !has_failed => {
+                self.is_full = true;
+                Ok(None)
+            }
+            result => Ok(Some(result?)),
+        }
+    }
+}
