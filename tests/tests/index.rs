@@ -44,7 +44,7 @@ fn what_was_put_is_found_scanned_and_summed_until_it_is_deleted() {
     assert_eq!(ask(&address, &["sum"]), format!("{}\n", u64::from_le_bytes(*b"8 digits")));
     ask(&address, &["delete", "apple"]);
     let gone = run(&mut sinew(&["index", "get", "apple", "--address", &address]));
-    assert_eq!((gone.status.code(), text(&gone.stderr)), (Some(1), "sinew: the index has no key `apple`\n".into()));
+    assert_eq!((gone.status.code(), text(&gone.stderr)), (Some(5), "sinew: the index has no key `apple`\n".into()));
     let stats: Value = serde_json::from_str(&ask(&address, &["stats", "--json"])).unwrap();
     assert_eq!((stats["entries"].as_u64(), stats["memory_bytes"].as_u64()), (Some(4), Some(1 << 20)));
 }

@@ -30,6 +30,7 @@ mod engine;
 mod founding;
 mod journaling;
 mod membership;
+mod patience;
 mod peers;
 mod pieces;
 mod reads;
@@ -56,8 +57,12 @@ use durable::{Promise, Record, Replicated};
 use founding::FoundingState;
 use journaling::NewBase;
 use membership::MembershipChanges;
+use patience::Patience;
 use pieces::{Incoming, Outgoing};
 use reads::Reads;
+
+/// Entries that are applied in one turn, approximately.
+const APPLIED_MAX: u64 = 512;
 
 /// Index and term before the first entry of a new cluster's log. They are not 0, so that a member added later needs a
 /// snapshot, which names the first members.
@@ -126,8 +131,11 @@ pub struct Member<S, D> {
     /// Whether others have said that it is no member.
     is_unwanted: bool,
     next_tick_ns: u64,
+    patience: Patience,
     /// Ticks of silence after which it asks for votes.
     election_ticks_drawn: usize,
+    /// Ticks since, as the leader, it last checked that it hears from a majority.
+    unchecked_ticks: usize,
     /// Whether it has asked for votes since it last had a leader.
     has_campaigned: bool,
     /// Until this time it votes for nobody, because an earlier life may have confirmed a leader's lease.
@@ -164,7 +172,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let mut member = Self {
             node: engine::start(&config, id, Log::default(), 0)?,
             founding_state: FoundingState::new(&peers),
+            patience: Patience::new(config.election_ticks),
             election_ticks_drawn: config.election_ticks,
+            unchecked_ticks: 0,
             has_campaigned: false,
             config,
             me,
@@ -295,14 +305,41 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Draws the silence of a leader after which this member asks for votes. It is a tick more than the silence after
     /// which the others vote, since their ticks may lag ours by that much.
     fn draw_election_ticks(&mut self) {
-        let ticks = self.config.election_ticks;
+        let ticks = self.patience.ticks();
         self.election_ticks_drawn = ticks + 1 + (self.random.next_u64() % ticks as u64) as usize;
     }
 
     /// Draws the pause before this member asks for votes again. It is short, since no leader can still be heard.
     fn draw_campaign_pause(&mut self) {
-        let least = self.config.election_ticks.div_ceil(2);
+        let least = self.patience.ticks().div_ceil(2);
         self.election_ticks_drawn = least + (self.random.next_u64() % (least as u64 + 1)) as usize;
+    }
+
+    /// Draws again if the patience has changed, except in the pause between two campaigns.
+    fn redraw_election_ticks(&mut self, has_changed: bool) {
+        if has_changed && !self.has_campaigned {
+            self.draw_election_ticks();
+        }
+    }
+
+    /// Whether a member lives if it is heard from time to time: a follower's leader, and all of a leader's followers.
+    fn is_expected(&self, member: MemberId) -> bool {
+        self.is_leader() || self.node.raft.leader_id == member.0
+    }
+
+    fn tick_patience(&mut self) {
+        let (leads, leader) = (self.is_leader(), self.node.raft.leader_id);
+        let has_changed = self.patience.tick(|member| leads || leader == member.0);
+        self.redraw_election_ticks(has_changed);
+        if leads {
+            // The engine's leader steps down when it has not heard from a majority for an election time-out.
+            self.unchecked_ticks += 1;
+            let is_due = self.unchecked_ticks >= self.patience.ticks();
+            self.node.raft.election_elapsed = if is_due { self.config.election_ticks } else { 0 };
+            if is_due {
+                self.unchecked_ticks = 0;
+            }
+        }
     }
 
     fn leader(&self) -> Option<&MemberInfo> {
@@ -336,6 +373,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.find_peers(now_ns, transport)?;
             return Ok(true);
         }
+        self.tick_patience();
         self.node.tick();
         // With a leader found, the short pause between campaigns is over: a member that kept it would ask for votes
         // while the others still refuse them.
@@ -364,8 +402,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     /// Lets the engine do what it can, and carries out the results.
     fn process_ready(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
-        let mut busy = false;
-        while self.node.has_ready() {
+        let (mut busy, before) = (false, self.applied);
+        // A member that is behind must not be silent until it has applied everything.
+        while self.node.has_ready() && self.applied - before < APPLIED_MAX {
             busy = true;
             if !self.has_base {
                 self.replace_journal()?;

@@ -131,7 +131,7 @@ impl RangeArgs {
     }
 }
 
-/// Sends the request. The exit status is 1 if there is no such key.
+/// Sends the request. The exit status is 5 if there is no such key.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     let (is_there, key) = match command {
         Command::Get { key, json, at } => (get(at.connect()?.get(key.as_bytes())?, *json)?, key),
@@ -148,7 +148,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     output::complain(format_args!("the index has no key `{key}`"));
-    Ok(Outcome::Failed)
+    Ok(Outcome::FoundWrong)
 }
 
 /// Prints a value. Returns false if there is none.

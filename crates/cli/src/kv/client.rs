@@ -114,7 +114,7 @@ pub fn addresses_from(address: &str) -> impl Iterator<Item = String> + use<> {
     (0..).map_while(move |index| fabrics::nth_address(&address, index).ok())
 }
 
-/// Sends the request. The exit status is 1 if there is no such item.
+/// Sends the request. The exit status is 5 if there is no such item.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     let (is_there, key) = match command {
         Command::Get { key, json, at } => (get(at.connect()?.inspect(key.as_bytes())?, *json)?, key),
@@ -136,7 +136,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     output::complain(format_args!("no item has the key `{key}`"));
-    Ok(Outcome::Failed)
+    Ok(Outcome::FoundWrong)
 }
 
 /// Prints an item. Returns false if there is none.

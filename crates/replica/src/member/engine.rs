@@ -53,6 +53,9 @@ use crate::wire::{MemberId, MemberInfo};
 /// never expires; ours always expires first.
 const NO_TIMEOUT: usize = 1 << 40;
 
+/// Bytes of entries that are applied at a time, at most, apart from the first one.
+const APPLIED_LEN_MAX: u64 = 64 << 10;
+
 /// Makes an engine that continues with a log.
 pub fn start(config: &MemberConfig, id: MemberId, log: Log, applied: u64) -> Result<RawNode<Log>, MemberError> {
     let config = Config {
@@ -68,7 +71,7 @@ pub fn start(config: &MemberConfig, id: MemberId, log: Log, applied: u64) -> Res
         pre_vote: true,
         batch_append: true,
         max_uncommitted_size: 64 << 20,
-        max_committed_size_per_ready: 1 << 20,
+        max_committed_size_per_ready: APPLIED_LEN_MAX,
         ..Config::default()
     };
     let logger = slog::Logger::root(slog::Discard, slog::o!());

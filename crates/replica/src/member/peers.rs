@@ -72,7 +72,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 }
             }
             (Some(PeerMessage::Nothing), Some(of)) => {
-                self.last_heard_ns.insert(of, now_ns);
+                self.note_message_from(of, now_ns);
                 if was_piece {
                     self.on_piece_acknowledged(of);
                 }
@@ -132,6 +132,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     fn note_message_from(&mut self, from: MemberId, now_ns: u64) {
         if self.members.contains_key(&from) {
             self.last_heard_ns.insert(from, now_ns);
+            let has_changed = self.patience.note_heard(from, self.is_expected(from));
+            self.redraw_election_ticks(has_changed);
         }
     }
 

@@ -59,6 +59,8 @@ pub struct World {
     peers: Vec<(String, String)>,
     /// Pairs of sender and receiver between which nothing gets through.
     pub cut: BTreeSet<(usize, usize)>,
+    /// Members that do not run, and for which messages wait.
+    pub stopped: BTreeSet<usize>,
     seed: u64,
 }
 
@@ -93,6 +95,7 @@ impl World {
             config: MemberConfig::default(),
             peers,
             cut: BTreeSet::new(),
+            stopped: BTreeSet::new(),
             seed,
         };
         for name in names {
@@ -167,7 +170,7 @@ impl World {
     /// Advances the time by half a millisecond.
     pub fn step(&mut self) {
         self.now_ns += STEP_NS;
-        for at in 0..self.nodes.len() {
+        for at in (0..self.nodes.len()).filter(|at| !self.stopped.contains(at)).collect::<Vec<_>>() {
             self.turn(at);
         }
     }
