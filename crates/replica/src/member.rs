@@ -355,7 +355,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     pub fn turn(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
         let ticked = self.tick(now_ns, transport)?;
         self.reads.begin(&mut self.node, now_ns);
-        let busy = self.process_ready(now_ns, transport)?;
+        let busy = self.process_ready(transport)?;
         self.send(transport);
         self.send_pieces(now_ns, transport);
         self.update_leadership();
@@ -401,7 +401,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Lets the engine do what it can, and carries out the results.
-    fn process_ready(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
+    fn process_ready(&mut self, transport: &mut impl Transport) -> Result<bool, MemberError> {
         let (mut busy, before) = (false, self.applied);
         // A member that is behind must not be silent until it has applied everything.
         while self.node.has_ready() && self.applied - before < APPLIED_MAX {
@@ -428,7 +428,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 }
             }
             self.collect_messages(ready.take_persisted_messages());
-            self.reads.on_confirmed(ready.take_read_states(), now_ns);
+            self.reads.on_confirmed(ready.take_read_states());
             let committed = ready.take_committed_entries();
             self.apply(&committed)?;
             let mut light = self.node.advance(ready);

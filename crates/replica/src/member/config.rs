@@ -11,7 +11,8 @@ pub struct MemberConfig {
     /// Interval between a leader's heartbeats, in ticks.
     pub heartbeat_ticks: usize,
     /// Silence of the leader after which others elect another, in ticks. A member asks for votes after a random time
-    /// of more than this and up to twice this, and again after half of this to all of it.
+    /// of more than this and up to twice this, and again after half of this to all of it. It takes twice the longest
+    /// silence of a member that lived, if that is more (of at most five times this, in the last half to whole minute).
     pub election_ticks: usize,
     /// Bytes of entries in one message, at most, apart from the first entry.
     pub append_len_max: u64,

@@ -38,8 +38,8 @@ pub struct Reads {
     has_new: bool,
     /// Unanswered rounds: their numbers, and the times at which they were begun.
     unanswered_rounds: VecDeque<(u64, u64)>,
-    /// Time at which the last confirmed round was begun; 0 if there is none. The second number is not used.
-    lease: (u64, u64),
+    /// Time at which the last confirmed round was begun; 0 if there is none.
+    confirmed_ns: u64,
     /// Last term that has no leases.
     leaseless_term: u64,
 }
@@ -58,7 +58,7 @@ impl Reads {
     }
 
     /// Handles confirmations by a majority.
-    pub fn on_confirmed(&mut self, states: Vec<ReadState>, _now_ns: u64) {
+    pub fn on_confirmed(&mut self, states: Vec<ReadState>) {
         for state in states {
             let Some(round) = state.request_ctx.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else { continue };
             for read in self.waiting.iter_mut().filter(|read| read.round <= round) {
@@ -69,7 +69,7 @@ impl Reads {
             {
                 self.unanswered_rounds.pop_front();
                 if number == round {
-                    self.lease.0 = asked_ns;
+                    self.confirmed_ns = asked_ns;
                 }
             }
         }
@@ -77,7 +77,7 @@ impl Reads {
 
     /// Drops the lease, as its term has ended.
     pub fn drop_lease(&mut self) {
-        self.lease = (0, 0);
+        self.confirmed_ns = 0;
     }
 
     /// Allows no leases in this term.
@@ -119,7 +119,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 let ticks = self.config.election_ticks.saturating_sub(2) as u64;
                 let full_ns = ticks * self.config.tick_ns;
                 let lease_ns = full_ns - full_ns / 1_000_000 * self.config.drift_max_ppm.min(1_000_000) - 1;
-                let confirmed_ns = self.reads.lease.0;
+                let confirmed_ns = self.reads.confirmed_ns;
                 raft.state == StateRole::Leader
                     && raft.commit_to_current_term()
                     && raft.term > self.reads.leaseless_term
