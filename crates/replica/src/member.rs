@@ -21,6 +21,7 @@
 //!   same code runs over the RPC layer on the simulated cluster (`tests/virtual_time.rs`), and with processes that are
 //!   killed (`tests/tests/replica.rs` and `killing/` of the workspace).
 
+mod appends;
 mod applying;
 mod clients;
 mod compaction;
@@ -356,11 +357,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let ticked = self.tick(now_ns, transport)?;
         self.reads.begin(&mut self.node, now_ns);
         let busy = self.process_ready(transport)?;
-        self.send(transport);
+        let has_more = self.send(transport);
         self.send_pieces(now_ns, transport);
         self.update_leadership();
         self.clients.answer_watches(&self.machine, now_ns);
-        Ok(busy || ticked)
+        Ok(busy || ticked || has_more)
     }
 
     fn tick(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
@@ -452,26 +453,34 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 self.begin_pieces(message);
                 continue;
             }
-            self.outbox.entry(MemberId(message.to)).or_default().push(message);
+            let outbox = self.outbox.entry(MemberId(message.to)).or_default();
+            appends::split(message, self.config.append_len_max, |part| outbox.push(part));
         }
     }
 
-    /// Sends everything gathered, to each member in one message.
-    fn send(&mut self, transport: &mut impl Transport) {
-        let Some(cluster) = self.cluster else { return self.outbox.clear() };
+    /// Sends what was gathered, to each member in one message of bounded length. Returns whether there is more.
+    fn send(&mut self, transport: &mut impl Transport) -> bool {
+        let Some(cluster) = self.cluster else {
+            self.outbox.clear();
+            return false;
+        };
+        let mut has_more = false;
         for (to, messages) in &mut self.outbox {
             if messages.is_empty() {
                 continue;
             }
-            let wire_messages = messages.iter().filter_map(WireMessage::from_message).collect();
+            let count = appends::count_within(messages, self.config.append_len_max);
+            let wire_messages = messages[..count].iter().filter_map(WireMessage::from_message).collect();
             let message = PeerMessage::Messages { cluster, from: self.me.id, to: *to, messages: wire_messages };
             let address = self.members.get(to).map(|member| member.address.as_str());
             transport.send(Receiver::Member(*to, address), &message);
             drop(message);
-            messages.clear();
+            messages.drain(..count);
+            has_more |= !messages.is_empty();
         }
         let members = &self.members;
         self.outbox.retain(|to, _| members.contains_key(to));
+        has_more
     }
 
     /// Replaces the state and the log by a snapshot of the leader's.
