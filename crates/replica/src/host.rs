@@ -16,7 +16,7 @@ use crate::call;
 use crate::client_wire::Answer;
 use crate::machine::StateMachine;
 use crate::member::{Accepted, Member, MemberError, PeerAnswer, Receiver, Transport};
-use crate::wire::{self, CLIENT, GREET, MemberId, PEER, PeerMessage};
+use crate::wire::{self, CLIENT, GREET, MemberId, PEER, PeerMessage, PieceId};
 
 /// Time after which a message without an answer counts as lost, in ns.
 const ANSWER_NS: u64 = 500_000_000;
@@ -71,7 +71,7 @@ struct Sent {
     to: Option<MemberId>,
     /// Index of its connection.
     connection: usize,
-    is_piece: bool,
+    piece: Option<PieceId>,
 }
 
 /// A refusal because of the key, by the member at an address or of it.
@@ -93,8 +93,8 @@ struct Connections {
     /// Calls of members that are answered at the end of the turn.
     waiting: VecDeque<(MemberId, DeferredCall)>,
     scratch: Vec<u8>,
-    /// Messages that could not be sent: the receiver, and whether each was a piece of a snapshot.
-    failed: Vec<(Option<MemberId>, bool)>,
+    /// Messages that could not be sent: the receiver, and the piece of a snapshot that each was.
+    failed: Vec<(Option<MemberId>, Option<PieceId>)>,
     unsent: u64,
     /// Last refusal because of the key.
     refusal: Option<Refusal>,
@@ -157,7 +157,7 @@ impl<E: Endpoint> Sender<'_, E> {
         }
     }
 
-    fn call(&mut self, address: &str, to: Option<MemberId>, is_piece: bool) -> bool {
+    fn call(&mut self, address: &str, to: Option<MemberId>, piece: Option<PieceId>) -> bool {
         let Some((connection, session)) = self.session(address) else { return false };
         let tag = self.connections.next_tag;
         let options = CallOptions::tag(tag).timeout_ns(ANSWER_NS);
@@ -165,7 +165,7 @@ impl<E: Endpoint> Sender<'_, E> {
             return false;
         }
         self.connections.next_tag += 1;
-        self.connections.sent.insert(tag, Sent { to, connection, is_piece });
+        self.connections.sent.insert(tag, Sent { to, connection, piece });
         self.connections.list[connection].in_flight += 1;
         true
     }
@@ -178,18 +178,18 @@ impl<E: Endpoint> Transport for Sender<'_, E> {
         wire::to_bytes(say, &mut scratch);
         self.connections.scratch = scratch;
         self.is_busy = true;
-        let is_piece = matches!(say, PeerMessage::Piece { .. });
+        let piece = say.piece_id();
         let (id, address) = match to {
             Receiver::Member(id, address) => (Some(id), address),
             Receiver::Address(address) => (None, Some(address)),
         };
-        let waiting = self.connections.waiting.iter().position(|(from, _)| Some(*from) == id && !is_piece);
+        let waiting = self.connections.waiting.iter().position(|(from, _)| Some(*from) == id && piece.is_none());
         if let Some((_, call)) = waiting.and_then(|at| self.connections.waiting.remove(at)) {
             return self.rpc.reply(call, &self.connections.scratch);
         }
-        if !address.is_some_and(|address| self.call(address, id, is_piece)) {
+        if !address.is_some_and(|address| self.call(address, id, piece)) {
             self.connections.unsent += 1;
-            self.connections.failed.push((id, is_piece));
+            self.connections.failed.push((id, piece));
         }
     }
 
@@ -282,8 +282,8 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         }
         busy |= self.member.turn(now_ns, &mut sender)?;
         busy |= sender.is_busy;
-        for (to, was_piece) in self.connections.failed.drain(..) {
-            self.member.call_failed(to, was_piece);
+        for (to, piece) in self.connections.failed.drain(..) {
+            self.member.call_failed(to, piece);
         }
         if !self.connections.waiting.is_empty() {
             let mut nothing = Vec::new();
@@ -357,13 +357,13 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
             match completion.result {
                 Ok(()) if completion.response[..] == self.connections.not_admitted[..] => {
                     self.on_refused(sent.connection, "it wants the cluster's key", now_ns);
-                    self.member.call_failed(sent.to, sent.is_piece);
+                    self.member.call_failed(sent.to, sent.piece);
                 }
                 Ok(()) => {
                     self.connections.clear_refusal(sent.connection);
-                    self.member.handle_answer(sent.to, sent.is_piece, &completion.response, now_ns)?;
+                    self.member.handle_answer(sent.to, sent.piece, &completion.response, now_ns)?;
                 }
-                Err(_) => self.member.call_failed(sent.to, sent.is_piece),
+                Err(_) => self.member.call_failed(sent.to, sent.piece),
             }
         }
         Ok(busy)

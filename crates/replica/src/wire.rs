@@ -276,6 +276,25 @@ pub enum PeerMessage<'a> {
     NotAdmitted,
 }
 
+/// Which piece of which snapshot a message was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PieceId {
+    /// Index of the last entry in the snapshot.
+    pub index: u64,
+    /// Offset of the piece, in bytes.
+    pub at: u64,
+}
+
+impl PeerMessage<'_> {
+    /// The piece that this message is, if it is one.
+    pub fn piece_id(&self) -> Option<PieceId> {
+        match self {
+            Self::Piece { piece, .. } => Some(PieceId { index: piece.place.index, at: piece.at }),
+            _ => None,
+        }
+    }
+}
+
 /// Serialises a message, and appends it to `buffer`.
 pub fn to_bytes(say: &PeerMessage<'_>, buffer: &mut Vec<u8>) {
     encode(say, buffer);

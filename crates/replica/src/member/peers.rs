@@ -5,7 +5,7 @@ use sinew_journal::disk::{Disk, DiskError};
 
 use super::{Member, MemberError, PeerAnswer, engine};
 use crate::machine::StateMachine;
-use crate::wire::{self, ClusterId, DecodeError, MemberId, PeerMessage, WireMessage};
+use crate::wire::{self, ClusterId, DecodeError, MemberId, PeerMessage, PieceId, WireMessage};
 
 /// Room on the disk that the engine's own entries may need, in bytes.
 const JOURNAL_SPARE_LEN: usize = 64 << 10;
@@ -52,7 +52,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         })
     }
 
-    /// Handles the answer to a call that went to a member, or, if `from` is `None`, to an address.
+    /// Handles the answer to a call that went to a member, or, if `from` is `None`, to an address. `piece` is the piece of
+    /// a snapshot that the call was.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     pub fn handle_answer(
         &mut self,
         from: Option<MemberId>,
-        was_piece: bool,
+        piece: Option<PieceId>,
         bytes: &[u8],
         now_ns: u64,
     ) -> Result<(), MemberError> {
@@ -73,11 +74,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             (Some(PeerMessage::Nothing), Some(of)) => {
                 self.note_message_from(of, now_ns);
-                if was_piece {
-                    self.on_piece_acknowledged(of);
+                if let Some(piece) = piece {
+                    self.on_piece_acknowledged(of, piece);
                 }
             }
-            (Some(PeerMessage::NoMember), Some(of)) if was_piece => self.on_piece_lost(of),
+            (Some(PeerMessage::NoMember), Some(of)) if piece.is_some() => self.on_piece_lost(of),
             (Some(PeerMessage::NoMember), Some(_)) => self.is_unwanted = true,
             (Some(PeerMessage::WrongReceiver { .. }), _) => self.dropped.member += 1,
             _ => self.dropped.nonsense += 1,
@@ -91,9 +92,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Handles a call to a member that was not answered.
-    pub fn call_failed(&mut self, to: Option<MemberId>, was_piece: bool) {
+    pub fn call_failed(&mut self, to: Option<MemberId>, piece: Option<PieceId>) {
         let Some(of) = to else { return };
-        if was_piece {
+        if piece.is_some() {
             self.on_piece_lost(of);
         } else if self.is_leader() {
             self.node.report_unreachable(of.0);

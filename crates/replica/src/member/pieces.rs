@@ -8,7 +8,7 @@ use sinew_journal::disk::Disk;
 use super::durable::Replicated;
 use super::{Member, Receiver, Transport};
 use crate::machine::StateMachine;
-use crate::wire::{self, MemberId, PeerMessage, Piece, SnapshotMeta};
+use crate::wire::{self, MemberId, PeerMessage, Piece, PieceId, SnapshotMeta};
 
 /// Time after which a piece without an answer is sent again, in ns.
 const RETRY_NS: u64 = 100_000_000;
@@ -76,10 +76,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
+    /// Offset of the piece that is to be sent next to a member, or is in flight to it.
+    #[cfg(test)]
+    pub(super) fn outgoing_at(&self, to: MemberId) -> Option<usize> {
+        self.outgoing.get(&to).map(|outgoing| outgoing.at)
+    }
+
     /// Handles the acknowledgement of a piece.
-    pub(super) fn on_piece_acknowledged(&mut self, at: MemberId) {
+    pub(super) fn on_piece_acknowledged(&mut self, at: MemberId, piece: PieceId) {
         let Some(outgoing) = self.outgoing.get_mut(&at) else { return };
-        if !outgoing.is_in_flight {
+        let place = outgoing.snapshot.get_metadata().index;
+        // A piece that was sent twice is acknowledged twice.
+        if !outgoing.is_in_flight || (piece.index, piece.at) != (place, outgoing.at as u64) {
             return;
         }
         (outgoing.is_in_flight, outgoing.tries) = (false, 0);

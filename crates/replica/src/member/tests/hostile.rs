@@ -8,7 +8,7 @@ use super::super::*;
 use super::world::*;
 use crate::client_wire::ClientRequest;
 use crate::kv::KvStore;
-use crate::wire::{self, Piece, Roles, SnapshotMeta};
+use crate::wire::{self, Piece, PieceId, Roles, SnapshotMeta};
 
 #[test]
 fn messages_for_another_cluster_or_life_are_dropped_and_counted() {
@@ -96,7 +96,8 @@ proptest! {
         member.turn(0, &mut NoTransport).unwrap();
         let _ = member.handle_client(&bytes, 0);
         let _ = member.handle_peer(&bytes, 0);
-        let _ = member.handle_answer(Some(MemberId(3)), bytes.len() % 2 == 0, &bytes, 0);
+        let piece = (bytes.len() % 2 == 0).then_some(PieceId { index: 1, at: 0 });
+        let _ = member.handle_answer(Some(MemberId(3)), piece, &bytes, 0);
         member.turn(10_000_000, &mut NoTransport).unwrap();
     }
 }
@@ -135,6 +136,29 @@ fn pieces_of_a_snapshot_that_makes_no_sense_are_dropped() {
     assert!(world.nodes[to].error.is_none());
     let status = world.call(to, &ClientRequest::Status, 10);
     assert!(status.is_some());
+}
+
+#[test]
+fn a_piece_that_was_sent_twice_and_acknowledged_twice_counts_once() {
+    let mut world = World::new(3, false, 1);
+    world.config.piece_len = 10;
+    world.crash(0);
+    world.start(0);
+    let now_ns = world.now_ns;
+    let (member, to) = (world.member(0), MemberId(9));
+    let mut message = Message { to: to.0, term: member.term(), ..Message::default() };
+    message.mut_snapshot().data = vec![1; 30].into();
+    message.mut_snapshot().mut_metadata().index = 5;
+    member.cluster = Some(ClusterId(1));
+    member.begin_pieces(message);
+    member.send_pieces(now_ns, &mut NoTransport);
+    let mut nothing = Vec::new();
+    wire::to_bytes(&PeerMessage::Nothing, &mut nothing);
+    for (index, at, next) in [(5, 0, 10), (5, 0, 10), (4, 10, 10), (5, 10, 20)] {
+        member.handle_answer(Some(to), Some(PieceId { index, at }), &nothing, now_ns).unwrap();
+        assert_eq!(member.outgoing_at(to), Some(next));
+        member.send_pieces(now_ns, &mut NoTransport);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use sinew_journal::disk::SimDisk;
 use super::super::*;
 use crate::client_wire::{Answer, ClientRequest, Freshness, Status};
 use crate::kv::{Command, CommandResult, KvStore, Query, QueryResult};
-use crate::wire;
+use crate::wire::{self, PieceId};
 
 pub const STEP_NS: u64 = 500_000;
 
@@ -18,11 +18,11 @@ struct Sent {
     to: Option<MemberId>,
     address: Option<String>,
     bytes: Vec<u8>,
-    is_piece: bool,
+    piece: Option<PieceId>,
 }
 
 /// A call: the caller, the receiver, whether it was a piece, and the answer if there is one already.
-type CallOutcome = (usize, Option<MemberId>, bool, Option<Vec<u8>>);
+type CallOutcome = (usize, Option<MemberId>, Option<PieceId>, Option<Vec<u8>>);
 
 #[derive(Default)]
 struct Outbox(Vec<Sent>);
@@ -35,7 +35,7 @@ impl Transport for Outbox {
             Receiver::Member(to, address) => (Some(to), address.map(str::to_owned)),
             Receiver::Address(address) => (None, Some(address.to_owned())),
         };
-        self.0.push(Sent { to, address, bytes, is_piece: matches!(say, PeerMessage::Piece { .. }) });
+        self.0.push(Sent { to, address, bytes, piece: say.piece_id() });
     }
 
     fn flush(&mut self) {}
@@ -186,10 +186,10 @@ impl World {
                 Ok(PeerAnswer::Now(say)) => {
                     let mut bytes = Vec::new();
                     wire::to_bytes(&say, &mut bytes);
-                    calls.push((from, sent.to, sent.is_piece, Some(bytes)));
+                    calls.push((from, sent.to, sent.piece, Some(bytes)));
                 }
                 // The answer is what the turn sends to the caller; it is found below.
-                Ok(PeerAnswer::AtEndOfTurn(_)) => calls.push((from, sent.to, sent.is_piece, None)),
+                Ok(PeerAnswer::AtEndOfTurn(_)) => calls.push((from, sent.to, sent.piece, None)),
                 Err(error) => failed = Some(error),
             }
         }
@@ -208,7 +208,7 @@ impl World {
             place.member = None;
         }
         let id_of = |world: &Self, at: usize| world.nodes[at].member.as_ref().map(|member| member.me().id);
-        for (from, to, is_piece, answer) in calls {
+        for (from, to, piece, answer) in calls {
             let answer = answer.unwrap_or_else(|| {
                 let found = outbox.0.iter().position(|sent| sent.to.is_some() && sent.to == id_of(self, from));
                 found.map_or_else(
@@ -225,7 +225,7 @@ impl World {
             }
             let now_ns = self.local_ns(from);
             if let Some(member) = &mut self.nodes[from].member
-                && let Err(error) = member.handle_answer(to, is_piece, &answer, now_ns)
+                && let Err(error) = member.handle_answer(to, piece, &answer, now_ns)
             {
                 self.nodes[from].error = Some(error);
             }
@@ -237,7 +237,7 @@ impl World {
                 }
                 _ => {
                     if let Some(member) = &mut self.nodes[at].member {
-                        member.call_failed(sent.to, sent.is_piece);
+                        member.call_failed(sent.to, sent.piece);
                     }
                 }
             }
