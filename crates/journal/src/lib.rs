@@ -114,6 +114,8 @@ struct Replacement {
     len: usize,
     /// Bytes of the snapshot that are on the disk.
     written: usize,
+    /// Whether all of them are.
+    is_written: bool,
     log: Log,
     /// Whether the log's file exists.
     has_log: bool,
@@ -124,6 +126,10 @@ fn snapshot_name(number: u64) -> String {
 }
 
 const NEW_SNAPSHOT: &str = "snapshot.new";
+
+fn is_journal_file(name: &str) -> bool {
+    name == NEW_SNAPSHOT || name.starts_with("snapshot-") || name.starts_with("log-")
+}
 
 /// Numbers of the files whose names begin with a prefix.
 fn numbers<'a>(names: &'a [String], prefix: &'static str) -> impl Iterator<Item = u64> + 'a {
@@ -216,8 +222,7 @@ impl<D: Disk> Journal<D> {
     fn tidy(&mut self) -> Result<(), DiskError> {
         let keep = [snapshot_name(self.log.number), log_name(self.log.number)];
         for name in self.disk.names()? {
-            let is_journal_file = name == NEW_SNAPSHOT || name.starts_with("snapshot-") || name.starts_with("log-");
-            if is_journal_file && !keep.contains(&name) {
+            if is_journal_file(&name) && !keep.contains(&name) {
                 self.disk.remove(&name)?;
             }
         }
@@ -305,11 +310,13 @@ impl<D: Disk> Journal<D> {
     /// [`DiskError`].
     pub fn begin_replacement(&mut self, snapshot: &[u8]) -> Result<(), DiskError> {
         self.sync()?;
+        self.abandon();
         let header = codec::snapshot_header(self.key, self.log.sequence(), snapshot);
         let begun = self.disk.create(NEW_SNAPSHOT).and_then(|()| self.disk.append(NEW_SNAPSHOT, &header.bytes));
         self.replacement = Some(Replacement {
             len: snapshot.len(),
             written: 0,
+            is_written: false,
             log: Log::new(self.log.number + 1, self.log.sequence(), header.sum, 0),
             has_log: false,
         });
@@ -327,16 +334,21 @@ impl<D: Disk> Journal<D> {
     /// # Errors
     ///
     /// [`DiskError`], as for [`Self::begin_replacement`].
+    ///
+    /// # Panics
+    ///
+    /// If the snapshot has another length.
     pub fn continue_replacement(&mut self, snapshot: &[u8], max: usize) -> Result<bool, DiskError> {
         self.check()?;
         let Some(replacement) = &mut self.replacement else { return Ok(false) };
-        debug_assert_eq!(snapshot.len(), replacement.len, "another snapshot");
+        assert_eq!(snapshot.len(), replacement.len, "another snapshot");
         let end = replacement.written.saturating_add(max).min(replacement.len);
-        let part = snapshot.get(replacement.written..end).unwrap_or_default();
+        let part = &snapshot[replacement.written..end];
         let written = self.disk.append(NEW_SNAPSHOT, part).and_then(|()| self.disk.sync(NEW_SNAPSHOT));
         replacement.written = end;
-        let is_whole = end == replacement.len;
-        self.or_abandon(written).map(|()| is_whole)
+        replacement.is_written = end == replacement.len;
+        let is_written = replacement.is_written;
+        self.or_abandon(written).map(|()| is_written)
     }
 
     /// Makes records durable in the new log. Together they must have the effect of those that the journal was given
@@ -372,7 +384,7 @@ impl<D: Disk> Journal<D> {
     /// [`DiskError`].
     pub fn end_replacement(&mut self) -> Result<(), DiskError> {
         self.sync()?;
-        if self.replacement.as_ref().is_none_or(|replacement| replacement.written < replacement.len) {
+        if self.replacement.as_ref().is_none_or(|replacement| !replacement.is_written) {
             return Ok(());
         }
         if self.replacement.as_ref().is_some_and(|replacement| !replacement.has_log) {
@@ -393,16 +405,19 @@ impl<D: Disk> Journal<D> {
 
     /// Gives the replacement up if a step of it has failed.
     fn or_abandon(&mut self, step: Result<(), DiskError>) -> Result<(), DiskError> {
-        if step.is_err()
-            && let Some(replacement) = self.replacement.take()
-        {
-            // A leftover file does no harm, apart from the room that it takes.
-            let _ = self.disk.remove(NEW_SNAPSHOT);
-            if replacement.has_log {
-                let _ = self.disk.remove(&log_name(replacement.log.number));
-            }
+        if step.is_err() {
+            self.abandon();
         }
         step
+    }
+
+    fn abandon(&mut self) {
+        let Some(replacement) = self.replacement.take() else { return };
+        // A leftover file does no harm, apart from the room that it takes.
+        let _ = self.disk.remove(NEW_SNAPSHOT);
+        if replacement.has_log {
+            let _ = self.disk.remove(&log_name(replacement.log.number));
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! The caller passes it what has arrived ([`Member::handle_peer`], [`Member::handle_answer`],
 //! [`Member::handle_client`]), and then gives it a turn ([`Member::turn`]). In a turn, everything gathered goes to the
-//! log with one write, and to each other member in one message.
+//! log with one write, and to each other member in one message, as far as its length is bounded.
 //!
 //! # Design
 //!
@@ -16,7 +16,7 @@
 //! - **Founding.** A cluster is founded when all of `--peers` say within 200 ms that they are new. The one whose name
 //!   comes first draws the cluster's name and lists all lives; the others take the list with their next hello.
 //! - **Tests** (`member/tests`): members, a network, clocks that drift and disks that crash, all stepped by the tests.
-//!   There are the classic hard cases, a crash at each of the first 59 writes, hostile messages, and random runs whose
+//!   There are the classic hard cases, a crash at each of the first 149 writes, hostile messages, and random runs whose
 //!   histories `stateright`'s linearizability tester checks; a test shows first that it rejects wrong histories. The
 //!   same code runs over the RPC layer on the simulated cluster (`tests/virtual_time.rs`), and with processes that are
 //!   killed (`tests/tests/replica.rs` and `killing/` of the workspace).
@@ -62,7 +62,7 @@ use patience::Patience;
 use pieces::{Incoming, Outgoing};
 use reads::Reads;
 
-/// Entries that are applied in one turn, approximately.
+/// Entries after which a turn applies no more. It may end with some hundred more, since they come in lists.
 const APPLIED_MAX: u64 = 512;
 
 /// Index and term before the first entry of a new cluster's log. They are not 0, so that a member added later needs a
@@ -135,8 +135,10 @@ pub struct Member<S, D> {
     patience: Patience,
     /// Ticks of silence after which it asks for votes.
     election_ticks_drawn: usize,
-    /// Ticks since, as the leader, it last checked that it hears from a majority.
-    unchecked_ticks: usize,
+    /// The term that it leads, and ticks since it last checked in it that it hears from a majority.
+    unchecked_ticks: (u64, usize),
+    /// Ticks since it began to hand its leadership over.
+    hand_over_ticks: usize,
     /// Whether it has asked for votes since it last had a leader.
     has_campaigned: bool,
     /// Until this time it votes for nobody, because an earlier life may have confirmed a leader's lease.
@@ -175,7 +177,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             founding_state: FoundingState::new(&peers),
             patience: Patience::new(config.election_ticks),
             election_ticks_drawn: config.election_ticks,
-            unchecked_ticks: 0,
+            unchecked_ticks: (0, 0),
+            hand_over_ticks: 0,
             has_campaigned: false,
             config,
             me,
@@ -303,14 +306,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.config.election_ticks as u64 * self.config.tick_ns
     }
 
-    /// Draws the silence of a leader after which this member asks for votes. It is a tick more than the silence after
-    /// which the others vote, since their ticks may lag ours by that much.
+    /// Draws the silence of a leader after which this member asks for votes. It is at least a tick more than the silence
+    /// after which the others vote, since their ticks may lag ours by that much.
     fn draw_election_ticks(&mut self) {
         let ticks = self.patience.ticks();
         self.election_ticks_drawn = ticks + 1 + (self.random.next_u64() % ticks as u64) as usize;
     }
 
-    /// Draws the pause before this member asks for votes again. It is short, since no leader can still be heard.
+    /// Draws the pause before this member asks for votes again. It is shorter, since no leader can still be heard.
     fn draw_campaign_pause(&mut self) {
         let least = self.patience.ticks().div_ceil(2);
         self.election_ticks_drawn = least + (self.random.next_u64() % (least as u64 + 1)) as usize;
@@ -323,23 +326,36 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Whether a member lives if it is heard from time to time: a follower's leader, and all of a leader's followers.
+    /// Whether a member is heard from time to time if it lives: a follower's leader, and the voters that follow a
+    /// leader.
     fn is_expected(&self, member: MemberId) -> bool {
-        self.is_leader() || self.node.raft.leader_id == member.0
+        is_expected(&self.node, member)
     }
 
     fn tick_patience(&mut self) {
-        let (leads, leader) = (self.is_leader(), self.node.raft.leader_id);
-        let has_changed = self.patience.tick(|member| leads || leader == member.0);
+        let has_changed = self.patience.tick(|member| is_expected(&self.node, member));
         self.redraw_election_ticks(has_changed);
-        if leads {
-            // The engine's leader steps down when it has not heard from a majority for an election time-out.
-            self.unchecked_ticks += 1;
-            let is_due = self.unchecked_ticks >= self.patience.ticks();
-            self.node.raft.election_elapsed = if is_due { self.config.election_ticks } else { 0 };
-            if is_due {
-                self.unchecked_ticks = 0;
-            }
+        if self.is_leader() {
+            self.tick_leader();
+        }
+    }
+
+    /// The engine's leader steps down when it has not heard from a majority for an election time-out, and then gives up
+    /// a hand-over, too. Here the former takes as long as its patience does.
+    fn tick_leader(&mut self) {
+        let raft = &mut self.node.raft;
+        if self.unchecked_ticks.0 != raft.term {
+            self.unchecked_ticks = (raft.term, 0);
+        }
+        self.unchecked_ticks.1 += 1;
+        let is_due = self.unchecked_ticks.1 >= self.patience.ticks();
+        raft.election_elapsed = if is_due { self.config.election_ticks } else { 0 };
+        if is_due {
+            self.unchecked_ticks.1 = 0;
+        }
+        self.hand_over_ticks = if raft.lead_transferee.is_some() { self.hand_over_ticks + 1 } else { 0 };
+        if self.hand_over_ticks > self.config.election_ticks {
+            raft.abort_leader_transfer();
         }
     }
 
@@ -499,6 +515,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let leads = self.is_leader().then_some(self.node.raft.term);
         if leads.is_none() || self.led_term.is_some_and(|led| leads != Some(led)) {
             self.reads.drop_lease();
+            if self.led_term.is_some() {
+                // Followers would take them for signs of life of their leader.
+                self.outbox
+                    .values_mut()
+                    .for_each(|messages| messages.retain(|message| !appends::is_of_leader(message)));
+            }
             if self.clients.awaits_log() || !self.reads.is_idle() || !self.changes.is_idle() {
                 let elsewhere = self.redirect();
                 self.clients.redirect_all(&elsewhere);
@@ -515,6 +537,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let is_silent =
             |id: &MemberId| *id != self.me.id && self.last_heard_ns.get(id).is_none_or(|heard| *heard < since);
         self.members.values().filter(|member| is_silent(&member.id)).map(|member| member.name.as_str()).collect()
+    }
+}
+
+fn is_expected(node: &RawNode<Log>, member: MemberId) -> bool {
+    let raft = &node.raft;
+    match raft.state {
+        StateRole::Leader => raft.prs().conf().voters().contains(member.0),
+        _ => raft.leader_id == member.0,
     }
 }
 

@@ -47,14 +47,17 @@ fn failed(error: io::Error) -> DiskError {
     }
 }
 
-/// A file of a directory that was never used as a disk.
+/// A file of others in a directory that was never used as a disk. One that was copied without its lock was.
 fn foreign_file(directory: &Path) -> io::Result<Option<OsString>> {
     if directory.join(LOCK).try_exists()? {
         return Ok(None);
     }
+    // The top directory of an ext4 file system has `lost+found`.
+    let is_ours = |name: &OsString| {
+        name.to_str().is_some_and(|name| name == LOCK || name == "lost+found" || crate::is_journal_file(name))
+    };
     let mut names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name()));
-    // The top directory of an ext4 file system has one of these.
-    names.find(|name: &io::Result<OsString>| !name.as_ref().is_ok_and(|name| name == "lost+found")).transpose()
+    names.find(|name: &io::Result<OsString>| !name.as_ref().is_ok_and(is_ours)).transpose()
 }
 
 impl HostDisk {
@@ -197,10 +200,12 @@ mod tests {
         fs::create_dir(directory.path().join("lost+found")).unwrap();
         drop(HostDisk::open(directory.path()).unwrap());
         fs::write(directory.path().join("log-00000001"), "ours").unwrap();
-        drop(HostDisk::open(directory.path()).unwrap());
+        fs::remove_file(directory.path().join(LOCK)).unwrap();
+        drop(HostDisk::open(directory.path()).expect("a copy without its lock"));
+        fs::write(directory.path().join("letter"), "theirs").unwrap();
         fs::remove_file(directory.path().join(LOCK)).unwrap();
         let error = HostDisk::open(directory.path()).unwrap_err();
-        assert!(error.to_string().contains("log-00000001"), "{error}");
+        assert!(error.to_string().contains("letter"), "{error}");
         assert!(!directory.path().join(LOCK).exists());
     }
 

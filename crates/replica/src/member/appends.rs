@@ -37,6 +37,11 @@ pub fn split(mut message: Message, len_max: u64, mut give: impl FnMut(Message)) 
     give(message);
 }
 
+/// Whether only a leader sends such a message.
+pub fn is_of_leader(message: &Message) -> bool {
+    matches!(message.get_msg_type(), MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgTimeoutNow)
+}
+
 /// Number of messages that have up to `len_max` bytes in all, but at least one.
 pub fn count_within(messages: &[Message], len_max: u64) -> usize {
     let mut room = len_max;

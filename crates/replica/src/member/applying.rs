@@ -97,6 +97,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         for gone in &change.removed {
             self.members.remove(gone);
             self.last_heard_ns.remove(gone);
+            self.patience.forget(*gone);
             self.outgoing.remove(gone);
         }
         self.changes.on_applied(&mut self.clients, &change, entry.index);

@@ -11,8 +11,9 @@ pub struct MemberConfig {
     /// Interval between a leader's heartbeats, in ticks.
     pub heartbeat_ticks: usize,
     /// Silence of the leader after which others elect another, in ticks. A member asks for votes after a random time
-    /// of more than this and up to twice this, and again after half of this to all of it. It takes twice the longest
-    /// silence of a member that lived, if that is more (of at most five times this, in the last half to whole minute).
+    /// of more than this and up to twice this, and again after half of this to all of it. Twice the longest silence of
+    /// a member that lived takes the place of this where it is longer: of silences up to five times this, in the last
+    /// 1,250 to 2,500 times this. At least twice [`Self::heartbeat_ticks`].
     pub election_ticks: usize,
     /// Bytes of entries in one message, at most, apart from the first entry.
     pub append_len_max: u64,
@@ -27,7 +28,8 @@ pub struct MemberConfig {
     pub entries_kept: u64,
     /// Bytes of a snapshot that are made in one turn, approximately.
     pub snapshot_step_len: usize,
-    /// Bytes of a snapshot that are written to the disk, and synced, in one turn.
+    /// Bytes of a snapshot that are written to the disk, and synced, in one turn, and then bytes of the entries after
+    /// it, or more where these arrive faster.
     pub snapshot_write_len: usize,
     /// How much faster one member's clock may run than another's, in parts per million. Within this bound, reads by
     /// lease are linearizable.

@@ -54,7 +54,7 @@ use crate::wire::{MemberId, MemberInfo};
 const NO_TIMEOUT: usize = 1 << 40;
 
 /// Bytes of entries that are applied at a time, at most, apart from the first one.
-const APPLIED_LEN_MAX: u64 = 64 << 10;
+const APPLIED_LEN_MAX: u64 = 16 << 10;
 
 /// Makes an engine that continues with a log.
 pub fn start(config: &MemberConfig, id: MemberId, log: Log, applied: u64) -> Result<RawNode<Log>, MemberError> {

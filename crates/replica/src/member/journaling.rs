@@ -14,9 +14,8 @@ use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::wire::{self, WireEntry};
 
-/// Steps in which entries are repeated in the new journal, at most. After them the rest is written in one, however fast
-/// new entries arrive.
-const STEPS_MAX: u32 = 64;
+/// Bytes of entries in one record, at most, apart from the last entry.
+const RECORD_LEN_MAX: usize = 1 << 20;
 
 /// The base of a new journal that is being written.
 pub struct NewBase {
@@ -24,7 +23,10 @@ pub struct NewBase {
     is_written: bool,
     /// Index of the last entry that the new journal has.
     repeated_to: u64,
-    steps: u32,
+    /// Bytes of entries that a step repeats, at most, apart from its last entry.
+    step_len: usize,
+    /// Entries that were still to be repeated after the last step.
+    behind: u64,
 }
 
 impl NewBase {
@@ -34,33 +36,40 @@ impl NewBase {
         self.repeated_to
     }
 
-    /// The next records for the new journal, of about `len_max` bytes, the index of the last entry that it then has, and
-    /// whether it then has all.
-    fn records_to_repeat(&self, log: &Log, len_max: usize) -> (Vec<Vec<u8>>, u64, bool) {
-        let mut room = if self.steps < STEPS_MAX { len_max } else { usize::MAX };
-        let fits = |entry: &&Entry| {
-            let has_room = room > 0;
-            room = room.saturating_sub(entry.data.len() + entry.context.len());
-            has_room
-        };
-        let entries: Vec<WireEntry<'_>> =
-            log.after(self.repeated_to).take_while(fits).map(WireEntry::from_entry).collect();
-        let repeated_to = entries.last().map_or(self.repeated_to, |last| last.index);
-        let is_last = log.last_index().is_ok_and(|last| last == repeated_to);
+    /// Takes the next records for the new journal. Returns them, and whether the journal then has all.
+    fn take_records(&mut self, log: &Log) -> (Vec<Vec<u8>>, bool) {
+        let mut room = self.step_len;
         let mut records = Vec::new();
-        if !entries.is_empty() {
-            records.push(Record::Entries(entries));
+        let mut entries = log.after(self.repeated_to).peekable();
+        while room > 0 && entries.peek().is_some() {
+            let mut record_room = room.min(RECORD_LEN_MAX);
+            let mut taken = Vec::new();
+            while record_room > 0
+                && let Some(entry) = entries.next()
+            {
+                let len = entry.data.len() + entry.context.len() + 1;
+                (record_room, room) = (record_room.saturating_sub(len), room.saturating_sub(len));
+                self.repeated_to = entry.index;
+                taken.push(WireEntry::from_entry(entry));
+            }
+            records.push(encode(&Record::Entries(taken)));
         }
-        if is_last {
-            records.push(Record::Promise(Promise::of(log.hard_state())));
+        let behind = log.last_index().unwrap_or(0).saturating_sub(self.repeated_to);
+        if behind == 0 {
+            records.push(encode(&Record::Promise(Promise::of(log.hard_state()))));
+        } else if behind >= self.behind {
+            // Entries arrive faster than they are repeated.
+            self.step_len = self.step_len.saturating_mul(2);
         }
-        let encode = |record| {
-            let mut bytes = Vec::new();
-            wire::encode(&record, &mut bytes);
-            bytes
-        };
-        (records.into_iter().map(encode).collect(), repeated_to, is_last)
+        self.behind = behind;
+        (records, behind == 0)
     }
+}
+
+fn encode(record: &Record<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    wire::encode(record, &mut bytes);
+    bytes
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
@@ -104,7 +113,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let begun = journal.begin_replacement(&base);
         if self.note_full(begun)?.is_some() {
-            self.new_base = Some(NewBase { base, is_written: false, repeated_to: index, steps: 0 });
+            let step_len = self.config.snapshot_write_len.max(1);
+            self.new_base = Some(NewBase { base, is_written: false, repeated_to: index, step_len, behind: u64::MAX });
         }
         Ok(())
     }
@@ -117,15 +127,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Writes a part of the new journal, and puts it in the place of the old one once it is whole.
     pub(super) fn continue_replacing_journal(&mut self) -> Result<(), MemberError> {
         let (Some(journal), Some(new)) = (&mut self.journal, &mut self.new_base) else { return Ok(()) };
-        let len_max = self.config.snapshot_write_len.max(1);
         let stepped = if !new.is_written {
-            let written = journal.continue_replacement(&new.base, len_max);
+            let written = journal.continue_replacement(&new.base, new.step_len);
             new.is_written = written == Ok(true);
             written.map(|_| false)
         } else {
-            let log = self.node.store();
-            let (records, repeated_to, is_last) = new.records_to_repeat(log, len_max);
-            (new.repeated_to, new.steps) = (repeated_to, new.steps + 1);
+            let (records, is_last) = new.take_records(self.node.store());
             let repeated = journal.repeat_records(records);
             let ended = if is_last { repeated.and_then(|()| journal.end_replacement()) } else { repeated };
             ended.map(|()| is_last)

@@ -226,8 +226,6 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         };
         // A member that is told to campaign need not wait for a lease to end.
         self.reads.forbid_lease(self.node.raft.term);
-        // The engine gives the transfer up when the leader checks that it hears from a majority.
-        self.unchecked_ticks = 0;
         self.node.transfer_leader(best.0);
         Ok(best)
     }

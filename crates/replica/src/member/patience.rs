@@ -12,7 +12,7 @@ use crate::wire::MemberId;
 
 /// Longest silence that is learned, in election time-outs. After a longer one the other was cut off or restarted.
 const LEARNED_MAX: u64 = 5;
-/// Time for which a silence is remembered, in election time-outs, and up to twice this.
+/// Time for which a silence is remembered, in election time-outs, and up to twice this: half a minute for 24 ms.
 const REMEMBERED: u64 = 1250;
 
 /// The silences that a member has noticed. Its times are in ticks of its own, which pass only while it runs.
@@ -40,8 +40,8 @@ impl Patience {
         self.now += 1;
         // One that is no longer expected may have been taken for dead, and is remembered for as long as that may turn
         // out to be wrong.
-        let oldest = self.now.saturating_sub(self.least * LEARNED_MAX);
-        self.heard.retain(|member, heard| expected(*member) || *heard >= oldest);
+        let suspicious = self.least..=self.least * LEARNED_MAX;
+        self.heard.retain(|member, heard| expected(*member) || suspicious.contains(&(self.now - *heard)));
         if self.now < self.period_end {
             return false;
         }
@@ -60,6 +60,11 @@ impl Patience {
             self.longest[0] = self.longest[0].max(silence);
         }
         self.ticks() != before
+    }
+
+    /// Forgets a member that is none any more.
+    pub fn forget(&mut self, member: MemberId) {
+        self.heard.remove(&member);
     }
 
     /// Ticks of silence after which another member may be dead.
@@ -99,6 +104,10 @@ mod tests {
         assert_eq!(patience.ticks(), 90);
         pass(&mut patience, 30, false);
         assert!(!patience.note_heard(OTHER, true), "it was not expected to speak");
+        // Another leads before this one was silent for long.
+        pass(&mut patience, 5, true);
+        pass(&mut patience, 50, false);
+        assert!(!patience.note_heard(OTHER, true), "nobody waited for it");
     }
 
     #[test]

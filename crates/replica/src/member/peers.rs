@@ -3,6 +3,7 @@
 use raft::eraftpb::MessageType;
 use sinew_journal::disk::{Disk, DiskError};
 
+use super::appends;
 use super::{Member, MemberError, PeerAnswer, engine};
 use crate::machine::StateMachine;
 use crate::wire::{self, ClusterId, DecodeError, MemberId, PeerMessage, PieceId, WireMessage};
@@ -98,6 +99,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.on_piece_lost(of);
         } else if self.is_leader() {
             self.node.report_unreachable(of.0);
+            // The engine finds out anew what the member has.
+            if let Some(messages) = self.outbox.get_mut(&of) {
+                messages.retain(|message| !appends::is_of_leader(message));
+            }
         }
     }
 
