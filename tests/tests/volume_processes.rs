@@ -398,6 +398,37 @@ fn a_check_says_whether_anything_is_wrong() {
 }
 
 #[test]
+fn a_donor_that_is_asked_for_its_memory_back_serves_while_it_is_needed() {
+    let folder = Folder::new();
+    let address = format!("shm://{}", unique("donor"));
+    // As a user starts it.
+    let mut command = sinew(&["serve", "memory", &address, "--memory", "40M", "--json"]);
+    let mut leaving = Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let serving = BufReader::new(leaving.0.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    assert!(serving.contains("serving"), "{serving}");
+    let words = lines_of(leaving.0.stderr.take().unwrap());
+    let other = donor("shm");
+    let addresses = [address, other.address.clone()];
+    let device = Device::start(&folder, &addresses, &["--size", "16M"]);
+    let mut client = device.client();
+    let mut shadow = Shadow(vec![0; LEN / PAGE]);
+    (0..LEN / PAGE).for_each(|page| shadow.write(&mut client, page));
+    leaving.signal(Signal::USR1);
+    while !words.recv_timeout(PATIENCE).unwrap().contains("nothing more is lent") {}
+    // There is no other donor to which its copies could go. So it stays, and the other one may die.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    other.process.signal(Signal::KILL);
+    (0..LEN / PAGE).step_by(7).for_each(|page| shadow.write(&mut client, page));
+    shadow.check(&mut client);
+    assert!(leaving.0.try_wait().unwrap().is_none(), "it ended with the only copies");
+    drop(client);
+    device.end();
+    leaving.signal(Signal::INT);
+    assert!(leaving.wait().success());
+    assert!(words.iter().all(|line| !line.contains("no volume has any")));
+}
+
+#[test]
 fn a_donor_that_is_asked_for_its_memory_back_ends_when_volumes_have_moved() {
     let folder = Folder::new();
     let mut donors: Vec<Server> = (0..4).map(|_| donor("shm")).collect();

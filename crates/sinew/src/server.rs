@@ -371,9 +371,17 @@ impl Shared {
     }
 }
 
-impl WakeTarget for Shared {
+/// Stops a server once an interrupt has come. Wakers are also called for signals to which programs give other meanings.
+struct StopOnInterrupt {
+    shared: Arc<Shared>,
+    interrupt: Interrupt,
+}
+
+impl WakeTarget for StopOnInterrupt {
     fn wake(&self) {
-        self.stop();
+        if self.interrupt.is_set() {
+            self.shared.stop();
+        }
     }
 }
 
@@ -441,7 +449,8 @@ impl ServerHandle {
     ///
     /// The error that ended a thread early.
     pub fn run_until_interrupted(mut self, interrupt: Interrupt) -> Result<Vec<EndpointReport>> {
-        let _guard = interrupt.wake_on_interrupt(Waker::new(Arc::clone(&self.shared) as _));
+        let stop = StopOnInterrupt { shared: Arc::clone(&self.shared), interrupt };
+        let _guard = interrupt.wake_on_interrupt(Waker::new(Arc::new(stop)));
         self.join_all()
     }
 
