@@ -437,6 +437,19 @@ impl MessageBuffer {
         Ok(())
     }
 
+    /// As [`Self::resize`], and returns the contents: so the compiler knows their length, which it cannot see from the
+    /// block.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::resize`].
+    #[inline]
+    pub fn resized(&mut self, len: usize) -> Result<&mut [u8], AllocError> {
+        self.resize(len)?;
+        // SAFETY: `resize` checked that `len` bytes behind the headroom are ours, and the handle is exclusive.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.bytes().as_ptr().add(HEADROOM), len) })
+    }
+
     /// Sets the contents to `data`.
     ///
     /// # Errors
@@ -444,8 +457,7 @@ impl MessageBuffer {
     /// [`AllocError::PastCapacity`]; nothing changes then.
     #[inline]
     pub fn fill(&mut self, data: &[u8]) -> Result<(), AllocError> {
-        self.resize(data.len())?;
-        crate::copy_small(self, data);
+        crate::copy_small(self.resized(data.len())?, data);
         Ok(())
     }
 

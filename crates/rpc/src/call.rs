@@ -1,8 +1,8 @@
 //! A request as its handler sees it, and the ways to answer it: at once, later, or from another thread.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
+use sinew_fabric::MAX_BURST;
 use sinew_mem::{AllocError, Arena, MessageBuffer};
 
 use crate::answer::{Answer, AnswerQueue, ErrorCode, RequestData, RunningCall, ServerCallId};
@@ -219,7 +219,6 @@ pub(crate) fn keep(
 pub(crate) struct BurstEntry<'a> {
     pub call: RunningCall,
     pub request: RequestData<'a>,
-    pub answered: Cell<bool>,
 }
 
 /// All requests of one type in a received burst, handled together so that their memory accesses can overlap.
@@ -228,11 +227,25 @@ pub(crate) struct BurstEntry<'a> {
 pub struct BurstCalls<'a, 'b> {
     core: &'a mut Core,
     entries: &'a [BurstEntry<'b>],
+    /// The requests without an answer, one bit each.
+    unanswered: u64,
 }
+const _: () = assert!(MAX_BURST <= u64::BITS as usize);
 
 impl<'a, 'b> BurstCalls<'a, 'b> {
+    /// Takes at least one request, and at most [`MAX_BURST`].
     pub(crate) fn new(core: &'a mut Core, entries: &'a [BurstEntry<'b>]) -> Self {
-        Self { core, entries }
+        Self { core, entries, unanswered: u64::MAX >> (MAX_BURST - entries.len()) }
+    }
+
+    #[inline(always)]
+    fn is_answered(&self, index: usize) -> bool {
+        self.unanswered & 1 << index == 0
+    }
+
+    #[inline(always)]
+    fn note_answered(&mut self, index: usize) {
+        self.unanswered &= !(1 << index);
     }
 
     /// Number of requests; at least one.
@@ -266,9 +279,9 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     /// # Panics
     ///
     /// When there is no such request.
-    #[inline]
+    #[inline(always)]
     pub fn reply(&mut self, index: usize, response: &[u8]) {
-        self.reply_with(index, response.len(), |target| target.copy_from_slice(response));
+        self.reply_with(index, response.len(), |target| sinew_mem::copy_small(target, response));
     }
 
     /// Answers request `index` with `len` bytes, which `write` fills in where they will be sent from. Before that their
@@ -277,13 +290,13 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     /// # Panics
     ///
     /// When there is no such request.
-    #[inline]
+    #[inline(always)]
     pub fn reply_with(&mut self, index: usize, len: usize, write: impl FnOnce(&mut [u8])) {
         let entry = &self.entries[index];
-        if !entry.answered.get() {
+        if !self.is_answered(index) {
             self.core.servers.answer_with(&mut self.core.shared, entry.call, len, write);
-            // Set afterwards: if `write` panics, the request is still unanswered.
-            entry.answered.set(true);
+            // Noted afterwards: if `write` panics, the request is still unanswered.
+            self.note_answered(index);
         }
     }
 
@@ -294,9 +307,9 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     /// When there is no such request.
     pub fn reply_up_to(&mut self, index: usize, max: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         let entry = &self.entries[index];
-        if !entry.answered.get() {
+        if !self.is_answered(index) {
             self.core.servers.answer_up_to(&mut self.core.shared, entry.call.id, max, write);
-            entry.answered.set(true);
+            self.note_answered(index);
         }
     }
 
@@ -307,7 +320,8 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     /// When there is no such request.
     pub fn reply_buffer(&mut self, index: usize, response: MessageBuffer) {
         let entry = &self.entries[index];
-        if !entry.answered.replace(true) {
+        if !self.is_answered(index) {
+            self.note_answered(index);
             self.core.servers.answer_buffer(&mut self.core.shared, entry.call.id, response);
         }
     }
@@ -378,7 +392,8 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     /// When there is no such request, or it was answered already.
     pub fn defer(&mut self, index: usize) -> Result<DeferredCall, AllocError> {
         let entry = &self.entries[index];
-        assert!(!entry.answered.replace(true), "request {index} was answered already");
+        assert!(!self.is_answered(index), "request {index} was answered already");
+        self.note_answered(index);
         let deadline_ns = self.core.servers.deadline_in_burst_ns(entry.call.id);
         keep(self.core, entry.call, deadline_ns, RequestData::Lent(&entry.request)).inspect_err(|_| {
             self.core.servers.answer_error(&mut self.core.shared, entry.call.id, ErrorCode::NoMemory);
@@ -386,10 +401,23 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     }
 }
 
+impl BurstCalls<'_, '_> {
+    /// Answers the requests that the handler did not.
+    #[cold]
+    #[inline(never)]
+    fn answer_rest(&mut self) {
+        for (index, entry) in self.entries.iter().enumerate() {
+            if !self.is_answered(index) {
+                self.core.servers.answer_error(&mut self.core.shared, entry.call.id, code_of_drop());
+            }
+        }
+    }
+}
+
 impl Drop for BurstCalls<'_, '_> {
     fn drop(&mut self) {
-        for entry in self.entries.iter().filter(|entry| !entry.answered.replace(true)) {
-            self.core.servers.answer_error(&mut self.core.shared, entry.call.id, code_of_drop());
+        if self.unanswered != 0 {
+            self.answer_rest();
         }
     }
 }

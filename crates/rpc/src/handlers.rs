@@ -1,7 +1,6 @@
 //! An endpoint's handlers, by the number of their request type, and the code that runs them.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use sinew_fabric::{MAX_BURST, WorkerPool};
 use crate::answer::{ErrorCode, ReadyRequest, RequestData, RunningCall, ServerCallId, SlotLocation};
 use crate::call::{BurstCalls, BurstEntry, Call, DeferredCall, keep};
 use crate::core::Core;
+use crate::names::RequestType;
 use crate::polled::Backlog;
 
 /// Takes the parts of a call, so that the [`Call`] is made where the handler is inlined.
@@ -72,20 +72,43 @@ impl Handlers {
 
     /// Gives each burst handler the requests of its type. Not inlined, so that other bursts do not pay for its stack.
     #[inline(never)]
-    pub fn run_bursts(&mut self, core: &mut Core, mut waiting: ArrayVec<BurstEntry<'_>, MAX_BURST>) {
+    pub fn run_bursts(&mut self, core: &mut Core, mut waiting: &mut [BurstEntry<'_>]) {
         while let Some(first) = waiting.first() {
             let request_type = first.call.location.request_type;
-            let (mut now, mut later) = (ArrayVec::<_, MAX_BURST>::new(), ArrayVec::<_, MAX_BURST>::new());
-            for entry in waiting {
-                if entry.call.location.request_type == request_type { now.push(entry) } else { later.push(entry) }
-            }
+            let count = gather(waiting, request_type);
+            let (now, later) = waiting.split_at_mut(count);
             if let Some(Handler::Burst(handler)) = self.table.get_mut(request_type.number() as usize) {
-                run_contained(|| handler(&mut BurstCalls::new(core, &now)));
+                run_contained(|| handler(&mut BurstCalls::new(core, now)));
             }
             waiting = later;
         }
         core.servers.end_burst();
     }
+}
+
+/// Moves the requests of a type to the front, and returns their number. The order of the requests of each type stays.
+#[inline(always)]
+fn gather(waiting: &mut [BurstEntry<'_>], request_type: RequestType) -> usize {
+    let is_other = |entry: &BurstEntry<'_>| entry.call.location.request_type != request_type;
+    // Nearly always there are no others.
+    match waiting.iter().position(is_other) {
+        None => waiting.len(),
+        Some(first) => gather_behind(waiting, first, request_type),
+    }
+}
+
+/// As [`gather`], where the requests before `first` are of the type.
+#[cold]
+#[inline(never)]
+fn gather_behind(waiting: &mut [BurstEntry<'_>], first: usize, request_type: RequestType) -> usize {
+    let mut count = first;
+    for at in first..waiting.len() {
+        if waiting[at].call.location.request_type == request_type {
+            waiting[count..=at].rotate_right(1);
+            count += 1;
+        }
+    }
+    count
 }
 
 /// Runs requests: an endpoint's handlers, and a fallback for types that have none.
@@ -106,15 +129,32 @@ pub(crate) trait Serve {
         batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
     ) {
         let handlers = self.handlers();
-        if let Some(Handler::Dispatch(handler)) =
-            handlers.table.get_mut(usize::from(call.location.request_type.number()))
-        {
+        let handler = handlers.table.get_mut(usize::from(call.location.request_type.number()));
+        if let Some(Handler::Dispatch(handler)) = handler {
             handlers.running = true;
             handler(core, call.id, call.location, request);
             handlers.running = false;
             return;
         }
-        self.run(core, ReadyRequest { call, request: RequestData::Lent(request) }, batched);
+        self.run_lent_later(core, call, request, batched);
+    }
+
+    /// As [`Self::run_lent`], for requests that no dispatch handler takes. Not inlined, since more than one handler
+    /// there would cost the requests of dispatch handlers three instructions.
+    #[inline(never)]
+    fn run_lent_later<'a>(
+        &mut self,
+        core: &mut Core,
+        call: RunningCall,
+        request: &'a [u8],
+        batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
+    ) {
+        let handler = self.handlers().table.get(usize::from(call.location.request_type.number()));
+        let request = RequestData::Lent(request);
+        if matches!(handler, Some(Handler::Burst(_))) && core.servers.deadline_ns(call.id).is_none() {
+            return batched.push(BurstEntry { call, request });
+        }
+        self.run(core, ReadyRequest { call, request }, batched);
     }
 
     /// As [`Self::run_lent`], wherever the request lies.
@@ -135,7 +175,7 @@ pub(crate) trait Serve {
             }
             Some(Handler::Burst(_)) => {
                 core.servers.note_burst_deadline(call.id);
-                batched.push(BurstEntry { call, request, answered: Cell::new(false) });
+                batched.push(BurstEntry { call, request });
             }
             Some(Handler::Worker(handler)) => {
                 submit_to_worker(core, ReadyRequest { call, request }, handler, handlers.workers.as_deref());

@@ -44,9 +44,8 @@ pub(crate) fn receive_burst(
     if burst.marked != 0 {
         core.note_marks(burst);
     }
-    // Burst handlers run last, which also consumes `batched`.
     if !batched.is_empty() {
-        service.handlers().run_bursts(core, batched);
+        service.handlers().run_bursts(core, &mut batched);
     }
 }
 

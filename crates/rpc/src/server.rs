@@ -349,7 +349,9 @@ impl Servers {
             return None;
         }
         shared.stats.requests_handled += 1;
-        let location = SlotLocation { slot, request_type, own_len_max: 0 };
+        let is_long = self.table.slots[slot.index()].request_packets > 1;
+        let own_len_max = if is_long { 0 } else { self.table.entries[self.table.entry_of(slot)].own_len_max };
+        let location = SlotLocation { slot, request_type, own_len_max };
         Some(ReadyRequest { call: RunningCall { id: call, location }, request })
     }
 

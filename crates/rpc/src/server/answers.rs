@@ -9,7 +9,7 @@ use crate::answer::{Answer, ErrorCode, RunningCall, ServerCallId, SlotLocation};
 use crate::message::packets_of;
 use crate::names::RequestType;
 use crate::shared::Shared;
-use crate::table::{SlotId, SlotRef};
+use crate::table::SlotId;
 use crate::transmit::{TxItem, TxKind};
 
 /// Lengths, in bytes, that are copied without a function call.
@@ -75,15 +75,15 @@ impl Servers {
     }
 
     /// The slot of a call whose handler runs, if a response of this length goes into the slot's own buffer: by far the
-    /// most common case.
+    /// most common case. In a burst, other packets may have ended the call or its session. A session that was opened in
+    /// its place has no calls yet, since its client does not know its key. So the slot alone tells.
     #[inline(always)]
     fn own_buffer(&mut self, call: RunningCall, len: usize) -> Option<&mut ServerSlot> {
-        let SlotRef { entry: session, slot } = self.table.slot_ref(call.location.slot)?;
-        let is_it = session.key == call.id.key
-            && slot.number == call.id.number
+        let slot = self.table.slots.get_mut(call.location.slot.index())?;
+        let is_it = slot.number == call.id.number
             && slot.phase == Phase::Running
             && slot.request_packets == 1
-            && len <= usize::from(session.own_len_max);
+            && len <= usize::from(call.location.own_len_max);
         is_it.then_some(slot)
     }
 
@@ -92,9 +92,9 @@ impl Servers {
     pub fn answer_with(&mut self, shared: &mut Shared, call: RunningCall, len: usize, write: impl FnOnce(&mut [u8])) {
         if let Some(slot) = self.own_buffer(call, len)
             && let Response::Short(buffer) = &mut slot.response
-            && buffer.resize(len).is_ok()
+            && let Ok(response) = buffer.resized(len)
         {
-            write(buffer);
+            write(response);
             (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
             shared.transmit.push(response_item(call.location.slot, call.id.number, slot.is_copy));
             return;
@@ -110,9 +110,9 @@ impl Servers {
         len: usize,
         write: impl FnOnce(&mut [u8]),
     ) {
-        let Some((_, slot)) = self.take_unanswered(shared, call) else { return };
+        let Some((index, slot)) = self.take_unanswered(shared, call) else { return };
         let request_type = RequestType::new(self.table.slots[slot.index()].request_type);
-        let location = SlotLocation { slot, request_type, own_len_max: 0 };
+        let location = SlotLocation { slot, request_type, own_len_max: self.table.entries[index].own_len_max };
         self.answer_with(shared, RunningCall { id: call, location }, len, write);
     }
 
