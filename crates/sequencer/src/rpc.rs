@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use sinew_fabric::MAX_BURST;
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{BurstCalls, CallId, CallOptions, Endpoint, RequestType, SessionId};
 
@@ -55,6 +56,15 @@ pub fn request_bytes(count: u32) -> [u8; REQUEST_LEN] {
     count.to_le_bytes()
 }
 
+/// Encodes an answer with numbers from `first` on.
+#[inline(always)]
+fn answer_bytes(first: u64, epoch: Epoch) -> [u8; ANSWER_LEN] {
+    let mut bytes = [0; ANSWER_LEN];
+    bytes[..8].copy_from_slice(&first.to_le_bytes());
+    bytes[8..].copy_from_slice(&epoch.0.to_le_bytes());
+    bytes
+}
+
 /// Decodes the answer to a request for `count` numbers: the numbers, and their epoch.
 ///
 /// # Errors
@@ -86,33 +96,34 @@ pub fn handler(sequence: Arc<Sequence>) -> impl Fn(&mut BurstCalls<'_, '_>) + Se
     move |calls| answer_burst(&sequence, calls)
 }
 
+/// Answers a burst, whose numbers are taken together.
 fn answer_burst(sequence: &Sequence, calls: &mut BurstCalls<'_, '_>) {
-    let mut counts = ArrayVec::<_, { sinew_fabric::MAX_BURST }>::new();
+    let mut counts = ArrayVec::<u32, MAX_BURST>::new();
     let mut total = 0;
-    for index in 0..calls.len().min(counts.capacity()) {
-        let count = read_request(calls.request(index), sequence.count_max());
-        total += u64::from(count.unwrap_or(0));
+    for index in 0..calls.len() {
+        let Ok(count) = read_request(calls.request(index), sequence.count_max()) else {
+            return answer_one_by_one(sequence, calls);
+        };
+        total += u64::from(count);
         counts.push(count);
     }
-    let mut batch_next = sequence.take(total);
-    for (index, count) in counts.into_iter().enumerate() {
-        let first = count.and_then(|count| {
-            let first = match &mut batch_next {
-                Some(next) => {
-                    let first = *next;
-                    *next += u64::from(count);
-                    Some(first)
-                }
-                // The first requests may still get theirs one by one.
-                None => sequence.take(count.into()),
-            };
-            first.ok_or(Refusal::Exhausted)
-        });
+    let Some(mut first) = sequence.take(total) else { return answer_one_by_one(sequence, calls) };
+    for (index, &count) in counts.iter().enumerate() {
+        calls.reply(index, &answer_bytes(first, sequence.epoch()));
+        first += u64::from(count);
+    }
+}
+
+/// Answers a burst in which a request is refused, or for which there are too few numbers: the first requests may still
+/// get theirs.
+#[cold]
+#[inline(never)]
+fn answer_one_by_one(sequence: &Sequence, calls: &mut BurstCalls<'_, '_>) {
+    for index in 0..calls.len() {
+        let first = read_request(calls.request(index), sequence.count_max())
+            .and_then(|count| sequence.take(count.into()).ok_or(Refusal::Exhausted));
         match first {
-            Ok(first) => calls.reply_with(index, ANSWER_LEN, |answer| {
-                answer[..8].copy_from_slice(&first.to_le_bytes());
-                answer[8..].copy_from_slice(&sequence.epoch().0.to_le_bytes());
-            }),
+            Ok(first) => calls.reply(index, &answer_bytes(first, sequence.epoch())),
             Err(refusal) => calls.reply(index, &refusal.to_bytes()),
         }
     }
@@ -176,7 +187,10 @@ impl<E: Endpoint> RpcClient<E> {
     fn enqueue(&mut self, options: CallOptions, count: u32) -> Result<CallId, RequestError> {
         let window = self.window;
         let (mut request, response) = self.idle.pop().ok_or(RequestError::WindowFull { window })?;
-        request.copy_from_slice(&request_bytes(count));
+        // Of constant length, so that the copy is no call of `memcpy`.
+        if let Some(bytes) = request.first_chunk_mut() {
+            *bytes = request_bytes(count);
+        }
         match self.rpc.enqueue_request(self.session, NEXT, request, response, options) {
             Ok(call) => Ok(call),
             Err(rejected) => {
