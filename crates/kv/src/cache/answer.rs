@@ -4,10 +4,10 @@
 use arrayvec::ArrayVec;
 use sinew_fabric::MAX_BURST;
 use sinew_rpc::BurstCalls;
-use sinew_store::cache::{Cache, Item, Key, ModifyError, Put, PutError};
+use sinew_store::cache::{Cache, Key, ModifyError, Put, PutError, Value};
 
 use super::protocol::{
-    ITEM_VALUE_AT, KEYS_MAX, Keys, PutOptions, Refusal, Request, Response, Slot, VALUE_AT, VALUES_AT, Values,
+    ITEM_VALUE_AT, KEYS_MAX, PutOptions, Refusal, Request, Response, Slot, VALUE_AT, VALUES_AT, Values,
     write_item_head, write_value_head,
 };
 use super::service::{Owned, Partition};
@@ -27,8 +27,13 @@ fn reply(calls: &mut BurstCalls<'_, '_>, index: usize, response: &Response<'_>) 
     calls.reply_with(index, response.len(), |target| response.write(target));
 }
 
-/// A request, or the reason for refusing it.
-type ParsedRequest<'a> = Result<Request<'a>, Refusal>;
+/// A request as it was read. Its keys are in the batch's list.
+enum ParsedRequest<'a> {
+    /// A [`Request::Get`], apart from the others because it is the most common one, and needs no more than its key.
+    Get,
+    Other(Request<'a>),
+    Refused(Refusal),
+}
 
 impl Partition {
     /// Answers a burst of requests.
@@ -58,14 +63,20 @@ impl Owned {
         }
         let mut keys = &keys[..];
         for (index, request) in (first..).zip(&requests) {
-            let count = match request {
-                Ok(Request::GetMany(many)) => many.count(),
-                Ok(Request::Info | Request::Stats | Request::Flush) | Err(_) => 0,
-                Ok(_) => 1,
-            };
-            let (own_keys, rest) = keys.split_at(count);
-            keys = rest;
-            self.answer_one(cache, calls, index, request, own_keys);
+            match (request, keys) {
+                (ParsedRequest::Get, [key, rest @ ..]) => {
+                    keys = rest;
+                    self.answer_get(cache, calls, index, key);
+                }
+                (ParsedRequest::Other(request), _) => {
+                    let (own_keys, rest) = keys.split_at(request.key_count());
+                    keys = rest;
+                    self.answer_other(cache, calls, index, request, own_keys);
+                }
+                (ParsedRequest::Refused(refusal), _) => self.refuse(calls, index, *refusal),
+                // There is a key for each GET.
+                (ParsedRequest::Get, []) => self.refuse(calls, index, Refusal::Malformed),
+            }
         }
         next
     }
@@ -77,43 +88,48 @@ impl Owned {
         cache: &Cache,
         request: &'a [u8],
         keys: &mut ArrayVec<Key<'a>, KEYS_AT_ONCE>,
-    ) -> Result<Request<'a>, Refusal> {
-        let request = Request::read(request).map_err(|_| Refusal::Malformed)?;
-        let mut add = |bytes: &'a [u8]| {
-            if !self.owns(bytes) {
-                return Err(self.wrong_partition());
-            }
-            let key = cache.hasher().key(bytes);
-            cache.prefetch_bucket(&key);
-            keys.push(key);
-            Ok(())
-        };
-        match request {
-            Request::Get { key } | Request::Inspect { key } | Request::Delete { key } => add(key)?,
-            Request::Touch { key, .. } | Request::Add { key, .. } => add(key)?,
-            Request::Put(put) => add(put.key)?,
-            Request::GetMany(many) => self.read_keys(cache, &many, keys)?,
-            Request::Info | Request::Stats | Request::Flush => {}
+    ) -> ParsedRequest<'a> {
+        match Request::read_get(request) {
+            Some(key) => match self.add_key(cache, key, keys) {
+                Ok(()) => ParsedRequest::Get,
+                Err(refusal) => ParsedRequest::Refused(refusal),
+            },
+            None => self.read_other(cache, request, keys),
         }
-        Ok(request)
     }
 
-    fn read_keys<'a>(
+    /// As [`Self::read_request`], for any request. Out of line, so that GETs do not pay for it.
+    #[inline(never)]
+    fn read_other<'a>(
         &self,
         cache: &Cache,
-        many: &Keys<'a>,
+        request: &'a [u8],
+        keys: &mut ArrayVec<Key<'a>, KEYS_AT_ONCE>,
+    ) -> ParsedRequest<'a> {
+        let before = keys.len();
+        match Request::read_with(request, |key| self.add_key(cache, key, keys)) {
+            Ok(request) => ParsedRequest::Other(request),
+            Err(refusal) => {
+                keys.truncate(before);
+                ParsedRequest::Refused(refusal)
+            }
+        }
+    }
+
+    /// Adds a key to the batch's and prefetches its bucket.
+    #[inline(always)]
+    fn add_key<'a>(
+        &self,
+        cache: &Cache,
+        bytes: &'a [u8],
         keys: &mut ArrayVec<Key<'a>, KEYS_AT_ONCE>,
     ) -> Result<(), Refusal> {
-        let before = keys.len();
-        for bytes in many.iter() {
-            if !self.owns(bytes) {
-                keys.truncate(before);
-                return Err(self.wrong_partition());
-            }
-            let key = cache.hasher().key(bytes);
-            cache.prefetch_bucket(&key);
-            keys.push(key);
+        if !self.owns(bytes) {
+            return Err(self.wrong_partition());
         }
+        let key = cache.hasher().key(bytes);
+        cache.prefetch_bucket(&key);
+        keys.push(key);
         Ok(())
     }
 
@@ -121,27 +137,30 @@ impl Owned {
         Refusal::WrongPartition { partition: self.index as u64 }
     }
 
-    /// Executes a request and answers it; `keys` are its keys.
     #[inline(always)]
-    fn answer_one(
+    fn answer_get(&self, cache: &Cache, calls: &mut BurstCalls<'_, '_>, index: usize, key: &Key<'_>) {
+        match cache.get(key, self.now_s.get()) {
+            Some(item) => calls.reply_with(index, VALUE_AT + item.value_len(), |target| {
+                item.copy_to(write_value_head(target));
+            }),
+            None => reply(calls, index, &Response::Miss),
+        }
+    }
+
+    /// Executes a request and answers it; `keys` are its keys.
+    #[inline(never)]
+    fn answer_other(
         &self,
         cache: &mut Cache,
         calls: &mut BurstCalls<'_, '_>,
         index: usize,
-        request: &ParsedRequest<'_>,
+        request: &Request<'_>,
         keys: &[Key<'_>],
     ) {
         let now_s = self.now_s.get();
         let response = match (request, keys) {
-            (Ok(Request::Get { .. }), [key]) => match cache.get(key, now_s) {
-                Some(item) => {
-                    return calls.reply_with(index, VALUE_AT + item.value_len(), |target| {
-                        item.copy_to(write_value_head(target));
-                    });
-                }
-                None => Response::Miss,
-            },
-            (Ok(Request::Inspect { .. }), [key]) => match cache.get(key, now_s) {
+            (Request::Get { .. }, [key]) => return self.answer_get(cache, calls, index, key),
+            (Request::Inspect { .. }, [key]) => match cache.get(key, now_s) {
                 Some(item) => {
                     let lives_s = match item.expires_s() {
                         0 => 0,
@@ -153,57 +172,74 @@ impl Owned {
                 }
                 None => Response::Miss,
             },
-            (Ok(Request::Put(put)), [key]) => match cache.put(key, put.value, &to_put(&put.options, now_s), now_s) {
+            (Request::Put(put), [key]) => match cache.put(key, put.value, &to_put(&put.options, now_s), now_s) {
                 Ok(version) => Response::Stored { version },
-                Err(error) => Response::Refused(error.into()),
+                Err(error) => return self.refuse(calls, index, error.into()),
             },
-            (Ok(Request::Delete { .. }), [key]) => {
+            (Request::Delete { .. }, [key]) => {
                 if cache.delete(key, now_s) {
                     Response::Deleted
                 } else {
                     Response::Miss
                 }
             }
-            (Ok(Request::GetMany(_)), keys) => return self.answer_many(cache, calls, index, keys),
-            (Ok(Request::Info), _) => Response::Info(self.info()),
-            (Ok(Request::Stats), _) => Response::Stats(self.stats(cache)),
-            (Ok(request), keys) => answer_rare(cache, request, keys, now_s),
-            (Err(refusal), _) => Response::Refused(*refusal),
+            (Request::GetMany(_), keys) => return self.answer_many(cache, calls, index, keys),
+            (Request::Info, _) => Response::Info(self.info()),
+            (Request::Stats, _) => Response::Stats(self.stats(cache)),
+            (request, keys) => match answer_rare(cache, request, keys, now_s) {
+                Response::Refused(refusal) => return self.refuse(calls, index, refusal),
+                response => response,
+            },
         };
-        if let Response::Refused(refusal) = &response
-            && refusal.is_fault()
-        {
-            self.refused.set(self.refused.get() + 1);
-        }
         reply(calls, index, &response);
     }
 
+    #[cold]
+    fn refuse(&self, calls: &mut BurstCalls<'_, '_>, index: usize, refusal: Refusal) {
+        if refusal.is_fault() {
+            self.refused.set(self.refused.get() + 1);
+        }
+        reply(calls, index, &Response::Refused(refusal));
+    }
+
+    #[inline(never)]
     fn answer_many(&self, cache: &Cache, calls: &mut BurstCalls<'_, '_>, index: usize, keys: &[Key<'_>]) {
         let now_s = self.now_s.get();
         let mut len = VALUES_AT + 4 * keys.len();
-        let mut items = ArrayVec::<(Slot, Option<Item<'_>>), KEYS_MAX>::new();
+        let mut all = ArrayVec::<Found<'_>, KEYS_MAX>::new();
         for key in keys {
-            let found = match cache.get(key, now_s) {
-                None => (Slot::Miss, None),
-                Some(item) if item.value_len() > self.response_len_max - len => (Slot::Omitted, None),
+            all.push(match cache.get(key, now_s) {
+                None => Found::Miss,
+                Some(item) if item.value_len() > self.response_len_max - len => Found::Omitted,
                 Some(item) => {
                     len += item.value_len();
-                    (Slot::Hit(item.value_len()), Some(item))
+                    Found::Hit(item.value())
                 }
-            };
-            items.push(found);
+            });
         }
         calls.reply_with(index, len, |target| {
-            let mut rest = Values::write_count(items.len() as u8, target);
-            for (slot, item) in &items {
-                let value;
-                (value, rest) = Values::write_next(*slot, rest);
-                if let Some(item) = item {
-                    item.copy_to(value);
-                }
+            let mut rest = Values::write_count(all.len() as u8, target);
+            for found in &all {
+                rest = match found {
+                    Found::Miss => Values::write_next(Slot::Miss, rest).1,
+                    Found::Omitted => Values::write_next(Slot::Omitted, rest).1,
+                    Found::Hit(value) => {
+                        let (place, rest) = Values::write_next(Slot::Hit(value.len()), rest);
+                        value.copy_to(place);
+                        rest
+                    }
+                };
             }
         });
     }
+}
+
+/// Result for one of several keys.
+enum Found<'a> {
+    Miss,
+    /// The response has no room for the value.
+    Omitted,
+    Hit(Value<'a>),
 }
 
 /// Executes the rarer requests. Out of line, so that the common ones do not pay for them.

@@ -1,5 +1,6 @@
 //! A client with many requests in flight.
 
+use arrayvec::ArrayVec;
 use sinew_fabric::Address;
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{CallId, CallOptions, Completion, Endpoint, EnqueueError, Rejected, SessionId};
@@ -7,7 +8,7 @@ use sinew_store::cache::KEY_LEN_MAX;
 
 use super::REQUESTS;
 use super::error::Error;
-use super::protocol::{Info, KEYS_MAX, Keys, Malformed, Put, PutOptions, Refusal, Request, Response};
+use super::protocol::{Info, KEYS_AT, KEYS_MAX, Keys, Malformed, Put, PutOptions, Refusal, Request, Response};
 use crate::Partitions;
 
 /// Initial length of a buffer; a longer message replaces its buffer by a longer one.
@@ -114,6 +115,30 @@ struct Idle {
     number: usize,
     request: MessageBuffer,
     response: MessageBuffer,
+}
+
+/// The keys of a request for several that one partition owns.
+struct Share {
+    partition: usize,
+    /// Their indices, a bit each.
+    keys: u64,
+    /// Length of the request to the partition, in bytes.
+    len: usize,
+}
+const _: () = assert!(KEYS_MAX <= u64::BITS as usize);
+
+impl Share {
+    /// Indices of the keys, in ascending order.
+    #[inline(always)]
+    fn indices(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut left = self.keys;
+        std::iter::from_fn(move || {
+            let index = left.trailing_zeros() as usize;
+            let is_left = left != 0;
+            left &= left.wrapping_sub(1);
+            is_left.then_some(index)
+        })
+    }
 }
 
 /// Outcome of a request.
@@ -292,31 +317,32 @@ impl<E: Endpoint> Pipeline<E> {
         if keys.is_empty() || keys.len() > KEYS_MAX {
             return Err(Error::Keys { count: keys.len() });
         }
-        keys.iter().try_for_each(|key| check_key(key))?;
-        let mut owners = [0u16; KEYS_MAX];
-        let mut requests = 0;
-        for (owner, key) in owners.iter_mut().zip(keys) {
-            *owner = self.partitions.of(key) as u16;
+        let mut shares = ArrayVec::<Share, KEYS_MAX>::new();
+        for (at, key) in keys.iter().enumerate() {
+            check_key(key)?;
+            let partition = self.partitions.of(key);
+            let share = match shares.iter().position(|share| share.partition == partition) {
+                Some(share) => &mut shares[share],
+                None => {
+                    shares.push(Share { partition, keys: 0, len: KEYS_AT });
+                    let last = shares.len() - 1;
+                    &mut shares[last]
+                }
+            };
+            share.keys |= 1 << at;
+            share.len += Keys::key_len(key);
         }
-        let owners = &owners[..keys.len()];
-        let is_first = |at: usize| !owners[..at].contains(&owners[at]);
         // Either all requests find room in the window, or none is made.
-        if (0..keys.len()).filter(|at| is_first(*at)).count() > self.free() {
+        if shares.len() > self.free() {
             return Err(Error::WindowFull { window: self.window() });
         }
-        for at in (0..keys.len()).filter(|at| is_first(*at)) {
-            let owner = owners[at];
-            let own_keys = || owners.iter().zip(keys).filter(move |(of, _)| **of == owner).map(|(_, key)| *key);
-            let (number, _) =
-                self.request(usize::from(owner), Keys::request_len(own_keys()), Kind::GetMany, options, |target| {
-                    Keys::write_request(own_keys(), target);
-                })?;
-            let indices = &mut self.pending[number].keys;
-            indices.clear();
-            indices.extend((0u16..).zip(owners).filter(|(_, of)| **of == owner).map(|(index, _)| index));
-            requests += 1;
+        for share in &shares {
+            let (number, _) = self.request(share.partition, share.len, Kind::GetMany, options, |target| {
+                Keys::write_request(share.indices().map(|at| keys[at]), target);
+            })?;
+            self.pending[number].keys.extend(share.indices().map(|at| at as u16));
         }
-        Ok(requests)
+        Ok(shares.len())
     }
 
     /// Asks a partition for its counters: [`Response::Stats`].

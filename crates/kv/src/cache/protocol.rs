@@ -45,6 +45,7 @@ mod response;
 
 use sinew_store::cache::KEY_LEN_MAX;
 
+pub(super) use request::KEYS_AT;
 pub use request::{Keys, Put, PutOptions, Request};
 pub use response::{
     ITEM_VALUE_AT, Info, Item, Lookup, Refusal, Response, Slot, Stats, VALUE_AT, VALUES_AT, Values, write_item_head,
@@ -123,7 +124,8 @@ impl Writer<'_> {
     #[inline(always)]
     fn put(&mut self, bytes: &[u8]) -> &mut Self {
         let (target, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
-        target.copy_from_slice(bytes);
+        // Most keys are short enough to be copied without a call.
+        sinew_mem::copy_small(target, bytes);
         self.0 = rest;
         self
     }

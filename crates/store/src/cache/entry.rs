@@ -161,7 +161,7 @@ impl Entry {
     }
 
     #[inline(always)]
-    fn value_offset(&self) -> usize {
+    pub fn value_offset(&self) -> usize {
         self.key_offset() + self.key_len().div_ceil(8)
     }
 

@@ -86,6 +86,42 @@ pub struct Item<'a> {
     extras: Extras,
 }
 
+/// The value of an item: its place, without what else is known of the item.
+#[derive(Clone, Copy, Debug)]
+pub struct Value<'a> {
+    body: &'a TableWords,
+    offset: usize,
+    len: usize,
+}
+
+impl Value<'_> {
+    /// Its length, in bytes.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies the value to `target`.
+    ///
+    /// # Panics
+    ///
+    /// When `target` is not as [long](Value::len) as the value.
+    #[inline(always)]
+    pub fn copy_to(&self, target: &mut [u8]) {
+        assert_eq!(target.len(), self.len, "a value is copied whole");
+        self.body.read(self.offset, target);
+    }
+}
+
+impl<'a> Item<'a> {
+    /// The value.
+    #[inline(always)]
+    pub fn value(&self) -> Value<'a> {
+        Value { body: self.body, offset: self.entry.value_offset(), len: self.entry.value_len() }
+    }
+}
+
 impl Item<'_> {
     /// Length of the value, in bytes.
     #[inline(always)]
@@ -131,8 +167,7 @@ impl Item<'_> {
     /// When `target` is not [`Item::value_len`] long.
     #[inline(always)]
     pub fn copy_to(&self, target: &mut [u8]) {
-        assert_eq!(target.len(), self.entry.value_len(), "a value is copied whole");
-        self.entry.read_value(self.body, target);
+        self.value().copy_to(target);
     }
 
     /// Appends the value to `target`.

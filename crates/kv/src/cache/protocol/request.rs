@@ -1,6 +1,6 @@
 //! Requests to a cache: values and their encoding.
 
-use sinew_store::cache::When;
+use sinew_store::cache::{KEY_LEN_MAX, When};
 
 use super::{KEYS_MAX, Malformed, Reader, Writer, a_key, malformed};
 
@@ -14,6 +14,9 @@ const STATS: u8 = 7;
 const TOUCH: u8 = 8;
 const ADD: u8 = 9;
 const FLUSH: u8 = 10;
+
+/// Bytes before the first key of a request for several.
+pub(in crate::cache) const KEYS_AT: usize = 2;
 
 const WHEN_BITS: u8 = 0b11;
 const HAS_EXTRAS: u8 = 0b100;
@@ -108,25 +111,80 @@ impl<'a> Request<'a> {
     /// [`Malformed`].
     #[inline]
     pub fn read(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        Self::read_with(bytes, |_| Ok(()))
+    }
+
+    /// Returns the key of a [`Request::Get`]; `None` for any other request, and one that is malformed.
+    #[inline(always)]
+    pub fn read_get(bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let (&kind, key) = bytes.split_first()?;
+        (kind == GET && key.len() <= KEY_LEN_MAX).then_some(key)
+    }
+
+    /// As [`Self::read`], and passes on each key as soon as it is read, so that a server reads its requests once.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`], or the error of `on_key`. Some keys of a request for several may have been passed on by then.
+    #[inline(always)]
+    pub fn read_with<E: From<Malformed>>(
+        bytes: &'a [u8],
+        mut on_key: impl FnMut(&'a [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
         let mut reader = Reader(bytes);
-        match reader.u8()? {
-            GET => Ok(Self::Get { key: a_key(reader.rest())? }),
-            INSPECT => Ok(Self::Inspect { key: a_key(reader.rest())? }),
-            PUT => Put::read(reader).map(Self::Put),
-            DELETE => Ok(Self::Delete { key: a_key(reader.rest())? }),
-            GET_MANY => Keys::read(reader).map(Self::GetMany),
-            INFO => reader.end().map(|()| Self::Info),
-            STATS => reader.end().map(|()| Self::Stats),
+        let (key, request) = match reader.u8()? {
+            GET_MANY => return Keys::read(reader, on_key).map(Self::GetMany),
+            GET => {
+                let key = a_key(reader.rest())?;
+                (key, Self::Get { key })
+            }
+            INSPECT => {
+                let key = a_key(reader.rest())?;
+                (key, Self::Inspect { key })
+            }
+            PUT => {
+                let put = Put::read(reader)?;
+                (put.key, Self::Put(put))
+            }
+            DELETE => {
+                let key = a_key(reader.rest())?;
+                (key, Self::Delete { key })
+            }
             TOUCH => {
                 let lives_s = reader.u32()?;
-                Ok(Self::Touch { key: a_key(reader.rest())?, lives_s })
+                let key = a_key(reader.rest())?;
+                (key, Self::Touch { key, lives_s })
             }
             ADD => {
                 let delta = i64::from_le_bytes(reader.array()?);
-                Ok(Self::Add { key: a_key(reader.rest())?, delta })
+                let key = a_key(reader.rest())?;
+                (key, Self::Add { key, delta })
             }
-            FLUSH => reader.end().map(|()| Self::Flush),
-            _ => malformed("there is no such request"),
+            kind => return Ok(Self::read_keyless(kind, &reader)?),
+        };
+        on_key(key)?;
+        Ok(request)
+    }
+
+    #[cold]
+    fn read_keyless(kind: u8, rest: &Reader<'_>) -> Result<Self, Malformed> {
+        let request = match kind {
+            INFO => Self::Info,
+            STATS => Self::Stats,
+            FLUSH => Self::Flush,
+            _ => return malformed("there is no such request"),
+        };
+        rest.end().map(|()| request)
+    }
+
+    /// Number of the request's keys.
+    #[inline(always)]
+    pub fn key_count(&self) -> usize {
+        match self {
+            Self::GetMany(keys) => keys.count(),
+            Self::Info | Self::Stats | Self::Flush => 0,
+            Self::Get { .. } | Self::Inspect { .. } | Self::Put(_) | Self::Delete { .. } => 1,
+            Self::Touch { .. } | Self::Add { .. } => 1,
         }
     }
 
@@ -136,7 +194,7 @@ impl<'a> Request<'a> {
         match self {
             Self::Get { key } | Self::Inspect { key } | Self::Delete { key } => 1 + key.len(),
             Self::Put(put) => put.options.request_len(put.key.len(), put.value.len()),
-            Self::GetMany(keys) => 2 + keys.bytes.len(),
+            Self::GetMany(keys) => KEYS_AT + keys.bytes.len(),
             Self::Info | Self::Stats | Self::Flush => 1,
             Self::Touch { key, .. } => 5 + key.len(),
             Self::Add { key, .. } => 9 + key.len(),
@@ -224,20 +282,26 @@ pub struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    fn read(mut reader: Reader<'a>) -> Result<Self, Malformed> {
+    #[inline(always)]
+    fn read<E: From<Malformed>>(
+        mut reader: Reader<'a>,
+        mut on_key: impl FnMut(&'a [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
         let count = usize::from(reader.u8()?);
         if count == 0 || count > KEYS_MAX {
-            return malformed("it asks for no key, or for more than 64");
+            return Err(Malformed { what: "it asks for no key, or for more than 64" }.into());
         }
         let keys = Self { count, bytes: reader.0 };
         for _ in 0..count {
             let len = usize::from(reader.u16()?);
-            reader.bytes(len)?;
+            on_key(reader.bytes(len)?)?;
         }
-        reader.end().map(|()| keys)
+        reader.end()?;
+        Ok(keys)
     }
 
     /// Number of keys, from 1 to [`KEYS_MAX`].
+    #[inline(always)]
     pub fn count(&self) -> usize {
         self.count
     }
@@ -254,7 +318,13 @@ impl<'a> Keys<'a> {
 
     /// Length of a request for `keys`, in bytes.
     pub fn request_len<'k>(keys: impl Iterator<Item = &'k [u8]>) -> usize {
-        keys.fold(2, |len, key| len + 2 + key.len())
+        keys.fold(KEYS_AT, |len, key| len + Self::key_len(key))
+    }
+
+    /// Bytes of such a request for one key.
+    #[inline(always)]
+    pub(in crate::cache) fn key_len(key: &[u8]) -> usize {
+        2 + key.len()
     }
 
     /// Writes a request for `keys`.
@@ -263,8 +333,9 @@ impl<'a> Keys<'a> {
     ///
     /// When `target` is not [`Self::request_len`] long, there is no key or there are more than [`KEYS_MAX`], or one is
     /// longer than [`KEY_LEN_MAX`](sinew_store::cache::KEY_LEN_MAX).
+    #[inline(always)]
     pub fn write_request<'k>(keys: impl Iterator<Item = &'k [u8]>, target: &mut [u8]) {
-        let (head, target) = target.split_at_mut(2);
+        let (head, target) = target.split_at_mut(KEYS_AT);
         let mut writer = Writer(target);
         let mut count = 0u8;
         for key in keys {

@@ -219,6 +219,12 @@ impl From<PutError> for Refusal {
     }
 }
 
+impl From<Malformed> for Refusal {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
 impl Refusal {
     /// Whether the request itself was at fault, or asked for more than there is. A condition that did not hold, or a
     /// value that is not a number, is no fault.
@@ -314,6 +320,7 @@ impl<'a> Values<'a> {
     /// # Panics
     ///
     /// When `target` is shorter than [`VALUES_AT`].
+    #[inline(always)]
     pub fn write_count(count: u8, target: &mut [u8]) -> &mut [u8] {
         let (head, rest) = target.split_at_mut(VALUES_AT);
         head.copy_from_slice(&[VALUES, count]);
@@ -331,7 +338,7 @@ impl<'a> Values<'a> {
     /// # Panics
     ///
     /// When `target` is too short.
-    #[inline]
+    #[inline(always)]
     pub fn write_next(lookup: Slot, target: &mut [u8]) -> (&mut [u8], &mut [u8]) {
         let (word, len) = match lookup {
             Slot::Hit(len) => (len as u32, len),
