@@ -28,36 +28,41 @@ impl Door {
         }
     }
 
-    /// Serves a connection for one turn.
-    pub(super) fn serve(&mut self, index: usize, cache: &mut Cache, now_s: u32) {
-        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
+    /// Serves a connection for one turn. Returns whether any bytes were moved, or the connection has ended.
+    pub(super) fn serve(&mut self, index: usize, cache: &mut Cache, now_s: u32) -> bool {
+        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return false };
         connection.queued = false;
-        match self.serve_connection(index, &mut connection, cache, now_s) {
+        let mut bytes_moved = 0;
+        match self.serve_connection(index, &mut connection, (cache, now_s), &mut bytes_moved) {
             Ok(more) => {
                 self.update_memory(&mut connection);
                 self.connections[index] = Some(connection);
                 if more {
                     self.enqueue(index);
                 }
+                bytes_moved > 0
             }
-            Err(_) => self.close(index, connection),
+            Err(_) => {
+                self.close(index, connection);
+                true
+            }
         }
     }
 
-    /// Serves a connection; returns whether there is more to do at once. An error ends the connection.
+    /// Serves a connection, and counts the bytes moved; returns whether there is more to do at once. An error ends the
+    /// connection.
     fn serve_connection(
         &mut self,
         index: usize,
         connection: &mut Connection,
-        cache: &mut Cache,
-        now_s: u32,
+        (cache, now_s): (&mut Cache, u32),
+        bytes_moved: &mut usize,
     ) -> io::Result<bool> {
         if connection.is_broken {
             return Err(ErrorKind::ConnectionReset.into());
         }
-        let mut bytes_moved = 0;
         for _ in 0..STEPS_PER_TURN {
-            bytes_moved += self.send(index, connection)?;
+            *bytes_moved += self.send(index, connection)?;
             if !connection.out.is_empty() {
                 if !connection.blocked {
                     break;
@@ -71,7 +76,7 @@ impl Door {
             if connection.ending {
                 return if connection.is_drained() { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(false) };
             }
-            if bytes_moved >= LEN_PER_TURN {
+            if *bytes_moved >= LEN_PER_TURN {
                 break;
             }
             if connection.input.len() >= connection.input_needed {
@@ -80,7 +85,7 @@ impl Door {
                 }
                 let mut input = std::mem::take(&mut connection.input);
                 let consumed = self.run_session(index, connection, &input, cache, now_s)?;
-                bytes_moved += consumed;
+                *bytes_moved += consumed;
                 if connection.input.capacity() == 0 {
                     input.drain(..consumed);
                     connection.input = input;
@@ -96,7 +101,7 @@ impl Door {
                 return Ok(false);
             }
             let read = self.read(index, connection, cache, now_s)?;
-            bytes_moved += read;
+            *bytes_moved += read;
             self.service.count().bytes_read.add(read as u64);
         }
         self.send(index, connection)?;

@@ -187,6 +187,17 @@ impl Session {
             if rest.len() < self.needed_len.max(1) {
                 return Progress::new(offset, NextStep::Input(self.needed_len.max(1)));
             }
+            if self.searched == 0 {
+                work.lookahead.prefetch(work.cache, rest, false);
+                let (consumed, room) = work.answer_lone_gets(rest);
+                offset += consumed;
+                if let Some(len) = room {
+                    return Progress::new(offset, NextStep::Room(len));
+                }
+                if consumed > 0 {
+                    continue;
+                }
+            }
             let Some(end) = memchr::memchr(b'\n', &rest[self.searched..]).map(|end| end + self.searched) else {
                 self.searched = rest.len();
                 if rest.len() <= COMMAND_LEN_MAX {
@@ -203,7 +214,9 @@ impl Session {
                 self.searched = 0;
                 continue;
             };
-            work.lookahead.prefetch(work.cache, rest, false);
+            if self.searched > 0 {
+                work.lookahead.prefetch(work.cache, rest, false);
+            }
             let line = line_text(&rest[..end]);
             let (line_len, data) = (end + 1, &rest[end + 1..]);
             self.needed_len = 0;

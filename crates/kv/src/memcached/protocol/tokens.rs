@@ -43,11 +43,52 @@ const AHEAD: usize = 32;
 /// Length of a list that surely holds [`AHEAD`] whole keys, in bytes.
 const LIST_LEN: usize = AHEAD * (KEY_LEN_MAX + 1);
 
-/// Hashed keys of the commands to come, whose memory has been prefetched. They are a hint that nothing depends on.
+/// A key of a command to come.
+struct Ahead<'i> {
+    key: Key<'i>,
+    /// Length of its command, if that is a [lone `get`](lone_get), else 0.
+    get_len: usize,
+}
+
+/// Hashed keys of the commands to come, whose memory has been prefetched. They are a hint that nothing depends on,
+/// except that lone `get`s are not read again.
 #[derive(Default)]
 pub struct Lookahead<'i> {
-    keys: ArrayVec<Key<'i>, AHEAD>,
+    keys: ArrayVec<Ahead<'i>, AHEAD>,
     next: usize,
+}
+
+/// Start of a `get`.
+const GET: &[u8; 4] = b"get ";
+
+/// Returns the key of the command at the beginning of `rest`, and the command's length, if it is `get`, a space, one
+/// key and the line's end, and nothing else: by far the most common command, which is read in one pass, eight bytes at
+/// a time.
+#[inline(always)]
+fn lone_get(rest: &[u8]) -> Option<(&[u8], usize)> {
+    let text = rest.strip_prefix(GET)?;
+    let len = printable_len(text);
+    if len == 0 || len > KEY_LEN_MAX || !text[len..].starts_with(b"\r\n") {
+        return None;
+    }
+    Some((&text[..len], GET.len() + len + 2))
+}
+
+/// Number of bytes before the first space or control character, or, near its end, the length of `text`.
+#[inline(always)]
+fn printable_len(text: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 0xFF;
+    let (words, last) = text.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        // The lowest byte below `!` sets its highest bit; borrows can only set bits above that.
+        let below = word.wrapping_sub(ONES * u64::from(b'!')) & !word & ONES << 7;
+        if below != 0 {
+            return at * 8 + below.trailing_zeros() as usize / 8;
+        }
+    }
+    let found = last.iter().position(|byte| *byte < b'!');
+    words.len() * 8 + found.unwrap_or(last.len())
 }
 
 impl<'i> Lookahead<'i> {
@@ -56,18 +97,31 @@ impl<'i> Lookahead<'i> {
     pub fn key(&mut self, cache: &Cache, bytes: &'i [u8]) -> Key<'i> {
         self.skip_to(bytes);
         match self.keys.get(self.next) {
-            Some(key) if std::ptr::eq(key.bytes(), bytes) => {
+            Some(ahead) if std::ptr::eq(ahead.key.bytes(), bytes) => {
                 self.next += 1;
-                *key
+                ahead.key
             }
             _ => cache.hasher().key(bytes),
         }
     }
 
+    /// Takes the key of the command at the beginning of `rest`, and the command's length, if it is a lone `get` that was
+    /// [read ahead](Self::prefetch).
+    #[inline(always)]
+    pub fn take_get(&mut self, rest: &'i [u8]) -> Option<(Key<'i>, usize)> {
+        let ahead = self.keys.get(self.next)?;
+        let is_next = ahead.key.bytes().as_ptr() == rest.as_ptr().wrapping_add(GET.len());
+        if !is_next || ahead.get_len == 0 {
+            return None;
+        }
+        self.next += 1;
+        Some((ahead.key, ahead.get_len))
+    }
+
     /// Drops the keys before `rest`.
     #[inline(always)]
     fn skip_to(&mut self, rest: &'i [u8]) {
-        while self.keys.get(self.next).is_some_and(|key| key.bytes().as_ptr() < rest.as_ptr()) {
+        while self.keys.get(self.next).is_some_and(|ahead| ahead.key.bytes().as_ptr() < rest.as_ptr()) {
             self.next += 1;
         }
     }
@@ -86,6 +140,14 @@ impl<'i> Lookahead<'i> {
         self.keys.clear();
         self.next = 0;
         loop {
+            if !are_keys && let Some((key, get_len)) = lone_get(rest) {
+                self.keys.push(Ahead { key: cache.hasher().key(key), get_len });
+                rest = &rest[get_len..];
+                if self.keys.is_full() || rest.is_empty() {
+                    break;
+                }
+                continue;
+            }
             // A list is processed in pieces, since it can be long.
             let piece = if are_keys { &rest[..rest.len().min(LIST_LEN)] } else { rest };
             let end = match memchr::memchr(b'\n', piece) {
@@ -116,8 +178,8 @@ impl<'i> Lookahead<'i> {
         }
         // A single key is needed at once, so prefetching gains nothing.
         if self.keys.len() > 1 {
-            self.keys.iter().for_each(|key| cache.prefetch_bucket(key));
-            self.keys.iter_mut().for_each(|key| cache.prefetch_item(key));
+            self.keys.iter().for_each(|ahead| cache.prefetch_bucket(&ahead.key));
+            self.keys.iter_mut().for_each(|ahead| cache.prefetch_item(&mut ahead.key));
         }
     }
 
@@ -125,9 +187,53 @@ impl<'i> Lookahead<'i> {
     #[inline(always)]
     fn add_all(&mut self, cache: &Cache, keys: impl Iterator<Item = &'i [u8]>) {
         for key in keys.filter(|key| key.len() <= KEY_LEN_MAX) {
-            if self.keys.try_push(cache.hasher().key(key)).is_err() {
+            if self.keys.try_push(Ahead { key: cache.hasher().key(key), get_len: 0 }).is_err() {
                 return;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_get_is_one_key_between_a_space_and_the_end_of_the_line() {
+        let long = [b'k'; KEY_LEN_MAX];
+        for key in [&b"k"[..], b"a-key!~", b"a-key-of-16-byte", "kl\u{fc}ssel".as_bytes(), &long] {
+            let command = [b"get ", key, b"\r\n"].concat();
+            for more in [&b""[..], b"g", b"get another\r\n"] {
+                assert_eq!(lone_get(&[&command[..], more].concat()), Some((key, command.len())));
+            }
+            (0..command.len()).for_each(|len| assert_eq!(lone_get(&command[..len]), None));
+        }
+        let too_long = [&b"get "[..], &long, b"k\r\n"].concat();
+        for other in [
+            &b"get  k\r\n"[..],
+            b" get k\r\n",
+            b"get k \r\n",
+            b"get k\n",
+            b"get k\r\r\n",
+            b"get k\0\r\n",
+            b"get k\ty\r\n",
+            b"get k l\r\n",
+            b"get \r\n",
+            b"gets k\r\n",
+            b"GET k\r\n",
+            &too_long,
+        ] {
+            assert_eq!(lone_get(other), None, "{}", other.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn the_first_space_or_control_character_is_found_wherever_it_is() {
+        for (len, end) in (0..40).flat_map(|len| (0..=b' ').map(move |end| (len, end))) {
+            let mut text = vec![0x21; len];
+            text.extend([0xFF, 0x80, 0x7F, end, 0, b' ', end]);
+            assert_eq!(printable_len(&text), len + 3);
+            assert_eq!(printable_len(&text[..len]), len);
         }
     }
 }
