@@ -76,9 +76,8 @@ pub struct Pipeline<E: Endpoint> {
     owners: Vec<Owner>,
     /// By request number.
     pending: Vec<PendingRequest>,
+    /// The last one is that of the answer which was handed out last, and which borrows its response.
     idle: Vec<Idle>,
-    /// The call whose answer was handed out last; the answer borrows its buffers.
-    last: Option<Completion>,
 }
 
 /// Address of a partition, and the sessions with it.
@@ -171,7 +170,6 @@ impl<E: Endpoint> Pipeline<E> {
             owners,
             pending: (0..window).map(|_| new_pending()).collect(),
             idle,
-            last: None,
             rpc,
         })
     }
@@ -198,7 +196,7 @@ impl<E: Endpoint> Pipeline<E> {
 
     /// Requests whose answers have not been taken yet.
     pub fn in_flight(&self) -> usize {
-        self.pending.len() - self.idle.len() - usize::from(self.last.is_some())
+        self.pending.len() - self.idle.len()
     }
 
     /// Sets the time-out of later requests that have none of their own; `None` waits as long as it takes. See
@@ -333,7 +331,7 @@ impl<E: Endpoint> Pipeline<E> {
             share.len += Keys::key_len(key);
         }
         // Either all requests find room in the window, or none is made.
-        if shares.len() > self.free() {
+        if shares.len() > self.idle.len() {
             return Err(Error::WindowFull { window: self.window() });
         }
         for share in &shares {
@@ -363,14 +361,16 @@ impl<E: Endpoint> Pipeline<E> {
     /// happened.
     #[inline]
     pub fn turn(&mut self) -> bool {
-        self.rpc.turn()
+        let did_work = self.rpc.turn();
+        self.drop_events();
+        did_work
     }
 
     /// Returns the next answer that has arrived. It is lent: the next call that asks, polls or waits takes its buffers
     /// back.
     #[inline]
     pub fn poll(&mut self) -> Option<Answer<'_>> {
-        self.recycle();
+        self.shorten_last();
         let Some(completion) = self.rpc.poll_completion() else {
             self.drop_events();
             return None;
@@ -384,7 +384,7 @@ impl<E: Endpoint> Pipeline<E> {
     ///
     /// [`Error::Io`] when the port cannot sleep.
     pub fn wait(&mut self) -> Result<Option<Answer<'_>>, Error> {
-        self.recycle();
+        self.shorten_last();
         if self.in_flight() == 0 {
             return Ok(None);
         }
@@ -394,12 +394,9 @@ impl<E: Endpoint> Pipeline<E> {
                 completion = completion.take().or_else(|| rpc.poll_completion());
                 completion.is_some()
             })?;
+            self.drop_events();
         }
         Ok(completion.map(|completion| self.answer(completion)))
-    }
-
-    fn free(&self) -> usize {
-        self.idle.len() + usize::from(self.last.is_some())
     }
 
     #[inline]
@@ -425,13 +422,15 @@ impl<E: Endpoint> Pipeline<E> {
         options: RequestOptions,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<(usize, CallId), Error> {
-        self.recycle();
+        self.shorten_last();
         let Some(mut idle) = self.idle.pop() else { return Err(Error::WindowFull { window: self.window() }) };
-        if let Err(error) = self.make_room(&mut idle.request, len) {
-            self.idle.push(idle);
-            return Err(error);
+        match self.make_room(&mut idle.request, len) {
+            Ok(target) => write(target),
+            Err(error) => {
+                self.idle.push(idle);
+                return Err(error);
+            }
         }
-        write(&mut idle.request);
         let Idle { number, request, response } = idle;
         let pending = &mut self.pending[number];
         (pending.tag, pending.kind) = (options.tag, kind);
@@ -499,27 +498,23 @@ impl<E: Endpoint> Pipeline<E> {
         Err(error)
     }
 
-    /// Resizes a buffer to `len` bytes, or replaces it by a longer one.
-    #[inline]
-    fn make_room(&self, buffer: &mut MessageBuffer, len: usize) -> Result<(), Error> {
-        if buffer.resize(len).is_err() {
+    /// Resizes a buffer to `len` bytes, or replaces it by a longer one; returns its contents.
+    #[inline(always)]
+    fn make_room<'b>(&self, buffer: &'b mut MessageBuffer, len: usize) -> Result<&'b mut [u8], Error> {
+        if buffer.capacity() < len {
             *buffer = self.rpc.alloc(len)?;
         }
-        Ok(())
+        Ok(buffer.resized(len)?)
     }
 
-    /// Takes back the buffers of the answer that was handed out last.
-    #[inline]
-    fn recycle(&mut self) {
-        let Some(Completion { tag, mut request, mut response, .. }) = self.last.take() else { return };
-        for buffer in [&mut request, &mut response] {
-            if buffer.capacity() > KEPT_LEN
-                && let Ok(small) = self.rpc.alloc(BUFFER_LEN)
-            {
-                *buffer = small;
-            }
+    /// Replaces the buffers of the answer that was handed out last, if they are too long to be kept.
+    #[inline(always)]
+    fn shorten_last(&mut self) {
+        if let Some(last) = self.idle.last_mut()
+            && last.request.capacity().max(last.response.capacity()) > KEPT_LEN
+        {
+            last.shorten(&self.rpc);
         }
-        self.idle.push(Idle { number: tag as usize, request, response });
     }
 
     /// Drops all events. Lost sessions show in their calls, so the events are of no use here. Left untaken, they would
@@ -529,17 +524,31 @@ impl<E: Endpoint> Pipeline<E> {
         while self.rpc.poll_event().is_some() {}
     }
 
-    #[inline]
+    #[inline(always)]
     fn answer(&mut self, completion: Completion) -> Answer<'_> {
-        self.drop_events();
-        let Completion { tag: number, result, .. } = self.last.insert(completion);
-        let pending = &self.pending[*number as usize];
-        let result = std::mem::replace(result, Ok(()));
-        let response = match result {
-            Ok(()) => self.last.as_ref().map_or_else(|| Err(UNEXPECTED.into()), |last| read(pending, &last.response)),
-            Err(error) => Err(error.into()),
+        let Completion { tag: number, result, request, response, .. } = completion;
+        let number = number as usize;
+        self.idle.push(Idle { number, request, response });
+        let pending = &self.pending[number];
+        let response = match (result, self.idle.last()) {
+            (Ok(()), Some(idle)) => read(pending, &idle.response),
+            (Ok(()), None) => Err(UNEXPECTED.into()),
+            (Err(error), _) => Err(error.into()),
         };
         Answer { tag: pending.tag, keys: &pending.keys, response }
+    }
+}
+
+impl Idle {
+    #[cold]
+    fn shorten(&mut self, rpc: &impl Endpoint) {
+        for buffer in [&mut self.request, &mut self.response] {
+            if buffer.capacity() > KEPT_LEN
+                && let Ok(small) = rpc.alloc(BUFFER_LEN)
+            {
+                *buffer = small;
+            }
+        }
     }
 }
 
