@@ -7,12 +7,33 @@
 //! # Design
 //!
 //! - **There is one request type**, so gets and puts that arrive together are one burst. The buckets of all its keys
-//!   are prefetched, then their items; then each request is answered in turn, into the buffer from which the answer is
-//!   sent.
+//!   are prefetched as they are read, then their items; then each request is answered in turn, into the buffer from
+//!   which the answer is sent. A request is read once. A get is kept as its key alone, any other request as what it
+//!   says.
 //! - **An endpoint owns a partition**, and refuses keys of others. A public hash maps keys to partitions, and each
 //!   endpoint reports which partition it owns (`info`), so a client can be given the addresses in any order.
 //! - **A lost session is opened again** by the next request that needs it.
 //! - **Time is handed in**: `Partition::set_now_s`.
+//!
+//! # What a request costs
+//!
+//! Instructions, for keys of 16 bytes and values of 32, in batches of 8 requests over shared memory (`cargo xtask cost
+//! --row GET`):
+//!
+//! | | server | client |
+//! | --- | --- | --- |
+//! | a get | 930 | 856 |
+//! | a key of a get of 8 | 620 | 364 |
+//!
+//! At the server, the service takes 434 for a get, and 372 for a key of several: 101 to read the key (check its length
+//! and its owner, hash it, prefetch its bucket), 77 to find the item's slot and prefetch the item, 152 to find the item
+//! (check the slot again, that the log has not passed it, the whole key, its expiry, and whether it was cleared, and
+//! that the response has room for the value), and 42 to copy the value. The rest is the call's. A get's answer takes a
+//! second line of the ring, for a single byte, which is 90 more than a packet of one line. Eight keys share a call
+//! whose response, of 290 bytes, no longer fits the ring: its memory is allocated and accounted for, and the port reads
+//! it from there, which takes five times the instructions of a plain call. With packets of eight lines in the ring
+//! instead of four, a key would cost 464 at the server and 264 at the client, but the ring would need twice the memory
+//! for as many packets.
 
 mod answer;
 mod client;

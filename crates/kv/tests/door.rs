@@ -121,6 +121,35 @@ fn a_door_beside_other_things_looks_at_its_sockets_after_a_sleep() {
     assert!(turns_until("without one", false) > 1);
 }
 
+/// A door reads the socket of a client that alone is busy without asking the poll, but asks it now and then.
+#[test]
+fn a_lone_client_keeps_no_other_waiting() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let connect = || TcpStream::connect(listener.address()).unwrap();
+    let (mut lone, mut other) = (connect(), connect());
+    let mut door = Door::open(listener, &Partitions::new(1), 0, DoorConfig::default()).unwrap().pop().unwrap();
+    let mut cache = Cache::new(&CacheConfig { items: 100, memory_bytes: 4 << 20, ..CacheConfig::default() }).unwrap();
+    while door.counters()[0].curr_connections.get() < 2 {
+        door.turn(&mut cache, NOW_NS);
+    }
+    [&lone, &other].iter().for_each(|client| client.set_nonblocking(true).unwrap());
+    let mut ask = |door: &mut Door| {
+        lone.write_all(b"get x\r\n").unwrap();
+        let mut len = 0;
+        while len < b"END\r\n".len() {
+            door.turn(&mut cache, NOW_NS);
+            len += lone.read(&mut [0; 5]).unwrap_or(0);
+        }
+    };
+    (0..20).for_each(|_| ask(&mut door));
+    other.write_all(b"get y\r\n").unwrap();
+    let is_answered = (0..1000).any(|_| {
+        ask(&mut door);
+        other.read(&mut [0; 5]).is_ok()
+    });
+    assert!(is_answered);
+}
+
 #[test]
 fn clients_of_several_threads_see_each_others_items() {
     let server = Server::tcp(3);

@@ -140,6 +140,11 @@ impl Connection {
         self.out.is_empty() && self.waiting.is_empty()
     }
 
+    /// Whether there is nothing to do for it but to read what its client sends next.
+    pub fn awaits_input(&self) -> bool {
+        self.is_drained() && self.memory_needs.is_empty() && !self.ending && !self.queued
+    }
+
     /// Its claim to memory.
     pub fn claim(&self) -> Claim {
         if self.has_sent || self.bytes_taken > UNREAD_MAX { Claim::Proven } else { Claim::New }

@@ -34,7 +34,7 @@ const MESSAGES_PER_TURN: usize = 256;
 const EVENTS: usize = 1024;
 /// Calls of [`Door::turn_shared`] between two looks at the sockets, while these are idle.
 const TURNS_BETWEEN_POLLS: u32 = 32;
-/// Looks at the socket of a [lone](Door::lone) connection before the next one asks the poll.
+/// Looks at the socket of a lone connection before the next one asks the poll.
 const LONE_LOOKS: u32 = 3;
 /// Longest wait, in nanoseconds, before accepting is tried again after descriptors ran out.
 const ACCEPT_RETRY_NS: u64 = 1_000_000_000;
@@ -324,7 +324,7 @@ impl Door {
         if self.lone_looks < LONE_LOOKS
             && let Some(index) = self.lone
             && let Some(Some(connection)) = self.connections.get_mut(index)
-            && !connection.queued
+            && connection.awaits_input()
         {
             self.lone_looks += 1;
             connection.readable = true;
