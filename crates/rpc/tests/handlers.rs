@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::*;
 use sinew_fabric::loopback::LoopbackConfig;
 use sinew_fabric::{Job, PacketPort, WorkerPool};
-use sinew_rpc::{Call, Cause, Config, DeferredCall, Execution, Nexus, NexusBuilder, RequestType};
+use sinew_rpc::{BurstCalls, Call, Cause, Config, DeferredCall, Execution, Nexus, NexusBuilder, RequestType};
 
 const TYPE: RequestType = RequestType::new(50);
 
@@ -130,6 +130,28 @@ fn a_burst_handler_gets_the_requests_of_its_type_in_a_received_burst_at_once() {
     for over in run(&world, &mut client, &mut server, 6) {
         let expected = if over.tag < 5 { &[5][..] } else { b"later" };
         assert_eq!(&over.response[..], expected);
+    }
+}
+
+#[test]
+fn requests_of_several_types_keep_the_order_of_each_in_a_burst() {
+    const TYPES: [RequestType; 3] = [TYPE, BURST, RequestType::new(51)];
+    let answer_with_places = |calls: &mut BurstCalls<'_, '_>| {
+        for index in 0..calls.len() {
+            let request = calls.request(index)[0];
+            calls.reply(index, &[index as u8, request]);
+        }
+    };
+    let world = World::new();
+    let (mut client, mut server, session) = pair_with(&world, LoopbackConfig::default(), |nexus| {
+        TYPES.into_iter().fold(nexus, |nexus, of_type| nexus.handle_burst(of_type, answer_with_places))
+    });
+    let sent = [(0, 0), (1, 0), (2, 0), (1, 1), (0, 1), (2, 1), (0, 2)];
+    for (tag, (of_type, _)) in (0u8..).zip(sent) {
+        send(&mut client, session, TYPES[of_type], &[tag], tag.into());
+    }
+    for over in run(&world, &mut client, &mut server, sent.len()) {
+        assert_eq!(over.response[..], [sent[over.tag as usize].1, over.tag as u8]);
     }
 }
 

@@ -40,6 +40,8 @@ fn what_does_not_fit_in_a_buffer_is_refused_with_its_length_and_the_capacity() {
     let refused = AllocError::PastCapacity { len: capacity + 1, capacity };
     assert_eq!(buffer.fill(&vec![8; capacity + 1]), Err(refused));
     assert_eq!(buffer.resize(capacity + 1), Err(refused));
+    assert_eq!(buffer.resized(capacity + 1), Err(refused));
+    assert_eq!(buffer.resized(capacity).map(|contents| contents.len()), Ok(capacity));
     assert_eq!(*buffer, vec![7; capacity]);
     assert!(refused.to_string().contains(&format!("buffer of {capacity} bytes")), "{refused}");
     assert_eq!(buffer.set_data_per_packet(1), Err(AllocError::HeadersDoNotFit { data_per_packet: 1, capacity }));
