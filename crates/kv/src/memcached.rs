@@ -40,12 +40,11 @@
 //! - **Keys are read ahead**, up to 32, and their buckets and then their items are prefetched. A `get` of one key, and
 //!   nothing else on its line, is then known whole and is not read again: a row of them is answered in a loop of its
 //!   own. In a pipeline of 16, such a `get` costs 618 instructions (`cargo xtask cost --row memcached`), 248 of them
-//!   the table's, where it cost 1,395: finding the end of its line and its key takes 60, checking who owns the key, that
-//!   there is room for the answer and that the answer may be that long 15, and 55 are its share of a turn and its three
-//!   system calls.
-//! - **A lone client costs two system calls** for each request: the socket of a connection that alone was busy is read
-//!   without asking the poll whether there is anything. Every fourth look is at the poll, and so is the first one after
-//!   a sleep that the connection did not end.
+//!   the table's, where it cost 1,395. To find its key and the end of its line takes 50; to check who owns the key and
+//!   that the output has room takes 15; its share of a turn is 55.
+//! - **A lone client costs two system calls** for most requests: the socket of a connection that alone was busy is
+//!   read without asking the poll whether there is anything. Every fourth look is at the poll, and so is the first one
+//!   after a sleep that the connection did not end.
 //! - **Output bounds input.** A session stops, in the middle of a list of keys if need be, once there is enough to
 //!   send. A client that does not read its answers is not read from.
 //! - **Memory is claimed before it is needed.** A value of more than 64 KB is read, or answered, once there is room for

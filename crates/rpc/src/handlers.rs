@@ -149,12 +149,13 @@ pub(crate) trait Serve {
         request: &'a [u8],
         batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
     ) {
-        let handler = self.handlers().table.get(usize::from(call.location.request_type.number()));
-        let request = RequestData::Lent(request);
-        if matches!(handler, Some(Handler::Burst(_))) && core.servers.deadline_ns(call.id).is_none() {
-            return batched.push(BurstEntry { call, request });
+        match self.handlers().table.get(usize::from(call.location.request_type.number())) {
+            Some(Handler::Burst(_)) if core.servers.deadline_ns(call.id).is_none() => {
+                batched.push(BurstEntry { call, request: RequestData::Lent(request) });
+            }
+            Some(Handler::None) | None => self.handle_unregistered(core, call, request),
+            _ => self.run(core, ReadyRequest { call, request: RequestData::Lent(request) }, batched),
         }
-        self.run(core, ReadyRequest { call, request }, batched);
     }
 
     /// As [`Self::run_lent`], wherever the request lies.

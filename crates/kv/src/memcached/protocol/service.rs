@@ -294,8 +294,8 @@ impl<'w, 'i> Work<'w, 'i> {
         Ok(())
     }
 
-    /// Answers the [lone `get`s](Lookahead::take_get) at the beginning of `rest`, as far as they were read ahead. Returns
-    /// the bytes consumed, and the room that the next answer needs if it is for lack of room that no more are answered.
+    /// Answers the [lone `get`s](Lookahead::take_get) at the beginning of `rest`, as far as they were read ahead.
+    /// Returns the bytes consumed and, if there is too little room for the next answer, the room that it needs.
     pub fn answer_lone_gets(&mut self, rest: &'i [u8]) -> (usize, Option<usize>) {
         let (mut consumed, mut gets, mut hits, mut room) = (0, 0, 0, None);
         while !self.is_output_full()

@@ -105,8 +105,8 @@ impl<'i> Lookahead<'i> {
         }
     }
 
-    /// Takes the key of the command at the beginning of `rest`, and the command's length, if it is a lone `get` that was
-    /// [read ahead](Self::prefetch).
+    /// Takes the key of the command at the beginning of `rest`, and the command's length, if it is a lone `get` that
+    /// was [read ahead](Self::prefetch).
     #[inline(always)]
     pub fn take_get(&mut self, rest: &'i [u8]) -> Option<(Key<'i>, usize)> {
         let ahead = self.keys.get(self.next)?;
