@@ -148,7 +148,7 @@ fn requests_of_several_types_keep_the_order_of_each_in_a_burst() {
     });
     let sent = [(0, 0), (1, 0), (2, 0), (1, 1), (0, 1), (2, 1), (0, 2)];
     for (tag, (of_type, _)) in (0u8..).zip(sent) {
-        send(&mut client, session, TYPES[of_type], &[tag], tag.into());
+        send(&mut client, session, TYPES[of_type], &[tag], u64::from(tag));
     }
     for over in run(&world, &mut client, &mut server, sent.len()) {
         assert_eq!(over.response[..], [sent[over.tag as usize].1, over.tag as u8]);
