@@ -11,6 +11,8 @@
 //! - **Memory exposed to others** is [`Exposed`]: bytes that anybody may be writing, which are copied out or loaded
 //!   word by word and never seen as a slice.
 //! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one doorbell.
+//!   Those of inline bytes have a short form that owns nothing ([`InlineRequest`]), and a READ into one buffer has
+//!   [`QueuePair::post_read`].
 //! - **Completions** come from a [`CompletionQueue`], with the standard statuses.
 //!
 //! [`port::UdPort`] is a UD queue pair as a packet port.
@@ -70,6 +72,9 @@
 //!   3.2). Libibverbs has no such thing; there it only keeps the types from being sent.
 //! - **[`QueuePair::push`] and [`QueuePair::doorbell`] are two calls**, so a list costs one doorbell. Once warm,
 //!   posting neither allocates nor enters the kernel, except to wake a peer that sleeps.
+//! - **An inline request is plain data.** A [`Request`] may own shares and buffers, so every function through which it
+//!   passes checks whether to drop them. An [`InlineRequest`] owns nothing: a device reads its fields where the caller
+//!   has them. Small WRITEs and SENDs, of which there are millions a second, are of this form.
 //! - **A port that is a queue pair is found by [`Names`]**, since a queue pair's address is numbers that change with
 //!   each start. With `sinew_host::TcpNames` a name is a place `HOST:PORT`, where a thread sends the same frame to
 //!   every caller and closes. So the endpoint's loop never sees callers that only ask, and waits for none of them. The
@@ -81,6 +86,7 @@
 
 mod completion;
 mod error;
+mod inline;
 mod memory;
 mod names;
 pub mod port;
@@ -92,6 +98,7 @@ mod types;
 
 pub use completion::{Completion, Status};
 pub use error::{PostError, VerbsError};
+pub use inline::{InlineOperation, InlineRequest};
 pub use memory::{Exposed, RemoteMemory, Straggler};
 pub use names::Names;
 pub use registered::{InUse, RegisterError, Registered, Registration, Registry};

@@ -1,5 +1,6 @@
 //! Memory that other threads, processes or devices may write while we read it.
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use crate::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering};
@@ -206,21 +207,7 @@ impl SharedMemory {
     /// [`OutOfBounds`]; nothing was copied then.
     #[inline]
     pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), OutOfBounds> {
-        let source = self.at(offset, target.len())?;
-        let to_word = to_word(source).min(target.len());
-        let (first, rest) = target.split_at_mut(to_word);
-        let (words, last) = rest.as_chunks_mut::<8>();
-        // SAFETY: everything lies in the range that `at` checked, and the address `to_word` bytes on is aligned if a
-        // word follows. Each word is loaded with acquire, for the order. Partners: the stores of `write`.
-        unsafe {
-            load_part(source, first);
-            let aligned = source.add(to_word);
-            for (at, word) in words.iter_mut().enumerate() {
-                *word = (*aligned.add(at * 8).cast::<AtomicU64>()).load(Ordering::Acquire).to_ne_bytes();
-            }
-            load_part(aligned.add(words.len() * 8), last);
-        }
-        Ok(())
+        self.slice(0, self.len)?.read(offset, target)
     }
 
     /// Copies `source` to `offset`, from left to right: see [`SharedMemory`].
@@ -228,34 +215,154 @@ impl SharedMemory {
     /// # Errors
     ///
     /// [`OutOfBounds`]; nothing was written then.
-    #[inline(always)]
+    #[inline]
     pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), OutOfBounds> {
-        let target = self.at(offset, source.len())?;
-        let to_word = to_word(target).min(source.len());
-        let (first, rest) = source.split_at(to_word);
-        let (words, last) = rest.as_chunks::<8>();
-        // SAFETY: as in `read`. Each word is stored with release: their order is part of the contract. Partners: the
-        // loads of `load` and `read`.
-        unsafe {
-            store_part(target, first);
-            let aligned = target.add(to_word);
-            let store = |at: usize, word: &[u8; 8]| {
-                (*aligned.add(at * 8).cast::<AtomicU64>()).store(u64::from_ne_bytes(*word), Ordering::Release);
-            };
-            // Half a line at a time, which is the length of most messages.
-            let (fours, rest) = words.as_chunks::<4>();
-            for (at, [first, second, third, fourth]) in fours.iter().enumerate() {
-                store(at * 4, first);
-                store(at * 4 + 1, second);
-                store(at * 4 + 2, third);
-                store(at * 4 + 3, fourth);
-            }
-            for (at, word) in rest.iter().enumerate() {
-                store(fours.len() * 4 + at, word);
-            }
-            store_part(aligned.add(words.len() * 8), last);
+        self.slice(0, self.len)?.write(offset, source)
+    }
+
+    /// The `len` bytes from `offset` on, borrowed.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`].
+    #[inline]
+    pub fn slice(&self, offset: usize, len: usize) -> Result<SharedSlice<'_>, OutOfBounds> {
+        Ok(SharedSlice { start: self.at(offset, len)?, len, memory: PhantomData })
+    }
+}
+
+/// Some bytes of a [`SharedMemory`], borrowed, for several accesses within the same bounds. They are copied in and out
+/// as there, and never seen as a slice.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedSlice<'a> {
+    /// The `len` bytes from here on lie in the memory.
+    start: *mut u8,
+    len: usize,
+    memory: PhantomData<&'a SharedMemory>,
+}
+
+impl SharedSlice<'_> {
+    /// The `len` bytes from `offset` on.
+    #[inline(always)]
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
+        match offset.checked_add(len) {
+            // SAFETY: `offset <= len`, and these bytes lie in a memory that is borrowed.
+            Some(end) if end <= self.len => Ok(unsafe { self.start.add(offset) }),
+            _ => Err(OutOfBounds { offset, len, capacity: self.len }),
+        }
+    }
+
+    /// As [`SharedMemory::read`].
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing was copied then.
+    #[inline]
+    pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), OutOfBounds> {
+        let source = self.at(offset, target.len())?;
+        if (source.addr() | target.len()).is_multiple_of(8) {
+            // SAFETY: `at` checked the range, which starts at an aligned word.
+            unsafe { load_words(source, target.as_chunks_mut().0) }
+        } else {
+            // SAFETY: `at` checked the range.
+            unsafe { load_any(source, target) }
         }
         Ok(())
+    }
+
+    /// As [`SharedMemory::write`].
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing was written then.
+    #[inline]
+    pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), OutOfBounds> {
+        let target = self.at(offset, source.len())?;
+        // Nearly every message is some aligned words.
+        if (target.addr() | source.len()).is_multiple_of(8) {
+            // SAFETY: `at` checked the range, which starts at an aligned word.
+            unsafe { store_words(target, source.as_chunks().0) }
+        } else {
+            // SAFETY: `at` checked the range.
+            unsafe { store_any(target, source) }
+        }
+        Ok(())
+    }
+}
+
+/// Loads words from left to right.
+///
+/// # Safety
+///
+/// The words lie in a [`SharedMemory`], the first at an aligned address.
+#[inline(always)]
+unsafe fn load_words(source: *mut u8, target: &mut [[u8; 8]]) {
+    for (at, word) in target.iter_mut().enumerate() {
+        // SAFETY: the caller's promise. Acquire, for the order. Partners: the stores of `store_words`.
+        *word = unsafe { (*source.add(at * 8).cast::<AtomicU64>()).load(Ordering::Acquire) }.to_ne_bytes();
+    }
+}
+
+/// Stores words from left to right.
+///
+/// # Safety
+///
+/// As for [`load_words`].
+#[inline(always)]
+unsafe fn store_words(target: *mut u8, source: &[[u8; 8]]) {
+    let store = |at: usize, word: &[u8; 8]| {
+        // SAFETY: the caller's promise. Release: the order of the words is part of the contract. Partners: the loads of
+        // `SharedMemory::load` and of `load_words`.
+        unsafe { (*target.add(at * 8).cast::<AtomicU64>()).store(u64::from_ne_bytes(*word), Ordering::Release) };
+    };
+    // Half a line at a time, which is the length of most messages.
+    let (fours, rest) = source.as_chunks::<4>();
+    for (at, [first, second, third, fourth]) in fours.iter().enumerate() {
+        store(at * 4, first);
+        store(at * 4 + 1, second);
+        store(at * 4 + 2, third);
+        store(at * 4 + 3, fourth);
+    }
+    for (at, word) in rest.iter().enumerate() {
+        store(fours.len() * 4 + at, word);
+    }
+}
+
+/// Loads bytes that start or end within a word.
+///
+/// # Safety
+///
+/// The bytes lie in a [`SharedMemory`].
+#[inline(never)]
+unsafe fn load_any(source: *mut u8, target: &mut [u8]) {
+    let to_word = to_word(source).min(target.len());
+    let (first, rest) = target.split_at_mut(to_word);
+    let (words, last) = rest.as_chunks_mut::<8>();
+    // SAFETY: the caller's promise; the address `to_word` bytes on is aligned if a word follows.
+    unsafe {
+        load_part(source, first);
+        let aligned = source.add(to_word);
+        load_words(aligned, words);
+        load_part(aligned.add(words.len() * 8), last);
+    }
+}
+
+/// Stores bytes that start or end within a word.
+///
+/// # Safety
+///
+/// As for [`load_any`].
+#[inline(never)]
+unsafe fn store_any(target: *mut u8, source: &[u8]) {
+    let to_word = to_word(target).min(source.len());
+    let (first, rest) = source.split_at(to_word);
+    let (words, last) = rest.as_chunks::<8>();
+    // SAFETY: as in `load_any`.
+    unsafe {
+        store_part(target, first);
+        let aligned = target.add(to_word);
+        store_words(aligned, words);
+        store_part(aligned.add(words.len() * 8), last);
     }
 }
 
@@ -400,6 +507,18 @@ mod tests {
                 assert!(all[offset + len..].iter().all(|&byte| byte == 0));
             }
         }
+    }
+
+    #[test]
+    fn a_slice_ends_where_it_was_cut() {
+        let memory = SharedMemory::private(64).unwrap();
+        let slice = memory.slice(8, 20).unwrap();
+        assert!(slice.write(12, &[7; 8]).is_ok() && slice.write(13, &[8; 8]).is_err());
+        assert!(slice.write(usize::MAX, &[8; 8]).is_err() && slice.write(21, &[]).is_err());
+        let mut read = [0; 9];
+        assert!(slice.read(11, &mut read).is_ok() && slice.read(12, &mut read).is_err());
+        assert_eq!(read, [0, 7, 7, 7, 7, 7, 7, 7, 7]);
+        assert!(memory.slice(64, 0).is_ok() && memory.slice(57, 8).is_err() && memory.slice(1, usize::MAX).is_err());
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use sinew_mem::{Arena, BufferPlace, MessageBuffer};
 
 use super::completion::Completion;
-use super::error::VerbsError;
-use super::memory::Exposed;
-use super::request::{Destination, RefusedReceive, RefusedRequest, Request, Scatter};
+use super::error::{PostError, VerbsError};
+use super::inline::InlineRequest;
+use super::memory::{Exposed, RemoteMemory};
+use super::request::{Destination, Operation, RefusedReceive, RefusedRequest, Request, Scatter};
 use super::types::{Access, Attributes, QpAddress, QpConfig, QpNumber, QpState, Transport};
 use crate::readiness::{self, Readiness};
 use crate::waker::Waker;
@@ -229,5 +230,46 @@ pub trait QueuePair {
         self.push(request)?;
         self.doorbell();
         Ok(())
+    }
+
+    /// Queues an inline request, as [`Self::push`] queues any.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::push`].
+    fn push_inline(&mut self, request: InlineRequest<'_>) -> Result<(), PostError> {
+        self.push(request.into()).map_err(|refused| refused.error)
+    }
+
+    /// As [`Self::post`], of an inline request.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::push`].
+    fn post_inline(&mut self, request: InlineRequest<'_>) -> Result<(), PostError> {
+        self.push_inline(request)?;
+        self.doorbell();
+        Ok(())
+    }
+
+    /// As [`Self::post_list`], of inline requests.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::post_list`].
+    fn post_inline_list<'a>(&mut self, requests: impl IntoIterator<Item = InlineRequest<'a>>) -> Result<(), PostError> {
+        let pushed = requests.into_iter().try_for_each(|request| self.push_inline(request));
+        self.doorbell();
+        pushed
+    }
+
+    /// Posts a signaled READ that fills one buffer.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::push`].
+    fn post_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
+        let target = [target].into_iter().collect();
+        self.post(Request::new(id, Operation::Read { target, remote }))
     }
 }

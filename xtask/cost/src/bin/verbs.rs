@@ -3,8 +3,8 @@
 use anyhow::{Context, ensure};
 use sinew_cost::{Count, Operation, device, operation};
 use sinew_fabric::verbs::{
-    Access, Completion, CompletionQueue, Device, Exposed, Operation as Verb, ProtectionDomain, QpConfig, QueuePair,
-    Request, Scatter, Source, ThreadDomain, Transport,
+    Access, Completion, CompletionQueue, Device, Exposed, InlineRequest, ProtectionDomain, QpConfig, QueuePair,
+    ThreadDomain, Transport,
 };
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_shm::verbs::{ShmCompletionQueue, ShmDomain, ShmQueuePair, ShmThread};
@@ -57,8 +57,9 @@ fn pair(transport: Transport) -> anyhow::Result<(ShmDomain, [End; 2])> {
     Ok((domain, ends))
 }
 
-fn request(number: usize, operation: Verb<'_>) -> Request<'_> {
-    Request { signaled: number + 1 == BURST, ..Request::new(number as u64, operation) }
+/// The request, which reports its completion if it is the last of a step.
+fn last_reports(request: InlineRequest<'_>) -> InlineRequest<'_> {
+    InlineRequest { signaled: request.id + 1 == BURST as u64, ..request }
 }
 
 fn all_good(completions: &[Completion], expected: usize) -> anyhow::Result<()> {
@@ -75,12 +76,11 @@ fn writes(count: &mut Count, in_lists: bool) -> anyhow::Result<()> {
     count.rounds(ROUNDS, ROUNDS, |count| {
         let bytes = std::hint::black_box([7; LEN]);
         let posted = count.step("initiator", BURST, || {
-            let write =
-                |number| request(number, Verb::Write { source: Source::Inline(&bytes), remote, immediate: None });
+            let mut writes = (0..BURST as u64).map(|id| last_reports(InlineRequest::write(id, &bytes, remote)));
             let posted = if in_lists {
-                end.qp.post_list((0..BURST).map(write)).is_ok()
+                end.qp.post_inline_list(writes).is_ok()
             } else {
-                (0..BURST).all(|number| end.qp.post(write(number)).is_ok())
+                writes.all(|write| end.qp.post_inline(write).is_ok())
             };
             end.sends.poll(&mut completions, BURST);
             posted
@@ -102,10 +102,8 @@ fn reads(count: &mut Count) -> anyhow::Result<()> {
         let good = count.step("initiator", BURST, || {
             for number in 0..BURST {
                 let Some(buffer) = targets.pop() else { return false };
-                let mut target = Scatter::new();
-                target.push(buffer);
                 // Every READ is signaled, and returns its buffer.
-                if end.qp.post(Request::new(number as u64, Verb::Read { target, remote })).is_err() {
+                if end.qp.post_read(number as u64, buffer, remote).is_err() {
                     return false;
                 }
             }
@@ -135,8 +133,8 @@ fn datagrams(count: &mut Count) -> anyhow::Result<()> {
     count.rounds(ROUNDS, ROUNDS, |count| {
         let bytes = std::hint::black_box([7; LEN]);
         let posted = count.step("sender", BURST, || {
-            let send = |number| request(number, Verb::Send { source: Source::Inline(&bytes), immediate: None, to });
-            let posted = sender.qp.post_list((0..BURST).map(send)).is_ok();
+            let sends = (0..BURST as u64).map(|id| last_reports(InlineRequest::send(id, &bytes, to)));
+            let posted = sender.qp.post_inline_list(sends).is_ok();
             sender.sends.poll(&mut sent, BURST);
             posted
         });

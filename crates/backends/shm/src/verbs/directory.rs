@@ -125,6 +125,26 @@ impl ListenState {
     }
 }
 
+/// The words that allowed an operation, each with what it said. The owner changes one of them when it ends the exposure
+/// or the queue pair, and the kernel when the owner dies. So while none has changed the operation is still allowed, and
+/// three comparisons tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Permit<'a> {
+    life: (&'a AtomicU32, u32),
+    listens: (&'a AtomicU64, u64),
+    region: (&'a AtomicU64, u64),
+}
+
+impl Permit<'_> {
+    /// Whether none of the words has changed.
+    #[inline(always)]
+    pub fn holds(&self) -> bool {
+        let ((life, lived), (listens, listened), (region, was)) = (self.life, self.listens, self.region);
+        // Partner: as in `Directory::life`.
+        life.load(Ordering::Acquire) == lived && load(listens) == listened && load(region) == was
+    }
+}
+
 /// A device's directory, ours or another's.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
@@ -264,11 +284,21 @@ impl Directory {
         Some(Entry { access, start: load(start), len: load(len) })
     }
 
-    /// Whether the region of `rkey` is still exposed for writing, to protection domain `domain`.
+    /// Permit to change the region of `rkey` through queue pair `number`, for as long as these words say what they were
+    /// found to say: that the owner lives, that the queue pair listens, and what the region's entry is.
     #[inline(always)]
-    pub fn accepts_writes(&self, domain: u32, rkey: u32) -> bool {
-        let word = load(&self.region(rkey)[0]);
-        word & !ACCESS_MASK == region_word(domain, rkey) && word & 1 != 0
+    pub fn permit(
+        &self,
+        life: u32,
+        (number, listens): (QpNumber, u64),
+        (domain, rkey, entry): (u32, u32, Entry),
+    ) -> Option<Permit<'_>> {
+        let word = region_word(domain, rkey) | bits(entry.access);
+        Some(Permit {
+            life: (self.life_futex()?, life),
+            listens: (&self.queue_pair(number)[0], listens),
+            region: (&self.region(rkey)[0], word),
+        })
     }
 
     /// Exposes a region. Nobody may be inside an earlier one with the same index.

@@ -116,10 +116,10 @@ impl Engine {
             queue.ready.drop_front();
             taken += 1;
             if let Some(qp) = find(queue_pairs, number)
-                && qp.epoch == epoch
+                && qp.ledger.epoch == epoch
             {
                 match frees {
-                    FreedSlots::Requests(before) => qp.requests_polled = before,
+                    FreedSlots::Requests(before) => qp.ledger.polled = before,
                     FreedSlots::Receive => qp.receives_held -= 1,
                 }
             }
@@ -261,9 +261,9 @@ impl Engine {
         }
         qp.disconnect(notes);
         qp.clear(queues);
-        queues.forget(qp.send_queue, number);
+        queues.forget(qp.ledger.queue, number);
         queues.forget(qp.receive_queue, number);
-        queues.release(qp.send_queue, qp.config.send_depth);
+        queues.release(qp.ledger.queue, qp.config.send_depth);
         queues.release(qp.receive_queue, qp.config.receive_depth);
         self.domain.device().memory().give_back_number(number);
         self.send_deferred();

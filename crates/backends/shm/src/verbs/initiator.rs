@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sinew_fabric::verbs::{QpNumber, RemoteMemory, Status, Verb, VerbsError};
 use sinew_mem::ring::Doorbell;
-use sinew_mem::{MessageBuffer, SharedMemory};
+use sinew_mem::{MessageBuffer, SharedMemory, SharedSlice};
 
 use super::address::Home;
 use super::control::Client;
-use super::directory::{Directory, Entry};
+use super::directory::{Directory, Entry, Permit};
+use super::life;
 use super::memory::DeviceMemory;
 use crate::barrier;
 
@@ -198,13 +199,23 @@ impl Seat {
     }
 
     /// Sits down to write to the region of this key; `None` when that is not allowed, for whatever reason.
-    #[inline(always)]
+    #[inline]
     pub fn guard_region(&self, pair: RemotePair, rkey: u32) -> Option<RegionGuard<'_>> {
-        let entry = self.sit_down_to_change(pair, rkey, None).ok().filter(|entry| entry.access.write);
-        if entry.is_none() {
+        let life = self.target.directory.life();
+        if !life::is_alive(life) {
+            return None;
+        }
+        let guarded = self.sit_down_to_change(pair, rkey, None).ok().and_then(|entry| {
+            let (start, len) = (usize::try_from(entry.start).ok()?, usize::try_from(entry.len).ok()?);
+            let bytes = self.target.exposed.slice(start, len).ok().filter(|_| entry.access.write)?;
+            let by = (pair.number, pair.listening);
+            let permit = self.target.directory.permit(life, by, (pair.domain, rkey, entry))?;
+            Some(RegionGuard { seat: self, rkey, start: entry.start, bytes, permit })
+        });
+        if guarded.is_none() {
             self.leave();
         }
-        entry.map(|Entry { start, len, .. }| RegionGuard { seat: self, domain: pair.domain, rkey, start, len })
+        guarded
     }
 
     /// Fills a buffer of at most [`CHUNK`] bytes. Returns false when it read nothing, for whatever reason.
@@ -260,20 +271,20 @@ impl Seat {
 #[derive(Debug)]
 pub(crate) struct RegionGuard<'a> {
     seat: &'a Seat,
-    domain: u32,
-    rkey: u32,
-    /// The region's bounds, as its owner claims: the memory checks each write against its own bounds.
+    pub rkey: u32,
+    /// Where the region starts in the exposed memory, and its bytes there: its owner's claim, which the memory checked.
     start: u64,
-    len: u64,
+    bytes: SharedSlice<'a>,
+    permit: Permit<'a>,
 }
 
 impl RegionGuard<'_> {
     /// Writes some bytes. Returns false when it wrote nothing, for whatever reason, such as the end of the exposure.
     #[inline(always)]
     pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
-        is_inside(address, bytes.len(), self.start, self.len)
-            && self.seat.target.directory.accepts_writes(self.domain, self.rkey)
-            && usize::try_from(address).is_ok_and(|offset| self.seat.target.exposed.write(offset, bytes).is_ok())
+        // An address before the start wraps round, to an offset that is out of bounds.
+        let offset = usize::try_from(address.wrapping_sub(self.start)).unwrap_or(usize::MAX);
+        self.permit.holds() && self.bytes.write(offset, bytes).is_ok()
     }
 }
 
@@ -307,6 +318,7 @@ mod tests {
 
     fn target() -> (Arc<DeviceMemory>, Seat) {
         let memory = Arc::new(DeviceMemory::new(1 << 20).unwrap());
+        memory.directory.set_life(life::SAME_PROCESS);
         memory.directory.set_listen_state(PEER, LISTENS);
         let seat = Arc::new(Target::local(&memory)).seat().unwrap();
         (memory, seat)

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use sinew_fabric::verbs::{
-    Attributes, Destination, Operation, QpAddress, QpConfig, QpNumber, QpState, RefusedReceive, RefusedRequest,
-    RemoteMemory, Request, Scatter, Source, Status, Transport, VerbsError,
+    Attributes, InlineOperation, InlineRequest, Operation, PostError, QpAddress, QpConfig, QpNumber, QpState,
+    QueuePair as _, RefusedReceive, RefusedRequest, RemoteMemory, Request, Scatter, Status, Transport, VerbsError,
 };
 use sinew_mem::MessageBuffer;
 
@@ -14,8 +14,7 @@ use super::device::MTU;
 use super::directory::ListenState;
 use super::engine::{Engine, Parts};
 use super::fifo::Buffers;
-use super::queue_pair::{Connection, Outbound, WriteRun};
-use super::waiting::RequestKind;
+use super::queue_pair::{Connection, Run};
 
 /// A queue pair of a [`super::ShmThread`].
 pub struct ShmQueuePair {
@@ -160,39 +159,11 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         Ok(())
     }
 
-    /// Inlined like `post`.
-    #[inline(always)]
     fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
-        let Request { id, operation, signaled, fence, solicited } = request;
-        let operation = match operation {
-            Operation::Write { source: Source::Inline(bytes), remote, immediate: None } => {
-                // Nothing in it needs a drop; without this, the compiler would emit checks for it.
-                std::mem::forget(operation);
-                if self.push_inline(id, signaled, bytes, RequestKind::Write(remote), None) {
-                    return Ok(());
-                }
-                Operation::Write { source: Source::Inline(bytes), remote, immediate: None }
-            }
-            Operation::Send { source: Source::Inline(bytes), immediate, to } => {
-                std::mem::forget(operation);
-                if self.push_inline(id, signaled, bytes, to.map_or(RequestKind::Send, RequestKind::Datagram), immediate)
-                {
-                    return Ok(());
-                }
-                Operation::Send { source: Source::Inline(bytes), immediate, to }
-            }
-            Operation::Read { mut target, remote } => {
-                if let Some(buffer) = only(&mut target) {
-                    match self.push_read(id, signaled, buffer, remote) {
-                        Ok(()) => return Ok(()),
-                        Err(buffer) => target.push(buffer),
-                    }
-                }
-                Operation::Read { target, remote }
-            }
-            operation => operation,
-        };
-        self.push_any(Request { id, operation, signaled, fence, solicited })
+        if let Some(inline) = request.as_inline() {
+            return self.push_inline(inline).map_err(|error| RefusedRequest { error, buffers: Scatter::new() });
+        }
+        self.push_any(request)
     }
 
     #[inline]
@@ -202,116 +173,92 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         qp.ring(&mut wire, queues, notes);
     }
 
-    /// Inlined like `post`: WRITEs of a few bytes are performed as they come.
-    #[inline(always)]
-    fn post_list<'a>(&mut self, requests: impl IntoIterator<Item = Request<'a>>) -> Result<(), RefusedRequest> {
+    fn post(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
+        if let Some(inline) = request.as_inline() {
+            return self.post_inline(inline).map_err(|error| RefusedRequest { error, buffers: Scatter::new() });
+        }
+        self.push_any(request)?;
+        self.doorbell();
+        Ok(())
+    }
+
+    #[inline]
+    fn push_inline(&mut self, request: InlineRequest<'_>) -> Result<(), PostError> {
+        if self.engine.borrow_mut().queue_pair(self.number).0.push_inline(request) {
+            return Ok(());
+        }
+        self.push_any(request.into()).map_err(|refused| refused.error)
+    }
+
+    #[inline]
+    fn post_inline(&mut self, request: InlineRequest<'_>) -> Result<(), PostError> {
+        if self.perform_one(request) {
+            return Ok(());
+        }
+        self.push_inline(request)?;
+        self.doorbell();
+        Ok(())
+    }
+
+    #[inline]
+    fn post_inline_list<'a>(&mut self, requests: impl IntoIterator<Item = InlineRequest<'a>>) -> Result<(), PostError> {
         let mut requests = requests.into_iter();
-        let other = {
+        self.perform(&mut requests).or_else(|first| self.post_rest(first.into_iter().chain(requests)))
+    }
+
+    #[inline]
+    fn post_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
+        let read = {
             let engine = &mut *self.engine.borrow_mut();
             let (qp, queues) = engine.queue_pair(self.number);
-            let seat = qp.seat();
-            let mut run = WriteRun::new(qp, queues, seat.as_deref());
-            loop {
-                let Some(Request { id, operation, signaled, fence, solicited }) = requests.next() else { break None };
-                let Operation::Write { source: Source::Inline(bytes), remote, immediate: None } = operation else {
-                    break Some(Request { id, operation, signaled, fence, solicited });
-                };
-                // As in `push`.
-                std::mem::forget(operation);
-                if !run.write((id, signaled), bytes, remote) {
-                    let operation = Operation::Write { source: Source::Inline(bytes), remote, immediate: None };
-                    break Some(Request { id, operation, signaled, fence, solicited });
-                }
-            }
+            qp.read_now(id, target, remote, queues)
         };
-        match other {
-            // This list pushed nothing, but earlier requests may wait for the doorbell.
-            None => {
-                self.doorbell();
-                Ok(())
-            }
-            Some(request) => self.post_rest(request, requests),
-        }
+        read.or_else(|target| {
+            let target = [target].into_iter().collect();
+            self.post(Request::new(id, Operation::Read { target, remote }))
+        })
     }
-
-    /// Inlined into the caller, so that requests of a few bytes, of which there are millions a second, are never put
-    /// together in memory.
-    #[inline(always)]
-    fn post(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
-        let Request { id, operation, signaled, fence, solicited } = request;
-        let operation = match operation {
-            Operation::Write { source: Source::Inline(bytes), remote, immediate: None } => {
-                // Nothing in it needs a drop; without this, the compiler would emit checks for it.
-                std::mem::forget(operation);
-                if self.write_inline(id, signaled, bytes, remote) {
-                    return Ok(());
-                }
-                Operation::Write { source: Source::Inline(bytes), remote, immediate: None }
-            }
-            Operation::Send { source: Source::Inline(bytes), immediate, to } => {
-                std::mem::forget(operation);
-                if self.send_inline(id, signaled, bytes, immediate, to) {
-                    return Ok(());
-                }
-                Operation::Send { source: Source::Inline(bytes), immediate, to }
-            }
-            Operation::Read { mut target, remote } => {
-                if let Some(buffer) = only(&mut target) {
-                    match self.read_now(id, buffer, remote) {
-                        Ok(()) => return Ok(()),
-                        Err(buffer) => target.push(buffer),
-                    }
-                }
-                Operation::Read { target, remote }
-            }
-            operation => operation,
-        };
-        self.post_any(Request { id, operation, signaled, fence, solicited })
-    }
-}
-
-/// Takes the buffer of a target that has exactly one.
-#[inline(always)]
-fn only(target: &mut Scatter) -> Option<MessageBuffer> {
-    if target.len() == 1 { target.pop() } else { None }
 }
 
 impl ShmQueuePair {
+    /// Performs inline requests as they come. Fails with the first that may not go now; with none if the list has ended
+    /// and earlier requests still wait.
     #[inline(always)]
-    fn write_inline(&mut self, id: u64, signaled: bool, bytes: &[u8], remote: RemoteMemory) -> bool {
+    fn perform<'a>(
+        &mut self,
+        requests: &mut impl Iterator<Item = InlineRequest<'a>>,
+    ) -> Result<(), Option<InlineRequest<'a>>> {
         let engine = &mut *self.engine.borrow_mut();
-        let (qp, queues) = engine.queue_pair(self.number);
-        qp.write_inline((id, signaled), bytes, remote, queues)
+        let Parts { qp, queues, wire, .. } = engine.parts(self.number);
+        let Some(gate) = qp.gate() else { return Err(requests.next()) };
+        let mut run = Run::new(gate, queues, wire);
+        match requests.find(|&request| !run.perform(request)) {
+            None => Ok(()),
+            refused => Err(refused),
+        }
     }
 
-    /// Pushes a request of inline bytes, in the common case.
+    /// Performs one inline request, if it may go now. Otherwise nothing has happened.
     #[inline(always)]
-    fn push_inline(
-        &mut self,
-        id: u64,
-        signaled: bool,
-        bytes: &[u8],
-        kind: RequestKind,
-        immediate: Option<u32>,
-    ) -> bool {
+    fn perform_one(&mut self, request: InlineRequest<'_>) -> bool {
         let engine = &mut *self.engine.borrow_mut();
-        engine.queue_pair(self.number).0.push_inline((id, signaled), bytes, kind, immediate)
+        let Parts { qp, queues, wire, .. } = engine.parts(self.number);
+        let Some(gate) = qp.gate() else { return false };
+        match request.operation {
+            InlineOperation::Write(remote) => gate.write_one(request, remote, queues),
+            InlineOperation::Send(_) => Run::new(gate, queues, wire).perform(request),
+        }
     }
 
     /// Posts the rest of a list.
     #[inline(never)]
-    fn post_rest<'a>(
-        &mut self,
-        first: Request<'a>,
-        rest: impl Iterator<Item = Request<'a>>,
-    ) -> Result<(), RefusedRequest> {
-        use sinew_fabric::verbs::QueuePair as _;
-        let pushed = std::iter::once(first).chain(rest).try_for_each(|request| self.push(request));
+    fn post_rest<'a>(&mut self, mut rest: impl Iterator<Item = InlineRequest<'a>>) -> Result<(), PostError> {
+        let pushed = rest.try_for_each(|request| self.push_inline(request));
         self.doorbell();
         pushed
     }
 
-    /// Pushes a request of any kind.
+    /// Queues a request of any kind.
     #[inline(never)]
     fn push_any(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
         let engine = &mut *self.engine.borrow_mut();
@@ -320,57 +267,6 @@ impl ShmQueuePair {
             Err(error) => Err(RefusedRequest::new(error, request.operation)),
             Ok(()) => {
                 qp.push(request, &mut queues.pool);
-                Ok(())
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn push_read(
-        &mut self,
-        id: u64,
-        signaled: bool,
-        target: MessageBuffer,
-        remote: RemoteMemory,
-    ) -> Result<(), MessageBuffer> {
-        let engine = &mut *self.engine.borrow_mut();
-        engine.queue_pair(self.number).0.push_read((id, signaled), target, remote)
-    }
-
-    #[inline(never)]
-    fn read_now(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), MessageBuffer> {
-        let engine = &mut *self.engine.borrow_mut();
-        let (qp, queues) = engine.queue_pair(self.number);
-        qp.read_now(id, target, remote, queues)
-    }
-
-    #[inline(never)]
-    fn send_inline(
-        &mut self,
-        id: u64,
-        signaled: bool,
-        bytes: &[u8],
-        immediate: Option<u32>,
-        to: Option<Destination>,
-    ) -> bool {
-        let engine = &mut *self.engine.borrow_mut();
-        let Parts { qp, queues, notes, mut wire } = engine.parts(self.number);
-        let around = Outbound { wire: &mut wire, queues, notes };
-        qp.send_inline((id, signaled), bytes, immediate, to, around)
-    }
-
-    /// Posts a request of any kind.
-    #[inline(never)]
-    fn post_any(&mut self, mut request: Request<'_>) -> Result<(), RefusedRequest> {
-        let engine = &mut *self.engine.borrow_mut();
-        let Parts { qp, queues, notes, mut wire } = engine.parts(self.number);
-        match qp.check(&request, &self.attributes) {
-            Err(error) => Err(RefusedRequest::new(error, request.operation)),
-            Ok(()) => {
-                if !qp.perform_now(&mut request, &mut wire, queues, notes) {
-                    qp.push(request, &mut queues.pool);
-                    qp.ring(&mut wire, queues, notes);
-                }
                 Ok(())
             }
         }

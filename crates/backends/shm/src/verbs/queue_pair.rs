@@ -1,37 +1,38 @@
 //! Queue pairs: their states, and the parts that belong to both of their queues.
 
+mod gate;
+mod ledger;
 mod receiving;
 mod sender;
 mod sending;
 mod watch;
-mod writing;
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use sinew_fabric::Peer;
-use sinew_fabric::verbs::{Opcode, Operation, QpConfig, QpNumber, QpState, Request, Source, Status};
+use sinew_fabric::verbs::{Operation, QpConfig, QpNumber, QpState, RemoteMemory, Request, Source, Status, Verb};
 use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use super::address::Home;
 use super::device::ShmDomain;
 use super::directory::{Directory, ListenState};
-use super::fifo::{Buffers, Fifo};
-use super::initiator::{RemotePair, Seat};
+use super::fifo::Fifo;
+use super::initiator::{AccessTarget, RegionGuard, RemotePair, Seat};
 use super::life;
 use super::packet::{Header, Kind};
-use super::queues::{FreedSlots, Queues, Ready};
+use super::queues::Queues;
 use super::waiting::{InFlight, Waiting};
 use super::wire::Deferred;
 
+use ledger::Ledger;
 use receiving::{Assembly, Posted, ReceiveOutcome};
 use sending::Stall;
 use watch::AckProbe;
 
+pub(crate) use gate::Run;
 pub(crate) use receiving::Inbound;
-pub(crate) use sending::Outbound;
 pub(crate) use watch::WATCH_EVERY_NS;
-pub(crate) use writing::WriteRun;
 
 /// The other queue pair of a connection, and how to reach it.
 #[derive(Debug)]
@@ -63,11 +64,31 @@ impl Connection {
         self.seat.target.directory.listen_word(self.number) == self.listening_word && self.is_alive()
     }
 
-    /// Whether the owner of the peer's device lives. An operation that sits down to change the peer's memory checks
-    /// there whether the peer listens.
+    /// Whether the owner of the peer's device lives.
     #[inline(always)]
-    pub fn is_alive(&self) -> bool {
+    fn is_alive(&self) -> bool {
         life::is_alive(self.seat.target.directory.life())
+    }
+
+    /// Enters a region of the peer's for writing; `None` when that is not allowed now, for whatever reason.
+    #[inline]
+    pub fn guard_region(&self, rkey: u32) -> Option<RegionGuard<'_>> {
+        self.seat.guard_region(self.remote_pair(), rkey)
+    }
+
+    /// Writes at most [`CHUNK`](super::initiator::CHUNK) bytes. Returns false when it wrote nothing, for whatever
+    /// reason.
+    #[inline]
+    pub fn write_short(&self, remote: RemoteMemory, bytes: &[u8]) -> bool {
+        let place = AccessTarget { pair: self.remote_pair(), remote };
+        self.is_alive() && self.seat.write(place, Verb::Write, &[bytes], bytes.len()).is_ok()
+    }
+
+    /// Fills a buffer of at most [`CHUNK`](super::initiator::CHUNK) bytes. Returns false when it read nothing, for
+    /// whatever reason.
+    #[inline(always)]
+    pub fn read_short(&self, remote: RemoteMemory, target: &mut [u8]) -> bool {
+        self.is_listening() && self.seat.read_short(AccessTarget { pair: self.remote_pair(), remote }, target)
     }
 
     /// Whether the owner of the peer's device is dead, and its memory with it.
@@ -82,23 +103,15 @@ pub(crate) struct QueuePair {
     pub number: QpNumber,
     pub config: QpConfig,
     pub state: QpState,
-    /// Changes when it is reset, so that completions of an earlier life do not count.
-    pub epoch: u32,
     /// Key that packets to it must carry. It also changes with a reset.
     pub key: u32,
-    pub send_queue: usize,
     pub receive_queue: usize,
     pub connection: Option<Connection>,
     domain: ShmDomain,
     /// Arenas whose buffers may be used, as last read from the domain.
     arenas: Vec<Arena>,
 
-    /// Requests that were pushed.
-    pub requests_pushed: u64,
-    /// Requests that are complete.
-    pub requests_completed: u64,
-    /// Requests whose completion the user has polled.
-    pub requests_polled: u64,
+    pub ledger: Ledger,
     /// Requests whose turn has not come.
     pub waiting: Waiting,
     /// Requests that were performed, and are not complete because an earlier one is not.
@@ -136,16 +149,12 @@ impl QueuePair {
             number,
             config: *config,
             state: QpState::Reset,
-            epoch,
             key: domain.device().key(),
-            send_queue: queues.0,
             receive_queue: queues.1,
             connection: None,
             arenas: domain.arenas(),
             domain,
-            requests_pushed: 0,
-            requests_completed: 0,
-            requests_polled: 0,
+            ledger: Ledger { number, epoch, queue: queues.0, qkey: config.qkey, completed: 0, polled: 0 },
             waiting: Waiting::new(config),
             in_flight: Fifo::default(),
             has_failed: false,
@@ -222,30 +231,12 @@ impl QueuePair {
     pub fn complete_request(&mut self, request: InFlight, status: Status, queues: &mut Queues) {
         let InFlight { id, opcode, signaled, len, targets, .. } = request;
         if !signaled && status.is_success() && targets.is_empty() {
-            self.requests_completed += 1;
+            self.ledger.completed += 1;
             return;
         }
-        let ready = self.push_success(id, opcode, len, queues);
+        let ready = self.ledger.complete(id, opcode, len, queues);
         ready.status = status;
         ready.buffers = targets;
-    }
-
-    /// Adds a successful completion without targets for the oldest incomplete request. Returns it for changes.
-    #[inline(always)]
-    pub fn push_success<'a>(&mut self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
-        self.requests_completed += 1;
-        let ready = queues.ready(self.send_queue);
-        ready.id = id;
-        ready.qp = self.number;
-        ready.status = Status::Success;
-        ready.opcode = opcode;
-        ready.len = len;
-        ready.immediate = None;
-        ready.from = None;
-        ready.buffers = Buffers::default();
-        ready.frees = FreedSlots::Requests(self.requests_completed);
-        ready.epoch = self.epoch;
-        ready
     }
 
     /// Goes to the error state. All requests and receives are flushed, except that the oldest request ends with
@@ -327,7 +318,7 @@ impl QueuePair {
     pub fn reset(&mut self, epoch: u32, queues: &mut Queues) {
         self.fail(Status::Flushed, queues);
         let fresh =
-            Self::new(self.number, &self.config, self.domain.clone(), epoch, (self.send_queue, self.receive_queue));
+            Self::new(self.number, &self.config, self.domain.clone(), epoch, (self.ledger.queue, self.receive_queue));
         // It is still in the engine's lists.
         let (is_stalled, owes_ack) = (self.is_stalled, self.owes_ack);
         *self = Self { is_stalled, owes_ack, ..fresh };

@@ -2,7 +2,8 @@
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{
-    Destination, GATHER_MAX, Opcode, Operation, QpConfig, RemoteMemory, Request, Slice, Source, Status,
+    Destination, GATHER_MAX, InlineOperation, InlineRequest, Opcode, Operation, QpConfig, RemoteMemory, Request, Slice,
+    Source, Status,
 };
 use sinew_mem::MessageBuffer;
 use sinew_mem::copy::copy_short;
@@ -48,13 +49,15 @@ pub(crate) struct QueuedRequest {
 }
 
 impl QueuedRequest {
-    /// Its target, if it is a WRITE of at least one inline byte and without an immediate.
+    /// The request in its inline form, if it is a WRITE or a datagram; its bytes are passed.
     #[inline(always)]
-    fn inline_write(&self) -> Option<&RemoteMemory> {
-        match self {
-            Self { kind: RequestKind::Write(remote), immediate: None, inline_len: 1.., .. } => Some(remote),
-            _ => None,
-        }
+    fn as_inline<'a>(&self, bytes: &'a [u8]) -> Option<InlineRequest<'a>> {
+        let operation = match self.kind {
+            RequestKind::Write(remote) => InlineOperation::Write(remote),
+            RequestKind::Datagram(to) => InlineOperation::Send(Some(to)),
+            _ => return None,
+        };
+        Some(InlineRequest { id: self.id, bytes, operation, immediate: self.immediate, signaled: self.signaled })
     }
 }
 
@@ -114,6 +117,11 @@ impl Waiting {
         self.oldest == self.next
     }
 
+    #[inline(always)]
+    pub fn len(&self) -> u64 {
+        self.next - self.oldest
+    }
+
     /// Rings the doorbell for all requests so far.
     #[inline(always)]
     pub fn ring(&mut self) {
@@ -160,19 +168,6 @@ impl Waiting {
         self.requests[slot] = QueuedRequest { id, kind, immediate, inline_len: 0, signaled };
     }
 
-    /// Adds a READ or an atomic with one target.
-    #[inline(always)]
-    pub fn push_target(&mut self, id: u64, signaled: bool, kind: RequestKind, target: MessageBuffer) {
-        let slot = self.next_slot();
-        self.payloads[slot] = Payload::Targets(Buffers::one(target));
-        let work = &mut self.requests[slot];
-        work.id = id;
-        work.kind = kind;
-        work.immediate = None;
-        work.inline_len = 0;
-        work.signaled = signaled;
-    }
-
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
@@ -194,49 +189,16 @@ impl Waiting {
         Some((work, &self.inline[start..start + work.inline_len], self.payloads.get_mut(slot)?))
     }
 
-    /// The oldest request for which the doorbell has rung: if it is a WRITE of inline bytes, the key of its region.
+    /// Removes inline WRITEs and datagrams for which the doorbell has rung, oldest first, for as long as `perform`
+    /// performs them.
     #[inline(always)]
-    pub fn oldest_inline_write(&self) -> Option<u32> {
-        if self.oldest == self.doorbell_at {
-            return None;
+    pub fn pop_inline_while(&mut self, mut perform: impl FnMut(InlineRequest<'_>) -> bool) {
+        while let Some((request, bytes, Payload::None)) = self.oldest()
+            && let Some(request) = request.as_inline(bytes)
+            && perform(request)
+        {
+            self.oldest += 1;
         }
-        self.requests.get((self.oldest & self.mask) as usize)?.inline_write().map(|remote| remote.rkey)
-    }
-
-    /// Removes up to `max` such requests with this key in turn, for as long as `write` writes their bytes to their
-    /// addresses. Returns the number of unsignaled ones. The first signaled one ends the run, and its id and length are
-    /// returned.
-    #[inline(always)]
-    pub fn write_oldest_inline(
-        &mut self,
-        rkey: u32,
-        max: u64,
-        write: impl Fn(u64, &[u8]) -> bool,
-    ) -> (u64, Option<(u64, usize)>) {
-        // Everything is kept in registers: each write is a release, for which all stores to memory would have to wait.
-        let Self { requests, inline, inline_max, mask, oldest, doorbell_at, .. } = self;
-        let (requests, inline, inline_max, mask) = (&requests[..], &inline[..], *inline_max, *mask);
-        let end = (*doorbell_at).min(*oldest + max);
-        let mut position = *oldest;
-        let mut signaled = None;
-        while position < end && signaled.is_none() {
-            let slot = (position & mask) as usize;
-            let Some(work) = requests.get(slot) else { break };
-            let Some(remote) = work.inline_write().filter(|remote| remote.rkey == rkey) else { break };
-            let Some(bytes) = inline.get(slot * inline_max..).and_then(|bytes| bytes.get(..work.inline_len)) else {
-                break;
-            };
-            if !write(remote.address, bytes) {
-                break;
-            }
-            position += 1;
-            if work.signaled {
-                signaled = Some((work.id, bytes.len()));
-            }
-        }
-        let unsignaled = position - *oldest - u64::from(signaled.is_some());
-        *oldest = position;
-        (unsignaled, signaled)
     }
 
     /// Starts again at the first slot when no request waits, since slots that were just used are in the cache.
@@ -337,36 +299,10 @@ pub(crate) fn inline<'a>(source: &Source<'a>) -> Option<&'a [u8]> {
     }
 }
 
-/// The bytes that an operation moves to the peer, if they lie in one piece.
-#[inline(always)]
-pub(crate) fn one_piece<'a>(operation: &'a Operation<'_>) -> Option<&'a [u8]> {
-    match operation {
-        Operation::Send { source, .. } | Operation::Write { source, .. } => match source {
-            Source::Empty => Some(&[]),
-            Source::Inline(bytes) => Some(bytes),
-            Source::Gather(slices) => match &slices[..] {
-                [slice] => Some(slice.bytes()),
-                _ => None,
-            },
-        },
-        _ => None,
-    }
-}
-
 /// Whether the request has targets, which come back with its completion.
 #[inline(always)]
 pub(crate) fn has_targets(kind: RequestKind) -> bool {
     !matches!(kind, RequestKind::Send | RequestKind::Datagram(_) | RequestKind::Write(_))
-}
-
-/// Takes the targets that come back with a request's completion, and leaves an empty operation.
-#[inline]
-pub(crate) fn take_targets(operation: &mut Operation<'_>, pool: &mut Pool) -> Buffers {
-    if let Operation::Read { target, .. } = operation {
-        return Buffers::take(target, pool);
-    }
-    let empty = Operation::Send { source: Source::Empty, immediate: None, to: None };
-    Buffers::take(&mut std::mem::replace(operation, empty).into_targets(), pool)
 }
 
 /// A request that was performed and is not complete.

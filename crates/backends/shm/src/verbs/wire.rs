@@ -32,6 +32,13 @@ pub(crate) struct Deferred {
 }
 
 impl Wire<'_> {
+    /// The same resources for a shorter time.
+    #[inline(always)]
+    pub fn reborrow(&mut self) -> Wire<'_> {
+        let Self { tx, counts, scratch, offered } = self;
+        Wire { tx, counts, scratch, offered: std::mem::take(offered) }
+    }
+
     /// Rings the doorbells of the rings into which packets were put.
     #[inline(always)]
     pub fn submit(&mut self) {

@@ -222,7 +222,7 @@ impl QueuePair {
         ready.from = arrived.from;
         ready.buffers = buffers;
         ready.frees = FreedSlots::Receive;
-        ready.epoch = self.epoch;
+        ready.epoch = self.ledger.epoch;
     }
 
     #[inline(always)]

@@ -60,7 +60,8 @@ impl<'a> Sender<'a> {
             Err(ListenState::NotYet) if self.is_reliable() => return Step::Wait(StallReason::NotYet),
             Err(_) => {
                 if let RequestKind::Datagram(to) = request {
-                    return self.datagram(pieces, total, immediate, to, wire);
+                    send_datagram(wire, (self.number, self.config.qkey), to, immediate, pieces, total);
+                    return Step::Done(Status::Success);
                 }
                 return self.fail_unreachable(matches!(request, RequestKind::Write(_)), wire);
             }
@@ -238,32 +239,32 @@ impl<'a> Sender<'a> {
         }
         Ok(())
     }
+}
 
-    #[inline(always)]
-    pub fn datagram(
-        &mut self,
-        pieces: &[&[u8]],
-        total: usize,
-        immediate: Option<u32>,
-        to: Destination,
-        wire: &mut Wire<'_>,
-    ) -> Step {
-        let header = Header {
-            kind: Kind::Datagram,
-            to: to.number,
-            from: self.number,
-            key: to.qkey,
-            number: self.config.qkey,
-            immediate,
-            offset: 0,
-            total: 0,
-        };
-        match offer(wire, link_of(to.handle), header, pieces, 0, total) {
-            Ok(()) => {}
-            Err(Dropped::Full) => wire.counts.count(Discarded::Full),
-            Err(_) => wire.counts.count(Discarded::NobodyThere),
-        }
-        Step::Done(Status::Success)
+/// Sends a datagram of these pieces, from queue pair `from` with its key. Drops are counted.
+#[inline(always)]
+pub(super) fn send_datagram(
+    wire: &mut Wire<'_>,
+    (from, own_key): (QpNumber, u32),
+    to: Destination,
+    immediate: Option<u32>,
+    pieces: &[&[u8]],
+    total: usize,
+) {
+    let header = Header {
+        kind: Kind::Datagram,
+        to: to.number,
+        from,
+        key: to.qkey,
+        number: own_key,
+        immediate,
+        offset: 0,
+        total: 0,
+    };
+    match offer(wire, link_of(to.handle), header, pieces, 0, total) {
+        Ok(()) => {}
+        Err(Dropped::Full) => wire.counts.count(Discarded::Full),
+        Err(_) => wire.counts.count(Discarded::NobodyThere),
     }
 }
 

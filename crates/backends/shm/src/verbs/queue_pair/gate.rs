@@ -1,0 +1,216 @@
+//! The gate to the send queue: it proves once that requests may go now, and then performs them as they come.
+//!
+//! A request may go now if the queue pair is ready, has room, and nothing that was posted earlier is unfinished. None
+//! of this changes while such requests are performed, so a list of them is let through once. What others can change,
+//! which is whether the peer still listens and the memory is still exposed, is looked at for each (see
+//! [`Permit`](crate::verbs::directory::Permit)). A request for which this is not so has not happened: the queue takes
+//! it, and finds out what becomes of it (see [`super::sending`]).
+
+use sinew_fabric::verbs::{InlineOperation, InlineRequest, Opcode, QpState, RemoteMemory, Transport};
+use sinew_mem::MessageBuffer;
+
+use super::ledger::Ledger;
+use super::sender::send_datagram;
+use super::{Connection, QueuePair};
+use crate::verbs::fifo::Buffers;
+use crate::verbs::initiator::{CHUNK, RegionGuard};
+use crate::verbs::queues::Queues;
+use crate::verbs::waiting::Waiting;
+use crate::verbs::wire::Wire;
+
+/// Requests of a list that are performed between two checks of the queue pair and the region, which bounds the wait of
+/// an owner that ends the exposure.
+const REQUESTS_PER_ENTRY: u64 = 64;
+
+/// Requests that may go now.
+pub(crate) struct Gate<'a> {
+    connection: Option<&'a Connection>,
+    ledger: &'a mut Ledger,
+    /// The longest inline request, in bytes.
+    inline_max: usize,
+    is_ud: bool,
+    /// Requests that are let through.
+    room: u64,
+}
+
+impl QueuePair {
+    /// Opens the gate to new requests, if any may go now.
+    #[inline(always)]
+    pub fn gate(&mut self) -> Option<Gate<'_>> {
+        let room = self.room();
+        if !self.waiting.is_empty() || room == 0 {
+            return None;
+        }
+        Some(self.gate_with(room)?.0)
+    }
+
+    /// Opens the gate to the requests that wait, which have their places in the queue.
+    #[inline(always)]
+    pub fn gate_to_waiting(&mut self) -> Option<(Gate<'_>, &mut Waiting)> {
+        self.gate_with(u64::MAX)
+    }
+
+    #[inline(always)]
+    fn gate_with(&mut self, room: u64) -> Option<(Gate<'_>, &mut Waiting)> {
+        if self.state != QpState::ReadyToSend || self.has_failed || !self.in_flight.is_empty() {
+            return None;
+        }
+        let gate = Gate {
+            connection: self.connection.as_ref(),
+            ledger: &mut self.ledger,
+            inline_max: self.config.inline_max,
+            is_ud: self.config.transport == Transport::Ud,
+            room,
+        };
+        Some((gate, &mut self.waiting))
+    }
+
+    /// Whether a READ into this buffer can be accepted, for all that the gate does not know.
+    #[inline(always)]
+    fn takes_target(&self, target: &MessageBuffer) -> bool {
+        self.config.transport == Transport::Rc
+            && self.config.gather_max > 0
+            && (1..=CHUNK).contains(&target.len())
+            && self.owns_cached(|arena| target.is_from(arena))
+    }
+
+    /// Performs a READ into one buffer, if it may go now. Otherwise the buffer is returned; nothing has happened then.
+    #[inline]
+    pub fn read_now(
+        &mut self,
+        id: u64,
+        mut target: MessageBuffer,
+        remote: RemoteMemory,
+        queues: &mut Queues,
+    ) -> Result<(), MessageBuffer> {
+        if !self.takes_target(&target) {
+            return Err(target);
+        }
+        let Some(gate) = self.gate() else { return Err(target) };
+        if !gate.connection.is_some_and(|connection| connection.read_short(remote, &mut target)) {
+            return Err(target);
+        }
+        let len = target.len();
+        gate.ledger.complete(id, Opcode::Read, len, queues).buffers = Buffers::one(target);
+        Ok(())
+    }
+}
+
+impl Gate<'_> {
+    /// Performs a WRITE that comes alone, for which a region need not be kept open. Returns false, without having
+    /// changed anything, when it may not go now.
+    #[inline]
+    pub fn write_one(self, request: InlineRequest<'_>, remote: RemoteMemory, queues: &mut Queues) -> bool {
+        let InlineRequest { id, bytes, immediate, signaled, .. } = request;
+        // A zero-length WRITE skips the region check, so it does not go here.
+        let written = immediate.is_none()
+            && (1..=self.inline_max).contains(&bytes.len())
+            && self.connection.is_some_and(|connection| connection.write_short(remote, bytes));
+        if written {
+            self.ledger.completed += 1;
+            if signaled {
+                self.ledger.report(id, Opcode::Write, bytes.len(), queues);
+            }
+        }
+        written
+    }
+}
+
+/// Inline requests that are performed as they come, up to the first that may not go now. What they have in common is
+/// done once: datagrams are announced together, and a region is entered for up to 64 WRITEs in a row.
+pub(crate) struct Run<'a> {
+    gate: Gate<'a>,
+    queues: &'a mut Queues,
+    wire: Wire<'a>,
+    region: Option<RegionGuard<'a>>,
+    /// Requests that may still be performed of those that were last granted.
+    left: u64,
+    granted: u64,
+}
+
+impl<'a> Run<'a> {
+    #[inline(always)]
+    pub fn new(gate: Gate<'a>, queues: &'a mut Queues, wire: Wire<'a>) -> Self {
+        let granted = gate.room.min(REQUESTS_PER_ENTRY);
+        Self { gate, queues, wire, region: None, left: granted, granted }
+    }
+
+    /// Performs a request. Returns false, without having changed anything, when it may not go now.
+    #[inline(always)]
+    pub fn perform(&mut self, request: InlineRequest<'_>) -> bool {
+        let InlineRequest { id, bytes, operation, immediate, signaled } = request;
+        if bytes.len() > self.gate.inline_max || (self.left == 0 && !self.renew()) {
+            return false;
+        }
+        let opcode = match operation {
+            // A zero-length WRITE skips the region check, so it does not go here.
+            InlineOperation::Write(remote) if immediate.is_none() && !bytes.is_empty() => {
+                if !self.write(remote, bytes) {
+                    return false;
+                }
+                Opcode::Write
+            }
+            InlineOperation::Send(Some(to)) if self.gate.is_ud => {
+                send_datagram(&mut self.wire, self.gate.ledger.sender(), to, immediate, &[bytes], bytes.len());
+                Opcode::Send
+            }
+            _ => return false,
+        };
+        self.left -= 1;
+        if signaled {
+            self.report(id, opcode, bytes.len());
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn write(&mut self, remote: RemoteMemory, bytes: &[u8]) -> bool {
+        match &self.region {
+            Some(region) if region.rkey == remote.rkey => region.write(remote.address, bytes),
+            _ => self.enter(remote.rkey).is_some_and(|region| region.write(remote.address, bytes)),
+        }
+    }
+
+    /// Enters the region of this key, and leaves the one before.
+    #[inline(never)]
+    fn enter(&mut self, rkey: u32) -> Option<&RegionGuard<'a>> {
+        self.region = None;
+        self.region = self.gate.connection.and_then(|connection| connection.guard_region(rkey));
+        self.region.as_ref()
+    }
+
+    /// Grants further requests, if there is room; the region has to be entered again.
+    #[cold]
+    #[inline(never)]
+    fn renew(&mut self) -> bool {
+        self.settle();
+        self.region = None;
+        self.granted = self.gate.room.min(REQUESTS_PER_ENTRY);
+        self.left = self.granted;
+        self.left > 0
+    }
+
+    /// Enters the requests performed so far in the ledger.
+    #[inline(always)]
+    fn settle(&mut self) {
+        let performed = self.granted - self.left;
+        self.gate.ledger.completed += performed;
+        self.gate.room -= performed;
+        self.granted = self.left;
+    }
+
+    /// Adds a completion for the request that was just performed.
+    #[inline(never)]
+    fn report(&mut self, id: u64, opcode: Opcode, len: usize) {
+        self.settle();
+        self.gate.ledger.report(id, opcode, len, self.queues);
+    }
+}
+
+impl Drop for Run<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.settle();
+        self.wire.submit();
+    }
+}

@@ -1,0 +1,54 @@
+//! The account of a queue pair's requests: how many are over, and how many of these the user knows of.
+
+use sinew_fabric::verbs::{Opcode, QpNumber, Status};
+
+use crate::verbs::fifo::Buffers;
+use crate::verbs::queues::{FreedSlots, Queues, Ready};
+
+/// Counts of a queue pair's requests, and what their completions have in common.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub number: QpNumber,
+    /// Changes when the queue pair is reset, so that completions of an earlier life do not count.
+    pub epoch: u32,
+    /// Index of the completion queue.
+    pub queue: usize,
+    /// UD: the queue pair's own key.
+    pub qkey: u32,
+    /// Requests that are complete.
+    pub completed: u64,
+    /// Requests whose completion the user has polled, or which are known to be over from a later one.
+    pub polled: u64,
+}
+
+impl Ledger {
+    /// Number and key of the queue pair, for its datagrams.
+    #[inline(always)]
+    pub fn sender(&self) -> (QpNumber, u32) {
+        (self.number, self.qkey)
+    }
+
+    /// Counts the oldest incomplete request as complete, and adds its successful completion; see [`Self::report`].
+    #[inline(always)]
+    pub fn complete<'a>(&mut self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
+        self.completed += 1;
+        self.report(id, opcode, len, queues)
+    }
+
+    /// Adds a successful completion without targets for the last complete request. Returns it for changes.
+    #[inline(always)]
+    pub fn report<'a>(&self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
+        let ready = queues.ready(self.queue);
+        ready.id = id;
+        ready.qp = self.number;
+        ready.status = Status::Success;
+        ready.opcode = opcode;
+        ready.len = len;
+        ready.immediate = None;
+        ready.from = None;
+        ready.buffers = Buffers::default();
+        ready.frees = FreedSlots::Requests(self.completed);
+        ready.epoch = self.epoch;
+        ready
+    }
+}
