@@ -1,6 +1,8 @@
 //! A send queue: signals some of its requests, and keeps the sources of those that are too long to be inline.
 
-use sinew_fabric::verbs::{Destination, Operation, PostError, QueuePair, RemoteMemory, Request, Source};
+use sinew_fabric::verbs::{
+    Destination, InlineOperation, InlineRequest, Operation, PostError, QueuePair, RemoteMemory, Request, Source,
+};
 use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer};
 
 /// Accounts for the requests of a queue pair that are not known to have completed. One in `signal_interval` is
@@ -89,36 +91,42 @@ impl<Q: QueuePair> SendQueue<Q> {
     /// Pushes a message.
     #[inline(always)]
     pub fn push_send(&mut self, bytes: &[u8], immediate: u32, to: Destination) -> Result<(), SendError> {
-        self.push(bytes, |source| Operation::Send { source, immediate: Some(immediate), to: Some(to) })
+        self.push(bytes, InlineOperation::Send(Some(to)), Some(immediate))
     }
 
     /// Pushes a WRITE.
     #[inline(always)]
     pub fn push_write(&mut self, bytes: &[u8], remote: RemoteMemory) -> Result<(), SendError> {
-        self.push(bytes, |source| Operation::Write { source, remote, immediate: None })
+        self.push(bytes, InlineOperation::Write(remote), None)
     }
 
     #[inline(always)]
-    fn push<'a>(
-        &mut self,
-        bytes: &'a [u8],
-        operation: impl FnOnce(Source<'a>) -> Operation<'a>,
-    ) -> Result<(), SendError> {
-        let source = if bytes.len() <= self.inline_max { Source::Inline(bytes) } else { self.copy_to_staging(bytes)? };
+    fn push(&mut self, bytes: &[u8], operation: InlineOperation, immediate: Option<u32>) -> Result<(), SendError> {
         let mut flow = self.flow;
-        let signaled = flow.push();
-        let operation = operation(source);
-        match self.qp.push(Request { id: self.id, operation, signaled, fence: false, solicited: false }) {
-            Ok(()) => {
-                self.flow = flow;
-                Ok(())
-            }
-            Err(refused) => Err(refused.error.into()),
+        let request = InlineRequest { id: self.id, bytes, operation, immediate, signaled: flow.push() };
+        if bytes.len() <= self.inline_max {
+            self.qp.push_inline(request)?;
+        } else {
+            self.push_staged(request)?;
         }
+        self.flow = flow;
+        Ok(())
+    }
+
+    /// Pushes a request whose bytes are too long to be inline.
+    #[inline(never)]
+    fn push_staged(&mut self, request: InlineRequest<'_>) -> Result<(), SendError> {
+        let InlineRequest { id, bytes, operation, immediate, signaled } = request;
+        let source = self.copy_to_staging(bytes)?;
+        let operation = match operation {
+            InlineOperation::Send(to) => Operation::Send { source, immediate, to },
+            InlineOperation::Write(remote) => Operation::Write { source, remote, immediate },
+        };
+        let pushed = self.qp.push(Request { signaled, ..Request::new(id, operation) });
+        pushed.map_err(|refused| refused.error.into())
     }
 
     /// Copies bytes that are too long to be inline into a buffer for the device.
-    #[inline(never)]
     fn copy_to_staging(&mut self, bytes: &[u8]) -> Result<Source<'static>, AllocError> {
         let turn = (self.flow.pushed % self.staged.len() as u64) as usize;
         // The request that used this buffer has completed, so nobody else holds a share, unless the queue pair was

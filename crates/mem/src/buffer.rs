@@ -450,6 +450,15 @@ impl MessageBuffer {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.bytes().as_ptr().add(HEADROOM), len) })
     }
 
+    /// Shortens the contents to `len` bytes; does nothing if they are no longer than that.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            // SAFETY: the handle is exclusive.
+            unsafe { self.block.as_mut() }.len = len as u32;
+        }
+    }
+
     /// Sets the contents to `data`.
     ///
     /// # Errors

@@ -300,6 +300,29 @@ unsafe fn assemble<'a, const IN_PLACE: bool>(
     }
 }
 
+/// What becomes of the packets of a burst, which are lent for `'a`.
+pub(crate) trait Show<'a> {
+    /// Takes a packet in one piece, as nearly all are.
+    fn whole(&mut self, from: Peer, bytes: &'a [u8]);
+
+    /// Takes a packet whose rest the sender may still write.
+    fn split(&mut self, packet: RxPacket<'a>);
+}
+
+impl<'a> Show<'a> for RxBurst<'a> {
+    #[inline(always)]
+    fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
+        self.split(RxPacket { from, head: bytes, tail: None });
+    }
+
+    #[inline(always)]
+    fn split(&mut self, packet: RxPacket<'a>) {
+        debug_assert!(!self.packets.is_full());
+        // SAFETY: `ShmRx::receive` limits the burst to its own room.
+        unsafe { self.packets.push_unchecked(packet) };
+    }
+}
+
 /// Room left for a burst.
 #[derive(Clone, Copy)]
 struct Room {
@@ -310,25 +333,25 @@ struct Room {
 }
 
 impl RxLink {
-    /// Takes packets until there are no more, or no room; returns the room that is left. (Packets are lent for as long
-    /// as the burst: `'a`.)
+    /// Takes packets and shows them, until there are no more, or no room; returns the room that is left. (Packets are
+    /// lent for as long as the burst: `'a`.)
     ///
     /// # Safety
     ///
     /// Nothing of this link is given back during `'a`, the link is not dropped, and nobody else accesses the bounce
-    /// area. `room.left` exceeds neither the room of the burst nor the packets for which the bounce area has room from
-    /// `room.bounce` on. `IN_PLACE` is true only for the links of a hub.
+    /// area. `room.left` does not exceed the packets for which the bounce area has room from `room.bounce` on.
+    /// `IN_PLACE` is true only for the links of a hub.
     #[inline(never)]
     unsafe fn drain_as<'a, const IN_PLACE: bool>(
         &mut self,
         index: usize,
         room: Room,
-        burst: &mut RxBurst<'a>,
+        show: &mut impl Show<'a>,
         stats: &mut PortStats,
     ) -> Room {
         let from = Peer([index as u64, self.generation, 0]);
         let Room { mut left, mut bounce } = room;
-        let (mut bytes, lent_before) = (0, burst.packets.len());
+        let (mut bytes, mut dropped) = (0, 0);
         while left > 0
             && let Some(taken) = self.consumer.take()
         {
@@ -345,13 +368,16 @@ impl RxLink {
                     Ok((head, tail)) => {
                         let packet = RxPacket { from, head, tail };
                         bytes += packet.len();
-                        burst.packets.push(packet);
+                        show.split(packet);
                     }
-                    Err(reason) => stats.count_dropped(reason, 1),
+                    Err(reason) => {
+                        stats.count_dropped(reason, 1);
+                        dropped += 1;
+                    }
                 }
                 continue;
             }
-            let head: &'a [u8] = if IN_PLACE {
+            let packet: &'a [u8] = if IN_PLACE {
                 // SAFETY: the ring is in private memory, and its lines stay unchanged during `'a`.
                 unsafe { self.consumer.bytes_in_place(&taken) }
             } else {
@@ -361,13 +387,12 @@ impl RxLink {
                     std::slice::from_raw_parts(target, taken.len())
                 }
             };
-            bytes += head.len();
-            // SAFETY: `left` was not 0, so the burst had room for one more.
-            unsafe { burst.packets.push_unchecked(RxPacket { from, head, tail: None }) };
+            bytes += packet.len();
+            show.whole(from, packet);
         }
         if left != room.left {
             self.empty_polls = 0;
-            stats.rx_packets += (burst.packets.len() - lent_before) as u64;
+            stats.rx_packets += (room.left - left - dropped) as u64;
             stats.rx_bytes += bytes as u64;
         }
         Room { left, bounce }
@@ -384,15 +409,15 @@ impl RxLink {
         in_place: bool,
         index: usize,
         room: Room,
-        burst: &mut RxBurst<'a>,
+        show: &mut impl Show<'a>,
         stats: &mut PortStats,
     ) -> Room {
         // SAFETY: the caller's promises are those required here.
         unsafe {
             if in_place {
-                self.drain_as::<true>(index, room, burst, stats)
+                self.drain_as::<true>(index, room, show, stats)
             } else {
-                self.drain_as::<false>(index, room, burst, stats)
+                self.drain_as::<false>(index, room, show, stats)
             }
         }
     }
@@ -407,19 +432,20 @@ impl RxLink {
 }
 
 impl ShmRx {
-    /// The whole room of a new burst.
+    /// The room of a burst of at most `packets_max` packets.
     #[inline(always)]
-    fn room(&self, burst: &RxBurst<'_>) -> Room {
-        Room { left: BURST_MAX.min(burst.packets.remaining_capacity()), bounce: self.bounce.start.as_ptr() }
+    fn room(&self, packets_max: usize) -> Room {
+        Room { left: BURST_MAX.min(packets_max), bounce: self.bounce.start.as_ptr() }
     }
 
-    /// Receives from one link after another, starting with a different one at each call.
+    /// Receives from one link after another, starting with a different one at each call. Returns the number of packets.
     #[inline(never)]
-    fn drain_links<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
+    fn drain_links<'a>(&'a mut self, packets_max: usize, show: &mut impl Show<'a>) -> usize {
         let polled = self.hot.len();
         let mut at = if self.next_turn_start < polled { self.next_turn_start } else { 0 };
         self.next_turn_start = at + 1;
-        let mut room = self.room(burst);
+        let whole = self.room(packets_max);
+        let mut room = whole;
         for _ in 0..polled {
             let Some(&index) = self.hot.get(at) else { break };
             at += 1;
@@ -439,7 +465,7 @@ impl ShmRx {
             }
             // SAFETY: packets lent now are given back by the next call at the earliest. That call needs `self`, and so
             // does dropping a link or writing to the bounce area, which has room for BURST_MAX packets.
-            let then = unsafe { link.drain(self.in_place, index, room, burst, &mut self.stats) };
+            let then = unsafe { link.drain(self.in_place, index, room, show, &mut self.stats) };
             if then.left == room.left {
                 // The new word did not belong to a packet.
                 self.has_idle_links |= link.was_empty(polled);
@@ -449,6 +475,29 @@ impl ShmRx {
         if self.has_idle_links {
             self.stop_polling_idle();
         }
+        whole.left - room.left
+    }
+
+    /// Receives a burst of at most `packets_max` packets, and shows each as it is taken: who keeps none of them needs
+    /// no list. They are lent as those of [`PacketRx::receive`] are. Returns the number taken.
+    #[inline(always)]
+    pub(crate) fn receive_each<'a>(&'a mut self, time_ns: u64, packets_max: usize, show: &mut impl Show<'a>) -> usize {
+        if self.is_due(time_ns) || self.board.is_rung() {
+            self.run_upkeep(time_ns);
+        }
+        // A single link is by far the most common case, in which a turn needs no loop.
+        let [index] = self.hot[..] else { return self.drain_links(packets_max, show) };
+        let room = self.room(packets_max);
+        let Some(Some(link)) = self.links.get_mut(index) else { return 0 };
+        let link = &mut **link;
+        // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive.
+        unsafe { link.consumer.give_back() };
+        if link.consumer.has_nothing_new() || link.arena.is_none() {
+            return 0;
+        }
+        // SAFETY: as in `drain_links`.
+        let then = unsafe { link.drain(self.in_place, index, room, show, &mut self.stats) };
+        room.left - then.left
     }
 }
 
@@ -456,20 +505,7 @@ impl PacketRx for ShmRx {
     #[inline(always)]
     fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
         // This comes first, while the compiler knows that a new burst is empty.
-        let room = self.room(burst);
-        if self.is_due(burst.time_ns) || self.board.is_rung() {
-            self.run_upkeep(burst.time_ns);
-        }
-        // A single link is by far the most common case, in which a turn needs no loop.
-        let [index] = self.hot[..] else { return self.drain_links(burst) };
-        let Some(Some(link)) = self.links.get_mut(index) else { return };
-        let link = &mut **link;
-        // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive.
-        unsafe { link.consumer.give_back() };
-        if link.consumer.has_nothing_new() || link.arena.is_none() {
-            return;
-        }
-        // SAFETY: as in `drain_links`.
-        unsafe { link.drain(self.in_place, index, room, burst, &mut self.stats) };
+        let packets_max = burst.packets.remaining_capacity();
+        self.receive_each(burst.time_ns, packets_max, burst);
     }
 }

@@ -88,13 +88,14 @@ impl CompletionQueue for ShmCompletionQueue {
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
         let engine = &mut *self.engine.borrow_mut();
+        let taken = engine.take(self.index, completions, max);
         let queue = engine.queues.get(self.index);
         queue.polls += 1;
-        if queue.ready.is_empty() || queue.polls >= POLLS_WITHOUT_TURN {
-            queue.polls = 0;
-            engine.turn();
+        if taken > 0 && queue.polls < POLLS_WITHOUT_TURN {
+            return taken;
         }
-        engine.take(self.index, completions, max)
+        queue.polls = 0;
+        taken + engine.turn_for(self.index, completions, max - taken)
     }
 
     /// Sleeps on the port, and goes back to sleep when nothing came for this queue.

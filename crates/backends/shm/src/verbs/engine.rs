@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use sinew_fabric::verbs::{Completion, QpNumber, Scatter, Status, VerbsError};
-use sinew_fabric::{Address, PacketPort, PacketRx, Peer, PortError, PortEvent, RxBurst};
+use sinew_fabric::{Address, PacketPort, Peer, PortError, PortEvent, RxPacket};
 
 use super::address::{Home, port_name};
 use super::clock::clock_ns;
@@ -12,11 +12,12 @@ use super::counts::{Counts, Discarded};
 use super::device::ShmDomain;
 use super::initiator::Seat;
 use super::life;
-use super::packet::Header;
+use super::packet::{Datagram, Header};
 use super::queue_pair::{Inbound, QueuePair, WATCH_EVERY_NS};
 use super::queues::{FreedSlots, Queues, Ready};
 use super::wire::{Deferred, Wire};
 use crate::port::ShmPort;
+use crate::rx::{BURST_MAX, Show};
 
 /// Turns between two readings of the clock, where nothing waits for a time.
 const TURNS_PER_CLOCK_READ: u32 = 64;
@@ -101,11 +102,12 @@ impl Engine {
     #[inline]
     pub fn take(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) -> usize {
         let Self { queues, queue_pairs, .. } = self;
-        let Queues { list, pool } = queues;
+        let Queues { list, pool, .. } = queues;
         let Some(Some(queue)) = list.get_mut(index) else { return 0 };
         let count = queue.ready.len().min(max);
         completions.reserve(count);
         let mut taken = 0;
+        let mut freed = Freed::default();
         // Completions are filled in their final place: see `fifo`.
         for place in completions.spare_capacity_mut().iter_mut().take(count) {
             let Some(ready) = queue.ready.front() else { break };
@@ -115,18 +117,29 @@ impl Engine {
             ready.buffers.take_to(&mut completion.buffers, pool);
             queue.ready.drop_front();
             taken += 1;
-            if let Some(qp) = find(queue_pairs, number)
-                && qp.ledger.epoch == epoch
-            {
-                match frees {
-                    FreedSlots::Requests(before) => qp.ledger.polled = before,
-                    FreedSlots::Receive => qp.receives_held -= 1,
-                }
+            if (number, epoch) != freed.of {
+                std::mem::replace(&mut freed, Freed { of: (number, epoch), ..Freed::default() }).free(queue_pairs);
+            }
+            match frees {
+                FreedSlots::Requests(before) => freed.requests = Some(before),
+                FreedSlots::Receive => freed.receives += 1,
             }
         }
+        freed.free(queue_pairs);
         // SAFETY: `taken` completions were written behind its end, in room that it has.
         unsafe { completions.set_len(completions.len() + taken) };
         taken
+    }
+
+    /// A turn for the user who polls a queue, and adds up to `max` completions to the list. Returns their number.
+    #[inline]
+    pub fn turn_for(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) -> usize {
+        let before = completions.len();
+        self.queues.lend(index, completions, max);
+        self.turn();
+        *completions = self.queues.end_lending();
+        let added = completions.len() - before;
+        added + self.take(index, completions, max - added)
     }
 
     /// Receives a burst of packets, and sends what waits. Returns how many packets came.
@@ -137,23 +150,8 @@ impl Engine {
             self.update_time();
         }
         let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
-        let packets = {
-            // The burst has thousands of bytes, so it is dropped where it lies, and not moved.
-            let mut burst = RxBurst::new(self.time_ns);
-            port.split().0.receive(&mut burst);
-            let mut inbound = Inbound { queues, notes, counts, scratch };
-            for packet in &burst.packets {
-                let Some((header, rest)) = Header::read(packet.head) else {
-                    inbound.counts.count(Discarded::Malformed);
-                    continue;
-                };
-                match find(queue_pairs, header.to) {
-                    Some(qp) => qp.deliver(header, rest, packet, &mut inbound),
-                    None => inbound.counts.count(Discarded::NoSuchQueuePair),
-                }
-            }
-            burst.packets.len()
-        };
+        let mut arrivals = Arrivals { queue_pairs, inbound: Inbound { queues, notes, counts, scratch } };
+        let packets = port.split().0.receive_each(self.time_ns, BURST_MAX, &mut arrivals);
         self.handle_lost_peers();
         if !self.notes.owing_acks.is_empty() || !self.notes.stalled.is_empty() || !self.notes.final_packets.is_empty() {
             self.send_deferred();
@@ -287,6 +285,60 @@ impl Engine {
         self.port
             .resolve(&address)
             .map_err(|error: PortError| VerbsError::Address(format!("its thread cannot be reached: {error}")))
+    }
+}
+
+/// Hands the packets of a burst to their queue pairs.
+struct Arrivals<'e> {
+    queue_pairs: &'e mut [Option<Box<QueuePair>>],
+    inbound: Inbound<'e>,
+}
+
+impl<'a> Show<'a> for Arrivals<'_> {
+    /// Inlined where packets are taken, so that a datagram goes from the ring to its buffer without a description of it
+    /// in memory.
+    #[inline(always)]
+    fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
+        if let Some((datagram, message)) = Datagram::read(bytes)
+            && let Some(qp) = find(self.queue_pairs, datagram.to)
+            && qp.take_datagram(datagram, message, from, self.inbound.queues)
+        {
+            return;
+        }
+        self.split(RxPacket { from, head: bytes, tail: None });
+    }
+
+    #[inline(never)]
+    fn split(&mut self, packet: RxPacket<'a>) {
+        let Self { queue_pairs, inbound } = self;
+        let Some((header, rest)) = Header::read(packet.head) else {
+            inbound.counts.count(Discarded::Malformed);
+            return;
+        };
+        match find(queue_pairs, header.to) {
+            Some(qp) => qp.deliver(header, rest, &packet, inbound),
+            None => inbound.counts.count(Discarded::NoSuchQueuePair),
+        }
+    }
+}
+
+/// Places that completions of one life of a queue pair freed, which are counted together.
+#[derive(Default)]
+struct Freed {
+    /// Number and epoch of the queue pair.
+    of: (QpNumber, u32),
+    requests: Option<u64>,
+    receives: usize,
+}
+
+impl Freed {
+    #[inline(always)]
+    fn free(self, queue_pairs: &mut [Option<Box<QueuePair>>]) {
+        let (number, epoch) = self.of;
+        // A queue pair that was reset since has another epoch.
+        let Some(qp) = find(queue_pairs, number).filter(|qp| qp.ledger.epoch == epoch) else { return };
+        qp.ledger.polled = self.requests.unwrap_or(qp.ledger.polled);
+        qp.receives_held -= self.receives;
     }
 }
 

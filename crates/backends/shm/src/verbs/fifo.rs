@@ -109,6 +109,18 @@ impl Buffers {
         self.one.is_none() && self.several == 0
     }
 
+    /// The buffer, unless there are several or none.
+    #[inline(always)]
+    pub fn single(&mut self) -> Option<&mut MessageBuffer> {
+        self.one.as_mut()
+    }
+
+    /// Takes the buffer out, unless there are several or none.
+    #[inline(always)]
+    pub fn take_single(&mut self) -> Option<MessageBuffer> {
+        self.one.take()
+    }
+
     #[inline(always)]
     pub fn get<'a>(&'a mut self, pool: &'a mut Pool) -> &'a mut [MessageBuffer] {
         if self.several == 0 { self.one.as_mut_slice() } else { pool.get(self.several) }

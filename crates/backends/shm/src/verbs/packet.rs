@@ -115,6 +115,37 @@ impl Header {
     }
 }
 
+/// The header of a datagram, of which a busy receiver reads millions a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Datagram {
+    pub to: QpNumber,
+    pub from: QpNumber,
+    pub key: u32,
+    /// The sender's own key.
+    pub from_key: u32,
+    pub immediate: Option<u32>,
+}
+
+impl Datagram {
+    /// The header at the start of a datagram, and what follows it; `None` for any other packet.
+    #[inline(always)]
+    pub fn read(packet: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, rest) = packet.split_first_chunk::<SHORT_LEN>()?;
+        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let (first, immediate) = (word(0), word(20));
+        let plain = Kind::Datagram as u32 | (MAGIC as u32) << 16;
+        let has_immediate = first == plain | (HAS_IMMEDIATE as u32) << 8;
+        let datagram = Self {
+            to: QpNumber(word(4)),
+            from: QpNumber(word(8)),
+            key: word(12),
+            from_key: word(16),
+            immediate: has_immediate.then_some(immediate),
+        };
+        (first == plain || has_immediate).then_some((datagram, rest))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +172,26 @@ mod tests {
                 let packet = [&bytes[..len], b"message"].concat();
                 assert_eq!(Header::read(&packet), Some((header, &b"message"[..])));
                 assert!((0..len).all(|len| Header::read(&packet[..len]).is_none()), "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_reads_as_its_header_does_and_nothing_else_is_one() {
+        for kind in Kind::ALL {
+            for header in [header(kind), Header { immediate: None, ..header(kind) }] {
+                let (bytes, len) = header.to_bytes();
+                let packet = [&bytes[..len], b"message"].concat();
+                let Header { to, from, key, number: from_key, immediate, .. } = header;
+                let datagram = Datagram { to, from, key, from_key, immediate };
+                let expected = (kind == Kind::Datagram).then_some((datagram, &b"message"[..]));
+                assert_eq!(Datagram::read(&packet), expected, "{kind:?}");
+                assert!((0..SHORT_LEN).all(|len| Datagram::read(&packet[..len]).is_none()));
+                for (at, byte) in [(1, 2), (2, 0), (3, 0)] {
+                    let mut bad = packet.clone();
+                    bad[at] = byte;
+                    assert!(Datagram::read(&bad).is_none() && Header::read(&bad).is_none(), "{at}");
+                }
             }
         }
     }

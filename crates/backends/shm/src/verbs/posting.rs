@@ -136,10 +136,9 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         Ok(())
     }
 
-    #[inline]
     fn post_receive(&mut self, id: u64, mut buffers: Scatter) -> Result<(), RefusedReceive> {
         let engine = &mut *self.engine.borrow_mut();
-        let Parts { qp, queues, .. } = engine.parts(self.number);
+        let (qp, queues) = engine.queue_pair(self.number);
         if let Err(error) = qp.check_receive(&buffers) {
             return Err(RefusedReceive { error, buffers });
         }
@@ -150,13 +149,15 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
 
     #[inline]
     fn post_buffer(&mut self, id: u64, buffer: MessageBuffer) -> Result<(), RefusedReceive> {
-        let engine = &mut *self.engine.borrow_mut();
-        let Parts { qp, queues, .. } = engine.parts(self.number);
-        if let Err(error) = qp.check_receive(std::slice::from_ref(&buffer)) {
-            return Err(RefusedReceive { error, buffers: [buffer].into_iter().collect() });
+        {
+            let engine = &mut *self.engine.borrow_mut();
+            let qp = engine.queue_pair(self.number).0;
+            if qp.takes_buffer(&buffer) {
+                qp.queue_receive(id, Buffers::one(buffer));
+                return Ok(());
+            }
         }
-        qp.post_receive(id, Buffers::one(buffer), queues);
-        Ok(())
+        self.post_receive(id, [buffer].into_iter().collect())
     }
 
     fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {

@@ -193,17 +193,30 @@ impl QueuePair {
     /// Whether a buffer with these contents belongs to an arena of the domain, or is registered.
     #[inline]
     pub fn owns(&mut self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
-        if self.arenas.iter().any(&is_from) {
-            return true;
-        }
-        self.arenas = self.domain.arenas();
-        self.arenas.iter().any(is_from) || self.domain.registered().has(contents)
+        self.is_from_last(&is_from) || self.owns_other(contents, is_from)
     }
 
-    /// Whether a buffer belongs to an arena that was already read from the domain, as almost always.
+    /// Whether a buffer belongs to the same arena as the last one, as almost always.
     #[inline(always)]
-    pub fn owns_cached(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
-        self.arenas.iter().any(is_from)
+    pub fn is_from_last(&self, is_from: impl Fn(&Arena) -> bool) -> bool {
+        self.arenas.first().is_some_and(is_from)
+    }
+
+    /// As [`Self::owns`]. The buffer's arena is put first.
+    #[inline(never)]
+    fn owns_other(&mut self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
+        let mut found = self.arenas.iter().position(&is_from);
+        if found.is_none() {
+            self.arenas = self.domain.arenas();
+            found = self.arenas.iter().position(is_from);
+        }
+        match found {
+            Some(index) => {
+                self.arenas.swap(0, index);
+                true
+            }
+            None => self.domain.registered().has(contents),
+        }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sinew_fabric::verbs::{Destination, Opcode, QpNumber, Status, VerbsError};
+use sinew_fabric::verbs::{Completion, Destination, Opcode, QpNumber, Status, VerbsError};
 use sinew_fabric::{WakeTarget, Waker};
 
 use super::fifo::{Buffers, Fifo, Pool};
@@ -56,6 +56,18 @@ pub(crate) struct Queues {
     pub list: Vec<Option<Queue>>,
     /// The buffers of completions, receives and requests that have several.
     pub pool: Pool,
+    poller: Poller,
+}
+
+/// The user who polls a queue while packets are received, so that completions are written where they are to go.
+#[derive(Debug, Default)]
+struct Poller {
+    /// Index of the queue.
+    queue: usize,
+    /// The user's list.
+    list: Vec<Completion>,
+    /// Completions that the list takes, in capacity that it has.
+    room: usize,
 }
 
 impl Queues {
@@ -63,7 +75,30 @@ impl Queues {
     /// it.)
     #[inline(always)]
     pub fn ready(&mut self, index: usize) -> &mut Ready {
+        // Later completions come after this one.
+        self.poller.room = 0;
         self.get(index).ready.push()
+    }
+
+    /// Lends the list of a user who polls the queue of this index. It takes up to `max` completions in place, if none
+    /// is ready and it need not grow.
+    pub fn lend(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) {
+        let is_empty = self.get(index).ready.is_empty();
+        let room = if is_empty { max.min(completions.capacity() - completions.len()) } else { 0 };
+        self.poller = Poller { queue: index, list: std::mem::take(completions), room };
+    }
+
+    /// Gives the list back.
+    pub fn end_lending(&mut self) -> Vec<Completion> {
+        std::mem::take(&mut self.poller).list
+    }
+
+    /// The place of the next completion of this queue in the list of the user who is polling it. `None` when nobody is,
+    /// the list has no room, or an earlier completion waits.
+    #[inline(always)]
+    pub fn place_for_poller(&mut self, index: usize) -> Option<Place<'_>> {
+        let poller = &mut self.poller;
+        (poller.room > 0 && poller.queue == index).then_some(Place(poller))
     }
 
     #[inline(always)]
@@ -84,7 +119,7 @@ impl Queues {
 
     /// Removes the completions of a queue pair from a queue.
     pub fn forget(&mut self, index: usize, number: QpNumber) {
-        let Self { list, pool } = self;
+        let Self { list, pool, .. } = self;
         let Some(Some(queue)) = list.get_mut(index) else { return };
         queue.ready.retain(|ready| {
             let stays = ready.qp != number;
@@ -152,6 +187,27 @@ impl Queue {
         self.reserved = asked;
         self.users += 1;
         Ok(())
+    }
+}
+
+/// Place of a completion in a user's list.
+pub(crate) struct Place<'a>(&'a mut Poller);
+
+impl<'a> Place<'a> {
+    /// Adds the completion, and returns it: a list of buffers costs less when it is filled there.
+    #[inline(always)]
+    pub fn add(self, completion: Completion) -> &'a mut Completion {
+        let Poller { list, room, .. } = self.0;
+        *room -= 1;
+        let len = list.len();
+        // SAFETY: `Queues::lend` counted the list's spare capacity, and each place of it is used once. The completion
+        // is written before it counts.
+        unsafe {
+            let place = list.as_mut_ptr().add(len);
+            place.write(completion);
+            list.set_len(len + 1);
+            &mut *place
+        }
     }
 }
 

@@ -71,7 +71,7 @@ impl QueuePair {
         self.config.transport == Transport::Rc
             && self.config.gather_max > 0
             && (1..=CHUNK).contains(&target.len())
-            && self.owns_cached(|arena| target.is_from(arena))
+            && self.is_from_last(|arena| target.is_from(arena))
     }
 
     /// Performs a READ into one buffer, if it may go now. Otherwise the buffer is returned; nothing has happened then.

@@ -1,7 +1,9 @@
 //! The receive queue: it checks arriving packets, and puts their bytes into the posted buffers.
 
-use sinew_fabric::RxPacket;
-use sinew_fabric::verbs::{Destination, Opcode, PostError, QpState, Status, Transport, check_receive};
+use sinew_fabric::verbs::{
+    Completion, Destination, Opcode, PostError, QpState, Scatter, Status, Transport, check_receive,
+};
+use sinew_fabric::{Peer, RxPacket};
 use sinew_mem::copy::copy_short;
 use sinew_mem::{MessageBuffer, Revoked, SharedBytes};
 
@@ -9,7 +11,7 @@ use super::QueuePair;
 use crate::verbs::counts::{Counts, Discarded};
 use crate::verbs::device::MESSAGE_LEN_MAX;
 use crate::verbs::fifo::Buffers;
-use crate::verbs::packet::{Header, Kind};
+use crate::verbs::packet::{Datagram, Header, Kind};
 use crate::verbs::queues::{FreedSlots, Queues};
 use crate::verbs::wire::{Deferred, Wire, handle_of};
 
@@ -122,8 +124,7 @@ fn shorten(buffers: &mut [MessageBuffer], len: usize) {
     for buffer in buffers {
         let now = left.min(buffer.len());
         left -= now;
-        // Shortening a buffer cannot fail.
-        let _ = buffer.resize(now);
+        buffer.truncate(now);
     }
 }
 
@@ -136,6 +137,36 @@ pub(crate) struct Inbound<'a> {
 }
 
 impl QueuePair {
+    /// Takes a whole datagram for the user who is polling: its bytes go to the buffer, and the completion to the user's
+    /// list. Returns false, without having changed anything, when the datagram is not that simple.
+    #[inline(always)]
+    pub fn take_datagram(&mut self, datagram: Datagram, bytes: &[u8], from: Peer, queues: &mut Queues) -> bool {
+        if self.config.transport != Transport::Ud || !self.receives_packets() || datagram.key != self.config.qkey {
+            return false;
+        }
+        let Some(posted) = self.receives.front() else { return false };
+        let Some(room) = posted.buffers.single().and_then(|buffer| buffer.get_mut(..bytes.len())) else { return false };
+        let Some(place) = queues.place_for_poller(self.receive_queue) else { return false };
+        copy_short(room, bytes);
+        let Some(mut buffer) = posted.buffers.take_single() else { return false };
+        buffer.truncate(bytes.len());
+        let Datagram { from: number, from_key: qkey, immediate, .. } = datagram;
+        let completion = place.add(Completion {
+            id: posted.id,
+            qp: self.number,
+            status: Status::Success,
+            opcode: Opcode::Receive,
+            len: bytes.len(),
+            immediate,
+            from: Some(Destination { handle: handle_of(from), number, qkey }),
+            buffers: Scatter::new_const(),
+        });
+        completion.buffers.push(buffer);
+        self.receives.drop_front();
+        self.receives_held -= 1;
+        true
+    }
+
     /// Handles a packet that is addressed to this queue pair.
     #[inline]
     pub fn deliver(&mut self, header: Header, rest: &[u8], packet: &RxPacket<'_>, inbound: &mut Inbound<'_>) {
@@ -189,19 +220,32 @@ impl QueuePair {
         if self.owns_buffers(buffers) { Ok(()) } else { Err(PostError::ForeignBuffer) }
     }
 
-    /// Posts a receive that was checked.
+    /// Whether a receive with this buffer can be posted, and certainly so: where this is not known at once, it is not.
     #[inline(always)]
+    pub fn takes_buffer(&self, buffer: &MessageBuffer) -> bool {
+        matches!(self.state, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend)
+            && self.config.gather_max > 0
+            && self.receives_held < self.config.receive_depth
+            && self.is_from_last(|arena| buffer.is_from(arena))
+    }
+
+    /// Posts a receive that was checked.
     pub fn post_receive(&mut self, id: u64, buffers: Buffers, queues: &mut Queues) {
+        self.queue_receive(id, buffers);
+        if self.state == QpState::Error {
+            self.complete_receive(ReceiveOutcome { status: Status::Flushed, ..ReceiveOutcome::default() }, queues);
+        }
+    }
+
+    /// Queues a receive that was checked, and tells peers that count receives.
+    #[inline(always)]
+    pub fn queue_receive(&mut self, id: u64, buffers: Buffers) {
         self.receives_held += 1;
         let posted = self.receives.push();
         posted.id = id;
         posted.buffers = buffers;
-        if self.state == QpState::Error {
-            self.complete_receive(ReceiveOutcome { status: Status::Flushed, ..ReceiveOutcome::default() }, queues);
-            return;
-        }
-        self.receives_posted = self.receives_posted.wrapping_add(1);
-        if self.config.transport == Transport::Rc {
+        if self.config.transport == Transport::Rc && self.state != QpState::Error {
+            self.receives_posted = self.receives_posted.wrapping_add(1);
             self.directory().set_receives(self.number, self.receives_posted);
         }
     }
