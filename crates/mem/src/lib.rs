@@ -29,7 +29,7 @@ pub use buffer::{
     AllocError, Arena, BLOCK_UNIT, BufferPlace, FRONT_ROOM, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer,
 };
 pub use hints::{grow_for_random_access, prefetch_read, room_for_random_access, zeros_for_random_access};
-pub use memory::{OutOfBounds, SharedMemory, SharedRows, SharedSlice};
+pub use memory::{OutOfBounds, SharedMemory, SharedRef, SharedRows, SharedSlice};
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};
 pub use small::copy_small;

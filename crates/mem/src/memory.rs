@@ -297,9 +297,18 @@ impl SharedSlice<'_> {
 /// The words lie in a [`SharedMemory`], the first at an aligned address.
 #[inline(always)]
 unsafe fn load_words(source: *mut u8, target: &mut [[u8; 8]]) {
-    for (at, word) in target.iter_mut().enumerate() {
+    let load = |at: usize| {
         // SAFETY: the caller's promise. Acquire, for the order. Partners: the stores of `store_words`.
-        *word = unsafe { (*source.add(at * 8).cast::<AtomicU64>()).load(Ordering::Acquire) }.to_ne_bytes();
+        unsafe { (*source.add(at * 8).cast::<AtomicU64>()).load(Ordering::Acquire) }.to_ne_bytes()
+    };
+    // As in `store_words`.
+    let (fours, rest) = target.as_chunks_mut::<4>();
+    let done = fours.len() * 4;
+    for (at, four) in fours.iter_mut().enumerate() {
+        *four = [load(at * 4), load(at * 4 + 1), load(at * 4 + 2), load(at * 4 + 3)];
+    }
+    for (at, word) in rest.iter_mut().enumerate() {
+        *word = load(done + at);
     }
 }
 
@@ -397,6 +406,64 @@ impl<const WORDS: usize> SharedRows<WORDS> {
     }
 }
 
+/// Atomics in a [`SharedMemory`], with a handle that keeps the memory: for words that are looked at so often that
+/// finding them would cost more.
+pub struct SharedRef<T> {
+    place: NonNull<T>,
+    memory: SharedMemory,
+}
+
+impl<T> Clone for SharedRef<T> {
+    fn clone(&self) -> Self {
+        Self { place: self.place, memory: self.memory.clone() }
+    }
+}
+
+// SAFETY: atomics in a memory that the handle keeps mapped.
+unsafe impl<T: Sync> Send for SharedRef<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for SharedRef<T> {}
+
+impl<T> std::fmt::Debug for SharedRef<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedRef").field("place", &self.place).field("memory", &self.memory).finish()
+    }
+}
+
+impl<T> std::ops::Deref for SharedRef<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the place was a reference into the memory, which the handle keeps mapped.
+        unsafe { self.place.as_ref() }
+    }
+}
+
+impl SharedMemory {
+    /// As [`Self::futex`], with a handle on the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::futex`].
+    pub unsafe fn futex_ref(&self, offset: usize) -> Result<SharedRef<AtomicU32>, OutOfBounds> {
+        // SAFETY: the caller's promise.
+        let place = NonNull::from(unsafe { self.futex(offset) }?);
+        Ok(SharedRef { place, memory: self.clone() })
+    }
+}
+
+impl<const WORDS: usize> SharedRows<WORDS> {
+    /// As [`Self::row`], with a handle on the memory.
+    pub fn row_ref(&self, index: usize) -> SharedRef<[AtomicU64; WORDS]> {
+        SharedRef { place: NonNull::from(self.row(index)), memory: self.rows.clone() }
+    }
+}
+
 /// Bytes to the next aligned word.
 #[inline(always)]
 fn to_word(at: *mut u8) -> usize {
@@ -487,9 +554,15 @@ mod tests {
         rows.row(1)[2].store(7, Ordering::Relaxed);
         assert_eq!(memory.load(8 + 24 + 16), Ok(7));
         assert!(std::ptr::eq(rows.row(0), rows.row(2)));
+        let kept = rows.row_ref(1);
+        // SAFETY: nobody accesses these words in another way.
+        let futex = unsafe { memory.futex_ref(56) }.unwrap();
+        futex.store(9, Ordering::Relaxed);
         for (offset, count) in [(0, 4), (24, 2), (4, 1), (0, 0), (0, 3), (0, 1 << 63)] {
             assert!(memory.rows::<3>(offset, count).is_err(), "{offset} {count}");
         }
+        drop((rows, memory));
+        assert_eq!((kept[2].load(Ordering::Relaxed), futex.load(Ordering::Relaxed)), (7, 9));
     }
 
     #[test]

@@ -111,7 +111,8 @@ fn reads(count: &mut Count) -> anyhow::Result<()> {
             let mut good = true;
             for completion in &mut completions {
                 good &= completion.status.is_success();
-                targets.extend(completion.buffers.pop());
+                let Some(buffer) = completion.buffers.pop() else { return false };
+                targets.push(buffer);
             }
             completions.clear();
             good

@@ -105,7 +105,7 @@ impl Server {
         let (memory, stopped) = (Arc::clone(memory), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("sinew-verbs".to_owned()).spawn(move || {
             // SAFETY: the watch is dropped below, before `memory` is.
-            let watch = memory.directory.life_futex().and_then(|word| unsafe { life::RobustWord::new(word) });
+            let watch = unsafe { life::RobustWord::new(memory.directory.life_futex()) };
             if watch.is_none() {
                 memory.directory.set_life(life::SAME_PROCESS);
             }

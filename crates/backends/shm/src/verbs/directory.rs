@@ -16,7 +16,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sinew_fabric::verbs::{Access, QpNumber};
-use sinew_mem::{SharedMemory, SharedRows};
+use sinew_mem::{SharedMemory, SharedRef, SharedRows};
 
 /// Most threads that can work on one device's memory.
 pub(crate) const SEATS_MAX: usize = 4096;
@@ -145,10 +145,14 @@ impl Permit<'_> {
     }
 }
 
+/// The words of a queue pair in its device's directory.
+pub(crate) type PairWords = SharedRef<[AtomicU64; QUEUE_PAIR_BYTES / 8]>;
+
 /// A device's directory, ours or another's.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     header: SharedMemory,
+    life: SharedRef<AtomicU32>,
     seats: SharedRows<{ SEAT_BYTES / 8 }>,
     regions: SharedRows<{ REGION_BYTES / 8 }>,
     queue_pairs: SharedRows<{ QUEUE_PAIR_BYTES / 8 }>,
@@ -174,6 +178,8 @@ impl Directory {
             seats: memory.rows(SEATS, SEATS_MAX).ok()?,
             regions: memory.rows(REGIONS, REGIONS_MAX).ok()?,
             queue_pairs: memory.rows(QUEUE_PAIRS, QUEUE_PAIRS_MAX).ok()?,
+            // SAFETY: the directory's owner and its observers reach this word by this handle alone.
+            life: unsafe { memory.futex_ref(LIFE_OFFSET) }.ok()?,
             header: memory,
         })
     }
@@ -182,20 +188,16 @@ impl Directory {
     #[inline(always)]
     pub fn life(&self) -> u32 {
         // Partner: the stores of `life::RobustWord`, of the kernel, and of `set_life`.
-        self.life_futex().map_or(0, |word| word.load(Ordering::Acquire))
+        self.life.load(Ordering::Acquire)
     }
 
     pub fn set_life(&self, life: u32) {
-        if let Some(word) = self.life_futex() {
-            word.store(life, Ordering::Release);
-        }
+        self.life.store(life, Ordering::Release);
     }
 
-    /// The same word, for [`super::life::RobustWord`].
-    #[inline(always)]
-    pub fn life_futex(&self) -> Option<&AtomicU32> {
-        // SAFETY: the directory's owner and its observers reach this word by this method alone.
-        unsafe { self.header.futex(LIFE_OFFSET) }.ok()
+    /// The same word, for [`super::life::RobustWord`] and for connections.
+    pub fn life_futex(&self) -> &SharedRef<AtomicU32> {
+        &self.life
     }
 
     /// Promises that the owner, when it ends an exposure, makes the fences of those who may be inside. To be called
@@ -292,13 +294,13 @@ impl Directory {
         life: u32,
         (number, listens): (QpNumber, u64),
         (domain, rkey, entry): (u32, u32, Entry),
-    ) -> Option<Permit<'_>> {
+    ) -> Permit<'_> {
         let word = region_word(domain, rkey) | bits(entry.access);
-        Some(Permit {
-            life: (self.life_futex()?, life),
+        Permit {
+            life: (&self.life, life),
             listens: (&self.queue_pair(number)[0], listens),
             region: (&self.region(rkey)[0], word),
-        })
+        }
     }
 
     /// Exposes a region. Nobody may be inside an earlier one with the same index.
@@ -317,6 +319,11 @@ impl Directory {
     #[inline(always)]
     fn queue_pair(&self, number: QpNumber) -> &[AtomicU64; QUEUE_PAIR_BYTES / 8] {
         self.queue_pairs.row(number.0 as usize)
+    }
+
+    /// The words of a queue pair, for a connection to it: the first is that of [`Self::listen_word`].
+    pub fn pair_words(&self, number: QpNumber) -> PairWords {
+        self.queue_pairs.row_ref(number.0 as usize)
     }
 
     /// The word of a queue pair: see [`ListenState::word`].

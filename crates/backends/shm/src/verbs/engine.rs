@@ -111,7 +111,12 @@ impl Engine {
         // Completions are filled in their final place: see `fifo`.
         for place in completions.spare_capacity_mut().iter_mut().take(count) {
             let Some(ready) = queue.ready.front() else { break };
-            let Ready { id, qp: number, status, opcode, len, immediate, from, frees, epoch, .. } = *ready;
+            let Ready { id, qp: number, status, opcode, len, frees, epoch, .. } = *ready;
+            // The other fields of a request's completion are what an earlier one left.
+            let (immediate, from) = match frees {
+                FreedSlots::Requests(_) => (None, None),
+                FreedSlots::Receive => (ready.immediate, ready.from),
+            };
             let buffers = Scatter::new_const();
             let completion = place.write(Completion { id, qp: number, status, opcode, len, immediate, from, buffers });
             ready.buffers.take_to(&mut completion.buffers, pool);

@@ -59,7 +59,10 @@ impl ShmQueuePair {
         let home = Home::from_bytes(&remote.port)?;
         let seat = engine.seat(&home)?;
         let link = engine.resolve(&home)?;
+        let directory = &seat.target.directory;
         let connection = Connection {
+            life: directory.life_futex().clone(),
+            words: directory.pair_words(remote.number),
             link,
             seat,
             number: remote.number,
@@ -122,10 +125,10 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
                 qp.reset(epoch, queues);
                 engine.turn();
             }
-            QpState::Init | QpState::ReadyToSend => engine.parts(self.number).qp.state = state,
+            QpState::Init | QpState::ReadyToSend => engine.parts(self.number).qp.set_state(state),
             QpState::ReadyToReceive => {
                 self.connect_to(engine, remote)?;
-                engine.parts(self.number).qp.state = state;
+                engine.parts(self.number).qp.set_state(state);
             }
             QpState::Error => {
                 let Parts { qp, queues, notes, .. } = engine.parts(self.number);

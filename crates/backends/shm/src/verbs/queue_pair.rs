@@ -9,14 +9,15 @@ mod watch;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use sinew_fabric::Peer;
 use sinew_fabric::verbs::{Operation, QpConfig, QpNumber, QpState, RemoteMemory, Request, Source, Status, Verb};
-use sinew_mem::{Arena, Frozen, MessageBuffer};
+use sinew_mem::{Arena, Frozen, MessageBuffer, SharedRef};
 
 use super::address::Home;
 use super::device::ShmDomain;
-use super::directory::{Directory, ListenState};
+use super::directory::{Directory, ListenState, PairWords};
 use super::fifo::Fifo;
 use super::initiator::{AccessTarget, RegionGuard, RemotePair, Seat};
 use super::life;
@@ -49,6 +50,9 @@ pub(crate) struct Connection {
     pub listening_word: u64,
     /// Receives that it had posted when last checked.
     pub receives: Cell<u32>,
+    /// Word that says whether the owner of the peer's device lives, and the words of the peer.
+    pub life: SharedRef<AtomicU32>,
+    pub words: PairWords,
 }
 
 impl Connection {
@@ -61,13 +65,15 @@ impl Connection {
     /// Whether the peer lives and listens to us.
     #[inline(always)]
     pub fn is_listening(&self) -> bool {
-        self.seat.target.directory.listen_word(self.number) == self.listening_word && self.is_alive()
+        // Partner: the stores of `Directory::set_listen_state`.
+        self.words[0].load(Ordering::Acquire) == self.listening_word && self.is_alive()
     }
 
     /// Whether the owner of the peer's device lives.
     #[inline(always)]
     fn is_alive(&self) -> bool {
-        life::is_alive(self.seat.target.directory.life())
+        // Partner: as in `Directory::life`.
+        life::is_alive(self.life.load(Ordering::Acquire))
     }
 
     /// Enters a region of the peer's for writing; `None` when that is not allowed now, for whatever reason.
@@ -118,6 +124,8 @@ pub(crate) struct QueuePair {
     pub in_flight: Fifo<InFlight>,
     /// One of the performed requests failed, so nothing more is performed.
     pub has_failed: bool,
+    /// Requests that may go now, as the gate found; 0 as soon as something could keep them from going.
+    pub grants: u64,
     /// Bytes of the oldest waiting request that have been sent; 1 for a WRITE with immediate whose data has been
     /// written.
     pub progress: usize,
@@ -158,6 +166,7 @@ impl QueuePair {
             waiting: Waiting::new(config),
             in_flight: Fifo::default(),
             has_failed: false,
+            grants: 0,
             progress: 0,
             sent: 0,
             stall: None,
@@ -182,6 +191,12 @@ impl QueuePair {
 
     pub fn directory(&self) -> &Directory {
         &self.domain.device().memory().directory
+    }
+
+    /// Changes the state, other than to error.
+    pub fn set_state(&mut self, state: QpState) {
+        self.state = state;
+        self.grants = 0;
     }
 
     /// Whether it receives packets.
@@ -256,6 +271,7 @@ impl QueuePair {
     /// `first`.
     pub fn fail(&mut self, first: Status, queues: &mut Queues) {
         self.state = QpState::Error;
+        self.grants = 0;
         self.directory().set_listen_state(self.number, ListenState::NoLonger);
         self.stall = None;
         let mut status = first;

@@ -22,47 +22,67 @@ use crate::verbs::wire::Wire;
 /// an owner that ends the exposure.
 const REQUESTS_PER_ENTRY: u64 = 64;
 
-/// Requests that may go now.
+/// The way through for requests that may go now.
 pub(crate) struct Gate<'a> {
     connection: Option<&'a Connection>,
     ledger: &'a mut Ledger,
     /// The longest inline request, in bytes.
     inline_max: usize,
     is_ud: bool,
-    /// Requests that are let through.
-    room: u64,
+    /// Requests that may go; never 0 when the gate is opened.
+    grants: &'a mut u64,
 }
 
 impl QueuePair {
     /// Opens the gate to new requests, if any may go now.
     #[inline(always)]
     pub fn gate(&mut self) -> Option<Gate<'_>> {
-        let room = self.room();
-        if !self.waiting.is_empty() || room == 0 {
-            return None;
+        if self.grants == 0 {
+            self.prove();
         }
-        Some(self.gate_with(room)?.0)
+        (self.grants > 0).then(|| self.open().0)
     }
 
-    /// Opens the gate to the requests that wait, which have their places in the queue.
+    /// Proves that new requests may go now, if so, as many as there is room for.
+    #[inline(never)]
+    fn prove(&mut self) {
+        if self.is_in_order() && self.waiting.is_empty() {
+            self.grants = self.room();
+        }
+    }
+
+    /// Whether the oldest waiting request, or else a new one, may go now.
+    #[inline(always)]
+    fn is_in_order(&self) -> bool {
+        self.state == QpState::ReadyToSend && !self.has_failed && self.in_flight.is_empty()
+    }
+
+    /// Opens the gate to the requests that wait, which have their places in the queue. [`Self::close`] must follow.
     #[inline(always)]
     pub fn gate_to_waiting(&mut self) -> Option<(Gate<'_>, &mut Waiting)> {
-        self.gate_with(u64::MAX)
+        if !self.is_in_order() {
+            return None;
+        }
+        self.grants = u64::MAX;
+        Some(self.open())
+    }
+
+    /// Closes the gate, until the next request proves that it may go.
+    #[inline(always)]
+    pub fn close(&mut self) {
+        self.grants = 0;
     }
 
     #[inline(always)]
-    fn gate_with(&mut self, room: u64) -> Option<(Gate<'_>, &mut Waiting)> {
-        if self.state != QpState::ReadyToSend || self.has_failed || !self.in_flight.is_empty() {
-            return None;
-        }
+    fn open(&mut self) -> (Gate<'_>, &mut Waiting) {
         let gate = Gate {
             connection: self.connection.as_ref(),
             ledger: &mut self.ledger,
             inline_max: self.config.inline_max,
             is_ud: self.config.transport == Transport::Ud,
-            room,
+            grants: &mut self.grants,
         };
-        Some((gate, &mut self.waiting))
+        (gate, &mut self.waiting)
     }
 
     /// Whether a READ into this buffer can be accepted, for all that the gate does not know.
@@ -91,6 +111,7 @@ impl QueuePair {
             return Err(target);
         }
         let len = target.len();
+        *gate.grants -= 1;
         gate.ledger.complete(id, Opcode::Read, len, queues).buffers = Buffers::one(target);
         Ok(())
     }
@@ -107,6 +128,7 @@ impl Gate<'_> {
             && (1..=self.inline_max).contains(&bytes.len())
             && self.connection.is_some_and(|connection| connection.write_short(remote, bytes));
         if written {
+            *self.grants -= 1;
             self.ledger.completed += 1;
             if signaled {
                 self.ledger.report(id, Opcode::Write, bytes.len(), queues);
@@ -123,7 +145,7 @@ pub(crate) struct Run<'a> {
     queues: &'a mut Queues,
     wire: Wire<'a>,
     region: Option<RegionGuard<'a>>,
-    /// Requests that may still be performed of those that were last granted.
+    /// Requests that may be performed before the next look at the grants, and how many these were at the last.
     left: u64,
     granted: u64,
 }
@@ -131,7 +153,7 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     #[inline(always)]
     pub fn new(gate: Gate<'a>, queues: &'a mut Queues, wire: Wire<'a>) -> Self {
-        let granted = gate.room.min(REQUESTS_PER_ENTRY);
+        let granted = (*gate.grants).min(REQUESTS_PER_ENTRY);
         Self { gate, queues, wire, region: None, left: granted, granted }
     }
 
@@ -179,13 +201,13 @@ impl<'a> Run<'a> {
         self.region.as_ref()
     }
 
-    /// Grants further requests, if there is room; the region has to be entered again.
+    /// Goes on with further requests, if more are granted; the region has to be entered again.
     #[cold]
     #[inline(never)]
     fn renew(&mut self) -> bool {
         self.settle();
         self.region = None;
-        self.granted = self.gate.room.min(REQUESTS_PER_ENTRY);
+        self.granted = (*self.gate.grants).min(REQUESTS_PER_ENTRY);
         self.left = self.granted;
         self.left > 0
     }
@@ -195,7 +217,7 @@ impl<'a> Run<'a> {
     fn settle(&mut self) {
         let performed = self.granted - self.left;
         self.gate.ledger.completed += performed;
-        self.gate.room -= performed;
+        *self.gate.grants -= performed;
         self.granted = self.left;
     }
 

@@ -44,8 +44,6 @@ impl Ledger {
         ready.status = Status::Success;
         ready.opcode = opcode;
         ready.len = len;
-        ready.immediate = None;
-        ready.from = None;
         ready.buffers = Buffers::default();
         ready.frees = FreedSlots::Requests(self.completed);
         ready.epoch = self.epoch;

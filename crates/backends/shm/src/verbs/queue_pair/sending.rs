@@ -62,6 +62,7 @@ impl QueuePair {
     /// Queues a request that was checked.
     #[inline(always)]
     pub fn push(&mut self, request: Request<'_>, pool: &mut Pool) {
+        self.close();
         match &request.operation {
             Operation::Send { source, .. } | Operation::Write { source, .. } if inline(source).is_some() => {
                 let bytes = inline(source).unwrap_or_default();
@@ -83,6 +84,8 @@ impl QueuePair {
         if let Some((gate, waiting)) = self.gate_to_waiting() {
             let mut run = Run::new(gate, queues, wire.reborrow());
             waiting.pop_inline_while(|request| run.perform(request));
+            drop(run);
+            self.close();
         }
         if !self.waiting.is_empty() {
             self.advance(wire, queues, notes);
@@ -117,6 +120,7 @@ impl QueuePair {
             && bytes.len() <= self.config.inline_max
             && self.room() > 0;
         if is_taken {
+            self.close();
             self.waiting.push_inline(id, signaled, kind, immediate, bytes);
         }
         is_taken
