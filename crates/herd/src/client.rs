@@ -1,14 +1,14 @@
 //! The client's side.
 
 use sinew_fabric::verbs::{
-    Completion, CompletionQueue, Device, Opcode, ProtectionDomain, QpConfig, QpState, QueuePair, RemoteMemory,
-    ThreadDomain, Transport, VerbsError,
+    Completion, CompletionQueue, Device, InlineOperation, Opcode, ProtectionDomain, QpConfig, QpState, QueuePair,
+    RemoteMemory, ThreadDomain, Transport, VerbsError,
 };
 use sinew_mem::{AllocError, Arena, MessageBuffer};
 
 use crate::hello::{Hello, Welcome};
 use crate::layout::{ANSWER_HEAD_LEN, FOOT_LEN, Layout};
-use crate::queue::SendQueue;
+use crate::queue::{Outgoing, SendQueue};
 use crate::slot::{self, Head};
 use crate::{Cq, Domain, Qp, Thread};
 
@@ -94,7 +94,8 @@ pub enum RequestError {
         /// Longest body, in bytes.
         max: usize,
     },
-    /// The device refused the request, as it does once the connection is broken; [`Client::poll`] reports that.
+    /// The device refused the request, as it does once the connection is broken. (Clients that READ find out at once;
+    /// [`Client::poll`] reports what [`Client::flush`] found.)
     #[error("the device refused the request")]
     Refused,
 }
@@ -169,7 +170,8 @@ pub struct Client<D: Device> {
     completions: Vec<Completion>,
     last_check_ns: u64,
     next_check_ns: u64,
-    pushed: bool,
+    /// Worker and slot of each request that the next flush writes.
+    unsent: Vec<(usize, usize)>,
     broken: bool,
     stats: ClientStats,
 }
@@ -226,7 +228,7 @@ impl<D: Device> Client<D> {
             completions: Vec::with_capacity(BURST),
             last_check_ns: 0,
             next_check_ns: 0,
-            pushed: false,
+            unsent: Vec::with_capacity(send_depth),
             broken: false,
             stats: ClientStats::default(),
             _arena: arena.clone(),
@@ -257,7 +259,13 @@ impl<D: Device> Client<D> {
     #[inline(always)]
     pub fn has_room(&self, worker: usize) -> bool {
         let Some(lane) = self.lanes.get(worker) else { return false };
-        lane.pending[self.layout.slot_of(lane.next)].head.is_none() && self.requests.room() > 0
+        lane.pending[self.layout.slot_of(lane.next)].head.is_none() && self.room() > 0
+    }
+
+    /// Requests that can be made before the next completion.
+    #[inline(always)]
+    fn room(&self) -> usize {
+        self.requests.room().saturating_sub(self.unsent.len())
     }
 
     /// Accepts a request for a worker, to be started by the next [`Self::flush`]. `tag` comes back with the answer.
@@ -281,7 +289,7 @@ impl<D: Device> Client<D> {
     ///
     /// # Errors
     ///
-    /// [`RequestError`]; `fill` was called only in the case of [`RequestError::Refused`].
+    /// [`RequestError`]; `fill` was not called.
     #[inline(always)]
     pub fn request_with(
         &mut self,
@@ -296,12 +304,12 @@ impl<D: Device> Client<D> {
         if len > max {
             return Err(RequestError::TooLong { len, max });
         }
-        let workers = self.lanes.len();
+        let (workers, room) = (self.lanes.len(), self.room());
         let Some(lane) = self.lanes.get_mut(worker) else { return Err(RequestError::NoWorker(workers)) };
         let (sequence, slot_len) = (lane.next, self.layout.slot_len());
         let slot = self.layout.slot_of(sequence);
         let pending = &mut lane.pending[slot];
-        if pending.head.is_some() || self.requests.room() == 0 {
+        if pending.head.is_some() || room == 0 {
             return Err(RequestError::Full);
         }
         let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
@@ -322,39 +330,37 @@ impl<D: Device> Client<D> {
         if lane.in_flight == 0 {
             lane.last_answer_ns = now_ns;
         }
-        if !self.write(worker, slot) {
-            self.lanes[worker].pending[slot].head = None;
-            return Err(RequestError::Refused);
-        }
-        let lane = &mut self.lanes[worker];
+        slot::seal(image, head, sequence, 1);
         lane.in_flight += 1;
         lane.next = sequence.wrapping_add(1);
+        self.unsent.push((worker, slot));
         Ok(())
-    }
-
-    /// Writes the request of a slot, for the first time or again; returns false if the device refused.
-    #[inline(always)]
-    fn write(&mut self, worker: usize, slot: usize) -> bool {
-        let pending = &self.lanes[worker].pending[slot];
-        let Some(head) = pending.head else { return true };
-        let slot_len = self.layout.slot_len();
-        let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
-        let start = slot::seal(image, head, pending.sequence, pending.attempt);
-        let end = self.layout.slot_end(worker, self.client, pending.sequence);
-        // The region lies in the memory: the welcome was checked for that.
-        let offset = (end - slot_len + start) as u64;
-        let Some(remote) = self.memory.at(offset) else { return false };
-        let pushed = self.requests.push_write(&image[start..], remote).is_ok();
-        self.pushed |= pushed;
-        pushed
     }
 
     /// Starts the requests made so far.
     #[inline(always)]
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.pushed) {
-            self.requests.ring();
+        let Self { requests, unsent, lanes, images, layout, memory, client, .. } = self;
+        let (slot_len, mut sent) = (layout.slot_len(), 0);
+        while sent < unsent.len() {
+            let left = unsent[sent..].iter().inspect(|_| sent += 1);
+            let posted = requests.post_list(left.filter_map(|&(worker, slot)| {
+                // An answer to an earlier attempt may have come meanwhile.
+                let PendingRequest { head: Some(head), sequence, .. } = lanes[worker].pending[slot] else {
+                    return None;
+                };
+                let image = &images[(worker * layout.window + slot) * slot_len..][..slot_len];
+                let start = slot::start(slot_len, head);
+                let end = layout.slot_end(worker, *client, sequence);
+                // The region lies in the memory: the welcome was checked for that.
+                let remote = memory.at((end - slot_len + start) as u64)?;
+                Some(Outgoing { bytes: &image[start..], operation: InlineOperation::Write(remote), immediate: None })
+            }));
+            // A device refuses requests once the connection is broken.
+            self.broken |= posted.is_err();
         }
+        unsent.clear();
+        requests.ring();
     }
 
     /// Passes the answers that have arrived to `take`, and retransmits requests that were not answered in time. Returns
@@ -446,7 +452,7 @@ impl<D: Device> Client<D> {
             }
             for slot in 0..self.layout.window {
                 let pending = &mut self.lanes[worker].pending[slot];
-                if pending.head.is_none() || now_ns < pending.deadline_ns || self.requests.room() == 0 {
+                if pending.head.is_none() || now_ns < pending.deadline_ns || self.requests.room() <= self.unsent.len() {
                     continue;
                 }
                 pending.retries = pending.retries.saturating_add(1);
@@ -454,7 +460,12 @@ impl<D: Device> Client<D> {
                 let timeout_ns = self.config.timeout_ns << pending.retries.min(DOUBLINGS_MAX);
                 pending.deadline_ns = now_ns.saturating_add(timeout_ns);
                 self.stats.retried += 1;
-                self.broken |= !self.write(worker, slot);
+                if let Some(head) = pending.head {
+                    let slot_len = self.layout.slot_len();
+                    let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
+                    slot::seal(image, head, pending.sequence, pending.attempt);
+                    self.unsent.push((worker, slot));
+                }
             }
         }
         self.flush();

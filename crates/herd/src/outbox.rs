@@ -1,11 +1,11 @@
 //! The sending of a worker's answers.
 
 use sinew_fabric::verbs::{
-    Completion, CompletionQueue, Destination, Device, PostError, ProtectionDomain, QpConfig, QpState, QueuePair,
-    ThreadDomain, Transport, VerbsError,
+    Completion, CompletionQueue, Device, PostError, ProtectionDomain, QpConfig, QpState, QueuePair, ThreadDomain,
+    Transport, VerbsError,
 };
 
-use crate::queue::{SendError, SendQueue};
+use crate::queue::{Outgoing, SendError, SendQueue};
 use crate::stats::WorkerStats;
 use crate::{Cq, Domain, Qp, Thread};
 
@@ -21,7 +21,8 @@ pub(crate) struct Outbox<D: Device> {
     queues: Vec<SendQueue<Qp<D>>>,
     /// Index of the queue pair in use.
     current: usize,
-    pushed: bool,
+    /// Whether it has been used since it was chosen.
+    is_used: bool,
     cq: Cq<D>,
     completions: Vec<Completion>,
 }
@@ -49,7 +50,7 @@ impl<D: Device> Outbox<D> {
                 Ok(SendQueue::new(qp, depth, inline_max, &arena, len_max, index as u64))
             })
             .collect::<Result<Vec<_>, VerbsError>>()?;
-        Ok(Self { queues, current: 0, pushed: false, cq, completions: Vec::with_capacity(BURST) })
+        Ok(Self { queues, current: 0, is_used: false, cq, completions: Vec::with_capacity(BURST) })
     }
 
     /// Answers that can be pushed before the next [`Self::ring_doorbell`].
@@ -81,21 +82,35 @@ impl<D: Device> Outbox<D> {
 
     /// Pushes an answer.
     #[inline(always)]
-    pub fn push(&mut self, bytes: &[u8], token: u32, to: Destination) -> Result<(), SendError> {
+    pub fn push(&mut self, answer: Outgoing<'_>) -> Result<(), SendError> {
+        self.with_current(|queue| queue.push(answer))
+    }
+
+    /// Posts answers with one doorbell; see [`SendQueue::post_list`].
+    #[inline(always)]
+    pub fn post<'a>(&mut self, answers: impl IntoIterator<Item = Outgoing<'a>>) -> Result<(), SendError> {
+        self.with_current(|queue| queue.post_list(answers))
+    }
+
+    #[inline(always)]
+    fn with_current(
+        &mut self,
+        send: impl FnOnce(&mut SendQueue<Qp<D>>) -> Result<(), SendError>,
+    ) -> Result<(), SendError> {
         let queue = &mut self.queues[self.current];
-        let pushed = queue.push_send(bytes, token, to);
-        if let Err(SendError::Post(PostError::State(_))) = pushed {
+        let sent = send(queue);
+        if let Err(SendError::Post(PostError::State(_))) = sent {
             restart(queue);
         }
-        self.pushed |= pushed.is_ok();
-        pushed
+        self.is_used |= sent.is_ok();
+        sent
     }
 
     /// Starts the answers pushed so far. With `next`, later answers go to the next queue pair (atc16 4.1,
     /// "multi-queue").
     #[inline(always)]
     pub fn ring_doorbell(&mut self, next: bool, stats: &mut WorkerStats) {
-        if !std::mem::take(&mut self.pushed) {
+        if !std::mem::take(&mut self.is_used) {
             return;
         }
         self.queues[self.current].ring();

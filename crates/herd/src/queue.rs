@@ -1,8 +1,6 @@
 //! A send queue: signals some of its requests, and keeps the sources of those that are too long to be inline.
 
-use sinew_fabric::verbs::{
-    Destination, InlineOperation, InlineRequest, Operation, PostError, QueuePair, RemoteMemory, Request, Source,
-};
+use sinew_fabric::verbs::{InlineOperation, InlineRequest, Operation, PostError, QueuePair, Request, Source};
 use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer};
 
 /// Accounts for the requests of a queue pair that are not known to have completed. One in `signal_interval` is
@@ -47,10 +45,20 @@ pub(crate) enum SendError {
     Alloc(#[from] AllocError),
 }
 
+/// Bytes to send, which may be too long to be inline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing<'a> {
+    pub bytes: &'a [u8],
+    pub operation: InlineOperation,
+    pub immediate: Option<u32>,
+}
+
 /// A queue pair for sending.
 pub(crate) struct SendQueue<Q> {
     pub qp: Q,
     flow: Flow,
+    /// Whether requests wait for the doorbell.
+    pushed: bool,
     inline_max: usize,
     /// By position of the request in the queue: its source, if that is not inline.
     staged: Vec<Option<Frozen>>,
@@ -64,7 +72,7 @@ impl<Q: QueuePair> SendQueue<Q> {
     pub fn new(qp: Q, depth: usize, inline_max: usize, arena: &Arena, len_max: usize, id: u64) -> Self {
         let staged = (0..depth).map(|_| None).collect();
         let staged_len_max = len_max.max(8);
-        Self { qp, flow: Flow::new(depth), inline_max, staged, arena: arena.clone(), staged_len_max, id }
+        Self { qp, flow: Flow::new(depth), pushed: false, inline_max, staged, arena: arena.clone(), staged_len_max, id }
     }
 
     /// Bytes of an arena that `depth` staged sources of `len` bytes take.
@@ -86,22 +94,37 @@ impl<Q: QueuePair> SendQueue<Q> {
     /// Starts afresh after a reset of the queue pair, with nothing in flight.
     pub fn restart(&mut self) {
         self.flow = Flow { pushed: 0, completed: 0, ..self.flow };
+        self.pushed = false;
     }
 
-    /// Pushes a message.
+    /// Posts a list with one doorbell, up to a request that is too long to be inline, which is pushed.
+    ///
+    /// # Errors
+    ///
+    /// Why the last request taken was refused; those before it were started.
     #[inline(always)]
-    pub fn push_send(&mut self, bytes: &[u8], immediate: u32, to: Destination) -> Result<(), SendError> {
-        self.push(bytes, InlineOperation::Send(Some(to)), Some(immediate))
+    pub fn post_list<'a>(&mut self, list: impl IntoIterator<Item = Outgoing<'a>>) -> Result<(), SendError> {
+        let Self { id, inline_max, .. } = *self;
+        let (mut flow, mut before, mut long) = (self.flow, self.flow, None);
+        let requests = list.into_iter().map_while(|outgoing| {
+            let Outgoing { bytes, operation, immediate } = outgoing;
+            if bytes.len() > inline_max {
+                long = Some(outgoing);
+                return None;
+            }
+            before = flow;
+            Some(InlineRequest { id, bytes, operation, immediate, signaled: flow.push() })
+        });
+        let posted = self.qp.post_inline_list(requests);
+        self.pushed = false;
+        self.flow = if posted.is_ok() { flow } else { before };
+        posted?;
+        long.map_or(Ok(()), |outgoing| self.push(outgoing))
     }
 
-    /// Pushes a WRITE.
+    /// Pushes a request.
     #[inline(always)]
-    pub fn push_write(&mut self, bytes: &[u8], remote: RemoteMemory) -> Result<(), SendError> {
-        self.push(bytes, InlineOperation::Write(remote), None)
-    }
-
-    #[inline(always)]
-    fn push(&mut self, bytes: &[u8], operation: InlineOperation, immediate: Option<u32>) -> Result<(), SendError> {
+    pub fn push(&mut self, Outgoing { bytes, operation, immediate }: Outgoing<'_>) -> Result<(), SendError> {
         let mut flow = self.flow;
         let request = InlineRequest { id: self.id, bytes, operation, immediate, signaled: flow.push() };
         if bytes.len() <= self.inline_max {
@@ -109,7 +132,7 @@ impl<Q: QueuePair> SendQueue<Q> {
         } else {
             self.push_staged(request)?;
         }
-        self.flow = flow;
+        (self.flow, self.pushed) = (flow, true);
         Ok(())
     }
 
@@ -146,9 +169,12 @@ impl<Q: QueuePair> SendQueue<Q> {
         self.arena.alloc(self.staged_len_max, self.staged_len_max)
     }
 
+    /// Starts what was pushed.
     #[inline(always)]
     pub fn ring(&mut self) {
-        self.qp.doorbell();
+        if std::mem::take(&mut self.pushed) {
+            self.qp.doorbell();
+        }
     }
 }
 

@@ -116,18 +116,22 @@ fn checksum(body: &[u8], head: u64, stamp: u64) -> u32 {
     (sum >> 40) as u32 ^ (sum as u32 & 0xFF_FFFF)
 }
 
-/// Makes a request of the body, which lies before the last [`FOOT_LEN`] bytes of `slot`; returns the offset in `slot`
-/// at which the request begins. Zeros must pad the body to a multiple of 8 bytes.
+/// Makes a request of the body, which lies before the last [`FOOT_LEN`] bytes of `slot`; the request begins at
+/// [`start`]. Zeros must pad the body to a multiple of 8 bytes.
 #[inline(always)]
-pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) -> usize {
-    let foot = slot.len() - FOOT_LEN;
-    let start = foot - usize::from(head.len).next_multiple_of(8);
+pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) {
+    let (foot, start) = (slot.len() - FOOT_LEN, start(slot.len(), head));
     let (body, place) = slot[start..].split_at_mut(foot - start);
     let stamp = Tail::new(sequence, attempt, 0).0;
     let tail = Tail::new(sequence, attempt, checksum(body, head.word(), stamp));
     place[..8].copy_from_slice(&head.word().to_le_bytes());
     place[8..].copy_from_slice(&tail.0.to_le_bytes());
-    start
+}
+
+/// Offset in its slot of a request with this head.
+#[inline(always)]
+pub(crate) fn start(slot_len: usize, head: Head) -> usize {
+    slot_len - FOOT_LEN - usize::from(head.len).next_multiple_of(8)
 }
 
 /// Encodes a request as a client does; its last byte belongs at the end of its slot. For tests of servers.

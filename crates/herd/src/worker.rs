@@ -5,12 +5,12 @@ mod clients;
 
 use std::sync::Arc;
 
-use sinew_fabric::verbs::{Device, PostError, ProtectionDomain, VerbsError};
+use sinew_fabric::verbs::{Device, InlineOperation, PostError, ProtectionDomain, VerbsError};
 use sinew_mem::SharedMemory;
 
 use crate::layout::{ANSWER_HEAD_LEN, Layout};
 use crate::outbox::Outbox;
-use crate::queue::SendError;
+use crate::queue::{Outgoing, SendError};
 use crate::server::{Change, WorkerSeed, check_answers};
 use crate::service::{Request, Response, Service};
 use crate::slot::{self, SlotDrop};
@@ -88,6 +88,14 @@ impl AcceptedRequest {
     }
 }
 
+/// A request that was executed, and whose answer is kept.
+#[derive(Clone, Copy, Debug)]
+struct ExecutedRequest {
+    client: u32,
+    token: u32,
+    sequence: u32,
+}
+
 /// A worker with its service, which serves all clients of a [`crate::Server`]. It belongs to one thread, which must
 /// call [`Worker::turn`] again and again.
 pub struct Worker<D: Device, S: Service> {
@@ -102,7 +110,9 @@ pub struct Worker<D: Device, S: Service> {
     changes: std::sync::mpsc::Receiver<Change>,
     /// A ring of requests that have not been executed yet, with each one's job.
     accepted: Vec<(AcceptedRequest, S::Job)>,
-    /// Index of the oldest, and their number.
+    /// Requests of the batch whose answers have not been sent.
+    executed: Vec<ExecutedRequest>,
+    /// Index of the oldest accepted request, and their number.
     oldest: usize,
     count: usize,
     /// Private copies of the requests' bodies.
@@ -144,6 +154,7 @@ impl<D: Device, S: Service> Worker<D, S> {
             config: *config,
             changes,
             accepted: (0..capacity).map(|_| <(AcceptedRequest, S::Job)>::default()).collect(),
+            executed: Vec::with_capacity(capacity),
             oldest: 0,
             count: 0,
             bodies: vec![0; capacity * body_stride],
@@ -334,7 +345,13 @@ impl<D: Device, S: Service> Worker<D, S> {
             header.copy_from_slice(&answer_head(sequence, self.index, kind));
             *record = AnswerRecord { sequence, attempt, len: (ANSWER_HEAD_LEN + len) as u32 };
             self.stats.executed += 1;
-            self.send(client, token, sequence);
+            let executed = ExecutedRequest { client, token, sequence };
+            if self.config.doorbell_per_batch {
+                self.executed.push(executed);
+            } else {
+                self.send(executed);
+                self.outbox.ring_doorbell(true, &mut self.stats);
+            }
         }
         self.oldest = self.index_of(count);
         self.count -= count;
@@ -343,7 +360,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         }
         debug_assert!(self.oldest < places);
         if self.config.doorbell_per_batch {
-            self.outbox.ring_doorbell(true, &mut self.stats);
+            self.send_executed();
         }
         present
     }
@@ -355,24 +372,38 @@ impl<D: Device, S: Service> Worker<D, S> {
         self.clients.get(accepted.client).token == accepted.token
     }
 
-    /// Sends the kept answer to a request.
+    /// Sends the kept answer to a request, with the next doorbell.
+    fn send(&mut self, executed: ExecutedRequest) {
+        let Self { answers, clients, layout, outbox, .. } = self;
+        if let Err(error) = outbox.push(answer_to(executed, answers, clients, layout)) {
+            self.count_unsent(executed.client, error);
+        }
+    }
+
+    /// Sends the kept answers to the requests of a batch, with one doorbell unless one is long or is refused.
     #[inline(always)]
-    fn send(&mut self, client: u32, token: u32, sequence: u32) {
-        let (record, bytes) = self.answers.get_mut(client, self.layout.slot_of(sequence));
-        let bytes = &bytes[..record.len as usize];
-        let state = self.clients.get_mut(client);
-        let sent = match state.to {
-            Some(to) => self.outbox.push(bytes, token, to),
-            None => Err(SendError::Post(PostError::UnknownDestination)),
-        };
-        if let Err(error) = sent {
-            self.stats.unsent += 1;
-            if error == SendError::Post(PostError::UnknownDestination) {
-                state.resolve_destination(&self.thread);
+    fn send_executed(&mut self) {
+        let mut sent = 0;
+        while sent < self.executed.len() {
+            let Self { executed, answers, clients, layout, outbox, .. } = self;
+            let left = executed[sent..].iter().inspect(|_| sent += 1);
+            let posted = outbox.post(left.map(|&executed| answer_to(executed, answers, clients, layout)));
+            if let Err(error) = posted {
+                // The last answer that was taken is the one that was refused.
+                self.count_unsent(self.executed[sent - 1].client, error);
             }
         }
-        if !self.config.doorbell_per_batch {
-            self.outbox.ring_doorbell(true, &mut self.stats);
+        self.executed.clear();
+        self.outbox.ring_doorbell(true, &mut self.stats);
+    }
+
+    /// Counts an answer that was not sent, and looks up the client's destination again if it is unknown.
+    #[cold]
+    fn count_unsent(&mut self, client: u32, error: SendError) {
+        self.stats.unsent += 1;
+        let state = self.clients.get_mut(client);
+        if state.to.is_none() || error == SendError::Post(PostError::UnknownDestination) {
+            state.resolve_destination(&self.thread);
         }
     }
 
@@ -398,7 +429,7 @@ impl<D: Device, S: Service> Worker<D, S> {
             let (token, sequence) = (state.token, record.sequence);
             if self.outbox.room(&mut self.stats) > 0 {
                 self.stats.repeated += 1;
-                self.send(client, token, sequence);
+                self.send(ExecutedRequest { client, token, sequence });
                 self.outbox.ring_doorbell(true, &mut self.stats);
             }
         }
@@ -419,6 +450,20 @@ impl<D: Device, S: Service> Worker<D, S> {
             }
         }
     }
+}
+
+/// The kept answer to a request.
+#[inline(always)]
+fn answer_to<'a>(
+    ExecutedRequest { client, token, sequence }: ExecutedRequest,
+    answers: &'a Answers,
+    clients: &Clients,
+    layout: &Layout,
+) -> Outgoing<'a> {
+    let bytes = answers.get(client, layout.slot_of(sequence));
+    // Without a destination, the queue pair refuses it.
+    let operation = InlineOperation::Send(clients.get(client).to);
+    Outgoing { bytes, operation, immediate: Some(token) }
 }
 
 /// Encodes the head of an answer: the request's number, the worker, and the answer's kind.

@@ -36,6 +36,13 @@ impl Answers {
         (&mut self.records[index], &mut self.bytes[index * self.stride..][..self.stride])
     }
 
+    /// The kept answer of a slot, with its head.
+    #[inline(always)]
+    pub fn get(&self, client: u32, slot: usize) -> &[u8] {
+        let index = client as usize * self.window + slot;
+        &self.bytes[index * self.stride..][..self.records[index].len as usize]
+    }
+
     /// Discards the answers to a client.
     pub fn forget(&mut self, client: u32) {
         self.records[client as usize * self.window..][..self.window].fill(AnswerRecord::default());
