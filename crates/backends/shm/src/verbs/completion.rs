@@ -88,14 +88,15 @@ impl CompletionQueue for ShmCompletionQueue {
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
         let engine = &mut *self.engine.borrow_mut();
-        let taken = engine.take(self.index, completions, max);
+        let before = completions.len();
         let queue = engine.queues.get(self.index);
         queue.polls += 1;
-        if taken > 0 && queue.polls < POLLS_WITHOUT_TURN {
-            return taken;
+        if queue.ready.is_empty() || queue.polls >= POLLS_WITHOUT_TURN {
+            queue.polls = 0;
+            engine.turn_for(self.index, completions, max);
         }
-        queue.polls = 0;
-        taken + engine.turn_for(self.index, completions, max - taken)
+        let added = completions.len() - before;
+        added + engine.take(self.index, completions, max - added)
     }
 
     /// Sleeps on the port, and goes back to sleep when nothing came for this queue.

@@ -14,7 +14,7 @@ use super::initiator::Seat;
 use super::life;
 use super::packet::{Datagram, Header};
 use super::queue_pair::{Inbound, QueuePair, WATCH_EVERY_NS};
-use super::queues::{FreedSlots, Queues, Ready};
+use super::queues::{FreedSlots, Life, Queues, Ready};
 use super::wire::{Deferred, Wire};
 use crate::port::ShmPort;
 use crate::rx::{BURST_MAX, Show};
@@ -105,30 +105,34 @@ impl Engine {
         let Queues { list, pool, .. } = queues;
         let Some(Some(queue)) = list.get_mut(index) else { return 0 };
         let count = queue.ready.len().min(max);
+        if count == 0 {
+            return 0;
+        }
         completions.reserve(count);
         let mut taken = 0;
         let mut freed = Freed::default();
         // Completions are filled in their final place: see `fifo`.
         for place in completions.spare_capacity_mut().iter_mut().take(count) {
             let Some(ready) = queue.ready.front() else { break };
-            let Ready { id, qp: number, status, opcode, len, frees, epoch, .. } = *ready;
+            let Ready { id, of, status, opcode, len, frees, .. } = *ready;
+            if of != freed.of {
+                std::mem::replace(&mut freed, Freed { of, ..Freed::default() }).free(queue_pairs);
+            }
             // The other fields of a request's completion are what an earlier one left.
-            let (immediate, from) = match frees {
-                FreedSlots::Requests(_) => (None, None),
-                FreedSlots::Receive => (ready.immediate, ready.from),
-            };
+            let (mut immediate, mut from) = (None, None);
+            match frees {
+                FreedSlots::Requests(before) => freed.requests = before,
+                FreedSlots::Receive => {
+                    freed.receives += 1;
+                    (immediate, from) = (ready.immediate, ready.from);
+                }
+            }
             let buffers = Scatter::new_const();
-            let completion = place.write(Completion { id, qp: number, status, opcode, len, immediate, from, buffers });
+            let completion =
+                place.write(Completion { id, qp: of.number(), status, opcode, len, immediate, from, buffers });
             ready.buffers.take_to(&mut completion.buffers, pool);
             queue.ready.drop_front();
             taken += 1;
-            if (number, epoch) != freed.of {
-                std::mem::replace(&mut freed, Freed { of: (number, epoch), ..Freed::default() }).free(queue_pairs);
-            }
-            match frees {
-                FreedSlots::Requests(before) => freed.requests = Some(before),
-                FreedSlots::Receive => freed.receives += 1,
-            }
         }
         freed.free(queue_pairs);
         // SAFETY: `taken` completions were written behind its end, in room that it has.
@@ -136,15 +140,12 @@ impl Engine {
         taken
     }
 
-    /// A turn for the user who polls a queue, and adds up to `max` completions to the list. Returns their number.
+    /// A turn for the user who polls a queue, and whose list takes up to `max` completions in place.
     #[inline]
-    pub fn turn_for(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) -> usize {
-        let before = completions.len();
+    pub fn turn_for(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) {
         self.queues.lend(index, completions, max);
         self.turn();
-        *completions = self.queues.end_lending();
-        let added = completions.len() - before;
-        added + self.take(index, completions, max - added)
+        self.queues.end_lending(completions);
     }
 
     /// Receives a burst of packets, and sends what waits. Returns how many packets came.
@@ -330,19 +331,18 @@ impl<'a> Show<'a> for Arrivals<'_> {
 /// Places that completions of one life of a queue pair freed, which are counted together.
 #[derive(Default)]
 struct Freed {
-    /// Number and epoch of the queue pair.
-    of: (QpNumber, u32),
-    requests: Option<u64>,
+    of: Life,
+    /// All requests before this one; 0 for none.
+    requests: u64,
     receives: usize,
 }
 
 impl Freed {
     #[inline(always)]
     fn free(self, queue_pairs: &mut [Option<Box<QueuePair>>]) {
-        let (number, epoch) = self.of;
-        // A queue pair that was reset since has another epoch.
-        let Some(qp) = find(queue_pairs, number).filter(|qp| qp.ledger.epoch == epoch) else { return };
-        qp.ledger.polled = self.requests.unwrap_or(qp.ledger.polled);
+        // A queue pair that was reset since has another life.
+        let Some(qp) = find(queue_pairs, self.of.number()).filter(|qp| qp.ledger.life == self.of) else { return };
+        qp.ledger.polled = qp.ledger.polled.max(self.requests);
         qp.receives_held -= self.receives;
     }
 }

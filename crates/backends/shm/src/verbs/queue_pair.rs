@@ -22,7 +22,7 @@ use super::fifo::Fifo;
 use super::initiator::{AccessTarget, RegionGuard, RemotePair, Seat};
 use super::life;
 use super::packet::{Header, Kind};
-use super::queues::Queues;
+use super::queues::{Life, Queues};
 use super::waiting::{InFlight, Waiting};
 use super::wire::Deferred;
 
@@ -162,7 +162,13 @@ impl QueuePair {
             connection: None,
             arenas: domain.arenas(),
             domain,
-            ledger: Ledger { number, epoch, queue: queues.0, qkey: config.qkey, completed: 0, polled: 0 },
+            ledger: Ledger {
+                life: Life::new(number, epoch),
+                queue: queues.0,
+                qkey: config.qkey,
+                completed: 0,
+                polled: 0,
+            },
             waiting: Waiting::new(config),
             in_flight: Fifo::default(),
             has_failed: false,

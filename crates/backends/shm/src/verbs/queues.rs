@@ -12,7 +12,7 @@ use super::fifo::{Buffers, Fifo, Pool};
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub id: u64,
-    pub qp: QpNumber,
+    pub of: Life,
     pub status: Status,
     pub opcode: Opcode,
     pub len: usize,
@@ -20,8 +20,21 @@ pub(crate) struct Ready {
     pub from: Option<Destination>,
     pub buffers: Buffers,
     pub frees: FreedSlots,
-    /// Epoch of the queue pair when it completed: a queue pair that was reset since has another.
-    pub epoch: u32,
+}
+
+/// A queue pair between two resets: its number, and its epoch above that, in one word to compare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Life(u64);
+
+impl Life {
+    pub fn new(number: QpNumber, epoch: u32) -> Self {
+        Self(u64::from(number.0) | u64::from(epoch) << 32)
+    }
+
+    #[inline(always)]
+    pub fn number(self) -> QpNumber {
+        QpNumber(self.0 as u32)
+    }
 }
 
 /// Places in its queue pair that a completion frees.
@@ -37,7 +50,7 @@ impl Default for Ready {
     fn default() -> Self {
         Self {
             id: 0,
-            qp: QpNumber(0),
+            of: Life::default(),
             status: Status::Success,
             opcode: Opcode::Send,
             len: 0,
@@ -45,7 +58,6 @@ impl Default for Ready {
             from: None,
             buffers: Buffers::default(),
             frees: FreedSlots::Receive,
-            epoch: 0,
         }
     }
 }
@@ -82,15 +94,21 @@ impl Queues {
 
     /// Lends the list of a user who polls the queue of this index. It takes up to `max` completions in place, if none
     /// is ready and it need not grow.
+    #[inline]
     pub fn lend(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) {
         let is_empty = self.get(index).ready.is_empty();
-        let room = if is_empty { max.min(completions.capacity() - completions.len()) } else { 0 };
-        self.poller = Poller { queue: index, list: std::mem::take(completions), room };
+        let Poller { queue, list, room } = &mut self.poller;
+        *queue = index;
+        *room = if is_empty { max.min(completions.capacity() - completions.len()) } else { 0 };
+        // Nobody polls while another does, so the list in its place is empty.
+        std::mem::swap(list, completions);
     }
 
     /// Gives the list back.
-    pub fn end_lending(&mut self) -> Vec<Completion> {
-        std::mem::take(&mut self.poller).list
+    #[inline]
+    pub fn end_lending(&mut self, completions: &mut Vec<Completion>) {
+        self.poller.room = 0;
+        std::mem::swap(&mut self.poller.list, completions);
     }
 
     /// The place of the next completion of this queue in the list of the user who is polling it. `None` when nobody is,
@@ -122,7 +140,7 @@ impl Queues {
         let Self { list, pool, .. } = self;
         let Some(Some(queue)) = list.get_mut(index) else { return };
         queue.ready.retain(|ready| {
-            let stays = ready.qp != number;
+            let stays = ready.of.number() != number;
             if !stays {
                 ready.buffers.take_all(pool);
             }

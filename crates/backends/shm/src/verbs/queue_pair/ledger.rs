@@ -3,14 +3,13 @@
 use sinew_fabric::verbs::{Opcode, QpNumber, Status};
 
 use crate::verbs::fifo::Buffers;
-use crate::verbs::queues::{FreedSlots, Queues, Ready};
+use crate::verbs::queues::{FreedSlots, Life, Queues, Ready};
 
 /// Counts of a queue pair's requests, and what their completions have in common.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    pub number: QpNumber,
     /// Changes when the queue pair is reset, so that completions of an earlier life do not count.
-    pub epoch: u32,
+    pub life: Life,
     /// Index of the completion queue.
     pub queue: usize,
     /// UD: the queue pair's own key.
@@ -25,7 +24,7 @@ impl Ledger {
     /// Number and key of the queue pair, for its datagrams.
     #[inline(always)]
     pub fn sender(&self) -> (QpNumber, u32) {
-        (self.number, self.qkey)
+        (self.life.number(), self.qkey)
     }
 
     /// Counts the oldest incomplete request as complete, and adds its successful completion; see [`Self::report`].
@@ -40,13 +39,12 @@ impl Ledger {
     pub fn report<'a>(&self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
         let ready = queues.ready(self.queue);
         ready.id = id;
-        ready.qp = self.number;
+        ready.of = self.life;
         ready.status = Status::Success;
         ready.opcode = opcode;
         ready.len = len;
         ready.buffers = Buffers::default();
         ready.frees = FreedSlots::Requests(self.completed);
-        ready.epoch = self.epoch;
         ready
     }
 }

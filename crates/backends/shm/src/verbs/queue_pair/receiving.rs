@@ -258,7 +258,7 @@ impl QueuePair {
         self.receives.drop_front();
         let ready = queues.ready(self.receive_queue);
         ready.id = id;
-        ready.qp = self.number;
+        ready.of = self.ledger.life;
         ready.status = arrived.status;
         ready.opcode = arrived.opcode;
         ready.len = arrived.len;
@@ -266,7 +266,6 @@ impl QueuePair {
         ready.from = arrived.from;
         ready.buffers = buffers;
         ready.frees = FreedSlots::Receive;
-        ready.epoch = self.ledger.epoch;
     }
 
     #[inline(always)]
