@@ -186,6 +186,23 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         Ok(())
     }
 
+    /// Inline requests at the start of the list are performed as they come.
+    fn post_list<'a>(&mut self, requests: impl IntoIterator<Item = Request<'a>>) -> Result<(), RefusedRequest> {
+        let (mut requests, mut other) = (requests.into_iter(), None);
+        let inline = requests.by_ref().map_while(|request| {
+            let inline = request.as_inline();
+            if inline.is_none() {
+                other = Some(request);
+            }
+            inline
+        });
+        self.post_inline_list(inline).map_err(|error| RefusedRequest { error, buffers: Scatter::new() })?;
+        let Some(other) = other else { return Ok(()) };
+        let pushed = std::iter::once(other).chain(requests).try_for_each(|request| self.push(request));
+        self.doorbell();
+        pushed
+    }
+
     #[inline]
     fn push_inline(&mut self, request: InlineRequest<'_>) -> Result<(), PostError> {
         if self.engine.borrow_mut().queue_pair(self.number).0.push_inline(request) {
