@@ -45,17 +45,18 @@
 //! ([`post_inline_list`](sinew_fabric::verbs::QueuePair::post_inline_list)) is performed as it comes, and its datagrams
 //! are announced together. A request that may not go now is queued, which is the way of all general requests.
 //!
-//! **A region is entered once** for up to 64 WRITEs. The initiator enters and leaves a *seat* that the owner can see. To
-//! end an exposure, the owner waits until no seat says that an initiator works there, and does not reuse memory in which
-//! a stopped initiator still sits. Memory whose owner died is refused like memory that is not exposed, where a NIC would
-//! get no answer. The words that say all this are compared with what they said on entering, before each WRITE.
+//! **A region is entered once** for up to 64 WRITEs. The initiator enters and leaves a *seat* that the owner can see.
+//! To end an exposure, the owner waits until no seat says that an initiator works there, and does not reuse memory in
+//! which a stopped initiator still sits. Memory whose owner died is refused like memory that is not exposed, where a
+//! NIC would get no answer. The words that say all this are compared with what they said on entering, before each
+//! WRITE.
 //!
 //! **What arrives is put where it goes.** A datagram is copied from the ring to memory of ours, checked, and copied to
 //! its buffer; its completion is written to the list of the user who polls. Completions of requests, and of messages
 //! that arrive while somebody else polls, wait in a queue.
 //!
-//! Instructions, with the completion (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 90, a READ of 32 B 312,
-//! a SEND over UD 118, its receive and the posting of the next 306.
+//! Instructions, with the completion (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 90, a READ of 32 B
+//! 312, a SEND over UD 118, its receive and the posting of the next 306.
 
 mod address;
 mod clock;
