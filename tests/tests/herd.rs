@@ -17,12 +17,13 @@ use sinew::shm::verbs::ShmDevice;
 
 const KIND: u16 = 3;
 
-fn configs() -> [WorkerConfig; 4] {
+fn configs() -> [WorkerConfig; 5] {
     let opt = WorkerConfig::herd_opt();
     [
         WorkerConfig::herd(),
         opt,
         WorkerConfig { inline_max: 0, doorbell_per_batch: false, ..opt },
+        WorkerConfig { inline_max: 0, ..opt },
         WorkerConfig { response_queue_pairs: 2, batch: 3, per_client: 2, ..opt },
     ]
 }

@@ -11,7 +11,7 @@ mod mounts {
 
 use std::process::Command;
 
-use common::{Folder, Server, run, sinew, text};
+use common::{Folder, Server, run, sinew, text, unique};
 use mounts::remote::Cluster;
 use pressure::{Group, hog};
 use sinew_conformance::skipped;
@@ -218,8 +218,16 @@ fn a_server_for_paging_has_its_memory_locked_and_is_not_ended_for_memory() {
     }
     let folder = Folder::new();
     let at = format!("unix:{}", folder.0.join("socket").display());
-    let server = Server::of(&mut sinew(&["serve", "block", "--child", "--memory", "64M", "--at", &at, "--for-paging"]));
-    let of = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", server.process.0.id())).unwrap();
+    let (donor, files) = (format!("shm://{}", unique("donor")), format!("shm://{}", unique("files")));
+    for what in [&["block", "--at", &at][..], &["memory", &donor], &["files", &files]] {
+        let mut command = sinew(&["serve"]);
+        let server = Server::of(command.args(what).args(["--child", "--memory", "64M", "--for-paging"]));
+        check_paging_server(server.process.0.id());
+    }
+}
+
+fn check_paging_server(pid: u32) {
+    let of = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
     let status = of("status");
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
     assert!(!value("VmLck:").starts_with("0 "), "{status}");

@@ -16,6 +16,12 @@ const PACKAGES: &[&str] = &[
     "sinew-xdp",
     "sinew-rpc",
     "sinew-store",
+    "sinew-journal",
+    "sinew-replica",
+    "sinew-remote-memory",
+    "sinew-remote-block",
+    "sinew-remote-fs",
+    "sinew-far-memory",
     "sinew-tests",
 ];
 

@@ -23,7 +23,7 @@ use crate::donors::{DonorArgs, DonorNames, WithDonors};
 use crate::fabrics::{self, Purpose};
 use crate::memory;
 use crate::serve::{OutputArgs, begin};
-use crate::{Outcome, Usage, advice, output};
+use crate::{Outcome, Usage, advice, output, paging};
 
 /// Memory for buffers in which lost copies are made anew, in bytes.
 const ARENA: usize = 8 << 20;
@@ -84,6 +84,10 @@ pub struct Args {
     data: Option<PathBuf>,
     #[command(flatten)]
     donor_args: DonorArgs,
+    /// Make the service, and memory that it lends, fit for a file that this host swaps to: this process's memory is
+    /// locked, and the kernel never kills the process when memory runs out
+    #[arg(long)]
+    for_paging: bool,
     /// Admit anybody who reaches the address, without a key
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
@@ -160,6 +164,9 @@ impl Args {
 /// Serves until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
+    if args.for_paging {
+        paging::prepare()?;
+    }
     let ended = begin(args.tells.is_child(), |interrupt| {
         let key = args.donor_args.key()?;
         args.warn();

@@ -19,9 +19,9 @@ WHAT is the address of a block device (unix:PATH or HOST:PORT, see sinew serve b
 or a file of a mounted file system, which needs a loop device. Both need root, and the programs mkswap and swapon, and
 nbd-client or losetup.
 
-If this host itself serves the device or holds the file's memory, that server is asked to store pages when no memory
-is left. So start it with --for-paging, which locks its memory, and has the kernel neither kill it nor write pages out
-on its behalf.
+If this host itself serves the device, mounts the file system or lends its memory, those programs are asked to store
+pages when no memory is left. So start them with --for-paging (serve block, mount, serve files, serve memory), which
+locks their memory, and has the kernel neither kill them nor write pages out on their behalf.
 
 --json prints device, bytes and priority; for `off` device and bytes; for `show` a list of devices, with used_bytes.
 

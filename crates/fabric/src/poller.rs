@@ -85,9 +85,10 @@ pub struct PollerStats {
     pub idle_turns: u64,
     /// Times that the step was [`Step::Block`]: requested wake-ups, which is how interrupts are counted.
     pub blocks: u64,
-    /// Processor time of turns that found something, in nanoseconds.
+    /// Time of turns that found something, in nanoseconds. This and the next are by the clock of the turns: the thread's
+    /// processor time, unless another program ran in its place.
     pub worked_ns: u64,
-    /// Processor time of turns that found nothing, in nanoseconds.
+    /// Time of turns that found nothing, in nanoseconds.
     pub spun_ns: u64,
     /// Time asleep, in nanoseconds: from a [`Step::Block`] to [`Poller::woken`] or, for callers that do not call that,
     /// to the end of the next turn.
@@ -95,7 +96,8 @@ pub struct PollerStats {
 }
 
 impl PollerStats {
-    /// Processor time of polling and of the work that it found, in nanoseconds.
+    /// Time of polling and of the work that it found, in nanoseconds: the processor time of a thread that is not
+    /// preempted.
     pub fn cpu_ns(&self) -> u64 {
         self.worked_ns + self.spun_ns
     }

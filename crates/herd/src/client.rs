@@ -8,7 +8,7 @@ use sinew_mem::{AllocError, Arena, MessageBuffer};
 
 use crate::hello::{Hello, Welcome};
 use crate::layout::{ANSWER_HEAD_LEN, FOOT_LEN, Layout};
-use crate::queue::{Outgoing, SendQueue};
+use crate::queue::{Outgoing, SendError, SendQueue};
 use crate::slot::{self, Head};
 use crate::{Cq, Domain, Qp, Thread};
 
@@ -356,8 +356,8 @@ impl<D: Device> Client<D> {
                 let remote = memory.at((end - slot_len + start) as u64)?;
                 Some(Outgoing { bytes: &image[start..], operation: InlineOperation::Write(remote), immediate: None })
             }));
-            // A device refuses requests once the connection is broken.
-            self.broken |= posted.is_err();
+            // A device refuses requests once the connection is broken. One that found no memory is written again later.
+            self.broken |= matches!(posted, Err(SendError::Post(_)));
         }
         unsent.clear();
         requests.ring();

@@ -235,7 +235,7 @@ const _: () = assert!(MAX_BURST <= u64::BITS as usize);
 impl<'a, 'b> BurstCalls<'a, 'b> {
     /// Takes at least one request, and at most [`MAX_BURST`].
     pub(crate) fn new(core: &'a mut Core, entries: &'a [BurstEntry<'b>]) -> Self {
-        Self { core, entries, unanswered: u64::MAX >> (MAX_BURST - entries.len()) }
+        Self { core, entries, unanswered: u64::MAX >> (u64::BITS as usize - entries.len()) }
     }
 
     #[inline(always)]

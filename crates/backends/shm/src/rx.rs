@@ -303,22 +303,31 @@ unsafe fn assemble<'a, const IN_PLACE: bool>(
 /// What becomes of the packets of a burst, which are lent for `'a`.
 pub(crate) trait Show<'a> {
     /// Takes a packet in one piece, as nearly all are.
-    fn whole(&mut self, from: Peer, bytes: &'a [u8]);
+    ///
+    /// # Safety
+    ///
+    /// It has room for one more packet.
+    unsafe fn whole(&mut self, from: Peer, bytes: &'a [u8]);
 
     /// Takes a packet whose rest the sender may still write.
-    fn split(&mut self, packet: RxPacket<'a>);
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::whole`].
+    unsafe fn split(&mut self, packet: RxPacket<'a>);
 }
 
 impl<'a> Show<'a> for RxBurst<'a> {
     #[inline(always)]
-    fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
-        self.split(RxPacket { from, head: bytes, tail: None });
+    unsafe fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.split(RxPacket { from, head: bytes, tail: None }) };
     }
 
     #[inline(always)]
-    fn split(&mut self, packet: RxPacket<'a>) {
+    unsafe fn split(&mut self, packet: RxPacket<'a>) {
         debug_assert!(!self.packets.is_full());
-        // SAFETY: `ShmRx::receive` limits the burst to its own room.
+        // SAFETY: the caller's promise.
         unsafe { self.packets.push_unchecked(packet) };
     }
 }
@@ -339,7 +348,8 @@ impl RxLink {
     /// # Safety
     ///
     /// Nothing of this link is given back during `'a`, the link is not dropped, and nobody else accesses the bounce
-    /// area. `room.left` does not exceed the packets for which the bounce area has room from `room.bounce` on.
+    /// area. `room.left` exceeds neither the packets for which the bounce area has room from `room.bounce` on, nor those
+    /// for which `show` has.
     /// `IN_PLACE` is true only for the links of a hub.
     #[inline(never)]
     unsafe fn drain_as<'a, const IN_PLACE: bool>(
@@ -368,7 +378,8 @@ impl RxLink {
                     Ok((head, tail)) => {
                         let packet = RxPacket { from, head, tail };
                         bytes += packet.len();
-                        show.split(packet);
+                        // SAFETY: `room.left` was not 0, which is the caller's promise.
+                        unsafe { show.split(packet) };
                     }
                     Err(reason) => {
                         stats.count_dropped(reason, 1);
@@ -388,7 +399,8 @@ impl RxLink {
                 }
             };
             bytes += packet.len();
-            show.whole(from, packet);
+            // SAFETY: as above.
+            unsafe { show.whole(from, packet) };
         }
         if left != room.left {
             self.empty_polls = 0;
@@ -439,8 +451,12 @@ impl ShmRx {
     }
 
     /// Receives from one link after another, starting with a different one at each call. Returns the number of packets.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::receive_each`].
     #[inline(never)]
-    fn drain_links<'a>(&'a mut self, packets_max: usize, show: &mut impl Show<'a>) -> usize {
+    unsafe fn drain_links<'a>(&'a mut self, packets_max: usize, show: &mut impl Show<'a>) -> usize {
         let polled = self.hot.len();
         let mut at = if self.next_turn_start < polled { self.next_turn_start } else { 0 };
         self.next_turn_start = at + 1;
@@ -480,13 +496,25 @@ impl ShmRx {
 
     /// Receives a burst of at most `packets_max` packets, and shows each as it is taken: who keeps none of them needs
     /// no list. They are lent as those of [`PacketRx::receive`] are. Returns the number taken.
+    ///
+    /// # Safety
+    ///
+    /// `show` has room for `packets_max` packets.
     #[inline(always)]
-    pub(crate) fn receive_each<'a>(&'a mut self, time_ns: u64, packets_max: usize, show: &mut impl Show<'a>) -> usize {
+    pub(crate) unsafe fn receive_each<'a>(
+        &'a mut self,
+        time_ns: u64,
+        packets_max: usize,
+        show: &mut impl Show<'a>,
+    ) -> usize {
         if self.is_due(time_ns) || self.board.is_rung() {
             self.run_upkeep(time_ns);
         }
         // A single link is by far the most common case, in which a turn needs no loop.
-        let [index] = self.hot[..] else { return self.drain_links(packets_max, show) };
+        let [index] = self.hot[..] else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.drain_links(packets_max, show) };
+        };
         let room = self.room(packets_max);
         let Some(Some(link)) = self.links.get_mut(index) else { return 0 };
         let link = &mut **link;
@@ -506,6 +534,7 @@ impl PacketRx for ShmRx {
     fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
         // This comes first, while the compiler knows that a new burst is empty.
         let packets_max = burst.packets.remaining_capacity();
-        self.receive_each(burst.time_ns, packets_max, burst);
+        // SAFETY: that is the burst's room.
+        unsafe { self.receive_each(burst.time_ns, packets_max, burst) };
     }
 }

@@ -55,8 +55,8 @@
 //! its buffer; its completion is written to the list of the user who polls. Completions of requests, and of messages
 //! that arrive while somebody else polls, wait in a queue.
 //!
-//! Instructions, with the completion (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 90, a READ of 32 B
-//! 312, a SEND over UD 118, its receive and the posting of the next 306.
+//! Instructions, with the completion (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 90, a READ of 32 B by
+//! `post_read` 312, a SEND over UD 118, its receive and the posting of the next 306.
 
 mod address;
 mod clock;

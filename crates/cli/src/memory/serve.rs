@@ -11,7 +11,7 @@ use sinew_harness::units::{self, parse_size};
 use super::reach::{By, ByArgs, KeyArgs, is_of_this_host};
 use crate::serve::ThreadArgs;
 use crate::verbs::{Job, VerbsFabric};
-use crate::{Outcome, Usage, output};
+use crate::{Outcome, Usage, output, paging};
 
 const AFTER_HELP: &str = "\
 Other hosts keep volumes in this memory; at ADDRESS they ask for slabs (large pieces) of it. With an address of shm://
@@ -19,9 +19,9 @@ or ibverbs:// they read and write the memory themselves, past this program; with
 does so for them, by calls. --fabric overrides that. Memory that a volume releases is zeroed before another volume gets it. Memory
 is taken from the system as it is used, and is lost with the server: so a volume has copies at several donors.
 
-SIGUSR1 asks for the memory back: the server lends nothing more, open volumes move what they have here to other donors
-with room, and the server ends once no volume has any. Ctrl-C ends it at once, and volumes make their copies anew from
-others.
+SIGUSR1 asks for the memory back: the server lends nothing more, open volumes (serve block) move what they have here to
+other donors with room, and the server ends once no volume has any. A file service (serve files) moves nothing: what its
+files have here stays until the server ends. Ctrl-C ends it at once, and copies are made anew from others.
 
 An address that other hosts can reach needs --key-file, any 16 bytes or more that all hosts of a pool share, or --open,
 with which no key is needed.
@@ -50,6 +50,10 @@ pub struct Args {
     /// Lend memory to anybody who reaches the address, without a key
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
+    /// Make the memory fit for this host's own swap: this process's memory is locked, and the kernel never kills the
+    /// process when memory runs out
+    #[arg(long)]
+    for_paging: bool,
     #[command(flatten)]
     by: ByArgs,
     #[command(flatten)]
@@ -90,6 +94,9 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
     let addresses = args.threads.addresses(&args.address).map_err(Usage::of)?;
+    if args.for_paging {
+        paging::prepare()?;
+    }
     let serving = Serving { args, addresses, key: args.key.key()? };
     match args.by.device_args(&args.address) {
         Some(device) => device.run(serving),

@@ -157,7 +157,8 @@ impl Engine {
         }
         let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
         let mut arrivals = Arrivals { queue_pairs, inbound: Inbound { queues, notes, counts, scratch } };
-        let packets = port.split().0.receive_each(self.time_ns, BURST_MAX, &mut arrivals);
+        // SAFETY: arrivals are not kept, so there is room for any number.
+        let packets = unsafe { port.split().0.receive_each(self.time_ns, BURST_MAX, &mut arrivals) };
         self.handle_lost_peers();
         if !self.notes.owing_acks.is_empty() || !self.notes.stalled.is_empty() || !self.notes.final_packets.is_empty() {
             self.send_deferred();
@@ -304,18 +305,19 @@ impl<'a> Show<'a> for Arrivals<'_> {
     /// Inlined where packets are taken, so that a datagram goes from the ring to its buffer without a description of it
     /// in memory.
     #[inline(always)]
-    fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
+    unsafe fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
         if let Some((datagram, message)) = Datagram::read(bytes)
             && let Some(qp) = find(self.queue_pairs, datagram.to)
             && qp.take_datagram(datagram, message, from, self.inbound.queues)
         {
             return;
         }
-        self.split(RxPacket { from, head: bytes, tail: None });
+        // SAFETY: the caller's promise.
+        unsafe { self.split(RxPacket { from, head: bytes, tail: None }) };
     }
 
     #[inline(never)]
-    fn split(&mut self, packet: RxPacket<'a>) {
+    unsafe fn split(&mut self, packet: RxPacket<'a>) {
         let Self { queue_pairs, inbound } = self;
         let Some((header, rest)) = Header::read(packet.head) else {
             inbound.counts.count(Discarded::Malformed);

@@ -242,8 +242,9 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
 }
 
 impl ShmQueuePair {
-    /// Performs inline requests as they come. Fails with the first that may not go now; with none if the list has ended
-    /// and earlier requests still wait.
+    /// Performs inline requests as they come. Fails with the first that may not go now; with none, of which none was
+    /// taken from the list, if earlier requests still wait. (A list must not be asked again after its end, at which it
+    /// may have put a request of another kind aside.)
     #[inline(always)]
     fn perform<'a>(
         &mut self,
@@ -251,7 +252,7 @@ impl ShmQueuePair {
     ) -> Result<(), Option<InlineRequest<'a>>> {
         let engine = &mut *self.engine.borrow_mut();
         let Parts { qp, queues, wire, .. } = engine.parts(self.number);
-        let Some(gate) = qp.gate() else { return Err(requests.next()) };
+        let Some(gate) = qp.gate() else { return Err(None) };
         let mut run = Run::new(gate, queues, wire);
         match requests.find(|&request| !run.perform(request)) {
             None => Ok(()),
