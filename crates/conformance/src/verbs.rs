@@ -227,6 +227,7 @@ macro_rules! __verbs_facts {
             a_queue_pair_larger_than_the_device_is_refused
             nothing_starts_before_the_doorbell
             a_list_is_posted_up_to_what_is_refused
+            a_list_starts_in_order_behind_what_was_pushed
             one_doorbell_starts_a_list
 
             a_reliable_message_waits_for_a_receive

@@ -304,6 +304,33 @@ pub fn a_list_is_posted_up_to_what_is_refused<F: Fixture>(fixture: &F) {
     }
 }
 
+/// A list starts behind requests that were pushed before, in order and whole, whatever kinds of requests it has.
+pub fn a_list_starts_in_order_behind_what_was_pushed<F: Fixture>(fixture: &F) {
+    for transport in transports(fixture) {
+        for kinds in 0..16 {
+            let mut pair = Pair::new(fixture, transport);
+            let all: Vec<Vec<u8>> = (0..5).map(|number| pattern(number, 8 + number)).collect();
+            (0..5).for_each(|id| pair.far.receive(id, 64));
+            let mut requests: Vec<_> = (0..5)
+                .map(|id| {
+                    let request = Request::new(id as u64, pair.send(Source::Inline(&all[id]), None));
+                    // Those are requests that devices do not treat as plain inline ones.
+                    Request { solicited: id > 0 && kinds >> (id - 1) & 1 == 1, ..request }
+                })
+                .collect();
+            let list = requests.split_off(1);
+            pair.near.push(requests.remove(0));
+            pair.near.qp.post_list(list).expect("there is room");
+            for (id, bytes) in all.iter().enumerate() {
+                pair.expect_success(id as u64);
+                if !pair.is_lossy() {
+                    assert_message(&pair.next_received("every message"), bytes, None);
+                }
+            }
+        }
+    }
+}
+
 /// One doorbell starts a whole list of requests.
 pub fn one_doorbell_starts_a_list<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {

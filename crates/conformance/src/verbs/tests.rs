@@ -165,6 +165,7 @@ mod facts_notice {
         places_free_early: FreesPlacesEarly by places_are_held_until_a_completion_was_polled;
         an_early_start: StartsWhenPushed by nothing_starts_before_the_doorbell;
         a_list_too_long: TakesMoreInline by a_list_is_posted_up_to_what_is_refused;
+        a_list_out_of_order: CompletesOutOfOrder by a_list_starts_in_order_behind_what_was_pushed;
         a_late_start: StartsOneAtATime by one_doorbell_starts_a_list;
         impatience: FailsWithoutReceive by a_reliable_message_waits_for_a_receive;
         endless_patience: WaitsForEver by a_receiver_that_is_never_ready_is_given_up;
