@@ -85,8 +85,8 @@ pub struct PollerStats {
     pub idle_turns: u64,
     /// Times that the step was [`Step::Block`]: requested wake-ups, which is how interrupts are counted.
     pub blocks: u64,
-    /// Time of turns that found something, in nanoseconds. This and the next are by the clock of the turns: the thread's
-    /// processor time, unless another program ran in its place.
+    /// Time of turns that found something, in nanoseconds. This and the next are by the clock of the turns: the
+    /// thread's processor time, unless another program ran in its place.
     pub worked_ns: u64,
     /// Time of turns that found nothing, in nanoseconds.
     pub spun_ns: u64,

@@ -306,8 +306,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.config.election_ticks as u64 * self.config.tick_ns
     }
 
-    /// Draws the silence of a leader after which this member asks for votes. It is at least a tick more than the silence
-    /// after which the others vote, since their ticks may lag ours by that much.
+    /// Draws the silence of a leader after which this member asks for votes. It is at least a tick more than the
+    /// silence after which the others vote, since their ticks may lag ours by that much.
     fn draw_election_ticks(&mut self) {
         let ticks = self.patience.ticks();
         self.election_ticks_drawn = ticks + 1 + (self.random.next_u64() % ticks as u64) as usize;

@@ -348,9 +348,8 @@ impl RxLink {
     /// # Safety
     ///
     /// Nothing of this link is given back during `'a`, the link is not dropped, and nobody else accesses the bounce
-    /// area. `room.left` exceeds neither the packets for which the bounce area has room from `room.bounce` on, nor those
-    /// for which `show` has.
-    /// `IN_PLACE` is true only for the links of a hub.
+    /// area. `room.left` exceeds neither the packets for which the bounce area has room from `room.bounce` on, nor
+    /// those for which `show` has. `IN_PLACE` is true only for the links of a hub.
     #[inline(never)]
     unsafe fn drain_as<'a, const IN_PLACE: bool>(
         &mut self,

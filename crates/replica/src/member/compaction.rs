@@ -1,5 +1,5 @@
-//! Replacement of the log by a snapshot of the applied state. A part of it is made in each turn, and then a part written
-//! to the disk: whole, either may take longer than the silence after which the others elect another leader.
+//! Replacement of the log by a snapshot of the applied state. A part of it is made in each turn, and then a part
+//! written to the disk: whole, either may take longer than the silence after which the others elect another leader.
 
 use bytes::Bytes;
 use sinew_journal::disk::Disk;

@@ -1,7 +1,7 @@
 //! Writing of the journal: its records, and its replacement by one that begins with a new snapshot.
 //!
-//! The new journal's base is written in parts while entries go on to the old journal. The entries after the snapshot are
-//! then repeated in the new one.
+//! The new journal's base is written in parts while entries go on to the old journal. The entries after the snapshot
+//! are then repeated in the new one.
 
 use bytes::Bytes;
 use raft::Storage;

@@ -53,8 +53,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         })
     }
 
-    /// Handles the answer to a call that went to a member, or, if `from` is `None`, to an address. `piece` is the piece of
-    /// a snapshot that the call was.
+    /// Handles the answer to a call that went to a member, or, if `from` is `None`, to an address. `piece` is the piece
+    /// of a snapshot that the call was.
     ///
     /// # Errors
     ///
