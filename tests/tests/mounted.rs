@@ -273,6 +273,105 @@ fn a_donor_that_is_killed_takes_nothing_with_it() {
 }
 
 #[test]
+fn a_donor_that_is_asked_for_its_memory_back_ends_when_files_have_moved() {
+    let mut cluster = Cluster::new(3, 2, false);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    let path = |number: usize| mounted.point.join(format!("{number}"));
+    let write = |number: usize| fs::write(path(number), bytes(number, 900_000)).unwrap();
+    (0..40).for_each(write);
+    let mut leaving = cluster.donors[1].take().unwrap();
+    leaving.process.signal(Signal::USR1);
+    let mut number = 0;
+    while leaving.process.0.try_wait().unwrap().is_none() {
+        number = (number + 7) % 40;
+        write(number);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(leaving.process.wait().success());
+    for number in 0..40 {
+        let file = File::open(path(number)).unwrap();
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        assert!(fs::read(path(number)).unwrap() == bytes(number, 900_000), "file {number}: {}", mounted.log());
+    }
+    // The two that are left have two copies of everything.
+    cluster.kill_donor(0);
+    for number in 0..40 {
+        assert!(fs::read(path(number)).unwrap() == bytes(number, 900_000), "file {number}: {}", mounted.log());
+    }
+    mounted.end();
+}
+
+#[test]
+fn pages_whose_only_copy_is_lost_are_errors_and_never_other_bytes() {
+    const COUNT: usize = 24;
+    const LEN: usize = 8 << 20;
+    let mut cluster = Cluster::new(2, 1, false);
+    let Some(mounted) = cluster.mount("a", &["--timeout", "3"]) else { return };
+    let path = |number: usize| mounted.point.join(format!("{number}"));
+    let write = |number: usize| {
+        let mut file = File::create(path(number)).unwrap();
+        file.write_all(&bytes(number, LEN)).unwrap();
+        file.sync_all().unwrap();
+    };
+    // Enough that both donors have some of it.
+    (0..COUNT).for_each(write);
+    cluster.kill_donor(0);
+    let is_lost = |number: &usize| {
+        let file = File::open(path(*number)).unwrap();
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        let mut read = vec![0; 64 << 10];
+        match file.read_exact_at(&mut read, 1 << 20) {
+            Ok(()) => assert!(read == bytes(*number, LEN)[1 << 20..][..64 << 10], "file {number}"),
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "file {number}: {error}");
+                return true;
+            }
+        }
+        false
+    };
+    let lost: Vec<usize> = (0..COUNT).filter(is_lost).collect();
+    assert!(!lost.is_empty() && lost.len() < COUNT, "{lost:?}");
+    assert!(mounted.log().contains("donor"), "the log says why: {}", mounted.log());
+    // Names remain, and what is written anew is there.
+    for number in lost.into_iter().take(2) {
+        assert_eq!(fs::metadata(path(number)).unwrap().len(), LEN as u64);
+        write(number);
+        assert!(fs::read(path(number)).unwrap() == bytes(number, LEN), "file {number}: {}", mounted.log());
+    }
+    mounted.end();
+}
+
+#[test]
+fn a_full_file_system_says_so_and_has_room_again_once_files_are_removed() {
+    const LEN: usize = 8 << 20;
+    let cluster = Cluster::new(1, 1, false);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    let path = |number: usize| mounted.point.join(format!("{number}"));
+    let write = |number: usize| {
+        let mut file = File::create(path(number))?;
+        file.write_all(&bytes(number, LEN))?;
+        file.sync_all()
+    };
+    // The donor lends 320 MB.
+    let full = (0..60).find_map(|number| Some((number, write(number).err()?)));
+    let (count, error) = full.expect("it gets full");
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()), "{error}");
+    assert!(count * LEN >= 200 << 20, "{count} files of 8 MB of 320 MB");
+    for number in 0..count {
+        assert!(fs::read(path(number)).unwrap() == bytes(number, LEN), "file {number}");
+    }
+    fs::remove_file(path(count)).unwrap();
+    (0..count / 2).for_each(|number| fs::remove_file(path(number)).unwrap());
+    let mut last = None;
+    wait_until(|| {
+        last = write(0).err();
+        last.is_none()
+    });
+    assert!(fs::read(path(0)).unwrap() == bytes(0, LEN), "{last:?}");
+    mounted.end();
+}
+
+#[test]
 fn a_check_finds_nothing_until_pages_are_lost() {
     let mut cluster = Cluster::new(2, 2, true);
     let Some(mounted) = cluster.mount("a", &[]) else { return };

@@ -293,6 +293,8 @@ struct Health {
     wanted: Option<u64>,
     /// Clients given up until the last look.
     clients_expired: u64,
+    /// Donors that wanted their memory back at the last look, each with whether it had all of it.
+    withdrawing: BTreeSet<(String, bool)>,
 }
 
 impl Health {
@@ -303,6 +305,7 @@ impl Health {
         self.refusals = refusals;
         self.look_for_room(service);
         self.look_for_expired_clients(service);
+        self.look_for_withdrawals(service);
         let (degraded, ready) = (service.degraded(), service.donors_ready());
         self.looks = FIRST_LOOKS.min(self.looks + 1);
         let is_first = self.last.is_none() && ready.0 < ready.1 && self.looks < FIRST_LOOKS;
@@ -345,6 +348,20 @@ impl Health {
         self.clients_expired = all;
     }
 
+    /// Reports donors that want their memory back, and those that have it.
+    fn look_for_withdrawals<D: Donors>(&mut self, service: &Files<D>) {
+        let all: BTreeSet<_> = service.donors_withdrawing().map(|(name, has_all)| (name.to_owned(), has_all)).collect();
+        for (name, has_all) in all.difference(&self.withdrawing) {
+            match has_all {
+                true => output::note(format_args!("donor {name} has its memory back: no files lie there any more")),
+                false => output::note(format_args!(
+                    "donor {name} wants its memory back: what lies there moves to other donors, as far as they have room"
+                )),
+            }
+        }
+        self.withdrawing = all;
+    }
+
     /// Reports that a missing copy has no room.
     fn look_for_room<D: Donors>(&mut self, service: &Files<D>) {
         let wanted = service.wanted_len();
@@ -360,11 +377,22 @@ impl Health {
 
 fn counters(stats: &Stats) -> Map<String, Value> {
     let Stats {
-        answered, refused, malformed, unadmitted, changes, syncs, clients_expired, lost_copies, repaired, ..
+        answered,
+        refused,
+        malformed,
+        unadmitted,
+        changes,
+        syncs,
+        clients_expired,
+        lost_copies,
+        moved_copies,
+        repaired,
+        ..
     } = *stats;
     let counters = json!({
         "answered": answered, "refused": refused, "nonsense": malformed, "strangers": unadmitted, "changes": changes, "syncs": syncs,
-        "dead_clients": clients_expired, "lost_copies": lost_copies, "repaired_copies": repaired,
+        "dead_clients": clients_expired, "lost_copies": lost_copies, "moved_copies": moved_copies,
+        "repaired_copies": repaired,
     });
     match counters {
         Value::Object(counters) => counters,

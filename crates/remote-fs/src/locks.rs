@@ -185,12 +185,12 @@ mod tests {
                         model.retain(|(of, ..), _| *of != client);
                     }
                 }
-                let mut told = Model::new();
+                let mut reported = Model::new();
                 for one in locks.by_inode.values().flatten() {
                     let bytes = one.lock.first..=one.lock.last;
-                    told.extend(bytes.map(|byte| ((one.owner.0, one.owner.1, byte), one.lock.kind)));
+                    reported.extend(bytes.map(|byte| ((one.owner.0, one.owner.1, byte), one.lock.kind)));
                 }
-                prop_assert_eq!(&told, &model);
+                prop_assert_eq!(&reported, &model);
                 for client in 1..4 {
                     let count = locks.by_inode.values().flatten().filter(|one| one.owner.0 == client).count();
                     prop_assert_eq!(locks.count(client), count);

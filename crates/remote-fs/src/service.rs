@@ -19,8 +19,11 @@
 //!
 //! - **Fencing.** A donor is fenced under the service's epoch before its pages are reserved. Once a slab is taken out
 //!   of a segment, writes to it may still be in flight. So within that epoch it can only become a copy of the same
-//!   segment again; the next epoch's fence frees it.
+//!   segment again, unless its donor cuts off all clients; the next epoch's fence frees it.
 //! - **Room.** If no donor has room for a missing copy, segments without contents are given back.
+//! - **Withdrawal.** A donor that wants its memory back gets no new copies, and those that it has are made anew
+//!   elsewhere. Its slabs are freed within the epoch, since it first cuts off all clients for the rest of it
+//!   (`memory/withdrawal.rs`).
 //! - **New copies.** Clients write to a new copy from its first moment, while the service fills it, step by step, with
 //!   the pages of files. (A commit names the generation of the copies that were written, so a client that did not know
 //!   of the new copy is refused.) Pages that become free during a step wait for its end, so that the step overwrites

@@ -19,9 +19,9 @@ or ibverbs:// they read and write the memory themselves, past this program; with
 does so for them, by calls. --fabric overrides that. Memory that a volume releases is zeroed before another volume gets it. Memory
 is taken from the system as it is used, and is lost with the server: so a volume has copies at several donors.
 
-SIGUSR1 asks for the memory back: the server lends nothing more, open volumes (serve block) move what they have here to
-other donors with room, and the server ends once no volume has any. A file service (serve files) moves nothing: what its
-files have here stays until the server ends. Ctrl-C ends it at once, and copies are made anew from others.
+SIGUSR1 asks for the memory back: the server lends nothing more, open volumes (serve block) and file services (serve
+files) move what they have here to other donors with room, and the server ends once nothing is left here. Ctrl-C ends it
+at once, and copies are made anew from others.
 
 An address that other hosts can reach needs --key-file, any 16 bytes or more that all hosts of a pool share, or --open,
 with which no key is needed.
@@ -201,12 +201,12 @@ impl<L: MemoryProvider> Part<L> {
             self.service.begin_withdrawal();
             let lent = self.service.donor().lent_bytes();
             output::complain(format_args!(
-                "nothing more is lent; {} are still in volumes, which move them while they are open",
+                "nothing more is lent; {} are still in use by volumes and file services, which move them while they run",
                 units::size(lent as usize)
             ));
         }
         if self.service.donor().lent_bytes() == 0 {
-            output::complain("no volume has any of the memory now");
+            output::complain("none of the memory is in use any more");
             interrupt.set();
         }
     }

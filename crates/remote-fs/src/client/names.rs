@@ -35,7 +35,7 @@ pub enum RangeChange {
     Hole,
 }
 
-/// What to look for in a file.
+/// Target of a search in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// Bytes that were written.

@@ -96,8 +96,8 @@ proptest! {
             prop_assert_eq!(map.next_stored(asked), model.range(asked..).next().map(|(at, _)| *at));
             let (runs, until) = map.runs(asked, 280, |_| false);
             prop_assert!(runs.len() <= 1 && (until == 280 || runs.len() == 1));
-            let told: Model = model.range(asked.min(until)..until).map(|(at, page)| (*at, *page)).collect();
-            prop_assert_eq!(of_runs(&runs), told);
+            let stored: Model = model.range(asked.min(until)..until).map(|(at, page)| (*at, *page)).collect();
+            prop_assert_eq!(of_runs(&runs), stored);
         }
     }
 }

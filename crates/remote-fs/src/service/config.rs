@@ -120,6 +120,8 @@ pub struct Stats {
     pub clients_expired: u64,
     /// Copies removed.
     pub lost_copies: u64,
+    /// Copies left because their donor wanted its memory back, after new ones had been made elsewhere.
+    pub moved_copies: u64,
     /// Copies restored.
     pub repaired: u64,
 }

@@ -8,6 +8,7 @@ use sinew_remote_memory::donor::{Gate, Key, Refusal};
 use sinew_remote_memory::volume::Donors;
 
 use super::config::{Config, Failure, Now, OpenError, Stats};
+use super::lanes::Withdrawal;
 use super::memory::Memory;
 use super::quota;
 use super::reads;
@@ -165,6 +166,12 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     pub fn donors_away(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         let lanes = self.memory.lanes.0.iter().filter(|lane| !lane.is_ready());
         lanes.map(|lane| (lane.name.as_str(), lane.away_reason.as_deref()))
+    }
+
+    /// Donors that want their memory back, each with whether it has all of it: nothing lies there any more.
+    pub fn donors_withdrawing(&self) -> impl Iterator<Item = (&str, bool)> {
+        let lanes = self.memory.lanes.0.iter().filter(|lane| lane.is_withdrawing());
+        lanes.map(|lane| (lane.name.as_str(), lane.withdrawal == Withdrawal::Ended))
     }
 
     /// Donors that fail to cut off an expelled client, with their reason. Until they do, what that client had reserved

@@ -1,5 +1,7 @@
 //! The donors, and what is known of each.
 
+use std::collections::BTreeSet;
+
 use sinew_remote_memory::donor::Refusal;
 use sinew_remote_memory::volume::DonorId;
 
@@ -15,6 +17,24 @@ pub(super) enum LaneState {
     Fencing,
     /// It is fenced under our epoch, and its memory can be reached.
     Ready,
+}
+
+/// How far a donor has come that wants its memory back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Withdrawal {
+    /// This run of the donor has not asked for it.
+    None,
+    /// It has asked, and has copies of segments.
+    Asked,
+    /// It has no copies any more, and is told to cut off all clients that could have access.
+    CuttingOff {
+        /// Clients that it has not cut off yet.
+        left: BTreeSet<u64>,
+    },
+    /// No client has access any more: its slabs can be freed.
+    CutOff,
+    /// It has all of its memory.
+    Ended,
 }
 
 /// A donor.
@@ -43,11 +63,17 @@ pub(super) struct DonorLane {
     pub away_since_ns: Option<u64>,
     /// Whether its copies have been removed because it does not answer.
     pub is_given_up: bool,
+    pub withdrawal: Withdrawal,
 }
 
 impl DonorLane {
     pub fn is_ready(&self) -> bool {
         self.state == LaneState::Ready
+    }
+
+    /// Whether it wants its memory back.
+    pub fn is_withdrawing(&self) -> bool {
+        self.withdrawal != Withdrawal::None
     }
 
     /// Records that the donor refused a slab of `len` bytes, although it has `free` bytes.
@@ -93,6 +119,7 @@ impl Lanes {
             away_reason: None,
             away_since_ns: None,
             is_given_up: false,
+            withdrawal: Withdrawal::None,
         };
         Self(donors.into_iter().map(lane).collect())
     }
@@ -106,6 +133,11 @@ impl Lanes {
     pub fn reaches(&self, member: &Member) -> bool {
         let lane = self.index_of(member).map(|lane| &self.0[lane]);
         lane.is_some_and(|lane| lane.is_ready() && lane.incarnation == Some(member.incarnation))
+    }
+
+    /// Whether a copy is at a donor that wants its memory back.
+    pub fn is_withdrawing(&self, member: &Member) -> bool {
+        self.index_of(member).is_some_and(|lane| self.0[lane].is_withdrawing())
     }
 
     /// Whether a copy's donor is fenced under our epoch, so that no client of an earlier one writes there.
@@ -130,15 +162,18 @@ impl Lanes {
         self.0.iter().map(place).collect()
     }
 
-    /// Number of donors that count: those that are there, and those that may come back.
+    /// Number of donors that count for new segments: those that are there, and those that may come back. A donor that
+    /// wants its memory back is not among them.
     pub fn usable_count(&self) -> usize {
-        self.0.iter().filter(|lane| lane.is_ready() || !lane.is_given_up).count()
+        self.0.iter().filter(|lane| (lane.is_ready() || !lane.is_given_up) && !lane.is_withdrawing()).count()
     }
 
-    /// The donors with at least `bytes` free and not in `except`, those with the most first.
+    /// The donors that lend, have at least `bytes` free, and are not in `except`, those with the most first.
     pub fn with_room(&self, bytes: u64, except: &[usize]) -> Vec<usize> {
-        let has_room =
-            |lane: &usize| self.0[*lane].is_ready() && self.0[*lane].room() >= bytes && !except.contains(lane);
+        let has_room = |index: &usize| {
+            let lane = &self.0[*index];
+            lane.is_ready() && !lane.is_withdrawing() && lane.room() >= bytes && !except.contains(index)
+        };
         let mut lanes: Vec<usize> = (0..self.0.len()).filter(has_room).collect();
         lanes.sort_by_key(|lane| std::cmp::Reverse(self.0[*lane].free));
         lanes

@@ -1,5 +1,7 @@
 //! The donors' memory: fencing, growth by segments, and restoring of missing copies.
 
+mod withdrawal;
+
 use std::collections::{BTreeSet, HashMap};
 
 use sinew_mem::MessageBuffer;
@@ -9,7 +11,7 @@ use sinew_remote_memory::volume::{CallFailed, DonorId, Donors, Event};
 
 use super::config::{Config, Failure};
 use super::growth::{self, Growth};
-use super::lanes::{DonorLane, LaneState, Lanes};
+use super::lanes::{DonorLane, LaneState, Lanes, Withdrawal};
 use super::orphans::FormerCopies;
 use super::repair::{self, Repair, RepairContext, RepairPlan, STEP};
 use super::retired_clients::RetiredClients;
@@ -129,9 +131,9 @@ impl<D: Donors> Memory<D> {
         self.retired.release(&self.lanes, store);
     }
 
-    /// Tells a donor to cut off all retired clients that it may still admit.
-    fn expel_retired(&mut self, lane: usize) {
-        for client in self.retired.of_lane(lane) {
+    /// Tells a donor to cut off all clients that it must no longer admit.
+    fn expel_again(&mut self, lane: usize) {
+        for client in self.clients_to_expel(lane) {
             self.expel(lane, client);
         }
     }
@@ -166,17 +168,29 @@ impl<D: Donors> Memory<D> {
         self.remove_copies(store, segment, is_failed_copy)
     }
 
-    /// Removes a copy that cannot be reached. Returns whether it was still a copy.
+    /// Removes copies that cannot be reached. Returns whether there were any.
     fn remove_copies<K: Disk>(
         &mut self,
         store: &mut Store<K>,
         segment: u32,
         is_removed: impl Fn(&Member) -> bool,
     ) -> Result<bool, Error> {
+        let count = self.take_out(store, segment, is_removed)?;
+        store.stats.lost_copies += count as u64;
+        Ok(count > 0)
+    }
+
+    /// Takes copies out of a segment, which must have others. Returns their number.
+    fn take_out<K: Disk>(
+        &mut self,
+        store: &mut Store<K>,
+        segment: u32,
+        is_removed: impl Fn(&Member) -> bool,
+    ) -> Result<usize, Error> {
         let found = store.state.segments.get(&segment).ok_or(Error::Invalid)?;
         let (out, rest): (Vec<Member>, Vec<Member>) = found.members.iter().copied().partition(is_removed);
         if out.is_empty() {
-            return Ok(false);
+            return Ok(0);
         }
         if !rest.iter().any(|member| member.is_whole) {
             return Err(Error::Lost);
@@ -184,9 +198,8 @@ impl<D: Donors> Memory<D> {
         store.perform(&Op::Members { segment, members: rest })?;
         let now_ns = self.now_ns;
         out.iter().for_each(|member| self.orphans.add(segment, *member, &self.lanes, now_ns));
-        store.stats.lost_copies += out.len() as u64;
         self.has_changed = true;
-        Ok(true)
+        Ok(out.len())
     }
 
     /// Does the work that is due. `wants_more`: a reservation waits for memory. Returns whether there was anything.
@@ -225,23 +238,29 @@ impl<D: Donors> Memory<D> {
         for lane in 0..self.lanes.0.len() {
             let known = &mut self.lanes.0[lane];
             if known.is_ready() && known.expel_again_ns.take_if(|again_ns| *again_ns <= now_ns).is_some() {
-                self.expel_retired(lane);
+                self.expel_again(lane);
             }
-            let known = &mut self.lanes.0[lane];
-            match known.state {
-                LaneState::Away { again_ns } if again_ns <= now_ns => {
+            match self.lanes.0[lane].state {
+                LaneState::Away { again_ns } if again_ns <= now_ns && !self.is_expelling(lane) => {
+                    let known = &mut self.lanes.0[lane];
                     known.state = LaneState::Fencing;
                     known.away_since_ns.get_or_insert(now_ns);
                     self.call(lane, CallPurpose::Fence(lane), Call::Fence { volume, epoch });
                 }
-                LaneState::Ready if known.next_stat_ns <= now_ns && !known.stat_in_flight => {
-                    known.stat_in_flight = true;
+                LaneState::Ready if self.lanes.0[lane].next_stat_ns <= now_ns && !self.lanes.0[lane].stat_in_flight => {
+                    self.lanes.0[lane].stat_in_flight = true;
                     // A later service that has taken the donor over refuses it.
                     self.call(lane, CallPurpose::Stat(lane), Call::Heartbeat { volume, epoch });
                 }
                 _ => {}
             }
         }
+    }
+
+    /// Whether a donor has not answered all requests to cut off clients. None of these may be overtaken by a fence: a
+    /// donor that has restarted would accept it then, and keep out a client that it never had to cut off.
+    fn is_expelling(&self, lane: usize) -> bool {
+        self.purposes.values().any(|purpose| matches!(purpose, CallPurpose::Expel(of, _) if *of == lane))
     }
 
     /// Does the periodic work.
@@ -268,6 +287,7 @@ impl<D: Donors> Memory<D> {
                 store.space.remove(segment);
             }
         }
+        self.continue_withdrawals(store);
         self.make_room(store);
     }
 
@@ -281,7 +301,13 @@ impl<D: Donors> Memory<D> {
         }
         self.wanted_slab_len = wanted_len;
         let to_give_back = |copy| repair::segment_to_give_back(store, &self.lanes, &self.orphans, copy);
-        let Some(segment) = copies.iter().find_map(to_give_back) else { return };
+        if let Some(segment) = copies.iter().find_map(to_give_back) {
+            self.give_back_segment(store, segment);
+        }
+    }
+
+    /// Gives a segment without contents back to its donors.
+    fn give_back_segment<K: Disk>(&mut self, store: &mut Store<K>, segment: u32) {
         let members = store.state.segments[&segment].members.clone();
         if store.perform(&Op::Remove { segment }).is_err() {
             return;
@@ -360,7 +386,7 @@ impl<D: Donors> Memory<D> {
                 self.lanes.0[lane].away_reason = result.err().map(|why| why.to_string());
                 self.set_away(lane, again_ns);
             }
-            (CallPurpose::Stat(lane), Ok(Answer::Stat { incarnation, free, .. })) => {
+            (CallPurpose::Stat(lane), Ok(Answer::Stat { incarnation, free, is_withdrawing, .. })) => {
                 let now_ns = self.now_ns;
                 let known = &mut self.lanes.0[lane];
                 known.stat_in_flight = false;
@@ -369,6 +395,8 @@ impl<D: Donors> Memory<D> {
                 if known.incarnation != Some(incarnation) {
                     // It has restarted, and does not know us any more.
                     self.set_away(lane, now_ns);
+                } else if is_withdrawing && known.withdrawal == Withdrawal::None {
+                    known.withdrawal = Withdrawal::Asked;
                 }
             }
             (CallPurpose::Stat(lane), _) => self.set_away(lane, self.now_ns),
@@ -398,7 +426,7 @@ impl<D: Donors> Memory<D> {
                 }
             }
             (CallPurpose::Expel(lane, client), Ok(Answer::Expelled { .. })) => {
-                self.retired.expelled(lane, Some(client));
+                self.note_cut_off(lane, client);
                 self.has_changed = true;
             }
             // The donor works for everyone else, but a client that was stopped in the middle of a write may still
@@ -435,20 +463,26 @@ impl<D: Donors> Memory<D> {
         (known.away_since_ns, known.is_given_up) = (None, false);
         self.has_changed = true;
         let donor = self.lanes.0[lane].donor.0;
-        if !is_first {
+        if is_first {
+            self.lanes.0[lane].withdrawal = Withdrawal::None;
+            self.retired.expelled(lane, None);
+        } else if !matches!(self.lanes.0[lane].withdrawal, Withdrawal::CutOff | Withdrawal::Ended) {
             let place = |slab| slabs.iter().find(|lent| lent.slab == slab).map(|lent| lent.base);
             self.orphans.update_places(donor, place);
-            return self.expel_retired(lane);
+            return self.expel_again(lane);
         }
-        self.retired.expelled(lane, None);
         self.orphans.remove_donor(donor);
-        // Slabs not in use were requested by a service that died, or given up in an earlier epoch.
+        // Slabs not in use were requested by a service that died, given up in an earlier epoch, or left because the
+        // donor wants them back.
         let is_used = |lent: &&LentSlab| {
             let mut all = store.state.segments.values().flat_map(|segment| &segment.members);
             all.any(|member| (member.donor, member.incarnation, member.slab) == (donor, incarnation, lent.slab))
         };
         let unused: Vec<u64> = slabs.iter().filter(|lent| !is_used(lent)).map(|lent| lent.slab).collect();
         unused.into_iter().for_each(|slab| self.free(lane, slab));
+        if !is_first {
+            self.lanes.0[lane].withdrawal = Withdrawal::Ended;
+        }
     }
 
     /// Takes over the current places of a donor's slabs, and, at its first fence, removes copies whose slabs are gone.
@@ -641,6 +675,7 @@ impl<D: Donors> Memory<D> {
         if is_recorded && is_whole {
             store.stats.repaired += 1;
             self.repair_again_ns = self.now_ns;
+            self.leave_copies(store);
         } else if let (true, Some(to)) = (is_recorded, repair.to) {
             self.orphans.add(repair.segment, to, &self.lanes, self.now_ns);
         }

@@ -1,8 +1,8 @@
 //! Former copies: slabs that were taken out of their segment while their donor still had them.
 //!
 //! Clients that have not heard of the removal may still write to such a slab, so it is not given back to its donor in
-//! this epoch. Once their writes are over, it can become a copy of the same segment again. So a segment has at most one
-//! slab at each donor.
+//! this epoch, unless the donor wants its memory back and cuts off all clients. Once their writes are over, it can
+//! become a copy of the same segment again. So a segment has at most one slab at each donor.
 
 use super::lanes::Lanes;
 use super::retired_clients::RetiredClients;
@@ -43,7 +43,8 @@ impl FormerCopies {
     }
 
     /// A slab that can become a copy of a segment: one that was taken out at most `times_max` times, and before
-    /// `until_ns`, whose donor is not among `used`, is within reach, and has cut off all clients that are gone.
+    /// `until_ns`, whose donor is not among `used`, is within reach, does not want its memory back, and has cut off all
+    /// clients that are gone.
     pub fn for_segment(
         &self,
         (segment, used): (u32, &[usize]),
@@ -57,7 +58,7 @@ impl FormerCopies {
                 && orphan.attempts <= times_max
                 && orphan.since_ns <= until_ns
                 && lanes.reaches(&orphan.member)
-                && lane.is_some_and(|lane| retired.of_lane(lane).is_empty())
+                && lane.is_some_and(|lane| !lanes.0[lane].is_withdrawing() && retired.of_lane(lane).is_empty())
         };
         self.0.iter().filter(is_free).min_by_key(|orphan| orphan.attempts).map(|orphan| orphan.member)
     }

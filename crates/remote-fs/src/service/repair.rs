@@ -34,7 +34,7 @@ pub(super) enum RepairPlan {
     Adopt { segment: u32, lane: usize, to: Member },
 }
 
-/// A segment that lacks a copy.
+/// A segment that lacks a copy, or has one at a donor that wants its memory back.
 pub(super) struct LackingSegment {
     pub segment: u32,
     /// Bytes of a copy.
@@ -51,7 +51,7 @@ fn lacking_segments<'a, K: Disk>(
 ) -> impl Iterator<Item = LackingSegment> + use<'a, K> {
     let copies = copies.min(lanes.0.len());
     let lacks = move |segment: &Segment| {
-        segment.members.len() < copies
+        segment.members.iter().filter(|member| !lanes.is_withdrawing(member)).count() < copies
             && segment.members.iter().all(|member| member.is_whole)
             && segment.members.iter().any(|member| lanes.reaches(member))
     };
@@ -61,7 +61,7 @@ fn lacking_segments<'a, K: Disk>(
     })
 }
 
-/// What else decides where a missing copy goes.
+/// Further state on which the place of a missing copy depends.
 pub(super) struct RepairContext<'a> {
     pub orphans: &'a FormerCopies,
     pub retired: &'a RetiredClients,
@@ -110,8 +110,19 @@ pub(super) fn without_room<K: Disk>(
     lacking_segments(store, lanes, copies).filter(has_none).collect()
 }
 
-/// Chooses a segment without contents to be given back, so that there is room for this copy. Clients may still write to
-/// a slab that was ever taken out, so its segment stays.
+/// Whether a segment can be given back: it has no contents, and all its donors are within reach. Clients may still
+/// write to a slab that was ever taken out, so its segment stays.
+pub(super) fn may_be_given_back<K: Disk>(
+    store: &Store<K>,
+    lanes: &Lanes,
+    orphans: &FormerCopies,
+    number: u32,
+    segment: &Segment,
+) -> bool {
+    store.space.is_free(number) && segment.members.iter().all(|member| lanes.reaches(member) && !orphans.has(member))
+}
+
+/// Chooses a segment without contents to be given back, so that there is room for this copy.
 pub(super) fn segment_to_give_back<K: Disk>(
     store: &Store<K>,
     lanes: &Lanes,
@@ -119,10 +130,7 @@ pub(super) fn segment_to_give_back<K: Disk>(
     copy: &LackingSegment,
 ) -> Option<u32> {
     let LackingSegment { segment, len, ref used } = *copy;
-    let may_go = |number: u32, segment: &Segment| {
-        store.space.is_free(number)
-            && segment.members.iter().all(|member| lanes.reaches(member) && !orphans.has(member))
-    };
+    let may_go = |number, segment: &Segment| may_be_given_back(store, lanes, orphans, number, segment);
     if may_go(segment, &store.state.segments[&segment]) {
         return Some(segment);
     }
@@ -135,7 +143,9 @@ pub(super) fn segment_to_give_back<K: Disk>(
         }
     }
     let suffices = |(lane, (first, bytes)): (usize, (Option<u32>, u64))| {
-        first.filter(|_| !used.contains(&lane) && lanes.0[lane].is_ready() && lanes.0[lane].free + bytes >= len)
+        let known = &lanes.0[lane];
+        let may_lend = known.is_ready() && !known.is_withdrawing();
+        first.filter(|_| !used.contains(&lane) && may_lend && known.free + bytes >= len)
     };
     free_by_lane.into_iter().enumerate().find_map(suffices)
 }

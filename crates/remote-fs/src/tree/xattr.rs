@@ -7,7 +7,7 @@ use super::permission::{self, READ, STICKY, WRITE};
 use super::state::{Context, Tree};
 use crate::protocol::{Caller, Error, Ino, Kind, NAME_LEN_MAX, SetXattr, XATTR_VALUE_MAX, XATTRS_LEN_MAX};
 
-/// Capabilities of a program that is executed from the file, whoever executes it. A write to the file removes them.
+/// Capabilities of a program that any user executes from the file. A write to the file removes them.
 const CAPABILITIES: &[u8] = b"security.capability";
 
 /// Class of an attribute's name, which decides who may see and set it.

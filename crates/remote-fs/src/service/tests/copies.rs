@@ -217,3 +217,119 @@ fn segments_without_contents_are_given_back_for_copies_that_have_room_nowhere_el
         }
     }
 }
+
+#[test]
+fn a_donor_that_wants_its_memory_back_gets_all_of_it_and_nothing_is_lost() {
+    let mut world = world(3, 2);
+    let (mut client, mut stale) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    for at in 0..300 {
+        client.write(&mut world, handle, at, &page(at as u8)).unwrap();
+    }
+    // Another client knows the places of its reserved pages, and has a write to them in flight.
+    let reserved = stale.reserve(&mut world, 1).unwrap();
+    let copy = reserved.places[0].copies[0];
+    let lane = (copy.donor.0 - 100) as usize;
+    assert!(stale.write_copy(&world, &copy, reserved.runs[0].first, &page(1)));
+    stale.leave_late_write(&world, &copy, reserved.runs[0].first, page(0xEE));
+    world.net.borrow_mut().hosts[lane].donor.begin_withdrawal();
+    let lent = |world: &World| world.net.borrow().hosts[lane].donor.lent_bytes();
+    assert!(lent(&world) > 0);
+    for _ in 0..8 {
+        world.run(1_000);
+        let _ = (client.ask(&mut world, Request::Heartbeat), stale.ask(&mut world, Request::Heartbeat));
+    }
+    assert_eq!(lent(&world), 0);
+    let name = format!("donor {}", copy.donor.0);
+    let withdrawing: Vec<(String, bool)> =
+        world.service().donors_withdrawing().map(|(name, has_all)| (name.to_owned(), has_all)).collect();
+    assert_eq!(withdrawing, [(name, true)]);
+    assert_eq!((world.service().degraded(), world.service().stats().lost_copies), ((0, 0), 0));
+    assert!(world.service().stats().moved_copies > 0);
+    // What is still in flight to the donor reaches nobody else's memory, and its client is not admitted again.
+    let before = world.net.borrow().hosts[lane].memory.clone();
+    world.net.borrow_mut().perform_late_write();
+    assert!(!stale.write_copy(&world, &copy, reserved.runs[0].first, &page(2)));
+    assert_eq!(world.net.borrow().hosts[lane].memory, before);
+    // Everybody goes on elsewhere, once the donor is gone too.
+    world.net.borrow_mut().hosts[lane].is_alive = false;
+    for at in 0..300 {
+        assert_eq!(client.read(&mut world, handle, at), Some(page(at as u8)), "page {at}");
+    }
+    let (_, other) = stale.create(&mut world, "g").unwrap();
+    stale.write(&mut world, other, 0, &page(9)).unwrap();
+    assert_eq!(client.write(&mut world, handle, 0, &page(8)).err(), None);
+    assert_eq!((stale.read(&mut world, other, 0), client.read(&mut world, handle, 0)), (Some(page(9)), Some(page(8))));
+}
+
+#[test]
+fn copies_stay_at_a_donor_that_wants_its_memory_back_while_no_other_has_room() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(1)).unwrap();
+    world.net.borrow_mut().hosts[0].donor.begin_withdrawal();
+    for _ in 0..5 {
+        world.run(1_000);
+        let _ = client.ask(&mut world, Request::Heartbeat);
+    }
+    assert_eq!(world.service().donors_withdrawing().map(|(_, has_all)| has_all).collect::<Vec<_>>(), [false]);
+    let place = client.place(&mut world, handle, 0);
+    assert_eq!(place.copies.iter().filter(|copy| copy.is_whole).count(), 2);
+    // Each copy is as good as before.
+    world.net.borrow_mut().hosts[1].is_alive = false;
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(1)));
+}
+
+#[test]
+fn a_donor_that_does_not_cut_off_a_client_gets_its_memory_back_once_it_has() {
+    let mut world = world(3, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(1)).unwrap();
+    let lane = (client.place(&mut world, handle, 0).copies[0].donor.0 - 100) as usize;
+    {
+        let host = &mut world.net.borrow_mut().hosts[lane];
+        host.donor.begin_withdrawal();
+        host.has_straggler = true;
+    }
+    for _ in 0..6 {
+        world.run(1_000);
+        let _ = client.ask(&mut world, Request::Heartbeat);
+    }
+    let lent = |world: &World| world.net.borrow().hosts[lane].donor.lent_bytes();
+    assert!(lent(&world) > 0, "a client that was stopped in the middle of a write may still complete it");
+    assert_eq!(world.service().refusals().count(), 1);
+    world.net.borrow_mut().hosts[lane].has_straggler = false;
+    world.run_until("it has its memory", |world| {
+        let _ = client.ask(world, Request::Heartbeat);
+        lent(world) == 0
+    });
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(1)));
+}
+
+#[test]
+fn a_donor_that_restarts_while_it_gives_its_memory_back_is_a_donor_again_for_all_clients() {
+    // At most moments the restart comes before or after the clients are cut off, at some between two of them.
+    for restart_after in 0..120 {
+        let mut world = World::new(3, 6 * MB, config(2), restart_after);
+        let mut clients: Vec<Client> = (1..9).map(|peer| Client::new(&mut world, peer)).collect();
+        let (_, handle) = clients[0].create(&mut world, "f").unwrap();
+        clients[0].write(&mut world, handle, 0, &page(1)).unwrap();
+        let lane = (clients[0].place(&mut world, handle, 0).copies[0].donor.0 - 100) as usize;
+        world.net.borrow_mut().hosts[lane].donor.begin_withdrawal();
+        world.run_until("its copies have moved", |world| world.service().stats().moved_copies > 0);
+        for _ in 0..restart_after {
+            world.step();
+        }
+        world.net.borrow_mut().restart(lane);
+        world.run(3_000);
+        assert_eq!(world.service().donors_withdrawing().count(), 0);
+        for Client { number, epoch, .. } in clients {
+            let volume = world.service().state().volume;
+            let admission = Call::Admit { volume, epoch, client: number, lane: 0 };
+            let admitted = world.net.borrow_mut().handle(lane, &admission);
+            assert!(admitted.is_ok(), "restarted after {restart_after}: {admitted:?}");
+        }
+    }
+}

@@ -59,11 +59,12 @@ fn run_random(seed: u64) {
     let mut shadows: BTreeMap<Ino, Shadow> = BTreeMap::new();
     let mut names: BTreeMap<Ino, String> = BTreeMap::new();
     let mut peers = 10;
+    let mut withdrawing = None;
     for step in 0..250_u32 {
         let index = world.random(3) as usize;
         let client = &mut clients[index];
         let pick = names.keys().nth(world.random(names.len().max(1) as u64) as usize).copied();
-        match (world.random(20), pick) {
+        match (world.random(21), pick) {
             (0..3, _) | (_, None) => {
                 let name = format!("f{step}");
                 if let Ok((ino, handle)) = client.create(&mut world, &name) {
@@ -122,8 +123,14 @@ fn run_random(seed: u64) {
             (16, _) => {
                 // One donor restarts at a time. Its copies are restored while clients go on.
                 wait_until_complete(&mut world, &mut clients);
-                let lane = world.random(3) as usize;
+                let lane = withdrawing.take().unwrap_or(world.random(3) as usize);
                 world.net.borrow_mut().restart(lane);
+            }
+            (19, _) => {
+                // One donor at a time wants its memory back; the next restart is its own, since two must remain.
+                wait_until_complete(&mut world, &mut clients);
+                let lane = *withdrawing.get_or_insert(world.random(3) as usize);
+                world.net.borrow_mut().hosts[lane].donor.begin_withdrawal();
             }
             (17, _) => world.net.borrow_mut().perform_late_write(),
             (18, _) => {
@@ -169,6 +176,10 @@ fn wait_until_complete(world: &mut World, clients: &mut [Client]) {
     for _ in 0..100 {
         send_heartbeats(world, clients);
         world.run(1_500);
+        if world.disk.has_crashed() {
+            // The simulated process has died, and without a change does not notice it.
+            world.crash();
+        }
         let is_whole = world
             .service
             .as_ref()

@@ -24,7 +24,8 @@ pub struct Host {
 }
 
 enum SentKind {
-    Call(Call),
+    /// A call, the run of the donor that it was sent to, and its place among all calls.
+    Call(Call, u64, u64),
     Move(Move, u64),
 }
 
@@ -54,6 +55,9 @@ pub struct Net {
     sent: Vec<Sent>,
     events: Vec<(u32, Event)>,
     sessions: HashMap<(u32, usize), u64>,
+    calls: u64,
+    /// By service and lane: the run of the donor that the last calls reached, and the latest of them.
+    delivered: HashMap<(u32, usize), (u64, u64)>,
     pub late_writes: Vec<LateWrite>,
     pub volume: u64,
     services: u32,
@@ -83,6 +87,25 @@ impl Net {
             return Err(Refusal::WriterStopped.into());
         }
         answer
+    }
+
+    /// Delivers a call. A session does not outlive its donor: a call reaches a later run of the donor only as the first
+    /// over a new session.
+    fn deliver(
+        &mut self,
+        (service, lane): (u32, usize),
+        call: &Call,
+        incarnation: u64,
+        number: u64,
+    ) -> Result<Said, CallFailed> {
+        let current = self.hosts[lane].donor.incarnation();
+        let (of, last) = self.delivered.get(&(service, lane)).copied().unwrap_or((0, 0));
+        if incarnation != current && (of, number < last) == (current, true) {
+            return Err(CallFailed::Unreachable("it has restarted".into()));
+        }
+        let last = if of == current { last.max(number) } else { number };
+        self.delivered.insert((service, lane), (current, last));
+        self.handle(lane, call)
     }
 
     /// Writes, if the donor admits the session.
@@ -122,8 +145,8 @@ impl Net {
         let index = self.random.below(self.sent.len() as u64) as usize;
         let Sent { service, lane, tag, kind } = self.sent.swap_remove(index);
         let event = match kind {
-            SentKind::Call(call) => {
-                let result = self.handle(lane, &call);
+            SentKind::Call(call, incarnation, number) => {
+                let result = self.deliver((service, lane), &call, incarnation, number);
                 if let Ok(Said::Fenced { session, .. }) = &result {
                     self.sessions.insert((service, lane), *session);
                 }
@@ -173,7 +196,11 @@ impl Donors for TestDonors {
     }
 
     fn call(&mut self, lane: usize, tag: u64, call: Call) {
-        self.net.borrow_mut().sent.push(Sent { service: self.service, lane, tag, kind: SentKind::Call(call) });
+        let mut net = self.net.borrow_mut();
+        let incarnation = net.hosts[lane].donor.incarnation();
+        net.calls += 1;
+        let kind = SentKind::Call(call, incarnation, net.calls);
+        net.sent.push(Sent { service: self.service, lane, tag, kind });
     }
 
     fn submit(&mut self, lane: usize, tag: u64, op: Move) -> Result<(), Move> {
@@ -230,6 +257,8 @@ impl World {
             sent: Vec::new(),
             events: Vec::new(),
             sessions: HashMap::new(),
+            calls: 0,
+            delivered: HashMap::new(),
             late_writes: Vec::new(),
             volume: 0,
             services: 0,
@@ -294,11 +323,11 @@ impl World {
         // Calls in flight may still reach the donors.
         let mut net = self.net.borrow_mut();
         let sent = std::mem::take(&mut net.sent);
-        for Sent { lane, kind, .. } in sent {
-            if let SentKind::Call(call) = kind
+        for Sent { service, lane, kind, .. } in sent {
+            if let SentKind::Call(call, incarnation, number) = kind
                 && net.random.below(2) == 0
             {
-                let _ = net.handle(lane, &call);
+                let _ = net.deliver((service, lane), &call, incarnation, number);
             }
         }
     }
