@@ -67,6 +67,9 @@ pub struct ReportArgs {
     /// HTML file to write; its former contents stay until the report is complete
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// SVG file to write as well: all predictions in one picture
+    #[arg(long, value_name = "FILE")]
+    overview: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -231,9 +234,16 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
 fn write(args: &ReportArgs) -> anyhow::Result<()> {
     // Checked before minutes are spent on results that could not be kept.
     let (chosen, out) = (chosen(&args.names)?, OutFile::check(&args.out)?);
+    if args.overview.as_ref() == Some(&args.out) {
+        return Err(Usage::of(anyhow::anyhow!("--out and --overview name the same file; give each its own")));
+    }
+    let overview = args.overview.as_deref().map(OutFile::check).transpose()?;
     let results =
         chosen.into_iter().map(|experiment| Ok(measure(experiment, None)?.0)).collect::<anyhow::Result<Vec<_>>>()?;
     out.write(report::html(&results).as_bytes())?;
+    if let Some(overview) = &overview {
+        overview.write(report::svg(&results).as_bytes())?;
+    }
     output::note(format_args!("{} experiments are in {}", results.len(), out.name()));
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! Presentation of experiments' results: the columns, and the comparison of a row with the paper.
 
+mod overview;
 mod page;
 
+pub use overview::svg;
 pub use page::html;
 pub use sinew_harness::units::figure;
 
