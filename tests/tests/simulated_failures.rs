@@ -17,7 +17,7 @@ const NODES: usize = 60;
 const PERIOD_NS: u64 = 400 * US;
 const PEER_TIMEOUT_NS: u64 = 4 * MS;
 
-/// What a node has seen of another.
+/// Observations of another node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PeerRecord {
     connected: u64,

@@ -233,7 +233,9 @@ mod tests {
     #[test]
     fn exceptions_name_what_exists() {
         let root = process::workspace_root();
-        for (place, reason) in [LONG_FILES, UNSAFE_FOLDERS, UNSAFE_FILES, RAW_ATOMICS, WITH_CYCLES].concat() {
+        for (place, reason) in
+            [WITHOUT_HEAD, LONG_FILES, UNSAFE_FOLDERS, UNSAFE_FILES, RAW_ATOMICS, WITH_CYCLES].concat()
+        {
             assert!(root.join(place).exists(), "{place} is gone");
             assert!(!reason.is_empty(), "{place} has no reason");
         }

@@ -31,7 +31,7 @@ once.
 
 With --memory the device is this process's memory, and its contents are lost when the process ends. With the addresses
 of donors (`sinew serve memory`) it is a volume in their memory, with --copies of every page at different donors. Data
-survives as long as one of its copies does, whoever else dies, and the next server that opens the volume by its name
+survives as long as one of its copies does, whatever else dies, and the next server that opens the volume by its name
 finds it again. A volume that does not exist yet is created, with --size. It has one writer: a new server waits until
 the last one has been silent for three seconds, and is refused while that one lives, unless --force takes the volume
 from it. Late writes of a replaced writer never appear.

@@ -5,6 +5,7 @@
 //!   a baseline.
 //! - `verbs`, `kv`, `seq`: `sinew verbs`, `sinew kv` and `sinew seq`: benchmarks, and the services that they measure.
 //! - `herd`: servers and clients of calls over verbs, and how clients are admitted.
+//! - `replica`: `sinew replica` and `sinew serve replica`; `xdp`: `sinew xdp`.
 //! - `sim`: `sinew sim`; `lab`: `sinew lab`.
 //! - `block` and `memory`: `sinew serve block`, `sinew serve memory` and `sinew memory`; `donors` and `volume`: other
 //!   hosts' memory, and volumes in it; `socket_args`: addresses for clients of foreign protocols.
@@ -14,7 +15,7 @@
 //! - `limits`: `sinew limits`; `measure`: options that all benchmarks share, and how results are shown. The harness
 //!   does the measuring.
 //! - `advice`: names the command that would start a missing server.
-//! - `model`: `sinew model`, which computes and measures nothing; `advise`: `sinew advise`.
+//! - `model`: `sinew model`, which computes without measuring; `advise`: `sinew advise`.
 //! - `infile`: files that options name; `outfile`: the file of `--out`; `interrupted`: Ctrl-C, for commands without
 //!   clean-up.
 //! - `table`: tables that fit a terminal.
@@ -106,14 +107,15 @@ Exit status:
   2    wrong usage: nothing was started
   3    a threshold (--fail-if-...) was missed
   4    thresholds were given, and the result is invalid
-  5    fsck found damage; replica found a key missing or changed, or no leader
+  5    fsck found damage; kv, index or replica found a key missing; replica found
+       a key changed, or no leader
   130  interrupted by Ctrl-C before it was done (143: by SIGTERM)
 
 A server that is stopped by a signal ends with 0.";
 
 /// Services that answer in microseconds, over shared memory, UDP, AF_XDP and RDMA devices: remote procedure calls,
-/// caches, indexes, sequencers, replicated stores and remote memory. Without a command,
-/// `sinew` takes you on a tour of this machine.
+/// caches, indexes, sequencers, replicated stores and remote memory. Without a command, `sinew` takes you
+/// on a tour of this machine.
 #[derive(Parser)]
 #[command(name = "sinew", version, after_help = AFTER_HELP, max_term_width = 110, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -225,7 +227,7 @@ enum Outcome {
     NotJudged,
     /// A threshold that the user gave was missed.
     ThresholdMissed,
-    /// A check found something wrong, or what was asked for is not there, or not as expected.
+    /// A check found damage, a key is missing or not as expected, or there is no leader.
     FoundWrong,
     /// The command failed, and has reported why.
     Failed,

@@ -102,7 +102,7 @@ pub trait Load {
     ///
     /// # Errors
     ///
-    /// There are no buffers for so many requests.
+    /// There are too few buffers for the requests.
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()>;
 
     /// Starts the requests that there is room for, and takes the answers that have arrived. `now_ns` may be the time of

@@ -18,7 +18,7 @@ const BURST: usize = 32;
 const SPARE_RECEIVES: usize = 32;
 /// Doublings of the time-out over further attempts, at most.
 const DOUBLINGS_MAX: u32 = 6;
-/// Looks for expired requests within one time-out.
+/// Checks for expired requests within one time-out.
 const CHECKS_PER_TIMEOUT: u64 = 4;
 /// [`ClientConfig::give_up_ns`] divided by this is the part of a pause between two polls that counts as silence, at
 /// most.

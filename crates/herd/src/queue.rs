@@ -101,7 +101,7 @@ impl<Q: QueuePair> SendQueue<Q> {
     ///
     /// # Errors
     ///
-    /// Why the last request taken was refused; those before it were started.
+    /// Reason why the last request taken was refused; those before it were started.
     #[inline(always)]
     pub fn post_list<'a>(&mut self, list: impl IntoIterator<Item = Outgoing<'a>>) -> Result<(), SendError> {
         let Self { id, inline_max, .. } = *self;

@@ -8,8 +8,8 @@
 //!
 //! - **There is one request type**, so gets and puts that arrive together are one burst. The buckets of all its keys
 //!   are prefetched as they are read, then their items; then each request is answered in turn, into the buffer from
-//!   which the answer is sent. A request is read once. A get is kept as its key alone, any other request as what it
-//!   says.
+//!   which the answer is sent. A request is read once: of a get only the key is kept, of any other request its
+//!   parsed form.
 //! - **An endpoint owns a partition**, and refuses keys of others. A public hash maps keys to partitions, and each
 //!   endpoint reports which partition it owns (`info`), so a client can be given the addresses in any order.
 //! - **A lost session is opened again** by the next request that needs it.

@@ -37,14 +37,14 @@
 //!
 //! - **A command is executed in place**, in the buffer that it was read into. A command that waits for its data is
 //!   parsed again when the data is there; only the number of bytes that it needs is kept meanwhile.
-//! - **Keys are read ahead**, up to 32, and their buckets and then their items are prefetched. A `get` of one key, and
-//!   nothing else on its line, is then known whole and is not read again: a row of them is answered in a loop of its
-//!   own. In a pipeline of 16, such a `get` costs 618 instructions (`cargo xtask cost --row memcached`), 248 of them
-//!   the table's, where it cost 1,395. To find its key and the end of its line takes 50; to check who owns the key and
-//!   that the output has room takes 15; its share of a turn is 55.
-//! - **A lone client costs two system calls** for most requests: the socket of a connection that alone was busy is
-//!   read without asking the poll whether there is anything. Every fourth look is at the poll, and so is the first one
-//!   after a sleep that the connection did not end.
+//! - **Keys are read ahead**, up to 32, and their buckets and then their items are prefetched. A `get` of a
+//!   single key is then fully parsed and is not read again: a loop of its own answers a run of such commands. In a
+//!   pipeline of 16, such a `get` costs 618 instructions (`cargo xtask cost --row memcached`), 248 of them the table's;
+//!   it once cost 1,395. Finding its key and the end of its line takes 50, checking the key's owner and the room for
+//!   output takes 15, and its share of a turn is 55.
+//! - **A lone client costs two system calls** for most requests: if only one connection was busy, its socket is
+//!   read without a poll first. Every fourth check polls all sockets, and so does the first one after a sleep that
+//!   ended without input from that connection.
 //! - **Output bounds input.** A session stops, in the middle of a list of keys if need be, once there is enough to
 //!   send. A client that does not read its answers is not read from.
 //! - **Memory is claimed before it is needed.** A value of more than 64 KB is read, or answered, once there is room for

@@ -118,7 +118,7 @@ impl std::fmt::Debug for Arena {
 }
 
 /// Place of a buffer's bytes, for devices that register memory. The bytes stay mapped for as long as this value lives,
-/// whatever becomes of the buffer. Access to the contents stays with whoever holds a buffer at this place.
+/// whatever becomes of the buffer. Access to the contents stays with the holder of a buffer at this place.
 #[derive(Clone, Debug)]
 pub struct BufferPlace {
     arena: Arena,

@@ -44,7 +44,7 @@ pub enum Kind {
     BlockDevice,
 }
 
-/// What `stat` shows of an inode.
+/// Attributes of an inode, as `stat` shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Inode number.
@@ -101,7 +101,7 @@ pub struct AttributeChange {
     pub modified: Option<TimeChange>,
 }
 
-/// What to make.
+/// Inode to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewNode<'a> {
     /// A directory.
@@ -137,7 +137,7 @@ pub struct DirectoryEntry {
     pub attributes: Attributes,
 }
 
-/// What `statfs` shows.
+/// Size and use of a file system, as `statfs` shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes in a block.
@@ -200,7 +200,7 @@ pub struct Lock {
     pub kind: LockKind,
 }
 
-/// What `fallocate` does with a range.
+/// Effect of `fallocate` on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
     /// Reserves room for it.
@@ -211,7 +211,7 @@ pub enum AllocateMode {
     Zero,
 }
 
-/// What `lseek` looks for.
+/// Target of an `lseek`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTarget {
     /// Bytes that were written.

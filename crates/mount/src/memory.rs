@@ -72,7 +72,7 @@ impl Tree {
         self.directory(parent)?.get(name).ok_or(Errno::NOENT)
     }
 
-    /// What `stat` shows of an inode.
+    /// Attributes of an inode, as `stat` shows them.
     fn attributes(&self, ino: u64) -> Result<Attributes> {
         Ok(self.node(ino)?.attributes())
     }

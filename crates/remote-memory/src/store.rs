@@ -24,7 +24,7 @@ use sinew_mem::{Arena, MessageBuffer};
 /// whole blocks cost less.
 pub const BLOCK: usize = 4096;
 
-/// What a request does.
+/// Operation that a request asks for.
 #[derive(Debug)]
 pub enum Job {
     /// Reads the bytes from `at` on, as many as the target holds.
@@ -71,7 +71,7 @@ impl Job {
 pub struct Request {
     /// Chosen by the caller; comes back with the finished request.
     pub tag: u64,
-    /// What the request does.
+    /// Operation that the request asks for.
     pub job: Job,
 }
 
@@ -105,7 +105,7 @@ pub enum StoreError {
     Lost {
         /// First lost byte.
         at: u64,
-        /// What became of the copies.
+        /// Fate of the copies.
         why: String,
     },
     /// No memory is left where the bytes would have to lie.

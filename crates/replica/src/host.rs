@@ -93,7 +93,7 @@ struct Connections {
     /// Calls of members that are answered at the end of the turn.
     waiting: VecDeque<(MemberId, DeferredCall)>,
     scratch: Vec<u8>,
-    /// Messages that could not be sent: the receiver, and the piece of a snapshot that each was.
+    /// Messages that could not be sent: the receiver of each, and the piece of a snapshot that it carried.
     failed: Vec<(Option<MemberId>, Option<PieceId>)>,
     unsent: u64,
     /// Last refusal because of the key.

@@ -21,7 +21,7 @@
 //! # Costs
 //!
 //! A snapshot is serialised in parts, one in each turn, written to the disk in parts, and travels in pieces; meanwhile
-//! the member sends its heartbeats. Its checksum is taken in one go, at the rate at which memory is read. A snapshot
+//! the member sends its heartbeats. Its checksum is computed in one go, about as fast as memory is read. A snapshot
 //! that is received is restored and written in one go.
 #![forbid(unsafe_code)]
 

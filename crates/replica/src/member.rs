@@ -3,7 +3,7 @@
 //!
 //! The caller passes it what has arrived ([`Member::handle_peer`], [`Member::handle_answer`],
 //! [`Member::handle_client`]), and then gives it a turn ([`Member::turn`]). In a turn, everything gathered goes to the
-//! log with one write, and to each other member in one message, as far as its length is bounded.
+//! log with one write, and to each other member in one message, up to a bounded length.
 //!
 //! # Design
 //!
@@ -135,7 +135,7 @@ pub struct Member<S, D> {
     patience: Patience,
     /// Ticks of silence after which it asks for votes.
     election_ticks_drawn: usize,
-    /// The term that it leads, and ticks since it last checked in it that it hears from a majority.
+    /// The term that it leads, and ticks in this term since it last checked that it hears from a majority.
     unchecked_ticks: (u64, usize),
     /// Ticks since it began to hand its leadership over.
     hand_over_ticks: usize,
@@ -267,7 +267,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         &self.me
     }
 
-    /// The state machine, as far as commands are applied here.
+    /// The state machine, with the commands applied here so far.
     pub fn machine(&self) -> &S {
         &self.machine
     }
@@ -326,8 +326,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Whether a member is heard from time to time if it lives: a follower's leader, and the voters that follow a
-    /// leader.
+    /// Whether a member, while alive, sends messages regularly to this one: a follower's leader does, and so do the
+    /// voters that follow a leader.
     fn is_expected(&self, member: MemberId) -> bool {
         is_expected(&self.node, member)
     }
@@ -340,8 +340,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// The engine's leader steps down when it has not heard from a majority for an election time-out, and then gives up
-    /// a hand-over, too. Here the former takes as long as its patience does.
+    /// By itself, the engine's leader steps down when it has not heard from a majority for an election time-out, and
+    /// gives up a hand-over then, too. Here it steps down once its patience has passed; a hand-over still ends after an
+    /// election time-out.
     fn tick_leader(&mut self) {
         let raft = &mut self.node.raft;
         if self.unchecked_ticks.0 != raft.term {
@@ -531,7 +532,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.led_term = leads;
     }
 
-    /// Names of members not heard of for a while.
+    /// Names of members that have been silent for two election time-outs.
     fn silent(&self, now_ns: u64) -> BTreeSet<&str> {
         let since = now_ns.saturating_sub(2 * self.election_ns());
         let is_silent =

@@ -15,7 +15,7 @@ pub const SESSIONS_MAX: usize = 4096;
 /// Answers that a session keeps, and so commands that a client may have in flight.
 pub const IN_FLIGHT_MAX: usize = 256;
 
-/// What to do with a command of a session.
+/// Decision on a command of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
     /// It has not run: run it, and keep the answer with [`Sessions::store_answer`].

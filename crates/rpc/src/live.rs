@@ -4,7 +4,7 @@
 //! a reader whether the counters that it read are a consistent snapshot. The endpoint never waits for a reader.
 //!
 //! An endpoint with a reader publishes its counters once in each busy turn, before its answers leave, and before it
-//! sleeps. This costs 23 instructions a call in batches of 8, and 236 for calls one by one (`cargo xtask cost`).
+//! sleeps. This costs 30 instructions a call in batches of 8, and 236 for calls one by one (`cargo xtask cost`).
 //! Counters that move rarely are written only when their sum has changed.
 
 use sinew_fabric::{Dropped, PortStats};
@@ -60,7 +60,7 @@ impl Board {
 /// values. It is cheap to clone.
 ///
 /// The endpoint publishes its counters once in each turn that found something to do, and before it sleeps. In a turn it
-/// publishes before the turn's answers leave, so whoever has an answer finds its request counted.
+/// publishes before the turn's answers leave, so a client that has an answer finds its request counted.
 #[derive(Clone)]
 pub struct StatsReader {
     board: Arc<Board>,

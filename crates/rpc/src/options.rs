@@ -11,7 +11,7 @@
 //! last request that came. Such calls take the fast path too.
 //!
 //! Cost, in batches of 8 (`cargo xtask cost`): a call of 24 B, which with its options is one line of a ring, costs 8
-//! instructions more at the client and 35 at the server. One of 32 B is two lines, and costs 171 and 98 more; a plain
+//! instructions more at the client and 34 at the server. One of 32 B is two lines, and costs 171 and 109 more; a plain
 //! call of 40 B costs 188 and 183 more than one of 32 B. (The time could be packed into 16 bits of the header, which
 //! would save the line, but leave no room for anything else.)
 //!

@@ -7,7 +7,7 @@ use crate::error::{CallError, ClientError, RequestError};
 pub struct Numbers {
     /// The first number.
     pub first: u64,
-    /// How many numbers there are; at least one.
+    /// Count of the numbers; at least one.
     pub count: u32,
 }
 

@@ -426,8 +426,8 @@ impl ServerHandle {
 
     /// Counters of each endpoint so far, in the order of [`Self::addresses`], while it serves. Nobody waits for this:
     /// each endpoint publishes its counters by plain stores, once in a turn that found work, before its answers leave,
-    /// and before it sleeps. So whoever has an answer finds its request counted, and the counters of one endpoint are
-    /// all of one moment.
+    /// and before it sleeps. So a client that has an answer finds its request counted, and the counters of one endpoint
+    /// are all of one moment.
     pub fn stats(&self) -> Vec<EndpointReport> {
         let endpoints = self.addresses.iter().zip(&self.readers);
         endpoints.map(|(address, reader)| EndpointReport::of(address.clone(), reader.read())).collect()

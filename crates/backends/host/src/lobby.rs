@@ -32,7 +32,7 @@ impl Default for LobbyLimits {
 
 /// Connections accepted between two checks of those that wait.
 const ACCEPTS_PER_CHECK: usize = 32;
-/// Backlog of the listening socket: connections that wait to be accepted, where the system allows so many.
+/// Backlog of the listening socket: most connections that wait to be accepted, unless the system allows fewer.
 const BACKLOG: u16 = 1024;
 /// Reasons kept for [`Lobby::turned_away`].
 const REASONS_MAX: usize = 16;

@@ -24,7 +24,7 @@ pub(crate) const HELLO_FDS: usize = 3;
 /// Descriptors that a welcome carries: the arena, the board.
 pub(crate) const WELCOME_FDS: usize = 2;
 
-/// What a side announces about itself.
+/// A side's announcement about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub lines_to_acceptor: usize,

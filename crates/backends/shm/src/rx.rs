@@ -300,7 +300,7 @@ unsafe fn assemble<'a, const IN_PLACE: bool>(
     }
 }
 
-/// What becomes of the packets of a burst, which are lent for `'a`.
+/// Consumer of a burst's packets, which are lent for `'a`.
 pub(crate) trait Show<'a> {
     /// Takes a packet in one piece, as nearly all are.
     ///

@@ -39,21 +39,22 @@
 //!
 //! # Why operations are cheap
 //!
-//! **What many operations have in common is done once.** The gate of a queue pair proves that requests may go now (its
+//! **Work that operations share is done once.** The gate of a queue pair proves that requests may go now (its
 //! state, room, nothing unfinished before them) and then grants as many as there is room for, until something takes the
 //! grants away. A list of inline requests
 //! ([`post_inline_list`](sinew_fabric::verbs::QueuePair::post_inline_list)) is performed as it comes, and its datagrams
-//! are announced together. A request that may not go now is queued, which is the way of all general requests.
+//! are announced together. Requests that may not go now are queued, and so are all requests that are neither inline
+//! nor made by `post_read`.
 //!
 //! **A region is entered once** for up to 64 WRITEs. The initiator enters and leaves a *seat* that the owner can see.
 //! To end an exposure, the owner waits until no seat says that an initiator works there, and does not reuse memory in
 //! which a stopped initiator still sits. Memory whose owner died is refused like memory that is not exposed, where a
-//! NIC would get no answer. The words that say all this are compared with what they said on entering, before each
-//! WRITE.
+//! NIC would get no answer. Before each WRITE, the words that record all this are compared with their values on
+//! entry.
 //!
-//! **What arrives is put where it goes.** A datagram is copied from the ring to memory of ours, checked, and copied to
-//! its buffer; its completion is written to the list of the user who polls. Completions of requests, and of messages
-//! that arrive while somebody else polls, wait in a queue.
+//! **A datagram takes a short path.** It is copied from the ring to private memory, checked, and copied to its buffer;
+//! its completion is written straight to the list of the user who polls. Completions of requests, and of messages that
+//! arrive while another completion queue is polled, wait in a queue.
 //!
 //! Instructions, with the completion (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 90, a READ of 32 B by
 //! `post_read` 312, a SEND over UD 118, its receive and the posting of the next 306.

@@ -37,7 +37,7 @@ impl Competitor {
     }
 }
 
-/// The one that has the core at some time, and for how much longer if both want it.
+/// Holder of the core at some time, and the time for which it keeps the core if both want it.
 enum Holder {
     Ours(u64),
     Theirs(u64),

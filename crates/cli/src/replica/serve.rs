@@ -30,8 +30,8 @@ restarted knows nothing. It waits until it is added again (`sinew replica add NA
 With --data a member resumes where it was.
 
 A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon
-after. On a host that is so busy that members which live are silent for longer, they wait for two to four times the
-longest such silence of the last while (1,250 to 2,500 times --election-ms), up to twenty times --election-ms. Give all
+after. On a busy host, where live members are silent for longer, a member waits for two to four times the longest such
+silence, up to twenty times --election-ms; it forgets a silence after 1,250 to 2,500 times --election-ms. Give all
 members the same --election-ms: reads with --lease rely on it. A leader that is stopped with Ctrl-C hands over first.
 
 Beyond this host a cluster needs a key: --key-file, any 16 bytes or more, the same for all members and clients. Both

@@ -1,4 +1,4 @@
-//! `sinew replica status`: who leads, and how far each member is.
+//! `sinew replica status`: the leader, and each member's progress.
 
 use serde_json::{Value, json};
 use sinew::replica::client::{ClientError, RequestOutcome};

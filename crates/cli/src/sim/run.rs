@@ -45,7 +45,7 @@ topology to start with.
 Goodput is the data of requests and responses that arrived. Cores poll whenever they
 have no other work. Queues hold what waited for a link: `most` is the maximum since the warm-up,
 `mean` the mean of those of the run's 200 samples that were taken since then.
-Equal seeds have equal results.
+Equal seeds give equal results.
 
 Examples:
   sinew sim run cx4 --workload crates/lab/workloads/incast.toml

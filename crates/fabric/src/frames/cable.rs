@@ -94,7 +94,7 @@ impl<P: PacketPort> Cable<P> {
         Ok(Self::with(port, Some(peer), mac))
     }
 
-    /// The end of a cable to whoever first sends a frame. Until then it sends nowhere, which counts as
+    /// The end of a cable to the first port that sends a frame. Until then it sends nowhere, which counts as
     /// [`Dropped::NoSuchPeer`].
     pub fn to_first_sender(port: P, mac: MacAddress) -> Self {
         Self::with(port, None, mac)

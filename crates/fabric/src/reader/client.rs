@@ -107,7 +107,7 @@ pub struct Reader<D: Device, C, G> {
     sends: (usize, usize),
     /// Whether the thread was to spin after the last turn.
     was_spinning: bool,
-    /// Until when the thread may sleep, once it is armed; `Some(None)` for no limit.
+    /// Time until which the thread may sleep, once it is armed; `Some(None)` for no limit.
     asleep_until_ns: Option<Option<u64>>,
     server_lost: Option<Status>,
     stats: ReaderStats,

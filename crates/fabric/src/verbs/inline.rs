@@ -11,7 +11,7 @@ pub struct InlineRequest<'a> {
     pub id: u64,
     /// The bytes, which are copied when the request is pushed: at most [`super::QpConfig::inline_max`] of them.
     pub bytes: &'a [u8],
-    /// What is done with the bytes.
+    /// Operation on the bytes.
     pub operation: InlineOperation,
     /// As in [`Operation`]: four further bytes.
     pub immediate: Option<u32>,

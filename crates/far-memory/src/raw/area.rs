@@ -51,7 +51,7 @@ pub enum MapError {
     System(#[from] io::Error),
 }
 
-/// What happens to a thread that touches a lost page.
+/// Fate of a thread that touches a lost page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
     /// It gets SIGBUS, where the kernel supports that (Linux 6.6); elsewhere it waits.
@@ -66,7 +66,7 @@ pub enum OnLoss {
 pub struct MapOptions {
     /// Handle only faults of the program itself. A system call that is given a missing page fails with EFAULT.
     pub user_mode_only: bool,
-    /// What happens to a thread that touches a lost page.
+    /// Fate of a thread that touches a lost page.
     pub on_loss: OnLoss,
 }
 

@@ -126,8 +126,8 @@ impl Client<'_> {
         }
     }
 
-    /// Makes the links: the other end of a cable is whoever first sends a frame over it. They exist once frames have
-    /// come from all ports.
+    /// Makes the links: the other end of a cable is the port that first sends a frame over it. They exist once frames
+    /// have come from all ports.
     fn begin(&mut self) -> anyhow::Result<()> {
         let began = Instant::now();
         while self.ports.count_ones() < self.cables.len() as u32 {

@@ -8,7 +8,7 @@ const EPOCH_WINDOWS: u64 = 4;
 /// Epochs that a window rests before another is tried.
 const REST_EPOCHS: u32 = 8;
 
-/// What an epoch tries.
+/// Window that an epoch tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
     /// The window that was found.

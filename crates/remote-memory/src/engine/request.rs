@@ -53,7 +53,7 @@ impl Op {
 pub struct Request {
     /// Chosen by the caller; comes back with the finished request.
     pub tag: u64,
-    /// What the request does.
+    /// Operation of the request.
     pub op: Op,
 }
 

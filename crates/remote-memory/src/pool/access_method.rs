@@ -9,7 +9,7 @@ use crate::donor::AccessPath;
 use crate::engine::{Path, RpcPath, RpcPathConfig, VerbsPath, VerbsPathConfig};
 
 /// A means of reading and writing donors' memory, for one thread. Its offer goes to a donor with a call that [asks for
-/// a way](crate::donor::Call::requests_access); together with the donor's answer it becomes a path.
+/// access](crate::donor::Call::requests_access); together with the donor's answer it becomes a path.
 pub trait AccessMethod {
     /// Path to one donor.
     type Path: Path;

@@ -57,7 +57,7 @@ enum Step {
     Scanning(Box<Scan>),
 }
 
-/// What is known of a donor.
+/// Facts known about a donor.
 #[derive(Clone, Default)]
 struct DonorReport {
     incarnation: Option<u64>,

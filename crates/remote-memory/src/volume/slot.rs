@@ -101,7 +101,7 @@ pub struct Header {
     pub sum: u64,
 }
 
-/// What stands in the place of a header.
+/// Contents of a header's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
     /// All zeros: the slot is free.

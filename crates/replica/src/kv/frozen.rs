@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Items, KIND, StoredItem, StoredState, Value};
 use crate::wire;
 
-/// The state of one moment, as far as it is still to be serialised.
+/// The part of a frozen state that is still to be serialised.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     /// Last key that was serialised.
@@ -19,10 +19,10 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Freezes the present items, and appends what precedes the first of them.
+    /// Freezes the present items, and appends the bytes that precede the first of them.
     pub fn begin(revision: u64, items: &Items, bytes: &mut Vec<u8>) -> Self {
         wire::encode(&StoredState { kind: KIND, revision, items: Vec::new() }, bytes);
-        // The number of items, in place of none.
+        // Replaces the number of items, which is 0 so far.
         bytes.pop();
         wire::append(&items.len(), bytes);
         Self { last: None, kept: BTreeMap::new() }

@@ -15,7 +15,7 @@ use crate::wire::{self, DecodeError, MemberId};
 /// Time after which a watch that has found nothing is told so, in ns.
 const WATCH_NS: u64 = 5_000_000_000;
 
-/// What happens to a request.
+/// Outcome of accepting a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Accepted {
     /// It is answered at once, with these bytes.

@@ -1,5 +1,6 @@
-//! Replacement of the log by a snapshot of the applied state. A part of it is made in each turn, and then a part
-//! written to the disk: whole, either may take longer than the silence after which the others elect another leader.
+//! Replacement of the log by a snapshot of the applied state. Each turn makes a part of the snapshot, or, once it is
+//! whole, writes a part of it to the disk. In one go, either could take longer than the silence after which the others
+//! elect another leader.
 
 use bytes::Bytes;
 use sinew_journal::disk::Disk;
@@ -9,7 +10,7 @@ use super::{Member, MemberError};
 use crate::machine::StateMachine;
 use crate::wire::{self, Roles, SnapshotMeta};
 
-/// Longest form of a length on the wire, in bytes.
+/// Longest encoding of a length, in bytes.
 const LEN_LEN_MAX: usize = 10;
 /// Entries dropped in one turn, at most, after a snapshot has replaced them.
 const DROPPED_MAX: usize = 1024;
@@ -27,8 +28,8 @@ pub struct PendingSnapshot {
 }
 
 impl PendingSnapshot {
-    /// The snapshot's data, and the base of a journal that begins with it. `base_head` makes what precedes data of this
-    /// length in the base.
+    /// The snapshot's data, and the base of a journal that begins with it. `base_head` makes the bytes before the
+    /// data in the base, given the data's length.
     fn into_data_and_base(mut self, base_head: impl FnOnce(usize) -> Vec<u8>) -> (Bytes, Bytes) {
         wire::append(&(self.bytes.len() - self.room), &mut self.head);
         let data = self.room - self.head.len()..self.bytes.len();
@@ -88,7 +89,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let replicated = Replicated { founding, members, sessions: self.sessions.clone(), machine: &[] };
         let mut head = Vec::new();
         wire::encode(&replicated, &mut head);
-        // The length of the machine's bytes, which is not known yet.
+        // Drops the length of the machine's bytes, which is not known yet.
         head.pop();
         let roles = Roles::from_state(&self.node.raft.prs().conf().to_conf_state());
         let place = SnapshotMeta { index: self.applied, term, roles };

@@ -31,8 +31,8 @@ pub struct MemberConfig {
     /// Bytes of a snapshot that are written to the disk, and synced, in one turn, and then bytes of the entries after
     /// it, or more where these arrive faster.
     pub snapshot_write_len: usize,
-    /// How much faster one member's clock may run than another's, in parts per million. Within this bound, reads by
-    /// lease are linearizable.
+    /// Most by which one member's clock may run faster than another's, in parts per million. Within this bound, reads
+    /// by lease are linearizable.
     pub drift_max_ppm: u64,
     /// Requests of clients that may wait at a time.
     pub held_max: usize,

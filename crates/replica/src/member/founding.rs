@@ -23,7 +23,7 @@ const HELLO_NS: u64 = 20_000_000;
 /// Age beyond which an answer no longer counts, in ns.
 const FRESH_NS: u64 = 200_000_000;
 
-/// What is known of the others before there is a cluster.
+/// Knowledge of the others before there is a cluster.
 #[derive(Debug)]
 pub struct FoundingState {
     hash: u64,

@@ -36,7 +36,7 @@ impl NewBase {
         self.repeated_to
     }
 
-    /// Takes the next records for the new journal. Returns them, and whether the journal then has all.
+    /// Takes the next records for the new journal. Returns them, and whether the new journal lacks none after these.
     fn take_records(&mut self, log: &Log) -> (Vec<Vec<u8>>, bool) {
         let mut room = self.step_len;
         let mut records = Vec::new();
@@ -145,8 +145,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(())
     }
 
-    /// Returns the result of a write of a new journal, or none if the disk has no room for it, so that the old journal
-    /// stays.
+    /// Returns the result of a write to a new journal, or `None` if the disk has no room for it; then the old journal
+    /// stays in use.
     fn note_full<T>(&mut self, written: Result<T, DiskError>) -> Result<Option<T>, MemberError> {
         let has_failed = self.journal.as_ref().is_some_and(|journal| journal.error().is_some());
         match written {

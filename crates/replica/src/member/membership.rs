@@ -19,7 +19,7 @@ const CHANGE_TIMEOUT_NS: u64 = 30_000_000_000;
 /// Entries that a learner may be behind when it becomes a voter.
 const LAG_MAX: u64 = 64;
 
-/// Time after which a change counts as done although not enough others are known to know of it, in ns.
+/// Time after which a change counts as done even if too few others have confirmed that they know of it, in ns.
 const SPREAD_NS: u64 = 100_000_000;
 
 enum ChangeStep {
@@ -176,7 +176,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(held)
     }
 
-    /// Members of a name. While a member that died is replaced, there are two.
+    /// Members with a name. While a member that died is replaced, there are two.
     fn incarnations(&self, name: &str) -> impl Iterator<Item = MemberId> {
         self.members.values().filter(move |member| member.name == name).map(|member| member.id)
     }
@@ -193,8 +193,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.incarnations(name).find(|id| voters.contains(id.0)).or_else(|| self.incarnations(name).next())
     }
 
-    /// Whether so many others know that the entry at `index` is committed that any majority without this member has one
-    /// of them.
+    /// Whether enough others know that the entry at `index` is committed: any majority without this member then
+    /// includes one of them.
     fn is_known_to_majority(&self, index: u64) -> bool {
         let raft = &self.node.raft;
         let voters = raft.prs().conf().voters();

@@ -1,10 +1,9 @@
-//! How long a member waits for others that are silent.
+//! Patience: the time for which a member waits for others that are silent.
 //!
-//! On a machine whose processors are busy, a member that lives may be silent for longer than the election time-out,
-//! because another program runs in its place. If every such silence were taken for a death, leaders would change many
-//! times a minute. So a member remembers the longest silences after which it heard again from its leader, or from its
-//! followers, and waits twice as long before it takes another for dead. Where nothing is late, that is the election
-//! time-out.
+//! On a machine whose processors are busy, a live member may be silent for longer than the election time-out, because
+//! another program runs in its place. If every such silence were taken for a death, leaders would change many times a
+//! minute. So a member remembers the longest silences after which it heard again from its leader, or from its
+//! followers, and waits twice as long before it takes another for dead, or for the election time-out if that is longer.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,8 @@ use crate::wire::MemberId;
 
 /// Longest silence that is learned, in election time-outs. After a longer one the other was cut off or restarted.
 const LEARNED_MAX: u64 = 5;
-/// Time for which a silence is remembered, in election time-outs, and up to twice this: half a minute for 24 ms.
+/// Least time for which a silence is remembered, in election time-outs: half a minute for 24 ms. At most it is twice
+/// this.
 const REMEMBERED: u64 = 1250;
 
 /// The silences that a member has noticed. Its times are in ticks of its own, which pass only while it runs.
@@ -29,7 +29,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// A patience of `least` ticks, until a longer silence is noticed.
+    /// A patience of `least` ticks, until a silence of more than half as long is noticed.
     pub fn new(least: usize) -> Self {
         let least = least as u64;
         Self { least, now: 0, heard: BTreeMap::new(), longest: [0; 2], period_end: least * REMEMBERED }
@@ -62,7 +62,7 @@ impl Patience {
         self.ticks() != before
     }
 
-    /// Forgets a member that is none any more.
+    /// Forgets a member that was removed.
     pub fn forget(&mut self, member: MemberId) {
         self.heard.remove(&member);
     }

@@ -54,7 +54,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Handles the answer to a call that went to a member, or, if `from` is `None`, to an address. `piece` is the piece
-    /// of a snapshot that the call was.
+    /// of a snapshot that the call carried.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.dropped.stranger += 1;
     }
 
-    /// Handles a call to a member that was not answered.
+    /// Handles the failure of a call to a member, which did not answer it.
     pub fn call_failed(&mut self, to: Option<MemberId>, piece: Option<PieceId>) {
         let Some(of) = to else { return };
         if piece.is_some() {
@@ -134,7 +134,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         None
     }
 
-    /// Strangers are not recorded, because there may be any number of them.
+    /// Notes that a member was heard. Strangers are not recorded, because there may be any number of them.
     fn note_message_from(&mut self, from: MemberId, now_ns: u64) {
         if self.members.contains_key(&from) {
             self.last_heard_ns.insert(from, now_ns);

@@ -22,7 +22,7 @@ pub(crate) const CHUNK: usize = 256 << 10;
 pub(crate) struct Target {
     pub directory: Directory,
     exposed: SharedMemory,
-    /// Whether its owner makes our fences.
+    /// Whether its owner executes our fences.
     fenced: bool,
     seats: Seats,
 }

@@ -242,9 +242,9 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
 }
 
 impl ShmQueuePair {
-    /// Performs inline requests as they come. Fails with the first that may not go now; with none, of which none was
-    /// taken from the list, if earlier requests still wait. (A list must not be asked again after its end, at which it
-    /// may have put a request of another kind aside.)
+    /// Performs inline requests as they come. Fails with the first that may not go now. Fails with `None`, and takes
+    /// nothing from the list, if earlier requests still wait or there is no room. (The list must not be advanced after
+    /// its end, because it may then have set a request of another kind aside.)
     #[inline(always)]
     fn perform<'a>(
         &mut self,
@@ -260,7 +260,7 @@ impl ShmQueuePair {
         }
     }
 
-    /// Performs one inline request, if it may go now. Otherwise nothing has happened.
+    /// Performs one inline request, if it may go now. Otherwise returns false, and has no effect.
     #[inline(always)]
     fn perform_one(&mut self, request: InlineRequest<'_>) -> bool {
         let engine = &mut *self.engine.borrow_mut();

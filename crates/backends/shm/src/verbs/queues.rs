@@ -22,7 +22,8 @@ pub(crate) struct Ready {
     pub frees: FreedSlots,
 }
 
-/// A queue pair between two resets: its number, and its epoch above that, in one word to compare.
+/// A queue pair between two resets. Its number and, in the upper half, its epoch are one word, so that one comparison
+/// covers both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Life(u64);
 
@@ -71,14 +72,14 @@ pub(crate) struct Queues {
     poller: Poller,
 }
 
-/// The user who polls a queue while packets are received, so that completions are written where they are to go.
+/// The user who polls a queue while packets are received, so that completions are written straight to the user's list.
 #[derive(Debug, Default)]
 struct Poller {
     /// Index of the queue.
     queue: usize,
     /// The user's list.
     list: Vec<Completion>,
-    /// Completions that the list takes, in capacity that it has.
+    /// Completions for which the list has spare capacity.
     room: usize,
 }
 
@@ -212,7 +213,7 @@ impl Queue {
 pub(crate) struct Place<'a>(&'a mut Poller);
 
 impl<'a> Place<'a> {
-    /// Adds the completion, and returns it: a list of buffers costs less when it is filled there.
+    /// Adds the completion, and returns a reference to it: filling its list of buffers in place costs less.
     #[inline(always)]
     pub fn add(self, completion: Completion) -> &'a mut Completion {
         let Poller { list, room, .. } = self.0;

@@ -211,9 +211,9 @@ pub(crate) struct Qp {
     pub continues_message: bool,
     /// Whether a message was too long: all packets after it are dropped.
     pub drops_all: bool,
-    /// When all that the peer has written is in memory.
+    /// Time at which everything that the peer has written is in memory.
     pub visible_ps: u64,
-    /// When memory is read for the last of the peer's requests.
+    /// Time at which memory is read for the last of the peer's requests.
     pub read_ps: u64,
     /// Replies to the peer, in order. All wait behind an answer that memory has not given yet.
     pub replies: VecDeque<Reply>,

@@ -54,7 +54,7 @@ impl PeerThread {
 }
 
 impl Door {
-    /// Whether so much is on its way to other threads that a request of `len` bytes has to wait.
+    /// Whether a request of `len` bytes has to wait, because too much data is on its way to other threads.
     pub(super) fn is_over_request_share(&self, len: usize) -> bool {
         let asked: usize = self.peers.iter().map(|other| other.large_requests_len).sum();
         len > LARGE_LEN && asked > 0 && asked + len > self.service.shared.budget.max() / LARGE_REQUESTS_SHARE

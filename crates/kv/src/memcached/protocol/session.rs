@@ -55,7 +55,7 @@ impl KeyList {
     }
 }
 
-/// What a command wants of each key of a list.
+/// Data that a command wants for each key of a list.
 #[derive(Clone, Copy, Debug)]
 pub struct RetrievalOptions {
     /// The command also wants versions.

@@ -199,9 +199,9 @@ fn a_log_that_is_corrupt_in_its_middle_is_refused_and_one_that_is_torn_is_cut() 
     let error = reopen("a", disk).unwrap_err();
     assert!(matches!(error, MemberError::Journal(_)), "{error}");
     // Cutting the file off, or an old copy, would take back what the member has promised and acknowledged.
-    let told = error.to_string();
-    assert!(told.contains("damaged") && told.contains("empty the directory"), "{told}");
-    assert!(!told.contains("truncate") && !told.contains("bring back"), "{told}");
+    let message = error.to_string();
+    assert!(message.contains("damaged") && message.contains("empty the directory"), "{message}");
+    assert!(!message.contains("truncate") && !message.contains("bring back"), "{message}");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The gate to the send queue: it proves once that requests may go now, and then performs them as they come.
 //!
 //! A request may go now if the queue pair is ready, has room, and nothing that was posted earlier is unfinished. None
-//! of this changes while such requests are performed, so a list of them is let through once. What others can change,
-//! which is whether the peer still listens and the memory is still exposed, is looked at for each (see
-//! [`Permit`](crate::verbs::directory::Permit)). A request for which this is not so has not happened: the queue takes
-//! it, and finds out what becomes of it (see [`super::sending`]).
+//! of this changes while such requests are performed, so a whole list passes after one check. Others can change two
+//! things: the peer may stop listening, and the memory's exposure may end. Both are checked for each request (see
+//! [`Permit`](crate::verbs::directory::Permit)). A request that fails this check has had no effect: it is queued, and
+//! the queue determines its outcome (see [`super::sending`]).
 
 use sinew_fabric::verbs::{InlineOperation, InlineRequest, Opcode, QpState, RemoteMemory, Transport};
 use sinew_mem::MessageBuffer;
@@ -22,7 +22,7 @@ use crate::verbs::wire::Wire;
 /// an owner that ends the exposure.
 const REQUESTS_PER_ENTRY: u64 = 64;
 
-/// The way through for requests that may go now.
+/// An open gate, through which requests that may go now pass.
 pub(crate) struct Gate<'a> {
     connection: Option<&'a Connection>,
     ledger: &'a mut Ledger,
@@ -43,7 +43,7 @@ impl QueuePair {
         (self.grants > 0).then(|| self.open().0)
     }
 
-    /// Proves that new requests may go now, if so, as many as there is room for.
+    /// Checks whether new requests may go now, and if so grants as many as there is room for.
     #[inline(never)]
     fn prove(&mut self) {
         if self.is_in_order() && self.waiting.is_empty() {
@@ -85,7 +85,7 @@ impl QueuePair {
         (gate, &mut self.waiting)
     }
 
-    /// Whether a READ into this buffer can be accepted, for all that the gate does not know.
+    /// Whether a READ into this buffer passes the checks that the gate does not make.
     #[inline(always)]
     fn takes_target(&self, target: &MessageBuffer) -> bool {
         self.config.transport == Transport::Rc
@@ -94,7 +94,7 @@ impl QueuePair {
             && self.is_from_last(|arena| target.is_from(arena))
     }
 
-    /// Performs a READ into one buffer, if it may go now. Otherwise the buffer is returned; nothing has happened then.
+    /// Performs a READ into one buffer, if it may go now. Otherwise returns the buffer, and has no effect.
     #[inline]
     pub fn read_now(
         &mut self,
@@ -138,14 +138,15 @@ impl Gate<'_> {
     }
 }
 
-/// Inline requests that are performed as they come, up to the first that may not go now. What they have in common is
-/// done once: datagrams are announced together, and a region is entered for up to 64 WRITEs in a row.
+/// Inline requests that are performed as they come, up to the first that may not go now. Work that they share is done
+/// once: datagrams are announced together, and a region is entered for up to 64 WRITEs in a row.
 pub(crate) struct Run<'a> {
     gate: Gate<'a>,
     queues: &'a mut Queues,
     wire: Wire<'a>,
     region: Option<RegionGuard<'a>>,
-    /// Requests that may be performed before the next look at the grants, and how many these were at the last.
+    /// Requests that may still be performed before the grants are read again, and this number when the ledger was last
+    /// updated.
     left: u64,
     granted: u64,
 }

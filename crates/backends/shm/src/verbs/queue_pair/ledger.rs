@@ -1,11 +1,11 @@
-//! The account of a queue pair's requests: how many are over, and how many of these the user knows of.
+//! The account of a queue pair's requests: those that are complete, and those whose completion the user has seen.
 
 use sinew_fabric::verbs::{Opcode, QpNumber, Status};
 
 use crate::verbs::fifo::Buffers;
 use crate::verbs::queues::{FreedSlots, Life, Queues, Ready};
 
-/// Counts of a queue pair's requests, and what their completions have in common.
+/// Counts of a queue pair's requests, and the fields that their completions share.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// Changes when the queue pair is reset, so that completions of an earlier life do not count.
@@ -16,7 +16,7 @@ pub(crate) struct Ledger {
     pub qkey: u32,
     /// Requests that are complete.
     pub completed: u64,
-    /// Requests whose completion the user has polled, or which are known to be over from a later one.
+    /// Requests whose completion, or that of a later request, the user has polled.
     pub polled: u64,
 }
 

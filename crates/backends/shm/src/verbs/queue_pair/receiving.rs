@@ -138,7 +138,7 @@ pub(crate) struct Inbound<'a> {
 
 impl QueuePair {
     /// Takes a whole datagram for the user who is polling: its bytes go to the buffer, and the completion to the user's
-    /// list. Returns false, without having changed anything, when the datagram is not that simple.
+    /// list. Returns false, without having changed anything, when the datagram needs the general path.
     #[inline(always)]
     pub fn take_datagram(&mut self, datagram: Datagram, bytes: &[u8], from: Peer, queues: &mut Queues) -> bool {
         if self.config.transport != Transport::Ud || !self.receives_packets() || datagram.key != self.config.qkey {
@@ -220,7 +220,7 @@ impl QueuePair {
         if self.owns_buffers(buffers) { Ok(()) } else { Err(PostError::ForeignBuffer) }
     }
 
-    /// Whether a receive with this buffer can be posted, and certainly so: where this is not known at once, it is not.
+    /// Whether a receive with this buffer can certainly be posted. Returns false where only a longer check could tell.
     #[inline(always)]
     pub fn takes_buffer(&self, buffer: &MessageBuffer) -> bool {
         matches!(self.state, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend)

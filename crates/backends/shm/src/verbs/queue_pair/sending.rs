@@ -73,7 +73,7 @@ impl QueuePair {
         }
     }
 
-    /// Rings the doorbell: starts the requests that were pushed. Inline ones that may go now need no more than that.
+    /// Rings the doorbell: starts the requests that were pushed. Inline ones that may go now are performed here.
     #[inline]
     pub fn ring(&mut self, wire: &mut Wire<'_>, queues: &mut Queues, notes: &mut Deferred) {
         self.waiting.ring();
@@ -106,7 +106,7 @@ impl QueuePair {
         (sender, &mut self.waiting)
     }
 
-    /// Queues an inline request, if it can be accepted. Returns false otherwise; nothing has happened then.
+    /// Queues an inline request, if it can be accepted. Otherwise returns false, and has no effect.
     #[inline]
     pub fn push_inline(&mut self, request: InlineRequest<'_>) -> bool {
         let InlineRequest { id, bytes, operation, immediate, signaled } = request;
@@ -114,7 +114,7 @@ impl QueuePair {
             InlineOperation::Send(to) => to.map_or(RequestKind::Send, RequestKind::Datagram),
             InlineOperation::Write(remote) => RequestKind::Write(remote),
         };
-        // What a connected transport does not carry is a datagram, and UD carries nothing else.
+        // Connected transports carry no datagrams, and UD carries nothing else.
         let is_taken = self.state == QpState::ReadyToSend
             && matches!(kind, RequestKind::Datagram(_)) != self.config.transport.is_connected()
             && bytes.len() <= self.config.inline_max
