@@ -44,6 +44,7 @@ const UNSAFE_FILES: Exceptions = &[
     ("crates/mem/tests/", "tests of the crate's own unsafe functions"),
     ("tests/tests/killing/own_files.rs", "giving a process its own table of open files is an unsafe call"),
     ("tests/tests/mounts/mapping.rs", "mapping a file is an unsafe call"),
+    ("tests/tests/paging_allocations.rs", "a counting allocator is an unsafe trait"),
     ("xtask/cost/", "a counting allocator is an unsafe trait, and entries are taken from rings as ports take them"),
 ];
 
