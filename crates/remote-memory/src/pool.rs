@@ -24,7 +24,7 @@ mod survey;
 mod watch;
 
 pub use access_method::{AccessMethod, Calls, Verbs};
-pub use config::PoolConfig;
+pub use config::{AdmissionMaker, PoolConfig};
 pub use donor_handle::DonorHandle;
 pub use donors::{CallDonors, Pool, VerbsDonors};
 pub use place::{DonorSpace, NoSpace, place_volume};

@@ -3,11 +3,14 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use common::{AccessKind, DONORS, Endpoint, MEMORY, World, address};
 use sinew_fabric::verbs::Slice;
 use sinew_mem::atomic::Arc;
 use sinew_remote_memory::donor::Key;
-use sinew_remote_memory::pool::{DonorSpace, Pool, PoolConfig, place_volume};
+use sinew_remote_memory::engine::Admission;
+use sinew_remote_memory::pool::{AdmissionMaker, DonorSpace, Pool, PoolConfig, place_volume};
 use sinew_remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store, StoreError};
 use sinew_remote_memory::volume::{OpenError, Opening, Shape, Volume, VolumeConfig};
 use sinew_rpc::SharedEndpoint;
@@ -23,13 +26,17 @@ with_all_means!(
     a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_loses_it,
     strangers_get_no_memory,
     a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired,
+    each_path_to_a_donor_has_a_policy_of_the_pools_maker,
 );
 
 impl<M: AccessKind> World<M> {
     fn donors(&self, host: usize, key: Option<Key>) -> Donors<M> {
+        self.donors_with(host, PoolConfig { key, call_timeout_ns: 10_000_000, ..PoolConfig::default() })
+    }
+
+    fn donors_with(&self, host: usize, config: PoolConfig) -> Donors<M> {
         let rpc = SharedEndpoint::new(self.endpoint(host, &format!("writer{host}")));
         let donors = (0..DONORS).map(|lane| (address(lane).parse().unwrap(), rpc.share()));
-        let config = PoolConfig { key, call_timeout_ns: 10_000_000, ..PoolConfig::default() };
         Pool::with_access(Arc::new(M::access_method(self, host, &rpc)), donors, &config)
     }
 
@@ -210,6 +217,41 @@ fn strangers_get_no_memory<M: AccessKind>() {
     let refused = world.donors[0].as_ref().unwrap().service.stats();
     assert!(refused.unadmitted > 0, "{refused:?}");
     assert!(world.open(DONORS + 1).is_ok());
+}
+
+fn each_path_to_a_donor_has_a_policy_of_the_pools_maker<M: AccessKind>() {
+    /// A policy that notes all completions in the pool's number.
+    struct Noting(std::sync::Arc<AtomicU64>);
+
+    impl Admission for Noting {
+        fn window_bytes(&self) -> u64 {
+            2 * PAGE
+        }
+
+        fn completed(&mut self, bytes: u64, _: u64, _: u64) {
+            self.0.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    let mut world = World::<M>::new(1);
+    drop(world.create(DONORS));
+    let (made, moved) = (std::sync::Arc::new(AtomicU64::new(0)), std::sync::Arc::new(AtomicU64::new(0)));
+    let (counted, noted) = (made.clone(), moved.clone());
+    let admission = AdmissionMaker::new(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Noting(noted.clone())
+    });
+    let key = world.key.clone();
+    let pool = PoolConfig { key, call_timeout_ns: 10_000_000, admission, ..PoolConfig::default() };
+    let opening = Opening::new(world.donors_with(DONORS + 1, pool), ID, config());
+    let mut volume = world.finish(opening).unwrap();
+    let before = moved.load(Ordering::Relaxed);
+    for page in 0..16 {
+        world.write(&mut volume, page, 1).unwrap();
+        assert_eq!(world.read(&mut volume, page), Ok(1));
+    }
+    assert_eq!(made.load(Ordering::Relaxed), DONORS as u64);
+    assert!(moved.load(Ordering::Relaxed) - before >= 3 * 16 * PAGE, "two copies were written, and one read");
 }
 
 fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired<M: AccessKind>() {

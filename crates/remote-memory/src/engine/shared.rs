@@ -41,12 +41,17 @@ impl std::fmt::Debug for Shared {
 impl Shared {
     /// Makes the shared state for `len` bytes of a donor's memory. Errors name the donor as `donor`.
     pub fn new(donor: &str, len: u64, admission: impl Admission + 'static, config: SharedConfig) -> Arc<Self> {
+        Self::with_boxed(donor, len, Box::new(admission), config)
+    }
+
+    /// As [`Self::new`], with a policy that is boxed already.
+    pub(crate) fn with_boxed(donor: &str, len: u64, admission: Box<dyn Admission>, config: SharedConfig) -> Arc<Self> {
         Arc::new(Self {
             donor: donor.into(),
             len,
             depth: config.depth,
             queued: AtomicUsize::new(0),
-            state: Mutex::new(State::new(config.depth, Box::new(admission))),
+            state: Mutex::new(State::new(config.depth, admission)),
         })
     }
 

@@ -1,7 +1,39 @@
 //! Configuration of a pool.
 
+use std::fmt;
+
+use sinew_mem::atomic::Arc;
+
 use crate::donor::Key;
-use crate::engine::{EngineConfig, VerbsPathConfig};
+use crate::engine::{AdaptiveWindow, Admission, EngineConfig, VerbsPathConfig};
+
+/// Makes the admission policy of a path to a donor. Each path has a policy of its own.
+#[derive(Clone)]
+pub struct AdmissionMaker(Arc<dyn Fn() -> Box<dyn Admission> + Send + Sync>);
+
+impl AdmissionMaker {
+    /// Policies that `make` returns.
+    pub fn new<A: Admission + 'static>(make: impl Fn() -> A + Send + Sync + 'static) -> Self {
+        Self(Arc::new(move || Box::new(make())))
+    }
+
+    pub(super) fn make(&self) -> Box<dyn Admission> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for AdmissionMaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdmissionMaker").finish_non_exhaustive()
+    }
+}
+
+impl Default for AdmissionMaker {
+    /// An [`AdaptiveWindow`] between 64 KB and 64 MB, which starts with 1 MB.
+    fn default() -> Self {
+        Self::new(|| AdaptiveWindow::new(1 << 20, 64 << 10, 64 << 20))
+    }
+}
 
 /// Configuration of a pool.
 #[derive(Clone, Debug)]
@@ -14,6 +46,8 @@ pub struct PoolConfig {
     pub path: VerbsPathConfig,
     /// Configuration of the engines.
     pub engine: EngineConfig,
+    /// Limit on the bytes in flight to each donor.
+    pub admission: AdmissionMaker,
     /// Unfinished operations of one donor, at most.
     pub depth: usize,
 }
@@ -25,6 +59,7 @@ impl Default for PoolConfig {
             call_timeout_ns: 1_000_000_000,
             path: VerbsPathConfig::default(),
             engine: EngineConfig::default(),
+            admission: AdmissionMaker::default(),
             depth: 4096,
         }
     }

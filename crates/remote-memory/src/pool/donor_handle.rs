@@ -8,18 +8,14 @@ use sinew_mem::atomic::Arc;
 use sinew_rpc::Endpoint;
 
 use super::access_method::AccessMethod;
-use super::config::PoolConfig;
+use super::config::{AdmissionMaker, PoolConfig};
 use super::link::{CallResult, Link};
 use super::watch::Watch;
 use crate::donor::{AccessPath, Call, Request, Response};
 use crate::engine::{
-    AdaptiveWindow, Engine, EngineConfig, EngineStats, Finished, Op, Path, Refused, Request as EngineRequest, Shared,
-    SharedConfig,
+    Engine, EngineConfig, EngineStats, Finished, Op, Path, Refused, Request as EngineRequest, Shared, SharedConfig,
 };
 use crate::volume::{CallFailed, DonorId, Event};
-
-/// Window of bytes in flight to a donor: its initial, least and largest size.
-const WINDOW: (u64, u64, u64) = (1 << 20, 64 << 10, 64 << 20);
 
 /// Turns between two turns of the session while no call is in flight.
 const TURNS_PER_POLL: u32 = 64;
@@ -44,6 +40,7 @@ pub struct DonorHandle<E: Endpoint, A: AccessMethod> {
     name: String,
     access_method: Arc<A>,
     config: EngineConfig,
+    admission: AdmissionMaker,
     depth: usize,
     link: Link<E>,
     engine: Option<Engine<A::Path>>,
@@ -81,6 +78,7 @@ impl<E: Endpoint, A: AccessMethod> DonorHandle<E, A> {
             name,
             access_method: Arc::clone(access_method),
             config: config.engine,
+            admission: config.admission.clone(),
             depth: config.depth,
             link: Link::new(rpc, address, config.key.clone(), config.call_timeout_ns),
             engine: None,
@@ -240,10 +238,9 @@ impl<E: Endpoint, A: AccessMethod> DonorHandle<E, A> {
     fn connect(&mut self, offer: A::Offer, way: Option<AccessPath>) -> Result<(), String> {
         let way = way.ok_or("its answer gives no way to its memory")?;
         let (path, len) = self.access_method.connect(self.link.address(), offer, way)?;
-        let (start, least, most) = WINDOW;
-        let window = AdaptiveWindow::new(start, least, most);
         self.connections_made += 1;
-        let shared: Arc<Shared> = Shared::new(&self.name, len, window, SharedConfig { depth: self.depth });
+        let admission = self.admission.make();
+        let shared: Arc<Shared> = Shared::with_boxed(&self.name, len, admission, SharedConfig { depth: self.depth });
         if let Some(mut old) = self.engine.replace(Engine::new(&shared, path, self.config)) {
             old.path().close();
             self.draining.push(old);
