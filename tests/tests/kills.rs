@@ -16,7 +16,7 @@ mod nbd;
 mod pressure;
 
 use killing::plan::Plan;
-use killing::{files, replica, swap, volumes};
+use killing::{files, replica, swap, swap_device, volumes};
 
 /// Kills in an ordinary run.
 const KILLS: u64 = 8;
@@ -39,6 +39,11 @@ fn a_replicated_store_is_linearizable_whichever_member_is_killed() {
 #[test]
 fn what_was_swapped_out_comes_back_whichever_donor_is_killed() {
     swap::run_plan(Plan::new("swap", 1), "the_program_that_needs_memory");
+}
+
+#[test]
+fn what_was_swapped_out_to_a_volume_comes_back_whichever_donor_is_killed() {
+    swap_device::run_plan(Plan::new("swap device", 1), "the_program_that_needs_memory");
 }
 
 #[test]

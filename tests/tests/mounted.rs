@@ -498,6 +498,31 @@ fn pjdfstest_finds_nothing_on_a_mount() {
     mounted.end();
 }
 
+/// Operations of fsx, with their relative frequency.
+const FSX: &str = "flen = 1048576\n[opsize]\nmax = 131072\n[weights]\nclose_open = 1\nread = 10\nwrite = 10\n\
+    mapread = 10\nmapwrite = 10\ntruncate = 3\ninvalidate = 1\nfsync = 1\nfdatasync = 1\npunch_hole = 3\n\
+    sendfile = 2\nposix_fadvise = 1\nposix_fallocate = 1\ncopy_file_range = 2\n";
+
+#[test]
+fn fsx_finds_nothing_on_a_mount() {
+    if Command::new("fsx").arg("--version").output().is_err() {
+        return skipped("no fsx");
+    }
+    let cluster = Cluster::new(2, 2, false);
+    let Some(mounted) = cluster.mount("a", &["--unwritten", "4M"]) else { return };
+    let config = cluster.folder.0.join("fsx.toml");
+    fs::write(&config, FSX).unwrap();
+    for seed in 1..4 {
+        let mut command = Command::new("fsx");
+        command.args(["-N", "3000", "-S", &seed.to_string()]).arg("-f").arg(&config);
+        command.arg("-P").arg(&cluster.folder.0).arg(mounted.point.join("file"));
+        let output = run(&mut command);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success() && said.contains("A-OK"), "seed {seed}: {said}{}", mounted.log());
+    }
+    mounted.end();
+}
+
 #[test]
 fn a_mount_in_the_background_ends_with_umount() {
     let cluster = Cluster::new(1, 1, false);

@@ -1,8 +1,12 @@
 //! Searches for bugs that take longer than a commit can wait.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
+
 use crate::process;
+use crate::programs;
 
 /// Crates whose property tests benefit from more cases. Their tests read `PROPTEST_CASES` (as proptest itself does);
 /// those with a loop of their own read `SINEW_SOAK_SECONDS`.
@@ -28,6 +32,10 @@ const PACKAGES: &[&str] = &[
 /// Cases of a property in the first round; each round doubles them. Proptest's own default is 256.
 const FIRST_CASES: u32 = 1024;
 const CASES_MAX: u32 = 1 << 20;
+
+/// Time that a kill takes in the guest at most, and time for all else there, in seconds.
+const GUEST_SECONDS_PER_KILL: u64 = 120;
+const GUEST_SECONDS_MORE: u64 = 900;
 
 /// Arguments of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -72,6 +80,10 @@ struct KillTest {
     /// page (as root).
     #[arg(long)]
     swap: bool,
+    /// Instead, kill donors of a volume whose block device a program's memory is swapped to, and check every page; in
+    /// the guest, whose kernel has a client for such devices.
+    #[arg(long)]
+    swap_device: bool,
 }
 
 impl KillTest {
@@ -82,6 +94,7 @@ impl KillTest {
             (self.files, "what_was_synced_is_in_the_files_whoever_is_killed"),
             (self.replica, "a_replicated_store_is_linearizable_whichever_member_is_killed"),
             (self.swap, "what_was_swapped_out_comes_back_whichever_donor_is_killed"),
+            (self.swap_device, "what_was_swapped_out_to_a_volume_comes_back_whichever_donor_is_killed"),
         ]
         .into_iter()
         .find_map(|(is_wanted, test)| is_wanted.then_some(test))
@@ -115,8 +128,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Runs a test that kills processes, for the time or number of kills that was asked for.
 fn kill(args: &Args, test: &str) -> anyhow::Result<()> {
-    let mut command = process::cargo();
-    command.args(["test", "--release", "--locked", "--package", "sinew-tests", "--test", PROGRAM, "--"]);
+    let mut command = if args.what.swap_device { in_guest(args)? } else { on_this_machine() };
     command.args([test, "--exact", "--nocapture"]).env("SINEW_SOAK_FABRIC", &args.fabric);
     match args.kills {
         Some(kills) => command.env("SINEW_SOAK_KILLS", kills.to_string()),
@@ -126,6 +138,24 @@ fn kill(args: &Args, test: &str) -> anyhow::Result<()> {
         command.env("SINEW_SOAK_SEED", seed.to_string());
     }
     process::run(&mut command)
+}
+
+fn on_this_machine() -> Command {
+    let mut command = process::cargo();
+    command.args(["test", "--release", "--locked", "--package", "sinew-tests", "--test", PROGRAM, "--"]);
+    command
+}
+
+/// The test program, to be run in the guest, for as long as is asked for and some minutes more.
+fn in_guest(args: &Args) -> anyhow::Result<Command> {
+    let programs = programs::build(&["sinew-tests".to_owned()])?;
+    let name = format!("tests: {PROGRAM}");
+    let program = programs.into_iter().find(|program| program.name == name).context("the build made no such test")?;
+    let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
+    let timeout_s = args.kills.map_or(args.seconds, |kills| kills * GUEST_SECONDS_PER_KILL) + GUEST_SECONDS_MORE;
+    command.args(["guest", "--timeout-s", &timeout_s.to_string(), "--"]).arg(program.executable);
+    command.env("CARGO_MANIFEST_DIR", program.folder);
+    Ok(command)
 }
 
 fn property_rounds(args: &Args, time: Duration) -> anyhow::Result<()> {

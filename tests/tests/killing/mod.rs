@@ -11,5 +11,6 @@ pub mod replica;
 mod running;
 mod shadow;
 pub mod swap;
+pub mod swap_device;
 pub mod volumes;
 mod writers;

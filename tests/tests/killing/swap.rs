@@ -14,29 +14,37 @@ use crate::mounts::remote::Mounted;
 use crate::pressure::{Group, hog_until};
 
 /// Memory that the program uses, memory that it may have, and size of the swap.
-const USED: usize = 96 << 20;
-const LIMIT: usize = 48 << 20;
-const SWAP: &str = "256M";
+pub(super) const USED: usize = 96 << 20;
+pub(super) const LIMIT: usize = 48 << 20;
+pub(super) const SWAP: &str = "256M";
 /// Memory in bytes that two copies of all the swap take, and as much again for the programs and whatever else runs.
 const NEEDED: u64 = 1 << 30;
 /// Bytes of a page of memory.
 const PAGE: u64 = 4096;
 
 /// Swap in use, turned off when dropped.
-struct Swap(PathBuf);
+pub(super) struct Swap {
+    place: String,
+    options: &'static [&'static str],
+}
 
 impl Swap {
-    fn on(file: PathBuf) -> Self {
-        let mut command = sinew(&["swap", "on", "--size", SWAP, "--priority", "31000"]);
-        let output = run(command.arg(&file));
+    /// Swaps to a new file.
+    fn on_file(file: PathBuf) -> Self {
+        Self::on(file.display().to_string(), &["--size", SWAP], &["--remove"])
+    }
+
+    /// Swaps to a place, with these options, and others when it is turned off.
+    pub(super) fn on(place: String, on: &[&str], off: &'static [&'static str]) -> Self {
+        let output = run(sinew(&["swap", "on", &place, "--priority", "31000"]).args(on));
         assert!(output.status.success(), "{}", text(&output.stderr));
-        Self(file)
+        Self { place, options: off }
     }
 }
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        let output = run(sinew(&["swap", "off", "--remove"]).arg(&self.0));
+        let output = run(sinew(&["swap", "off", &self.place]).args(self.options));
         if !std::thread::panicking() {
             assert!(output.status.success(), "{}", text(&output.stderr));
         }
@@ -73,10 +81,19 @@ impl World {
 }
 
 /// Pages that the machine has read from swap, and written to it.
-fn swapped() -> [u64; 2] {
+pub(super) fn swapped() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/vmstat").unwrap();
     let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0);
     ["pswpin ", "pswpout "].map(of)
+}
+
+/// Prints what was swapped since `before`; it must be something.
+pub(super) fn say_swapped(plan: &Plan, before: [u64; 2]) {
+    let [was_in, was_out] = before;
+    let [read, written] = swapped();
+    let mb = |pages: u64| (pages * PAGE) >> 20;
+    plan.say(&format!("{} MB were read from swap and {} MB written", mb(read - was_in), mb(written - was_out)));
+    assert!(written > was_out, "there was memory enough");
 }
 
 /// Bytes that programs can still get without swap.
@@ -99,7 +116,7 @@ pub fn run_plan(plan: Plan, test: &str) {
     let point = deployment.folder.0.join("mount");
     std::fs::create_dir_all(&point).unwrap();
     let Some(mounted) = Mounted::start(&deployment.address, &point, &["--for-paging"]) else { return };
-    let swap = Swap::on(point.join("swap"));
+    let swap = Swap::on_file(point.join("swap"));
     let (over, before) = (deployment.folder.0.join("over"), swapped());
     let program = Running::start(&mut group.with(&hog_until(test, USED, &over)));
     let mut world = World { program, _swap: swap, group, mounted, deployment, plan };
@@ -119,12 +136,8 @@ pub fn run_plan(plan: Plan, test: &str) {
     let World { mut program, _swap, group, mounted, deployment, plan } = world;
     let summary = program.wait_for("pages were right");
     assert!(program.process.wait().success());
-    let [was_in, was_out] = before;
-    let [read, written] = swapped();
     plan.say(&summary);
-    let mb = |pages: u64| (pages * PAGE) >> 20;
-    plan.say(&format!("{} MB were read from swap and {} MB written", mb(read - was_in), mb(written - was_out)));
-    assert!(written > was_out, "there was memory enough");
+    say_swapped(&plan, before);
     drop(_swap);
     drop(group);
     mounted.end();
