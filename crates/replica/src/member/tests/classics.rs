@@ -163,16 +163,6 @@ fn a_member_that_was_cut_off_and_returns_unseats_nobody() {
     assert_eq!(world.member(away).machine().len(), 1);
 }
 
-/// Stops members for ever longer times, as another program does that runs in their place.
-fn delay(world: &mut World, late: &[usize]) {
-    for late_ms in [16, 24, 30, 40, 50, 60, 60, 60] {
-        world.stopped.extend(late);
-        world.run_ms(late_ms);
-        world.stopped.clear();
-        world.run_ms(40);
-    }
-}
-
 #[test]
 fn a_leader_that_lives_and_is_often_late_is_not_replaced() {
     for seed in 0..20 {
@@ -180,7 +170,7 @@ fn a_leader_that_lives_and_is_often_late_is_not_replaced() {
         let leader = world.elect();
         world.run_ms(50);
         let term = world.member(leader).term();
-        delay(&mut world, &[leader]);
+        world.delay(&[leader]);
         assert_eq!((world.leader(), world.member(leader).term()), (Some(leader), term), "seed {seed}");
         // It is replaced once it is dead, though later.
         world.crash(leader);
@@ -195,7 +185,7 @@ fn a_leader_whose_followers_are_often_late_goes_on_leading() {
         let leader = world.elect();
         world.run_ms(50);
         let term = world.member(leader).term();
-        delay(&mut world, &[(leader + 1) % 3, (leader + 2) % 3]);
+        world.delay(&[(leader + 1) % 3, (leader + 2) % 3]);
         assert_eq!((world.leader(), world.member(leader).term()), (Some(leader), term), "seed {seed}");
         world.isolate(&[leader]);
         world.run_until("it steps down", |world| !world.member(leader).is_leader());
