@@ -139,14 +139,50 @@ fn a_client_reaches_an_index_that_was_started_again() {
 }
 
 #[test]
-fn a_full_index_says_so_and_goes_on() {
-    let (_server, address) = serve(&["--memory", "1K"]);
-    let long = "x".repeat(2000);
-    let output = run(&mut sinew(&["index", "put", "key", &long, "--address", &address]));
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("the index is full"), "{}", text(&output.stderr));
-    ask(&address, &["put", "key", "short"]);
-    assert_eq!(ask(&address, &["get", "key"]), "short");
+fn an_index_takes_entries_up_to_its_memory_and_more_once_some_are_deleted() {
+    // Two entries of 120 bytes and a key and a value of two bytes each.
+    let (_server, address) = serve(&["--memory", "248"]);
+    let refused = |key: &str, value: &str| {
+        let output = run(&mut sinew(&["index", "put", key, value, "--address", &address]));
+        let stderr = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && stderr.contains("the index is full"), "{stderr}");
+        assert!(stderr.contains("248 B"), "{stderr}");
+    };
+    let used = || {
+        let stats: Value = serde_json::from_str(&ask(&address, &["stats", "--json"])).unwrap();
+        ["entries", "used_bytes", "memory_bytes"].map(|name| stats[name].as_u64().unwrap())
+    };
+    ask(&address, &["put", "k1", "v1"]);
+    refused("k2", "v12");
+    assert_eq!(used(), [1, 124, 248]);
+    ask(&address, &["put", "k2", "v2"]);
+    refused("k3", "");
+    refused("k1", "v11");
+    assert_eq!(ask(&address, &["scan"]), "k1\tv1\nk2\tv2\n");
+    ask(&address, &["put", "k1", "v3"]);
+    assert_eq!((ask(&address, &["get", "k1"]), used()), ("v3".into(), [2, 248, 248]));
+    ask(&address, &["delete", "k1"]);
+    ask(&address, &["put", "k3", "v3"]);
+    assert_eq!(ask(&address, &["scan"]), "k2\tv2\nk3\tv3\n");
+    assert!(ask(&address, &["stats"]).ends_with("used            248 B\nmemory          248 B\n"));
+}
+
+#[test]
+fn keys_that_are_not_text_are_given_and_printed_as_hexadecimal_digits() {
+    let (_server, address) = serve(&[]);
+    ask(&address, &["put", "--hex", "00ff", "v"]);
+    ask(&address, &["put", "a", "w"]);
+    assert_eq!(ask(&address, &["get", "--hex", "00FF"]), "v");
+    assert_eq!(ask(&address, &["get", "--hex", "61"]), "w");
+    assert_eq!(ask(&address, &["scan", "--hex"]), "00ff\t76\n61\t77\n");
+    assert_eq!(ask(&address, &["scan", "--hex", "--after", "00ff"]), "61\t77\n");
+    let scan: Value = serde_json::from_str(&ask(&address, &["scan", "--hex", "--prefix", "00", "--json"])).unwrap();
+    assert_eq!(scan, json!({ "entries": [{ "key": "00ff", "value": "76" }], "more": false }));
+    // Without the option, a line has the bytes themselves.
+    let output = run(&mut sinew(&["index", "scan", "--address", &address]));
+    assert_eq!(output.stdout, b"\x00\xff\tv\na\tw\n");
+    ask(&address, &["delete", "--hex", "00ff"]);
+    assert_eq!(ask(&address, &["scan"]), "a\tw\n");
 }
 
 #[test]
@@ -165,6 +201,8 @@ fn nobody_there_and_wrong_usage_are_told_with_what_to_do() {
         "index bench gets --window 4 --batch 8",
         "index bench gets --fabric hub",
         "index scan --prefix a --from b",
+        "index get --hex 0",
+        "index scan --hex --prefix 0g",
     ] {
         let output = run(sinew(&[]).args(wrong.split(' ')));
         assert_eq!(output.status.code(), Some(2), "{wrong}: {}", text(&output.stderr));

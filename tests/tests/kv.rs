@@ -130,6 +130,20 @@ fn what_one_process_stores_others_get() {
 }
 
 #[test]
+fn keys_that_are_not_text_are_given_as_hexadecimal_digits() {
+    let address = format!("shm://{}", unique("cache"));
+    let _server = serve(&address, &[]);
+    let kv = |args: &[&str]| run(sinew(&["kv"]).args(args).args(["--address", &address]));
+    assert!(kv(&["set", "--hex", "00ff", "5"]).status.success());
+    assert!(kv(&["set", "a", "w"]).status.success());
+    let values = [["get", "--hex", "00ff"], ["incr", "--hex", "00FF"], ["get", "--hex", "61"]].map(|args| kv(&args));
+    assert_eq!(values.map(|output| text(&output.stdout)), ["5", "6\n", "w"]);
+    assert!(kv(&["touch", "--hex", "00ff"]).status.success() && kv(&["delete", "--hex", "00ff"]).status.success());
+    let codes = [["get", "--hex", "00ff"], ["get", "--hex", "00f"]].map(|args| kv(&args).status.code());
+    assert_eq!(codes, [Some(5), Some(2)]);
+}
+
+#[test]
 fn a_client_finds_its_cache_again_after_it_was_killed() {
     let address = format!("shm://{}", unique("cache"));
     let server = serve(&address, &[]);

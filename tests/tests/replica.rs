@@ -77,6 +77,20 @@ fn what_a_person_does_with_three_members() {
     assert!(status == 1 && complaint.contains("no member nobody"), "{complaint}");
 }
 
+#[test]
+fn keys_that_are_not_text_are_given_and_printed_as_hexadecimal_digits() {
+    let members = Members::start(3, false);
+    assert_eq!(members.ask(&["put", "--hex", "00ff", "v"]).1, "revision 1\n");
+    assert_eq!(members.ask(&["put", "a", "w"]).1, "revision 2\n");
+    assert_eq!(members.ask(&["get", "--hex", "00FF"]).1, "v\n");
+    assert_eq!(members.ask(&["get", "", "--prefix", "--hex"]).1, "00ff=76\n61=77\n");
+    let found = members.ask(&["get", "--hex", "00", "--prefix", "--json"]).1;
+    assert!(found.contains("\"key\":\"00ff\"") && found.contains("\"value\":\"76\""), "{found}");
+    assert_eq!(members.ask(&["delete", "--hex", "00ff"]).1, "revision 3\n");
+    let watched = members.ask(&["watch", "", "--hex", "--from", "1", "--count", "3"]).1;
+    assert_eq!(watched, "1 00ff=76\n2 61=77\n3 00ff\n");
+}
+
 /// Writes go on, no acknowledged one is lost, and none runs twice: each has a revision of its own.
 #[test]
 fn the_leader_is_killed_under_load() {
@@ -189,6 +203,7 @@ fn arguments_that_cannot_be_are_refused() {
         ("serve replica --name a --peers a=udp://10.0.0.1:1", "--key-file FILE"),
         ("serve replica --name a --peers a", "NAME=URL"),
         ("replica get k --at nothing", "nothing"),
+        ("replica get --hex 0x", "two hexadecimal digits for each byte"),
     ] {
         let complaint = common::complaint(args);
         assert!(complaint.contains(what), "{args}: {complaint}");

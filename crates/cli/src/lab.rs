@@ -266,8 +266,9 @@ fn result_of(done: &Done<'_>, surroundings: Option<Surroundings>, row: &Row) -> 
         slices: Vec::new(),
         compared,
         latency: None,
-        invalid_because: done.complaint.iter().cloned().collect(),
-        surroundings,
+        // Other programs do not change what was simulated.
+        invalid_because: done.complaint.iter().filter(|_| row.measured.is_some()).cloned().collect(),
+        surroundings: surroundings.filter(|_| row.measured.is_some()),
         setup: json!({ "experiment": experiment.id(), "source": experiment.source() }),
         details: json_of(row),
         lines: Vec::new(),

@@ -16,6 +16,7 @@
 //!   does the measuring.
 //! - `advice`: names the command that would start a missing server.
 //! - `model`: `sinew model`, which computes without measuring; `advise`: `sinew advise`.
+//! - `key_form`: keys that are text or hexadecimal digits.
 //! - `infile`: files that options name; `outfile`: the file of `--out`; `interrupted`: Ctrl-C, for commands without
 //!   clean-up.
 //! - `table`: tables that fit a terminal.
@@ -40,6 +41,7 @@ mod index;
 mod infile;
 mod interleave;
 mod interrupted;
+mod key_form;
 mod kv;
 mod lab;
 mod last_copy;

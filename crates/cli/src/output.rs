@@ -38,6 +38,20 @@ pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<bool> {
     }
 }
 
+/// Writes bytes and a line break to standard output. Returns false if the reader has closed its end.
+///
+/// # Errors
+///
+/// As [`print`].
+pub fn print_line(bytes: &[u8]) -> anyhow::Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("writing to standard output"),
+    }
+}
+
 /// Width of lines in columns: that of the terminal, between 40 and 110, or 80 without a terminal.
 pub fn width() -> usize {
     let terminal = terminal_size::terminal_size().filter(|_| io::stdout().is_terminal());

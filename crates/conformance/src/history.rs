@@ -1,7 +1,11 @@
 //! Histories of a key-value store's clients, key by key, checked for linearizability by an independent checker
 //! (stateright's).
 
+mod map;
+
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
+
+pub use map::{MapClient, check_map};
 
 /// A request for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]

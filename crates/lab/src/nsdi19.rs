@@ -4,6 +4,7 @@ pub mod fig1;
 pub mod fig4;
 pub mod fig5;
 pub mod fig6;
+mod here;
 pub mod incast_background;
 mod large_calls;
 pub mod masstree;

@@ -12,8 +12,8 @@
 //! - Once a client has been told that a command is done, a majority of the voting members has it, on disk if
 //!   they have disks.
 //! - Commands and reads are linearizable: each appears to take effect at one moment between its start and its answer.
-//!   For reads by lease this holds as long as all members have the same election time-out, and no member's clock runs
-//!   faster than another's by more than [`member::MemberConfig::drift_max_ppm`]. Stale reads are not linearizable.
+//!   For reads by lease this holds as long as no member's clock runs faster than another's by more than
+//!   [`member::MemberConfig::drift_max_ppm`]. Stale reads are not linearizable.
 //! - A command of a session runs once, however often it is sent. After a session has expired, it is unknown whether its
 //!   last commands ran.
 //! - A member that lost its data is another member: it votes for nobody until it is added again.

@@ -1,10 +1,13 @@
 //! The engine's log, in memory.
 
+mod blocks;
+
 use std::cell::Cell;
-use std::collections::VecDeque;
 
 use raft::eraftpb::{Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Result, Storage, StorageError};
+
+use blocks::Blocks;
 
 /// Bytes counted for an entry besides its data, when the size of appends is limited.
 const ENTRY_OVERHEAD: u64 = 32;
@@ -17,7 +20,7 @@ pub struct Log {
     snapshot: Snapshot,
     /// Index and term of the entry before the first one kept.
     compacted_to: (u64, u64),
-    entries: VecDeque<Entry>,
+    entries: Blocks<Entry>,
     /// Index of the last entry that the snapshot has replaced and that is not kept for others.
     compacts_to: u64,
     /// Bytes of the entries after the snapshot.
@@ -75,11 +78,15 @@ impl Log {
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         let keep = first.index.saturating_sub(self.compacted_to.0 + 1) as usize;
-        for gone in self.entries.drain(keep.min(self.entries.len())..) {
+        while self.entries.len() > keep
+            && let Some(gone) = self.entries.pop_back()
+        {
             self.len = self.len.saturating_sub(len_of(&gone));
         }
-        self.len += entries.iter().map(len_of).sum::<u64>();
-        self.entries.extend(entries.iter().cloned());
+        for entry in entries {
+            self.len += len_of(entry);
+            self.entries.push_back(entry.clone());
+        }
     }
 
     /// Installs a snapshot made by another member: the log then begins after it.
@@ -99,7 +106,7 @@ impl Log {
         let index = snapshot.get_metadata().index;
         self.snapshot = snapshot;
         self.len = self.after(index).map(len_of).sum();
-        let before = self.entries.range(..self.position_after(index));
+        let before = self.entries.range(0, self.position_after(index));
         let mut room = keep_len;
         let fits = |entry: &&Entry| {
             let left = room.checked_sub(len_of(entry));
@@ -117,8 +124,9 @@ impl Log {
         if count == 0 {
             return false;
         }
-        if let Some(last) = self.entries.drain(..count.min(self.entries.len())).next_back() {
-            self.compacted_to = (last.index, last.term);
+        for _ in 0..count {
+            let Some(gone) = self.entries.pop_front() else { break };
+            self.compacted_to = (gone.index, gone.term);
         }
         true
     }
@@ -130,7 +138,7 @@ impl Log {
 
     /// Entries after an index.
     pub fn after(&self, index: u64) -> impl Iterator<Item = &Entry> {
-        self.entries.range(self.position_after(index)..)
+        self.entries.range(self.position_after(index), self.entries.len())
     }
 }
 
@@ -155,7 +163,7 @@ impl Storage for Log {
         let (from, to) = ((low - self.compacted_to.0 - 1) as usize, (high - self.compacted_to.0 - 1) as usize);
         let mut room = max_size.into().unwrap_or(u64::MAX);
         let mut taken = Vec::new();
-        for entry in self.entries.range(from..to) {
+        for entry in self.entries.range(from, to) {
             // At least one entry, or there would be no progress.
             if !taken.is_empty() && len_of(entry) > room {
                 break;

@@ -141,7 +141,7 @@ pub struct Member<S, D> {
     hand_over_ticks: usize,
     /// Whether it has asked for votes since it last had a leader.
     has_campaigned: bool,
-    /// Until this time it votes for nobody, because an earlier life may have confirmed a leader's lease.
+    /// Until this time it votes for nobody, because it has confirmed a leader's lease, or an earlier life may have.
     quiet_until_ns: u64,
     /// Term that it led at the end of its last turn.
     led_term: Option<u64>,
@@ -372,7 +372,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// [`MemberError`], after which it can do no more. What it acknowledged lies on its disk, or with a majority.
     pub fn turn(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
         let ticked = self.tick(now_ns, transport)?;
-        self.reads.begin(&mut self.node, now_ns);
+        self.reads.begin(&mut self.node, &self.config, now_ns);
         let busy = self.process_ready(transport)?;
         let has_more = self.send(transport);
         self.send_pieces(now_ns, transport);

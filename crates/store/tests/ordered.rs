@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use proptest::prelude::*;
+use sinew_conformance::history::{MapClient, check_map};
 use sinew_store::ordered::{ENTRY_BYTES, KEY_LEN_MAX, OrderedIndex, PutError, Stats};
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
@@ -214,4 +215,29 @@ fn scans_and_gets_see_short_keys_that_stand_beside_writers() {
 #[test]
 fn scans_and_gets_see_long_keys_with_one_head_that_stand_beside_writers() {
     standing_keys_are_always_seen(20, 60_000);
+}
+
+/// A thread's view of an index whose values are numbers.
+#[derive(Clone, Copy)]
+struct Numbers<'a>(&'a OrderedIndex);
+
+impl MapClient for Numbers<'_> {
+    fn get(&mut self, key: &[u8]) -> Option<u64> {
+        self.0.get(key, |value| u64::from_le_bytes(*value.as_array().expect("all values are numbers")))
+    }
+
+    fn put(&mut self, key: &[u8], value: u64) -> bool {
+        self.0.put(key, &value.to_le_bytes()).expect("there is room")
+    }
+
+    fn delete(&mut self, key: &[u8]) -> bool {
+        self.0.delete(key)
+    }
+}
+
+#[test]
+fn gets_puts_and_deletes_of_a_key_by_several_threads_are_linearizable() {
+    let index = OrderedIndex::new(1 << 30);
+    let result = check_map(&mut [Numbers(&index); 3], 3000, 1);
+    assert_eq!(result, Ok(()));
 }

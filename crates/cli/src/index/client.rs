@@ -12,6 +12,7 @@ use sinew_harness::units;
 
 use super::ADDRESS;
 use crate::fabrics::{self, Purpose};
+use crate::key_form::KeyForm;
 use crate::{Outcome, Usage, advice, interrupted, output};
 
 /// Place of the index.
@@ -46,6 +47,8 @@ pub enum Command {
     Get {
         /// The key
         key: String,
+        #[command(flatten)]
+        form: KeyForm,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -56,6 +59,8 @@ pub enum Command {
     Put {
         /// The key
         key: String,
+        #[command(flatten)]
+        form: KeyForm,
         /// The value [default: standard input]
         value: Option<String>,
         #[command(flatten)]
@@ -66,12 +71,16 @@ pub enum Command {
         /// The key
         key: String,
         #[command(flatten)]
+        form: KeyForm,
+        #[command(flatten)]
         at: At,
     },
     /// Print keys and their values, in the order of the keys
     Scan {
         #[command(flatten)]
         range: RangeArgs,
+        #[command(flatten)]
+        form: KeyForm,
         /// Number of entries to print at most [default: all]
         #[arg(long)]
         limit: Option<u64>,
@@ -85,6 +94,8 @@ pub enum Command {
     Sum {
         #[command(flatten)]
         range: RangeArgs,
+        #[command(flatten)]
+        form: KeyForm,
         /// Number of entries to look at, at most [default: all]
         #[arg(long)]
         limit: Option<u64>,
@@ -117,31 +128,57 @@ impl At {
     }
 }
 
+/// The bounds of a range as bytes.
+enum RangeBytes {
+    Prefix(Vec<u8>),
+    Bounds(Bound<Vec<u8>>, Bound<Vec<u8>>),
+}
+
 impl RangeArgs {
-    fn range<'a>(&'a self, end: &'a mut Vec<u8>) -> Range<'a> {
+    fn bytes(&self, form: KeyForm) -> anyhow::Result<RangeBytes> {
         if let Some(prefix) = &self.prefix {
-            return prefix_range(prefix.as_bytes(), end);
+            return Ok(RangeBytes::Prefix(form.parse(prefix)?));
         }
         let from = match (&self.from, &self.after) {
-            (Some(from), _) => Bound::Included(from.as_bytes()),
-            (None, Some(after)) => Bound::Excluded(after.as_bytes()),
+            (Some(from), _) => Bound::Included(form.parse(from)?),
+            (None, Some(after)) => Bound::Excluded(form.parse(after)?),
             (None, None) => Bound::Unbounded,
         };
-        (from, self.to.as_ref().map_or(Bound::Unbounded, |to| Bound::Excluded(to.as_bytes())))
+        let to = self.to.as_ref().map(|to| form.parse(to)).transpose()?;
+        Ok(RangeBytes::Bounds(from, to.map_or(Bound::Unbounded, Bound::Excluded)))
+    }
+}
+
+impl RangeBytes {
+    fn range<'a>(&'a self, end: &'a mut Vec<u8>) -> Range<'a> {
+        match self {
+            Self::Prefix(prefix) => prefix_range(prefix, end),
+            Self::Bounds(from, to) => (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice)),
+        }
     }
 }
 
 /// Sends the request. The exit status is 5 if there is no such key.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     let (is_there, key) = match command {
-        Command::Get { key, json, at } => (get(at.connect()?.get(key.as_bytes())?, *json)?, key),
-        Command::Put { key, value, at } => {
-            put(at, key, value.as_deref())?;
+        Command::Get { key, form, json, at } => {
+            let bytes = form.parse(key)?;
+            (get(at.connect()?.get(&bytes)?, *form, *json)?, key)
+        }
+        Command::Put { key, form, value, at } => {
+            put(at, &form.parse(key)?, value.as_deref())?;
             (true, key)
         }
-        Command::Delete { key, at } => (at.connect()?.delete(key.as_bytes())?, key),
-        Command::Scan { range, limit, json, at } => return scan(at, range, limit.unwrap_or(u64::MAX), *json),
-        Command::Sum { range, limit, json, at } => return sum(at, range, limit.unwrap_or(u64::MAX), *json),
+        Command::Delete { key, form, at } => {
+            let bytes = form.parse(key)?;
+            (at.connect()?.delete(&bytes)?, key)
+        }
+        Command::Scan { range, form, limit, json, at } => {
+            return scan(at, &range.bytes(*form)?, *form, limit.unwrap_or(u64::MAX), *json);
+        }
+        Command::Sum { range, form, limit, json, at } => {
+            return sum(at, &range.bytes(*form)?, limit.unwrap_or(u64::MAX), *json);
+        }
         Command::Stats { json, at } => return stats(at, *json),
     };
     if is_there {
@@ -152,10 +189,10 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
 }
 
 /// Prints a value. Returns false if there is none.
-fn get(value: Option<Vec<u8>>, json: bool) -> anyhow::Result<bool> {
+fn get(value: Option<Vec<u8>>, form: KeyForm, json: bool) -> anyhow::Result<bool> {
     let Some(value) = value else { return Ok(false) };
     if json {
-        output::print(json!({ "value": String::from_utf8_lossy(&value), "len": value.len() }))?;
+        output::print(json!({ "value": form.text(&value), "len": value.len() }))?;
     } else {
         output::print_bytes(&value)?;
     }
@@ -163,7 +200,7 @@ fn get(value: Option<Vec<u8>>, json: bool) -> anyhow::Result<bool> {
 }
 
 /// Stores a value, or the contents of standard input.
-fn put(at: &At, key: &str, value: Option<&str>) -> anyhow::Result<()> {
+fn put(at: &At, key: &[u8], value: Option<&str>) -> anyhow::Result<()> {
     let value = match value {
         Some(value) => value.as_bytes().to_vec(),
         None => {
@@ -172,20 +209,20 @@ fn put(at: &At, key: &str, value: Option<&str>) -> anyhow::Result<()> {
             value
         }
     };
-    at.connect()?.put(key.as_bytes(), &value)?;
+    at.connect()?.put(key, &value)?;
     Ok(())
 }
 
 /// Prints entries as they come, or all of them together as JSON.
-fn scan(at: &At, range: &RangeArgs, limit: u64, json: bool) -> anyhow::Result<Outcome> {
+fn scan(at: &At, range: &RangeBytes, form: KeyForm, limit: u64, json: bool) -> anyhow::Result<Outcome> {
     let (mut client, mut end) = (at.connect()?, Vec::new());
     let (mut entries, mut written): (Vec<Value>, anyhow::Result<bool>) = (Vec::new(), Ok(true));
     let more = client.scan_all(range.range(&mut end), limit, |key, value| {
-        let [key, value] = [key, value].map(String::from_utf8_lossy);
         if json {
-            entries.push(json!({ "key": key, "value": value }));
+            entries.push(json!({ "key": form.text(key), "value": form.text(value) }));
         } else {
-            written = output::print(format_args!("{key}\t{value}"));
+            let [key, value] = [key, value].map(|bytes| form.line_bytes(bytes));
+            written = output::print_line(&[&key[..], &value].join(&b'\t'));
         }
         // The reader of our output may have seen enough.
         matches!(written, Ok(true))
@@ -197,7 +234,7 @@ fn scan(at: &At, range: &RangeArgs, limit: u64, json: bool) -> anyhow::Result<Ou
     Ok(Outcome::Done)
 }
 
-fn sum(at: &At, range: &RangeArgs, limit: u64, json: bool) -> anyhow::Result<Outcome> {
+fn sum(at: &At, range: &RangeBytes, limit: u64, json: bool) -> anyhow::Result<Outcome> {
     let (mut client, mut end) = (at.connect()?, Vec::new());
     let total = client.sum(range.range(&mut end), limit)?;
     if json {

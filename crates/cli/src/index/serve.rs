@@ -30,7 +30,8 @@ pub struct Args {
     address: String,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// Memory for keys and values, in bytes; each entry takes 120 bytes more than its key and value
+    /// Memory for keys and values, in bytes; each entry takes 120 bytes more than its key and value. PUTs beyond it are
+    /// refused, and deletions make room
     #[arg(long, default_value = "1G", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
     /// Longest value, in bytes, 1 to 8M

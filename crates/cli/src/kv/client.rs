@@ -11,6 +11,7 @@ use sinew::store::cache::{KEY_LEN_MAX, VALUE_LEN_MAX};
 
 use super::ADDRESS;
 use crate::fabrics::{self, Purpose};
+use crate::key_form::KeyForm;
 use sinew_harness::units;
 
 use crate::{Outcome, Usage, advice, interrupted, output};
@@ -30,6 +31,8 @@ pub enum Command {
     Get {
         /// The key
         key: String,
+        #[command(flatten)]
+        form: KeyForm,
         /// Print one JSON object, with the item's metadata
         #[arg(long)]
         json: bool,
@@ -40,6 +43,8 @@ pub enum Command {
     Set {
         /// The key
         key: String,
+        #[command(flatten)]
+        form: KeyForm,
         /// The value [default: standard input]
         value: Option<String>,
         /// Number that is stored with the value, and that `get --json` returns
@@ -56,12 +61,16 @@ pub enum Command {
         /// The key
         key: String,
         #[command(flatten)]
+        form: KeyForm,
+        #[command(flatten)]
         at: At,
     },
     /// Change an item's lifetime
     Touch {
         /// The key
         key: String,
+        #[command(flatten)]
+        form: KeyForm,
         /// Seconds from now until the item expires [default: never]
         #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
         expires: u32,
@@ -74,6 +83,8 @@ pub enum Command {
     Incr {
         /// The key
         key: String,
+        #[command(flatten)]
+        form: KeyForm,
         /// Number to add; a negative one is subtracted
         #[arg(default_value_t = 1, allow_negative_numbers = true)]
         by: i64,
@@ -117,16 +128,26 @@ pub fn addresses_from(address: &str) -> impl Iterator<Item = String> + use<> {
 /// Sends the request. The exit status is 5 if there is no such item.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     let (is_there, key) = match command {
-        Command::Get { key, json, at } => (get(at.connect()?.inspect(key.as_bytes())?, *json)?, key),
-        Command::Set { key, value, flags, expires, at } => {
+        Command::Get { key, form, json, at } => {
+            let bytes = form.parse(key)?;
+            (get(at.connect()?.inspect(&bytes)?, *form, *json)?, key)
+        }
+        Command::Set { key, form, value, flags, expires, at } => {
             let options = PutOptions { flags: *flags, lives_s: *expires, ..PutOptions::default() };
-            set(at, key, value.as_deref(), options)?;
+            set(at, &form.parse(key)?, value.as_deref(), options)?;
             (true, key)
         }
-        Command::Delete { key, at } => (at.connect()?.delete(key.as_bytes())?, key),
-        Command::Touch { key, expires, at } => (at.connect()?.touch(key.as_bytes(), *expires)?, key),
-        Command::Incr { key, by, at } => {
-            let number = at.connect()?.add(key.as_bytes(), *by)?;
+        Command::Delete { key, form, at } => {
+            let bytes = form.parse(key)?;
+            (at.connect()?.delete(&bytes)?, key)
+        }
+        Command::Touch { key, form, expires, at } => {
+            let bytes = form.parse(key)?;
+            (at.connect()?.touch(&bytes, *expires)?, key)
+        }
+        Command::Incr { key, form, by, at } => {
+            let bytes = form.parse(key)?;
+            let number = at.connect()?.add(&bytes, *by)?;
             (number.map(output::print).transpose()?.is_some(), key)
         }
         Command::Flush { at } => return at.connect()?.flush().map(|()| Outcome::Done).map_err(Into::into),
@@ -140,11 +161,11 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
 }
 
 /// Prints an item. Returns false if there is none.
-fn get(item: Option<Item>, json: bool) -> anyhow::Result<bool> {
+fn get(item: Option<Item>, form: KeyForm, json: bool) -> anyhow::Result<bool> {
     let Some(item) = item else { return Ok(false) };
     if json {
         output::print(json!({
-            "value": String::from_utf8_lossy(&item.value),
+            "value": form.text(&item.value),
             "len": item.value.len(),
             "flags": item.flags,
             "expires_s": item.lives_s,
@@ -157,7 +178,7 @@ fn get(item: Option<Item>, json: bool) -> anyhow::Result<bool> {
 }
 
 /// Stores a value, or the contents of standard input.
-fn set(at: &At, key: &str, value: Option<&str>, options: PutOptions) -> anyhow::Result<()> {
+fn set(at: &At, key: &[u8], value: Option<&str>, options: PutOptions) -> anyhow::Result<()> {
     let value = match value {
         Some(value) => value.as_bytes().to_vec(),
         None => {
@@ -166,7 +187,7 @@ fn set(at: &At, key: &str, value: Option<&str>, options: PutOptions) -> anyhow::
             value
         }
     };
-    match at.connect()?.put(key.as_bytes(), &value, options) {
+    match at.connect()?.put(key, &value, options) {
         Ok(_) => Ok(()),
         Err(error @ Error::Refused(Refusal::ValueTooLong { .. })) => {
             Err(anyhow!("{error}: start the cache with a higher --value-max"))

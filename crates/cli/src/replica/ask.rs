@@ -9,6 +9,7 @@ use sinew::replica::kv::{Command, CommandResult, Expect, Item, Query, QueryResul
 use sinew::replica::wire;
 
 use super::cluster::ClusterArgs;
+use crate::key_form::KeyForm;
 use crate::{Outcome, output};
 
 const PUT_HELP: &str = "\
@@ -30,6 +31,8 @@ Examples:
 pub struct PutArgs {
     /// Key, up to 64 KiB
     key: String,
+    #[command(flatten)]
+    form: KeyForm,
     /// Value, up to 1 MiB; - reads it from standard input
     value: String,
     /// Store only if the key's value has this revision
@@ -47,8 +50,8 @@ pub struct PutArgs {
 
 const GET_HELP: &str = "\
 A read sees all that was acknowledged before it began: the leader asks a majority whether it still leads. With --lease
-the leader answers alone if a majority confirmed it a moment ago; that is just as safe while all members have the same
---election-ms and no clock runs 1 % faster than another's. With --stale any member answers, with what it has.
+the leader answers alone if a majority confirmed it a moment ago; that is just as safe while no clock runs 1 % faster
+than another's. With --stale any member answers, with what it has.
 
 If there is no such key, the command exits with status 5.
 
@@ -66,6 +69,8 @@ Examples:
 pub struct GetArgs {
     /// The key
     key: String,
+    #[command(flatten)]
+    form: KeyForm,
     /// Print all keys that begin with KEY, as KEY=VALUE
     #[arg(long)]
     prefix: bool,
@@ -100,18 +105,17 @@ pub struct DeleteArgs {
     /// The key
     key: String,
     #[command(flatten)]
+    form: KeyForm,
+    #[command(flatten)]
     cluster: ClusterArgs,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
 }
 
-fn shown(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn item_json(item: &Item<'_>, key: &[u8]) -> Value {
-    json!({ "key": shown(key), "value": shown(item.value), "item_revision": item.revision, "created": item.created })
+fn item_json(item: &Item<'_>, key: &[u8], form: KeyForm) -> Value {
+    let (key, value) = (form.text(key), form.text(item.value));
+    json!({ "key": key, "value": value, "item_revision": item.revision, "created": item.created })
 }
 
 /// Runs `sinew replica put`.
@@ -123,7 +127,7 @@ pub fn put(args: &PutArgs) -> anyhow::Result<Outcome> {
     } else {
         args.value.clone().into_bytes()
     };
-    let key = args.key.as_bytes();
+    let key = &args.form.parse(&args.key)?[..];
     let expect = match args.if_revision {
         Some(revision) => Some(Expect::Revision(revision)),
         None => args.if_absent.then_some(Expect::Nothing),
@@ -141,7 +145,8 @@ pub fn put(args: &PutArgs) -> anyhow::Result<Outcome> {
         }
         Ok(CommandResult::Differs { found }) => {
             if args.json {
-                let found = found.map(|found| json!({ "revision": found.revision, "value": shown(found.value) }));
+                let found =
+                    found.map(|found| json!({ "revision": found.revision, "value": args.form.text(found.value) }));
                 output::print(json!({ "found": found }))?;
             } else {
                 output::complain(match found {
@@ -174,7 +179,7 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
         (_, true) => Freshness::Stale,
         _ => Freshness::Linear,
     };
-    let key = args.key.as_bytes();
+    let key = &args.form.parse(&args.key)?[..];
     let end = end_of(key);
     let query = match args.prefix {
         true => Query::Range { from: key, to: end.as_deref(), limit: args.limit },
@@ -184,12 +189,11 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
     match wire::decode(&answer) {
         Ok(QueryResult::Item { item: Some(item), revision }) => {
             if args.json {
-                let mut object = item_json(&item, key);
+                let mut object = item_json(&item, key, args.form);
                 object["revision"] = revision.into();
                 output::print(object)?;
             } else {
-                let line = [item.value, b"\n"].concat();
-                output::print_bytes(&line)?;
+                output::print_line(item.value)?;
             }
             Ok(Outcome::Done)
         }
@@ -202,11 +206,12 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
         }
         Ok(QueryResult::Items { revision, items, more }) => {
             if args.json {
-                let items: Vec<_> = items.iter().map(|item| item_json(item, item.key)).collect();
+                let items: Vec<_> = items.iter().map(|item| item_json(item, item.key, args.form)).collect();
                 output::print(json!({ "revision": revision, "items": items, "more": more }))?;
             } else {
                 for item in &items {
-                    output::print_bytes(&[item.key, b"=", item.value, b"\n"].concat())?;
+                    let [key, value] = [item.key, item.value].map(|bytes| args.form.line_bytes(bytes));
+                    output::print_line(&[&key[..], &value].join(&b'='))?;
                 }
                 if more {
                     output::note("there are more: raise --limit, or name a longer prefix");
@@ -220,7 +225,8 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
 
 /// Runs `sinew replica delete`.
 pub fn delete(args: &DeleteArgs) -> anyhow::Result<Outcome> {
-    let answer = args.cluster.open()?.command(&Command::Delete { key: args.key.as_bytes() })?;
+    let key = args.form.parse(&args.key)?;
+    let answer = args.cluster.open()?.command(&Command::Delete { key: &key })?;
     let revision = match wire::decode(&answer) {
         Ok(CommandResult::Changed { revision }) => Some(revision),
         Ok(CommandResult::KeyMissing) => None,

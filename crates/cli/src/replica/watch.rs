@@ -7,6 +7,7 @@ use sinew::replica::kv::{Query, QueryResult};
 use sinew::replica::wire;
 
 use super::cluster::ClusterArgs;
+use crate::key_form::KeyForm;
 use crate::{Outcome, output};
 
 const AFTER_HELP: &str = "\
@@ -27,6 +28,8 @@ Examples:
 pub struct Args {
     /// Prefix of the keys to watch; '' for all keys
     prefix: String,
+    #[command(flatten)]
+    form: KeyForm,
     /// First revision to print [default: the next one]
     #[arg(long, value_name = "REVISION")]
     from: Option<u64>,
@@ -42,6 +45,7 @@ pub struct Args {
 
 /// Runs `sinew replica watch`.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let (prefix, form) = (args.form.parse(&args.prefix)?, args.form);
     let mut cluster = args.cluster.open()?;
     let mut from = match args.from {
         Some(from) => from,
@@ -58,18 +62,26 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     while left > 0 {
         let limit = left.min(1000) as u32;
         let mut query = Vec::new();
-        wire::encode(&Query::Watch { prefix: args.prefix.as_bytes(), from, limit }, &mut query);
+        wire::encode(&Query::Watch { prefix: &prefix, from, limit }, &mut query);
         cluster.client.watch(0, &query, u64::MAX >> 1)?;
         let RequestOutcome::QueryAnswer(found) = cluster.next()?.1? else { bail!("an answer to another request") };
         match wire::decode(&found) {
             Ok(QueryResult::Changes { changes, next }) => {
                 for change in &changes {
-                    let (key, value) = (String::from_utf8_lossy(change.key), change.value.map(String::from_utf8_lossy));
-                    output::print(match (args.json, value) {
-                        (true, value) => json!({ "revision": change.revision, "key": key, "value": value }).to_string(),
-                        (false, Some(value)) => format!("{} {key}={value}", change.revision),
-                        (false, None) => format!("{} {key}", change.revision),
-                    })?;
+                    if args.json {
+                        let value = change.value.map(|value| form.text(value));
+                        output::print(
+                            json!({ "revision": change.revision, "key": form.text(change.key), "value": value }),
+                        )?;
+                        continue;
+                    }
+                    let mut line = format!("{} ", change.revision).into_bytes();
+                    line.extend(form.line_bytes(change.key));
+                    if let Some(value) = change.value {
+                        line.push(b'=');
+                        line.extend(form.line_bytes(value));
+                    }
+                    output::print_line(&line)?;
                 }
                 left -= (changes.len() as u64).min(left);
                 from = next;

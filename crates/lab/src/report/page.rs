@@ -221,7 +221,12 @@ fn section(index: usize, done: &Done<'_>) -> String {
 }
 
 fn plot(unit: &str, pairs: &[Bar], rows: &[Row]) -> String {
-    let found = if rows.iter().any(|row| row.measured.is_some()) { "measured on this machine" } else { "the model" };
+    let has = |of: fn(&Row) -> Option<f64>| rows.iter().any(|row| of(row).is_some());
+    let found = match (has(|row| row.model), has(|row| row.measured)) {
+        (true, true) => "the model, or measured where it says so",
+        (false, true) => "measured on this machine",
+        _ => "the model",
+    };
     let (has_paper, more) = (pairs.iter().any(|pair| pair.paper.is_some()), more_or_less(unit));
     let sentence = match has_paper {
         true => format!("All figures in {}: the paper's, and those found here; {more}.", in_words(unit)),

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use hdrhistogram::Histogram;
 use sinew_fabric::{Clock, Generator, PacketPort, SeededGenerator};
+use sinew_host::HostClock;
 use sinew_replica::client::{Client, RequestOutcome};
 use sinew_replica::disk::SimDisk;
 use sinew_replica::host::Host;
@@ -126,23 +127,43 @@ impl ReplicaRun {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+/// An empty histogram of the times of PUTs, in ns.
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, PATIENCE_NS, DIGITS).expect("the bounds make sense")
+}
+
+/// A clock of a core that can be charged for work.
+pub(crate) trait ChargedClock: Clock {
+    /// Charges the core for work that the code does not do.
+    fn spend_ns(&self, ns: u64);
+}
+
+impl ChargedClock for SimClock {
+    fn spend_ns(&self, ns: u64) {
+        SimClock::spend_ns(self, ns);
+    }
+}
+
+/// A real core has nothing to be charged for.
+impl ChargedClock for HostClock {
+    fn spend_ns(&self, _: u64) {}
 }
 
 /// A store that charges its core for memory, and notes how long the leader's PUTs take. The time of a PUT begins when
 /// its command is checked, which the member that is asked does first: that is the leader, once the client knows who
 /// leads.
 #[derive(Debug)]
-struct Timed {
-    store: KvStore,
-    clock: SimClock,
-    put_ns: u64,
-    taken_ns: Cell<Option<u64>>,
-    committed_ns: Rc<RefCell<Histogram<u64>>>,
+pub(crate) struct Timed<C> {
+    pub store: KvStore,
+    pub clock: C,
+    /// Time charged for each PUT that is applied, in ns.
+    pub put_ns: u64,
+    pub taken_ns: Cell<Option<u64>>,
+    /// Times of PUTs.
+    pub committed_ns: Rc<RefCell<Histogram<u64>>>,
 }
 
-impl StateMachine for Timed {
+impl<C: ChargedClock + std::fmt::Debug> StateMachine for Timed<C> {
     fn check_command(&self, command: &[u8]) -> Result<(), Malformed> {
         self.taken_ns.set(Some(self.clock.now_ns()));
         self.store.check_command(command)
@@ -182,7 +203,7 @@ impl StateMachine for Timed {
 }
 
 struct Server {
-    host: Host<Endpoint, Timed, SimDisk>,
+    host: Host<Endpoint, Timed<SimClock>, SimDisk>,
     /// CPU time of a message at the leader, and at another member.
     costs_ns: [u64; 2],
     /// CPU time of a message in the member's current role.

@@ -155,6 +155,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if asks_for_vote && now_ns < self.quiet_until_ns {
                 continue;
             }
+            let is_current = message.term >= self.node.raft.term;
+            if kind == MessageType::MsgHeartbeat && is_current && !self.promise_lease(&message.context, now_ns) {
+                self.dropped.contradiction += 1;
+                continue;
+            }
             if !engine::is_acceptable(&self.node, &message) {
                 self.dropped.contradiction += 1;
                 continue;

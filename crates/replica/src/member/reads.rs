@@ -6,16 +6,18 @@
 //! transfer of leadership breaks this, so a term in which one has happened has no leases any more.
 //!
 //! The lease counts from the moment at which the majority was asked. It is shorter than the election time-out by two
-//! ticks and by the clock drift. A member that starts from its disk votes for nobody until any lease that it may have
-//! confirmed has expired.
+//! ticks and by the clock drift. A leader says how long its lease is when it asks. A member with a shorter election
+//! time-out of its own votes for nobody for so long, and confirms nothing that is more than twice as long as its own: a
+//! member that starts from its disk votes for nobody for two election time-outs, because of leases that it may have
+//! confirmed.
 
 use std::collections::VecDeque;
 
 use raft::{RawNode, ReadState, StateRole};
 use sinew_journal::disk::Disk;
 
-use super::Member;
 use super::clients::Clients;
+use super::{Member, MemberConfig};
 use crate::client_wire::{Answer, Freshness};
 use crate::log::Log;
 use crate::machine::StateMachine;
@@ -27,6 +29,15 @@ struct Read {
     round: u64,
     /// Index that must be applied, once the read is confirmed.
     index: Option<u64>,
+}
+
+/// Length of a round's number in the context of its heartbeats, in bytes. The leader's [`full_lease_ns`] follows it.
+const ROUND_LEN: usize = 8;
+
+/// Length of a lease on clocks that do not drift, in ns. A tick may be late, and the next one then comes sooner, which
+/// can shorten the time that others wait by up to two ticks.
+fn full_lease_ns(config: &MemberConfig) -> u64 {
+    config.election_ticks.saturating_sub(2) as u64 * config.tick_ns
 }
 
 /// Reads that wait.
@@ -46,14 +57,14 @@ pub struct Reads {
 
 impl Reads {
     /// Begins a round for all reads that have come.
-    pub fn begin(&mut self, node: &mut RawNode<Log>, now_ns: u64) {
+    pub fn begin(&mut self, node: &mut RawNode<Log>, config: &MemberConfig, now_ns: u64) {
         // Until an entry of its own term is committed, a leader does not know the commit index.
         if !self.has_new || node.raft.state != StateRole::Leader || !node.raft.commit_to_current_term() {
             return;
         }
         self.has_new = false;
         self.unanswered_rounds.push_back((self.round, now_ns));
-        node.read_index(self.round.to_le_bytes().to_vec());
+        node.read_index([self.round, full_lease_ns(config)].map(u64::to_le_bytes).concat());
         self.round += 1;
     }
 
@@ -114,10 +125,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             Freshness::Stale => self.applied > 0,
             Freshness::Lease => {
                 let raft = &self.node.raft;
-                // A tick may be late, and the next one then comes sooner, which can shorten the time that others wait
-                // by up to two ticks.
-                let ticks = self.config.election_ticks.saturating_sub(2) as u64;
-                let full_ns = ticks * self.config.tick_ns;
+                let full_ns = full_lease_ns(&self.config);
                 let lease_ns = full_ns - full_ns / 1_000_000 * self.config.drift_max_ppm.min(1_000_000) - 1;
                 let confirmed_ns = self.reads.confirmed_ns;
                 raft.state == StateRole::Leader
@@ -130,6 +138,20 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             Freshness::Linear => false,
         };
         is_allowed && self.machine.read(query, answer)
+    }
+
+    /// Decides whether to confirm that the sender of a heartbeat with this context leads. If so, and its lease is
+    /// longer than this member would wait anyway before it votes for another, votes for nobody until it has ended.
+    pub(super) fn promise_lease(&mut self, context: &[u8], now_ns: u64) -> bool {
+        let lease_ns = context.get(ROUND_LEN..).and_then(<[u8]>::first_chunk).map(|bytes| u64::from_le_bytes(*bytes));
+        let (lease_ns, own_ns) = (lease_ns.unwrap_or(0), full_lease_ns(&self.config));
+        if lease_ns > 2 * own_ns {
+            return false;
+        }
+        if lease_ns > own_ns {
+            self.quiet_until_ns = self.quiet_until_ns.max(now_ns + lease_ns);
+        }
+        true
     }
 
     /// Adds a read that waits for a confirmation.

@@ -3,6 +3,7 @@
 mod classics;
 mod durable;
 mod hostile;
+mod leaders;
 mod members;
 mod swarm;
 mod world;

@@ -78,6 +78,39 @@ fn a_leader_that_was_cut_off_gives_no_stale_reads() {
     }
 }
 
+/// Another member may lead before the lease would end by the leader's own clock.
+#[test]
+fn a_lease_holds_though_its_leader_has_a_longer_election_timeout_than_the_others() {
+    for (times_longer, may_confirm) in [(2, true), (3, false)] {
+        for seed in 0..20 {
+            let mut world = World::new(3, false, seed * 100);
+            let tick_ns = world.config.tick_ns;
+            for at in 0..3 {
+                world.config.tick_ns = if at == 0 { tick_ns * times_longer } else { tick_ns };
+                world.crash(at);
+                world.start(at);
+            }
+            let mut session = world.open(7);
+            world.put(&mut session, "k", "old");
+            world.ask_leader(&ClientRequest::Transfer { name: Some("a".into()) });
+            world.run_until("it leads", |world| world.leader() == Some(0));
+            world.put(&mut session, "k", "old");
+            let query = get("k");
+            let read = ClientRequest::Read { freshness: Freshness::Lease, query: &query };
+            let answer = world.call(0, &read, 20);
+            assert_eq!(answer.is_some(), may_confirm, "seed {seed}");
+            world.isolate(&[0]);
+            world.run_until("another leader", |world| world.leader().is_some_and(|leader| leader != 0));
+            let command = put("k", "new");
+            let new = (1..3).find(|at| world.member(*at).is_leader()).unwrap();
+            world.call(new, &session.run(&command), 100).unwrap();
+            if let Some(Accepted::Answer(answer)) = world.ask(0, &read) {
+                assert!(matches!(wire::decode(&answer), Ok(Answer::NotLeader { .. })), "seed {seed}: {answer:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_leader_with_a_fresh_confirmation_answers_reads_by_lease_at_once() {
     let mut world = World::new(3, false, 5);
@@ -163,16 +196,6 @@ fn a_member_that_was_cut_off_and_returns_unseats_nobody() {
     assert_eq!(world.member(away).machine().len(), 1);
 }
 
-/// Stops members for ever longer times, as another program does that runs in their place.
-fn delay(world: &mut World, late: &[usize]) {
-    for late_ms in [16, 24, 30, 40, 50, 60, 60, 60] {
-        world.stopped.extend(late);
-        world.run_ms(late_ms);
-        world.stopped.clear();
-        world.run_ms(40);
-    }
-}
-
 #[test]
 fn a_leader_that_lives_and_is_often_late_is_not_replaced() {
     for seed in 0..20 {
@@ -180,7 +203,7 @@ fn a_leader_that_lives_and_is_often_late_is_not_replaced() {
         let leader = world.elect();
         world.run_ms(50);
         let term = world.member(leader).term();
-        delay(&mut world, &[leader]);
+        world.delay(&[leader]);
         assert_eq!((world.leader(), world.member(leader).term()), (Some(leader), term), "seed {seed}");
         // It is replaced once it is dead, though later.
         world.crash(leader);
@@ -195,7 +218,7 @@ fn a_leader_whose_followers_are_often_late_goes_on_leading() {
         let leader = world.elect();
         world.run_ms(50);
         let term = world.member(leader).term();
-        delay(&mut world, &[(leader + 1) % 3, (leader + 2) % 3]);
+        world.delay(&[(leader + 1) % 3, (leader + 2) % 3]);
         assert_eq!((world.leader(), world.member(leader).term()), (Some(leader), term), "seed {seed}");
         world.isolate(&[leader]);
         world.run_until("it steps down", |world| !world.member(leader).is_leader());

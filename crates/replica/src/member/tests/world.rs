@@ -250,6 +250,16 @@ impl World {
         }
     }
 
+    /// Stops members for ever longer times, as another program does that runs in their place.
+    pub fn delay(&mut self, late: &[usize]) {
+        for late_ms in [16, 24, 30, 40, 50, 60, 60, 60] {
+            self.stopped.extend(late);
+            self.run_ms(late_ms);
+            self.stopped.clear();
+            self.run_ms(40);
+        }
+    }
+
     /// Steps until something holds.
     #[track_caller]
     pub fn run_until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {

@@ -1,0 +1,166 @@
+//! Leaders that are deposed and lead again, whose hand-over does not come about, or whose followers are far behind.
+
+use super::world::*;
+use crate::client_wire::{Answer, ClientRequest};
+use crate::member::{Accepted, appends};
+use crate::wire::{self, MemberId};
+
+fn transfer(world: &World, to: usize) -> ClientRequest<'static> {
+    ClientRequest::Transfer { name: Some(world.nodes[to].name.clone()) }
+}
+
+#[test]
+fn a_leader_that_was_deposed_just_before_a_check_does_not_make_it_when_it_leads_again() {
+    for seed in 0..10 {
+        let mut world = World::new(3, false, seed * 100);
+        let leader = world.elect();
+        let (other, third) = ((leader + 1) % 3, (leader + 2) % 3);
+        world.run_ms(50);
+        let last_tick = world.config.election_ticks - 1;
+        world.run_until("its next tick brings a check", |world| world.member(leader).unchecked_ticks.1 == last_tick);
+        let to_other = transfer(&world, other);
+        world.ask(leader, &to_other);
+        world.run_until("the other leads", |world| world.leader() == Some(other));
+        assert_eq!(world.member(leader).unchecked_ticks.1, last_tick, "seed {seed}: it was deposed before its tick");
+        let back = transfer(&world, leader);
+        world.ask(other, &back);
+        world.run_until("it leads again", |world| world.leader() == Some(leader));
+        // Until its followers have answered, a check would find no majority.
+        let term = world.member(leader).term();
+        world.stopped.extend([other, third]);
+        world.run_ms(10);
+        assert!(world.member(leader).is_leader(), "seed {seed}");
+        world.stopped.clear();
+        world.run_ms(100);
+        assert_eq!((world.leader(), world.member(leader).term()), (Some(leader), term), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_transfer_that_does_not_come_about_ends_after_an_election_timeout_and_writes_go_on() {
+    for seed in 0..10 {
+        let mut world = World::new(3, false, seed * 100);
+        let mut session = world.open(7);
+        let leader = world.elect();
+        let (dead, third) = ((leader + 1) % 3, (leader + 2) % 3);
+        world.run_ms(50);
+        // The leader has learned to wait for longer before it takes its followers for dead.
+        world.delay(&[dead, third]);
+        assert!(world.member(leader).patience.ticks() > 2 * world.config.election_ticks);
+        world.crash(dead);
+        let to_dead = transfer(&world, dead);
+        let answer = world.call(leader, &to_dead, 24 + 6).expect("the transfer has ended");
+        assert!(matches!(wire::decode(&answer), Ok(Answer::Refused(why)) if why.contains("in time")), "seed {seed}");
+        let since_ns = world.now_ns;
+        world.put(&mut session, "k", "v");
+        assert!(world.member(leader).is_leader() && world.now_ns - since_ns < 10_000_000, "seed {seed}");
+    }
+}
+
+/// The client repeats its request to remove the leader, which hands over each time to the one member that has all.
+#[test]
+fn a_hand_over_that_is_asked_for_again_and_again_ends_after_an_election_timeout() {
+    for seed in 0..10 {
+        let mut world = World::new(3, false, seed * 100);
+        let mut session = world.open(7);
+        let leader = world.elect();
+        let (best, behind) = ((leader + 1) % 3, (leader + 2) % 3);
+        world.run_ms(50);
+        world.delay(&[best, behind]);
+        world.isolate(&[behind]);
+        world.put(&mut session, "k", "v");
+        world.run_ms(5);
+        world.crash(best);
+        let remove = ClientRequest::Remove { name: world.nodes[leader].name.clone() };
+        let (mut steps_waited, end_ns) = (0, world.now_ns + 36_000_000);
+        while world.now_ns < end_ns && world.member(leader).node.raft.lead_transferee.is_some() | (steps_waited == 0) {
+            assert!(matches!(world.ask(leader, &remove), Some(Accepted::Answer(_))));
+            assert!(world.member(leader).node.raft.lead_transferee.is_some());
+            world.step();
+            steps_waited += 1;
+        }
+        let waited_ns = steps_waited * STEP_NS;
+        assert!((24_000_000..=30_000_000).contains(&waited_ns), "seed {seed}: {waited_ns} ns");
+        assert!(world.member(leader).is_leader());
+    }
+}
+
+/// Makes a leader that has many appends queued for a follower. Returns both.
+fn with_queued_appends(seed: u64) -> (World, usize, usize) {
+    let mut world = World::new(3, false, seed * 100);
+    world.config.append_len_max = 300;
+    for at in 0..3 {
+        world.crash(at);
+        world.start(at);
+    }
+    let mut session = world.open(7);
+    let leader = world.elect();
+    let behind = (leader + 1) % 3;
+    world.isolate(&[behind]);
+    let value = "x".repeat(200);
+    for index in 0..40 {
+        world.put(&mut session, &format!("k{index}"), &value);
+    }
+    world.cut.clear();
+    world.run_until("appends are queued", |world| queued(world, leader, behind) > 20);
+    (world, leader, behind)
+}
+
+/// Messages for a follower that only its leader sends and that wait for their turn.
+fn queued(world: &mut World, leader: usize, to: usize) -> usize {
+    let to = world.member(to).me().id;
+    queued_for(world, leader, to)
+}
+
+fn queued_for(world: &mut World, leader: usize, to: MemberId) -> usize {
+    let messages = world.member(leader).outbox.get(&to);
+    messages.map_or(0, |messages| messages.iter().filter(|message| appends::is_of_leader(message)).count())
+}
+
+#[test]
+fn a_leader_that_is_deposed_sends_none_of_the_appends_that_it_had_queued() {
+    for seed in 0..5 {
+        let (mut world, leader, behind) = with_queued_appends(seed);
+        let to_third = transfer(&world, (leader + 2) % 3);
+        world.ask(leader, &to_third);
+        let mut left = 0;
+        world.run_until("it is deposed", |world| {
+            let leads = world.member(leader).is_leader();
+            left = if leads { queued(world, leader, behind) } else { left };
+            !leads
+        });
+        assert!(left > 10, "seed {seed}: {left} were queued");
+        world.step();
+        assert_eq!(queued(&mut world, leader, behind), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn appends_that_are_queued_for_a_member_are_dropped_once_it_cannot_be_reached() {
+    for seed in 0..5 {
+        let (mut world, leader, behind) = with_queued_appends(seed);
+        let to = world.member(behind).me().id;
+        world.crash(behind);
+        world.step();
+        world.step();
+        assert_eq!(queued_for(&mut world, leader, to), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn appends_that_are_queued_for_a_member_are_dropped_once_it_is_removed() {
+    for seed in 0..5 {
+        let (mut world, leader, behind) = with_queued_appends(seed);
+        let (to, name) = (world.member(behind).me().id, world.nodes[behind].name.clone());
+        world.ask(leader, &ClientRequest::Remove { name });
+        let mut left = 0;
+        world.run_until("it is removed", |world| {
+            let is_member = world.member(leader).members.contains_key(&to);
+            left = if is_member { queued_for(world, leader, to) } else { left };
+            !is_member
+        });
+        assert!(left > 10, "seed {seed}: {left} were queued");
+        world.step();
+        assert!(!world.member(leader).outbox.contains_key(&to), "seed {seed}");
+    }
+}
