@@ -42,24 +42,25 @@ const STYLE: &str = "\
 
 /// Predictions of a paper's figures, as ratios to these, in ascending order.
 struct Line {
-    name: String,
+    name: &'static str,
+    paper: &'static str,
     ratios: Vec<f64>,
 }
 
 /// The simulated rows of valid experiments that run what the paper ran, with no parameter set by the paper's figure;
 /// rows in per cent are left out. A paper without such a row has no line.
 fn lines(results: &[Done<'_>]) -> Vec<Line> {
-    let of_paper = |(paper, name): &(&str, &str)| {
+    let of_paper = |&(paper, name): &(&'static str, &'static str)| {
         let rows = results
             .iter()
-            .filter(|done| done.complaint.is_none() && done.experiment.paper() == *paper)
+            .filter(|done| done.complaint.is_none() && done.experiment.paper() == paper)
             .flat_map(|done| &done.rows)
             .filter(|row| row.model.is_some() && row.against == Comparison::Same);
         let ratio = |error| if let Error::Relative(part) = error { Some(1.0 + part) } else { None };
         let mut ratios: Vec<f64> =
             rows.filter_map(|row| ratio(row.error()?)).filter(|ratio| ratio.is_finite()).collect();
         ratios.sort_by(f64::total_cmp);
-        (!ratios.is_empty()).then(|| Line { name: format!("{name} ({paper})"), ratios })
+        (!ratios.is_empty()).then(|| Line { name, paper, ratios })
     };
     PAPERS.iter().filter_map(of_paper).collect()
 }
@@ -105,7 +106,7 @@ pub fn svg(results: &[Done<'_>]) -> String {
         .fold((0, 0), |(total, within), ratio| (total + 1, within + usize::from(is_within(*ratio))));
     let mut body = String::new();
     let mut y = TOP;
-    for Line { name, ratios } in &lines {
+    for Line { name, paper, ratios } in &lines {
         let dots = swarm(&ratios.iter().map(|ratio| x_of(*ratio)).collect::<Vec<_>>());
         let most = dots.iter().map(|(_, y)| y.abs()).fold(0.0, f64::max);
         let height = LINE.max(2.0 * (most + RADIUS) + 12.0);
@@ -115,11 +116,15 @@ pub fn svg(results: &[Done<'_>]) -> String {
         let _ = writeln!(
             body,
             "<text x=\"{:.0}\" y=\"{:.1}\" class=\"t\" text-anchor=\"end\">{}</text>\n\
+             <text x=\"{:.0}\" y=\"{:.1}\" class=\"n\" text-anchor=\"end\">{}</text>\n\
              <text x=\"{:.0}\" y=\"{:.1}\" class=\"n\">{} {predictions}</text>\n\
              <text x=\"{:.0}\" y=\"{:.1}\" class=\"n\">median error {:.1} %</text>",
             LEFT - 14.0,
-            middle + 5.0,
+            middle - 2.0,
             escaped(name),
+            LEFT - 14.0,
+            middle + 14.0,
+            escaped(paper),
             RIGHT + 14.0,
             middle - 3.0,
             ratios.len(),
@@ -212,7 +217,12 @@ mod tests {
         ];
         let drawn = picture(rows.clone(), None);
         assert_eq!((drawn.matches("<circle").count(), drawn.matches("class=\"in\"").count()), (2, 1), "{drawn}");
-        assert!(drawn.contains("1 of 2 predictions") && drawn.contains("HERD (sigcomm14)"), "{drawn}");
+        assert!(
+            drawn.contains("1 of 2 predictions")
+                && drawn.contains(">HERD</text>")
+                && drawn.contains(">sigcomm14</text>"),
+            "{drawn}"
+        );
         assert!(drawn.contains("median error 200.0 %"), "{drawn}");
         let invalid = picture(rows, Some("busy".to_owned()));
         assert!(!invalid.contains("<circle") && !invalid.contains("HERD"), "{invalid}");
