@@ -11,8 +11,11 @@ use crate::client_wire::{Answer, ClientRequest, Freshness, Status};
 use crate::sessions::IN_FLIGHT_MAX;
 use crate::wire::{self, CLIENT, GREET, MemberInfo};
 
-/// Time after which an attempt without an answer is given up for another, in ns.
+/// Time after which a request's first attempt without an answer is given up for another, in ns.
 const TRY_NS: u64 = 20_000_000;
+/// Failed attempts after which the time of further ones no longer doubles. Where members are slow, short attempts would
+/// add to their load, since each enters the log anew.
+const DOUBLINGS_MAX: u32 = 4;
 /// Time for which a member that did not answer an attempt counts as gone, even if others say that it leads, in ns.
 const SUSPECT_NS: u64 = 60_000_000;
 /// As [`TRY_NS`], for requests that take longer: watches, and changes of the members.
@@ -109,6 +112,8 @@ struct Pending {
     /// The only address that may answer, if given.
     at: Option<String>,
     may_have_run: bool,
+    /// Attempts that ended without an answer.
+    failures: u32,
 }
 
 /// The connection to an address.
@@ -218,8 +223,10 @@ impl<E: Endpoint> Client<E> {
         }
         let now_ns = self.rpc.now_ns();
         let end_ns = now_ns.saturating_add(timeout_ns);
-        self.pending
-            .insert(self.next_id, Pending { tag, request, end_ns, send_at_ns: Some(now_ns), at, may_have_run: false });
+        self.pending.insert(
+            self.next_id,
+            Pending { tag, request, end_ns, send_at_ns: Some(now_ns), at, may_have_run: false, failures: 0 },
+        );
         self.next_id += 1;
         Ok(())
     }
@@ -443,7 +450,8 @@ impl<E: Endpoint> Client<E> {
             Some(address) => self.addresses.iter().position(|known| known == address),
             None => Some(self.current % self.addresses.len().max(1)),
         };
-        let timeout_ns = if pending.request.is_long() { LONG_TRY_NS } else { TRY_NS };
+        let timeout_ns =
+            if pending.request.is_long() { LONG_TRY_NS } else { TRY_NS << pending.failures.min(DOUBLINGS_MAX) };
         let timeout_ns = timeout_ns.min(pending.end_ns - now_ns);
         pending.send_at_ns = Some(now_ns + RETRY_NS);
         let (only_there, call) = (pending.at.is_some(), self.next_call);
@@ -520,6 +528,7 @@ impl<E: Endpoint> Client<E> {
         self.try_next_member(at, now_ns);
         if let Some(pending) = self.pending.get_mut(&id) {
             pending.may_have_run |= may_have_run;
+            pending.failures += 1;
             pending.send_at_ns = Some(now_ns);
         }
     }

@@ -14,7 +14,9 @@ use sinew_replica::member::{Member, MemberConfig};
 use sinew_replica::wire;
 use sinew_rpc::gate::Key;
 use sinew_rpc::{Config, Endpoint, Nexus, Rpc};
-use sinew_sim::{Actor, ActorId, ActorState, Cluster, HostId, Network, PortConfig, SimClock, SimPort, Topology};
+use sinew_sim::{
+    Actor, ActorId, ActorState, Cluster, HostId, LinkFaults, LinkId, Network, PortConfig, SimClock, SimPort, Topology,
+};
 
 type SimRpc = Rpc<SimPort, SimClock>;
 const MS: u64 = 1_000_000;
@@ -313,6 +315,23 @@ fn a_cluster_with_a_key_serves_and_replaces_its_leader_and_refuses_strangers() {
         sim.pass_ms(300);
         assert!(matches!(log.borrow()[..], [Event::Failed(ClientError::NotAdmitted { .. })]), "{:?}", log.borrow());
     }
+}
+
+#[test]
+fn a_client_whose_answers_take_longer_than_an_attempt_gets_them_in_the_end() {
+    let mut sim = Sim::new(3, false, 1);
+    let log = sim.writer(1_000_000, MS);
+    sim.pass_ms(1_000);
+    let before = log.borrow().len();
+    assert!(before > 10);
+    // From now on an answer takes 80 ms, four times as long as the first attempt waits.
+    let slow = LinkFaults { reordering: 1.0, reordering_ns: 40 * MS, ..LinkFaults::default() };
+    let link = LinkId(sim.disks.len());
+    (0..2).for_each(|direction| sim.cluster.network().set_faults(link, direction, slow));
+    sim.pass_ms(4_000);
+    let log = log.borrow();
+    check(&log);
+    assert!(log.len() > before + 8, "{} answers in four seconds", log.len() - before);
 }
 
 #[test]

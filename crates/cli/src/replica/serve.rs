@@ -32,8 +32,8 @@ With --data a member resumes where it was.
 A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon
 after. On a busy host, where live members are silent for longer, a member waits for two to four times the longest such
 silence, up to twenty times --election-ms; it forgets a silence after 1,250 to 2,500 times --election-ms. Give all
-members the same --election-ms: one confirms no reads of a leader with more than twice its own. A leader that is stopped
-with Ctrl-C hands over first.
+members the same --election-ms: one confirms no leases of a leader with more than twice its own. Do not restart a member
+at once with a shorter one where clients read with --lease. A leader that is stopped with Ctrl-C hands over first.
 
 Beyond this host a cluster needs a key: --key-file, any 16 bytes or more, the same for all members and clients. Both
 sides of each session prove that they have it; nothing is encrypted. With --open anybody is let in.

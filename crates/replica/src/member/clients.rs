@@ -188,9 +188,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return Err(self.redirect_now(now_ns));
         }
         let held = match *ask {
-            ClientRequest::Read { query, .. } => {
+            ClientRequest::Read { freshness, query } => {
                 let held = self.clients.defer();
-                self.queue_read(held, query);
+                self.queue_read(held, freshness, query);
                 held
             }
             ClientRequest::Open { nonce } => self.propose(LogCommand::Open { nonce })?,

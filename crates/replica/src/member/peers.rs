@@ -146,7 +146,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     fn handle_messages(&mut self, from: MemberId, messages: &[WireMessage<'_>], now_ns: u64) {
         self.note_message_from(from, now_ns);
         for wire in messages {
-            let Some(message) = wire.to_message(from, self.me.id) else {
+            let Some(mut message) = wire.to_message(from, self.me.id) else {
                 self.dropped.nonsense += 1;
                 continue;
             };
@@ -157,8 +157,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             let is_current = message.term >= self.node.raft.term;
             if kind == MessageType::MsgHeartbeat && is_current && !self.promise_lease(&message.context, now_ns) {
-                self.dropped.contradiction += 1;
-                continue;
+                // The leader is heard, but its reads are not confirmed.
+                message.context.clear();
             }
             if !engine::is_acceptable(&self.node, &message) {
                 self.dropped.contradiction += 1;

@@ -6,10 +6,10 @@
 //! transfer of leadership breaks this, so a term in which one has happened has no leases any more.
 //!
 //! The lease counts from the moment at which the majority was asked. It is shorter than the election time-out by two
-//! ticks and by the clock drift. A leader says how long its lease is when it asks. A member with a shorter election
-//! time-out of its own votes for nobody for so long, and confirms nothing that is more than twice as long as its own: a
+//! ticks and by the clock drift. A leader that asks for a lease says how long it is. A member with a shorter election
+//! time-out of its own votes for nobody for so long, and confirms no lease that is more than twice as long as its own: a
 //! member that starts from its disk votes for nobody for two election time-outs, because of leases that it may have
-//! confirmed.
+//! confirmed. So it must not be restarted with a shorter election time-out while such a lease lasts.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,8 @@ struct Read {
     index: Option<u64>,
 }
 
-/// Length of a round's number in the context of its heartbeats, in bytes. The leader's [`full_lease_ns`] follows it.
+/// Length of a round's number in the context of its heartbeats, in bytes. The length of the lease follows it:
+/// [`full_lease_ns`], or 0 if no read asked for one.
 const ROUND_LEN: usize = 8;
 
 /// Length of a lease on clocks that do not drift, in ns. A tick may be late, and the next one then comes sooner, which
@@ -45,11 +46,12 @@ fn full_lease_ns(config: &MemberConfig) -> u64 {
 pub struct Reads {
     waiting: VecDeque<Read>,
     round: u64,
-    /// Whether reads have come since the last round.
+    /// Whether reads have come since the last round, and whether any of them may be answered by lease.
     has_new: bool,
-    /// Unanswered rounds: their numbers, and the times at which they were begun.
-    unanswered_rounds: VecDeque<(u64, u64)>,
-    /// Time at which the last confirmed round was begun; 0 if there is none.
+    wants_lease: bool,
+    /// Unanswered rounds: their numbers, and the times at which those were begun that ask for a lease.
+    unanswered_rounds: VecDeque<(u64, Option<u64>)>,
+    /// Time at which the last confirmed round with a lease was begun; 0 if there is none.
     confirmed_ns: u64,
     /// Last term that has no leases.
     leaseless_term: u64,
@@ -63,8 +65,10 @@ impl Reads {
             return;
         }
         self.has_new = false;
-        self.unanswered_rounds.push_back((self.round, now_ns));
-        node.read_index([self.round, full_lease_ns(config)].map(u64::to_le_bytes).concat());
+        let has_lease = std::mem::take(&mut self.wants_lease);
+        self.unanswered_rounds.push_back((self.round, has_lease.then_some(now_ns)));
+        let lease_ns = if has_lease { full_lease_ns(config) } else { 0 };
+        node.read_index([self.round, lease_ns].map(u64::to_le_bytes).concat());
         self.round += 1;
     }
 
@@ -79,7 +83,9 @@ impl Reads {
                 self.unanswered_rounds.front().copied().filter(|(number, _)| *number <= round)
             {
                 self.unanswered_rounds.pop_front();
-                if number == round {
+                // Answers to a later round confirm this one as well, but grant a lease only if that round asked for one.
+                let asks_for_lease = self.unanswered_rounds.iter().all(|(_, asked_ns)| asked_ns.is_some());
+                if let (true, true, Some(asked_ns)) = (number == round, asks_for_lease, asked_ns) {
                     self.confirmed_ns = asked_ns;
                 }
             }
@@ -108,7 +114,7 @@ impl Reads {
             clients.answer(read.held, elsewhere);
         }
         self.unanswered_rounds.clear();
-        self.has_new = false;
+        (self.has_new, self.wants_lease) = (false, false);
     }
 }
 
@@ -140,8 +146,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         is_allowed && self.machine.read(query, answer)
     }
 
-    /// Decides whether to confirm that the sender of a heartbeat with this context leads. If so, and its lease is
-    /// longer than this member would wait anyway before it votes for another, votes for nobody until it has ended.
+    /// Decides whether to confirm a round of reads, by the context of a heartbeat. If so, and its lease is longer than
+    /// this member would wait anyway before it votes for another, votes for nobody until it has ended.
     pub(super) fn promise_lease(&mut self, context: &[u8], now_ns: u64) -> bool {
         let lease_ns = context.get(ROUND_LEN..).and_then(<[u8]>::first_chunk).map(|bytes| u64::from_le_bytes(*bytes));
         let (lease_ns, own_ns) = (lease_ns.unwrap_or(0), full_lease_ns(&self.config));
@@ -155,10 +161,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Adds a read that waits for a confirmation.
-    pub(super) fn queue_read(&mut self, held: u64, query: &[u8]) {
+    pub(super) fn queue_read(&mut self, held: u64, freshness: Freshness, query: &[u8]) {
         let round = self.reads.round;
         self.reads.waiting.push_back(Read { held, query: query.to_vec(), round, index: None });
         self.reads.has_new = true;
+        self.reads.wants_lease |= freshness == Freshness::Lease;
     }
 
     /// Answers confirmed reads whose entries are applied.

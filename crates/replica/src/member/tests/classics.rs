@@ -99,6 +99,10 @@ fn a_lease_holds_though_its_leader_has_a_longer_election_timeout_than_the_others
             let read = ClientRequest::Read { freshness: Freshness::Lease, query: &query };
             let answer = world.call(0, &read, 20);
             assert_eq!(answer.is_some(), may_confirm, "seed {seed}");
+            // A read that asks for no lease is answered, and the leader stays, whatever its time-out.
+            let linear = ClientRequest::Read { freshness: Freshness::Linear, query: &query };
+            world.call(0, &linear, 400).unwrap_or_else(|| panic!("no linear read, seed {seed}"));
+            assert_eq!(world.leader(), Some(0), "seed {seed}");
             world.isolate(&[0]);
             world.run_until("another leader", |world| world.leader().is_some_and(|leader| leader != 0));
             let command = put("k", "new");
