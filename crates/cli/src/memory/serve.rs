@@ -20,8 +20,8 @@ does so for them, by calls. --fabric overrides that. Memory that a volume releas
 is taken from the system as it is used, and is lost with the server: so a volume has copies at several donors.
 
 SIGUSR1 asks for the memory back: the server lends nothing more, open volumes (serve block) and file services (serve
-files) move what they have here to other donors with room, and the server ends once nothing is left here. Ctrl-C ends it
-at once, and copies are made anew from others.
+files) move what they have here to other donors with room, and the server ends once nothing is left here. Meanwhile new
+files have fewer copies if too few other donors are left. Ctrl-C ends it at once, and copies are made anew from others.
 
 An address that other hosts can reach needs --key-file, any 16 bytes or more that all hosts of a pool share, or --open,
 with which no key is needed.

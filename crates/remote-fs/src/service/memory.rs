@@ -27,7 +27,7 @@ enum CallPurpose {
     Stat(usize),
     Grow(usize),
     Repair(usize),
-    Free,
+    Free(usize),
     Expel(usize, u64),
     Read(usize),
     Write(usize),
@@ -104,7 +104,8 @@ impl<D: Donors> Memory<D> {
 
     /// Pages that donors could lend in addition to those that they lend now.
     pub fn lendable_pages(&self) -> u64 {
-        let free: u64 = self.lanes.0.iter().filter(|lane| lane.is_ready()).map(|lane| lane.free).sum();
+        let free: u64 =
+            self.lanes.0.iter().filter(|lane| lane.is_ready() && !lane.is_withdrawing()).map(|lane| lane.free).sum();
         let copies = self.config.copies.min(self.lanes.usable_count()).max(1) as u64;
         free / copies / PAGE as u64
     }
@@ -119,8 +120,8 @@ impl<D: Donors> Memory<D> {
     /// Keeps back the pages of a client that is gone, until no donor admits it any more.
     pub fn retire_client<K: Disk>(&mut self, client: u64, store: &mut Store<K>) {
         let pages = store.space.keep_back(client);
-        let fenced = (0..self.lanes.0.len()).filter(|lane| self.lanes.0[*lane].incarnation.is_some());
-        let open: BTreeSet<usize> = fenced.collect();
+        let may_admit = |lane: &DonorLane| lane.incarnation.is_some() && lane.withdrawal != Withdrawal::Ended;
+        let open: BTreeSet<usize> = (0..self.lanes.0.len()).filter(|lane| may_admit(&self.lanes.0[*lane])).collect();
         for lane in &open {
             // A donor that does not answer now is told when it is fenced again.
             if self.lanes.0[*lane].is_ready() {
@@ -437,7 +438,11 @@ impl<D: Donors> Memory<D> {
             (CallPurpose::Expel(..), _) if has_restarted => {}
             // The donor is told again when it is fenced again.
             (CallPurpose::Expel(lane, _), _) => self.set_away(lane, again_ns),
-            (CallPurpose::Free | CallPurpose::Read(_) | CallPurpose::Write(_), _) => {}
+            // A donor that wants its memory back ends once it has all of it: it is fenced again, and the rest freed.
+            (CallPurpose::Free(lane), Err(CallFailed::Unreachable(_))) if self.lanes.0[lane].is_withdrawing() => {
+                self.set_away(lane, again_ns);
+            }
+            (CallPurpose::Free(_) | CallPurpose::Read(_) | CallPurpose::Write(_), _) => {}
         }
     }
 
@@ -447,7 +452,7 @@ impl<D: Donors> Memory<D> {
 
     fn free(&mut self, lane: usize, slab: u64) {
         let (volume, epoch) = (self.volume, self.epoch);
-        self.call(lane, CallPurpose::Free, Call::Free { volume, epoch, slab });
+        self.call(lane, CallPurpose::Free(lane), Call::Free { volume, epoch, slab });
     }
 
     /// Handles a successful fence: no client of an earlier epoch writes to this donor any more.

@@ -43,22 +43,22 @@ pub(super) struct LackingSegment {
     pub used: Vec<usize>,
 }
 
-/// The segments that lack a copy and have one to copy from.
-fn lacking_segments<'a, K: Disk>(
-    store: &'a Store<K>,
-    lanes: &'a Lanes,
-    copies: usize,
-) -> impl Iterator<Item = LackingSegment> + use<'a, K> {
+/// The segments that lack a copy and have one to copy from: first those with too few copies, then those whose copies
+/// only have to move.
+fn lacking_segments<K: Disk>(store: &Store<K>, lanes: &Lanes, copies: usize) -> Vec<LackingSegment> {
     let copies = copies.min(lanes.0.len());
-    let lacks = move |segment: &Segment| {
+    let lacks = |segment: &Segment| {
         segment.members.iter().filter(|member| !lanes.is_withdrawing(member)).count() < copies
             && segment.members.iter().all(|member| member.is_whole)
             && segment.members.iter().any(|member| lanes.reaches(member))
     };
-    store.state.segments.iter().filter(move |(_, segment)| lacks(segment)).map(|(number, segment)| {
+    let lacking = store.state.segments.iter().filter(|(_, segment)| lacks(segment)).map(|(number, segment)| {
         let used = segment.members.iter().filter_map(|member| lanes.index_of(member)).collect();
         LackingSegment { segment: *number, len: u64::from(segment.pages) * PAGE as u64, used }
-    })
+    });
+    let mut lacking: Vec<LackingSegment> = lacking.collect();
+    lacking.sort_by_key(|segment| segment.used.len() >= copies);
+    lacking
 }
 
 /// Further state on which the place of a missing copy depends.
@@ -76,7 +76,7 @@ pub(super) fn plan<K: Disk>(
     context: &RepairContext<'_>,
     copies: usize,
 ) -> Option<RepairPlan> {
-    lacking_segments(store, lanes, copies).find_map(|LackingSegment { segment, len, used }| {
+    lacking_segments(store, lanes, copies).into_iter().find_map(|LackingSegment { segment, len, used }| {
         let adopt = |times_max| {
             let RepairContext { orphans, retired, until_ns } = *context;
             let to = orphans.for_segment((segment, &used), (times_max, until_ns), lanes, retired)?;
@@ -107,7 +107,7 @@ pub(super) fn without_room<K: Disk>(
         let has_orphan = orphans.lanes_of(*segment, lanes).iter().any(|lane| others.contains(lane));
         !others.is_empty() && !has_orphan && lanes.with_room(*len, used).is_empty()
     };
-    lacking_segments(store, lanes, copies).filter(has_none).collect()
+    lacking_segments(store, lanes, copies).into_iter().filter(has_none).collect()
 }
 
 /// Whether a segment can be given back: it has no contents, and all its donors are within reach. Clients may still
