@@ -14,9 +14,9 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{Folder, run, sinew, text};
+use common::{Folder, PATIENCE, run, sinew, text};
 use mounts::remote::{Cluster, is_mounted, wait_until};
 use mounts::{facts, others, random};
 use rustix::process::Signal;
@@ -281,8 +281,9 @@ fn a_donor_that_is_asked_for_its_memory_back_ends_when_files_have_moved() {
     (0..40).for_each(write);
     let mut leaving = cluster.donors[1].take().unwrap();
     leaving.process.signal(Signal::USR1);
-    let mut number = 0;
+    let (mut number, began) = (0, Instant::now());
     while leaving.process.0.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < PATIENCE, "the donor does not end: {}", mounted.log());
         number = (number + 7) % 40;
         write(number);
         std::thread::sleep(Duration::from_millis(20));

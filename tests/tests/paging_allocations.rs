@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{Folder, PATIENCE};
 use nbd::Client;
-use sinew::fabric::SeededGenerator;
+use sinew::fabric::{SeededGenerator, Waker};
 use sinew::host::{HostClock, SystemEntropy};
 use sinew::prelude::*;
 use sinew::remote_block::{Config as BlockConfig, Listener, Server};
@@ -88,6 +88,19 @@ fn lend<L: MemoryProvider + Clone + Send + Sync + 'static>(address: &str, lends:
     server.at(address).start().unwrap()
 }
 
+/// Ends a server when it is dropped.
+struct EndOnDrop<'a> {
+    is_over: &'a AtomicBool,
+    waker: Waker,
+}
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
 /// Rounds until everything has been used, and rounds that are counted.
 const WARM: u32 = 150;
 const ROUNDS: u32 = 100;
@@ -126,7 +139,8 @@ fn check<D: Donors>(make_donors: impl FnOnce() -> D + Send, mut use_it: impl FnM
             };
             server.run(&HostClock::new(), look).unwrap();
         });
-        let waker = receive.recv().unwrap();
+        // Also ends the server when a check fails.
+        let ends = EndOnDrop { is_over, waker: receive.recv().unwrap() };
         let mut client = Client::connect(&path);
         // The count is that of the last loop, which a short wait lets come after the last answer.
         let mut made_after = |rounds: u32| {
@@ -137,9 +151,7 @@ fn check<D: Donors>(make_donors: impl FnOnce() -> D + Send, mut use_it: impl FnM
         let (before, since) = (made_after(WARM), Instant::now());
         let allocations = made_after(ROUNDS) - before;
         let for_heartbeats = (since.elapsed().as_secs_f64() + 1.0) * PER_SECOND;
-        drop(client);
-        is_over.store(true, Ordering::Release);
-        waker.wake();
+        drop((client, ends));
         let requests = u64::from(ROUNDS) * REQUESTS;
         assert!((allocations as f64) < for_heartbeats, "{allocations} allocations for {requests} requests");
     });

@@ -152,9 +152,11 @@ fn in_guest(args: &Args) -> anyhow::Result<Command> {
     let name = format!("tests: {PROGRAM}");
     let program = programs.into_iter().find(|program| program.name == name).context("the build made no such test")?;
     let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
-    let timeout_s = args.kills.map_or(args.seconds, |kills| kills * GUEST_SECONDS_PER_KILL) + GUEST_SECONDS_MORE;
+    let timeout_s = args
+        .kills
+        .map_or(args.seconds, |kills| kills.saturating_mul(GUEST_SECONDS_PER_KILL))
+        .saturating_add(GUEST_SECONDS_MORE);
     command.args(["guest", "--timeout-s", &timeout_s.to_string(), "--"]).arg(program.executable);
-    command.env("CARGO_MANIFEST_DIR", program.folder);
     Ok(command)
 }
 

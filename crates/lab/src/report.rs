@@ -124,8 +124,15 @@ pub struct Done<'a> {
     pub experiment: &'a dyn Experiment,
     /// The rows that it found.
     pub rows: Vec<Row>,
-    /// Reason why the rows are invalid, if they are.
+    /// Reason why measured rows are invalid, if they are.
     pub complaint: Option<String>,
+}
+
+impl Done<'_> {
+    /// Rows that count: all, or only the simulated ones if other programs disturbed what was measured.
+    pub fn counted(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| self.complaint.is_none() || row.measured.is_none())
+    }
 }
 
 #[cfg(test)]

@@ -17,10 +17,10 @@ pub fn html(results: &[Done<'_>]) -> String {
     page("Published figures, run again", &body)
 }
 
-/// Rows of valid experiments that are compared with the paper in one way.
+/// Rows that count, and are compared with the paper in one way.
 fn held<'a>(results: &'a [Done<'_>], how: fn(Comparison) -> bool) -> Vec<&'a Row> {
-    let valid = results.iter().filter(|done| done.complaint.is_none());
-    valid.flat_map(|done| &done.rows).filter(|row| row.ratio().is_some() && how(row.against)).collect()
+    let counted = results.iter().flat_map(Done::counted);
+    counted.filter(|row| row.ratio().is_some() && how(row.against)).collect()
 }
 
 /// The headline, a plot of all rows that run what the paper ran, the table of contents, and plots of the other rows
@@ -161,8 +161,8 @@ const FAR: f64 = 0.3;
 fn papers<'a>(results: &'a [Done<'_>]) -> String {
     let names: BTreeSet<&str> = results.iter().map(|done| done.experiment.paper()).collect();
     let line = |name: &&str| {
-        let of_paper = results.iter().filter(|done| done.complaint.is_none() && done.experiment.paper() == *name);
-        let rows: Vec<&'a Row> = of_paper.flat_map(|done| &done.rows).collect();
+        let of_paper = results.iter().filter(|done| done.experiment.paper() == *name);
+        let rows: Vec<&'a Row> = of_paper.flat_map(Done::counted).collect();
         let parts = |against: Comparison| -> Vec<(f64, &'a Row)> {
             let held = rows.iter().filter(|row| row.against == against);
             let of =
@@ -362,7 +362,8 @@ mod tests {
         let of_paper = "<td>one</td><td>3</td><td>20.0 %</td><td>-30.0 % (far)</td><td>0</td><td>1</td>";
         assert!(front.contains(of_paper), "{front}");
         // Values measured while other programs ran mean nothing.
-        let page = report(rows, Some("busy"));
+        let measured = rows.into_iter().map(|row| Row { measured: row.model, model: None, ..row }).collect();
+        let page = report(measured, Some("busy"));
         assert!(!page.contains("class=\"ratios") && page.contains("None of these rows"), "{page}");
     }
 
