@@ -14,8 +14,8 @@ pub struct MemberConfig {
     /// of more than this and up to twice this, and again after half of this to all of it. Twice the longest silence of
     /// a member that lived takes the place of this where it is longer: of silences up to five times this, in the last
     /// 1,250 to 2,500 times this. At least twice [`Self::heartbeat_ticks`]. It should be as long at all members: one
-    /// confirms no leases of a leader that has more than twice as much. A member must not be restarted with a shorter one
-    /// while leases that it confirmed may last, for two of the former ones.
+    /// confirms no leases of a leader that has more than twice as much. A member must not be restarted with a shorter
+    /// one while leases that it confirmed may last, for two of the former ones.
     pub election_ticks: usize,
     /// Bytes of entries in one message, at most, apart from the first entry.
     pub append_len_max: u64,

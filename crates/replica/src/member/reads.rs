@@ -7,8 +7,8 @@
 //!
 //! The lease counts from the moment at which the majority was asked. It is shorter than the election time-out by two
 //! ticks and by the clock drift. A leader that asks for a lease says how long it is. A member with a shorter election
-//! time-out of its own votes for nobody for so long, and confirms no lease that is more than twice as long as its own: a
-//! member that starts from its disk votes for nobody for two election time-outs, because of leases that it may have
+//! time-out of its own votes for nobody for so long, and confirms no lease that is more than twice as long as its own:
+//! a member that starts from its disk votes for nobody for two election time-outs, because of leases that it may have
 //! confirmed. So it must not be restarted with a shorter election time-out while such a lease lasts.
 
 use std::collections::VecDeque;
@@ -83,7 +83,8 @@ impl Reads {
                 self.unanswered_rounds.front().copied().filter(|(number, _)| *number <= round)
             {
                 self.unanswered_rounds.pop_front();
-                // Answers to a later round confirm this one as well, but grant a lease only if that round asked for one.
+                // Answers to a later round confirm this one as well, but grant a lease only if that round asked for
+                // one.
                 let asks_for_lease = self.unanswered_rounds.iter().all(|(_, asked_ns)| asked_ns.is_some());
                 if let (true, true, Some(asked_ns)) = (number == round, asks_for_lease, asked_ns) {
                     self.confirmed_ns = asked_ns;
