@@ -45,6 +45,7 @@ impl Shared {
     }
 
     /// As [`Self::new`], with a policy that is boxed already.
+    #[inline]
     pub(crate) fn with_boxed(donor: &str, len: u64, admission: Box<dyn Admission>, config: SharedConfig) -> Arc<Self> {
         Arc::new(Self {
             donor: donor.into(),
