@@ -26,8 +26,6 @@ struct World {
     server: Running,
     donors: Vec<Donor>,
     is_whole: bool,
-    /// Whether a donor was killed, which the server has not reported yet.
-    awaits_loss: bool,
     settled: Instant,
     plan: Plan,
 }
@@ -38,8 +36,7 @@ impl World {
             self.plan.say(&format!("the server: {line}"));
             assert!(!line.contains("damaged") && !line.contains("no longer use"), "{line}");
             self.is_whole = line.contains("all its copies again");
-            self.awaits_loss = false;
-            self.settled = Instant::now() + Duration::from_millis(200);
+            self.settled = self.settled.max(Instant::now() + Duration::from_millis(200));
         }
         assert!(!self.server.has_ended(), "the server ended");
         for donor in &mut self.donors {
@@ -63,7 +60,7 @@ impl World {
 
     fn is_well(&self) -> bool {
         let are_up = self.donors.iter().all(Donor::is_up);
-        are_up && self.is_whole && !self.awaits_loss && self.settled <= Instant::now()
+        are_up && self.is_whole && self.settled <= Instant::now()
     }
 
     /// Kills or stops a donor, while all is well: two donors may hold both copies of a page.
@@ -76,7 +73,8 @@ impl World {
         }
         let away = self.plan.ms(300, 2_000);
         self.donors[index].kill(away);
-        self.awaits_loss = true;
+        // The server reports it soon, unless nothing lies there.
+        self.settled = Instant::now() + SETTLE;
         self.plan.killed(&format!("donor {index}, for {away:?}"));
     }
 }
@@ -100,7 +98,7 @@ pub fn run_plan(plan: Plan, test: &str) {
     let (over, before) = (folder.0.join("over"), swapped());
     let program = Running::start(&mut group.with(&hog_until(test, USED, &over)));
     let settled = Instant::now() + SETTLE;
-    let mut world = World { program, swap, group, server, donors, is_whole: true, awaits_loss: false, settled, plan };
+    let mut world = World { program, swap, group, server, donors, is_whole: true, settled, plan };
     world.turn_for(Duration::from_secs(2));
     while world.plan.has_more() {
         let gap = world.plan.ms(100, 2_000);
