@@ -157,7 +157,7 @@ pub struct Dropped {
     pub cluster: u64,
     /// They were for another member, or another life of this one.
     pub member: u64,
-    /// They contradicted committed entries, or asked for a lease that is too long for this member.
+    /// They contradicted committed entries.
     pub contradiction: u64,
     /// The disk had no room for them.
     pub disk_full: u64,

@@ -13,7 +13,8 @@
 //!   they have disks.
 //! - Commands and reads are linearizable: each appears to take effect at one moment between its start and its answer.
 //!   For reads by lease this holds as long as no member's clock runs faster than another's by more than
-//!   [`member::MemberConfig::drift_max_ppm`]. Stale reads are not linearizable.
+//!   [`member::MemberConfig::drift_max_ppm`], and no member is restarted at once with a shorter election time-out
+//!   ([`member::MemberConfig::election_ticks`]). Stale reads are not linearizable.
 //! - A command of a session runs once, however often it is sent. After a session has expired, it is unknown whether its
 //!   last commands ran.
 //! - A member that lost its data is another member: it votes for nobody until it is added again.

@@ -27,8 +27,8 @@ impl<D: Donors> Memory<D> {
         for lane in 0..self.lanes.0.len() {
             let known = &self.lanes.0[lane];
             if known.is_ready() && known.withdrawal == Withdrawal::Asked && !self.is_in_use(store, lane) {
-                let known: BTreeSet<u64> = store.state.clients.keys().copied().collect();
-                let left: BTreeSet<u64> = known.into_iter().chain(self.retired.of_lane(lane)).collect();
+                let clients = store.state.clients.keys().copied();
+                let left: BTreeSet<u64> = clients.chain(self.retired.of_lane(lane)).collect();
                 left.iter().for_each(|client| self.expel(lane, *client));
                 self.lanes.0[lane].withdrawal = Withdrawal::CuttingOff { left };
                 self.end_cutting_off(lane);
