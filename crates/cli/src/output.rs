@@ -15,7 +15,12 @@ use anyhow::Context;
 /// Those of the system, such as a full disk.
 pub fn print(text: impl Display) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    outcome(writeln!(out, "{text}").and_then(|()| out.flush()))
+}
+
+/// Whether what was written has a reader.
+fn outcome(written: io::Result<()>) -> anyhow::Result<bool> {
+    match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error).context("writing to standard output"),
@@ -31,11 +36,7 @@ pub fn print(text: impl Display) -> anyhow::Result<bool> {
 pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     let end: &[u8] = if out.is_terminal() { b"\n" } else { b"" };
-    match out.write_all(bytes).and_then(|()| out.write_all(end)).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error).context("writing to standard output"),
-    }
+    outcome(out.write_all(bytes).and_then(|()| out.write_all(end)).and_then(|()| out.flush()))
 }
 
 /// Writes bytes and a line break to standard output. Returns false if the reader has closed its end.
@@ -45,11 +46,7 @@ pub fn print_bytes(bytes: &[u8]) -> anyhow::Result<bool> {
 /// As [`print`].
 pub fn print_line(bytes: &[u8]) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error).context("writing to standard output"),
-    }
+    outcome(out.write_all(bytes).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()))
 }
 
 /// Width of lines in columns: that of the terminal, between 40 and 110, or 80 without a terminal.
