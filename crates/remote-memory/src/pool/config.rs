@@ -1,8 +1,7 @@
 //! Configuration of a pool.
 
 use std::fmt;
-
-use sinew_mem::atomic::Arc;
+use std::sync::Arc;
 
 use crate::donor::Key;
 use crate::engine::{AdaptiveWindow, Admission, EngineConfig, VerbsPathConfig};
