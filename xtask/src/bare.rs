@@ -3,9 +3,13 @@
 //! The test programs are built once, as usual. Then each runs with less than usual: as another user, on a network
 //! without IPv6, without `/dev/shm`, with 64 KB of lockable memory and one CPU. Most of this needs root. Without root,
 //! the programs run under the limits on memory and CPU only, and a message says so.
+//!
+//! Programs that share neither network nor `/dev/shm` nor a home run beside each other, each on a CPU of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
@@ -72,25 +76,37 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if programs.is_empty() {
         bail!("these crates have no test programs that run here");
     }
-    let home = Home::new()?;
     let is_restricted = can_restrict(&programs[0].executable);
+    let mut cpus = allowed_cpus();
     if !is_restricted {
         println!(
             "bare: not root, or no right to make namespaces, or no ip or setpriv, or the build is out of an ordinary \
              user's reach: the tests run as this user, with IPv6 and /dev/shm as they are, on one CPU with \
              {LOCKABLE_KB} KB of lockable memory"
         );
+        cpus.truncate(1);
     }
-    let mut failed = Vec::new();
-    let mut passed = 0;
-    for program in &programs {
-        println!("bare: {}", program.name);
-        let mut command = restricted_command(program, &home.0, is_restricted);
-        match process::tee(&mut command) {
-            Ok(output) => passed += process::tests_passed(&output),
-            Err(error) => failed.push(format!("{}: {error}", program.name)),
-        }
-    }
+    let next = Mutex::new(programs.iter());
+    let outcomes = Mutex::new(Outcomes::default());
+    std::thread::scope(|scope| {
+        let runners: Vec<_> = cpus
+            .iter()
+            .map(|cpu| {
+                let (next, outcomes) = (&next, &outcomes);
+                scope.spawn(move || -> anyhow::Result<()> {
+                    let home = Home::new(*cpu)?;
+                    while let Some(program) = { next.lock().expect("no runner panics").next() } {
+                        let began = Instant::now();
+                        let result = process::quiet(&mut restricted_command(program, &home.0, *cpu, is_restricted));
+                        outcomes.lock().expect("no runner panics").add(program, result, began.elapsed());
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        runners.into_iter().try_for_each(|runner| runner.join().expect("no runner panics"))
+    })?;
+    let Outcomes { passed, failed } = outcomes.into_inner().expect("no runner panics");
     if !failed.is_empty() {
         bail!("tests need more than a poor machine has:\n  {}", failed.join("\n  "));
     }
@@ -98,12 +114,33 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Outcomes of the programs so far.
+#[derive(Default)]
+struct Outcomes {
+    /// Number of tests that passed.
+    passed: usize,
+    /// Programs that failed.
+    failed: Vec<String>,
+}
+
+impl Outcomes {
+    /// Adds a program that has ended, and prints what it wrote.
+    fn add(&mut self, program: &TestProgram, (output, result): (String, anyhow::Result<()>), took: Duration) {
+        println!("bare: {}: {} s\n{output}", program.name, took.as_secs());
+        match result {
+            Ok(()) => self.passed += process::tests_passed(&output),
+            Err(error) => self.failed.push(format!("{}: {error}", program.name)),
+        }
+    }
+}
+
 /// A home for the poor user, removed when dropped.
 struct Home(PathBuf);
 
 impl Home {
-    fn new() -> anyhow::Result<Self> {
-        let path = std::env::temp_dir().join(format!("sinew-bare-{}", std::process::id()));
+    /// A home for the programs on a CPU.
+    fn new(cpu: usize) -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("sinew-bare-{}-{cpu}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let home = Self(path);
         if process::is_root() {
@@ -126,10 +163,10 @@ fn can_restrict(program: &Path) -> bool {
     process::is_root() && process::works(command.arg(NOBODY.to_string()).args(["test", "-x"]).arg(program))
 }
 
-fn restricted_command(program: &TestProgram, home: &Path, is_restricted: bool) -> Command {
+fn restricted_command(program: &TestProgram, home: &Path, cpu: usize, is_restricted: bool) -> Command {
     let limits = format!("ulimit -l {LOCKABLE_KB}; exec taskset -c \"$0\" \"$@\"");
     let mut command = Command::new("bash");
-    command.args(["-c", &limits, &first_cpu()]);
+    command.args(["-c", &limits, &cpu.to_string()]);
     if is_restricted {
         command.args(["unshare", "--net", "--mount", "sh", "-c", POOR_MACHINE, "bare", &NOBODY.to_string()]);
     }
@@ -144,10 +181,31 @@ fn restricted_command(program: &TestProgram, home: &Path, is_restricted: bool) -
     command
 }
 
-/// The first CPU that this process may use.
-fn first_cpu() -> String {
+/// CPUs that this process may use.
+fn allowed_cpus() -> Vec<usize> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let digits = allowed.map(|list| list.trim().chars().take_while(char::is_ascii_digit).collect::<String>());
-    digits.filter(|cpu| !cpu.is_empty()).unwrap_or_else(|| "0".into())
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
+    let cpus = cpus_in(list.trim());
+    if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+/// CPUs in a list such as `0-2,5`.
+fn cpus_in(list: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read() {
+        assert_eq!(cpus_in("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(cpus_in("7"), [7]);
+        assert_eq!(cpus_in(""), [0; 0]);
+    }
 }

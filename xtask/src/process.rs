@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
 /// The workspace's folder.
 pub fn workspace_root() -> PathBuf {
@@ -69,6 +69,20 @@ pub fn tee_all(command: &mut Command) -> (String, anyhow::Result<()>) {
     let mut seen = String::new();
     let result = tee_to(command, &mut seen);
     (seen, result)
+}
+
+/// Runs a command to its end, and returns what it wrote to its standard output and then to its standard error. Prints
+/// nothing, so that commands can run beside each other.
+pub fn quiet(command: &mut Command) -> (String, anyhow::Result<()>) {
+    let shown = show(command);
+    match command.output().with_context(|| format!("cannot start {shown}")) {
+        Ok(output) => {
+            let written = [output.stdout, output.stderr].concat();
+            let result = if output.status.success() { Ok(()) } else { Err(anyhow!("{shown}: {}", output.status)) };
+            (String::from_utf8_lossy(&written).into_owned(), result)
+        }
+        Err(error) => (String::new(), Err(error)),
+    }
 }
 
 fn tee_to(command: &mut Command, seen: &mut String) -> anyhow::Result<()> {

@@ -42,7 +42,10 @@ const RUN_ALL: &str = r#"
 status=0
 while [ "$#" -ge 4 ]; do
     printf '\n=== %s\n' "$1"
+    began=$(date +%s)
     (cd "$2" && CARGO_MANIFEST_DIR=$2 exec "$3" $4) 2>&1 || { status=1; printf '!!! %s failed\n' "$1"; }
+    took=$(($(date +%s) - began))
+    [ "$took" -lt 10 ] || printf -- '--- %s: %d s\n' "$1" "$took"
     shift 4
 done
 exit "$status"

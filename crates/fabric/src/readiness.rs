@@ -297,16 +297,6 @@ impl Alarm {
         Ok(epoll::delete(&self.set, fd)?)
     }
 
-    /// Whether anything watched has an error or has hung up, which keeps the alarm readable until it is dealt with. One
-    /// system call.
-    pub fn has_error(&self) -> bool {
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let Ok((events, _)) = epoll::wait(&self.set, &mut events, Some(&now)) else { return false };
-        let bad = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
-        events.iter().any(|event| { event.flags }.intersects(bad))
-    }
-
     /// A waker that sets the alarm off. Waking an alarm that is not set costs no system call.
     pub fn waker(&self) -> Waker {
         Waker::new(Arc::clone(&self.shared) as _)

@@ -14,7 +14,7 @@ use crate::wire::{self, CLIENT, GREET, MemberInfo};
 /// Time after which a request's first attempt without an answer is given up for another, in ns.
 const TRY_NS: u64 = 20_000_000;
 /// Failed attempts after which the time of further ones no longer doubles. Where members are slow, short attempts would
-/// add to their load, since each enters the log anew.
+/// add to their load.
 const DOUBLINGS_MAX: u32 = 4;
 /// Time for which a member that did not answer an attempt counts as gone, even if others say that it leads, in ns.
 const SUSPECT_NS: u64 = 60_000_000;

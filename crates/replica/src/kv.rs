@@ -5,9 +5,11 @@
 
 mod frozen;
 mod history;
+mod key;
 mod messages;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use crate::machine::{BadSnapshot, Malformed, StateMachine};
 use crate::wire;
 use frozen::Frozen;
 use history::History;
+use key::Key;
 pub use messages::{Change, Command, CommandResult, Expect, Item, Query, QueryResult};
 
 /// Longest key, in bytes.
@@ -45,7 +48,7 @@ pub struct KvStore {
     frozen: Option<Frozen>,
 }
 
-type Items = BTreeMap<Arc<[u8]>, Value>;
+type Items = BTreeMap<Key, Value>;
 
 #[derive(Serialize, Deserialize)]
 struct StoredItem<'a> {
@@ -120,18 +123,28 @@ impl KvStore {
         self.revision += 1;
         let revision = self.revision;
         let bytes: Arc<[u8]> = value.into();
-        let shared = self.items.get_key_value(key).map(|(key, old)| (Arc::clone(key), old.created));
-        let (key, created) = shared.unwrap_or_else(|| (key.into(), revision));
+        let key = Key::new(key);
+        let entry = self.items.entry(key.clone());
         if let Some(frozen) = &mut self.frozen {
-            frozen.keep(&key, self.items.get(&key));
+            let old = match &entry {
+                Entry::Occupied(old) => Some(old.get()),
+                Entry::Vacant(_) => None,
+            };
+            frozen.keep(&key, old);
         }
-        self.history.push(revision, Arc::clone(&key), Some(Arc::clone(&bytes)));
-        self.items.insert(key, Value { bytes, revision, created });
+        self.history.push(revision, key, Some(Arc::clone(&bytes)));
+        match entry {
+            Entry::Occupied(mut old) => {
+                let value = old.get_mut();
+                (value.bytes, value.revision) = (bytes, revision);
+            }
+            Entry::Vacant(entry) => drop(entry.insert(Value { bytes, revision, created: revision })),
+        }
         revision
     }
 
     fn delete(&mut self, key: &[u8]) -> bool {
-        let Some((key, value)) = self.items.remove_entry(key) else { return false };
+        let Some((key, value)) = self.items.remove_entry(&Key::new(key)) else { return false };
         if let Some(frozen) = &mut self.frozen {
             frozen.keep(&key, Some(&value));
         }
@@ -146,14 +159,15 @@ impl KvStore {
             Command::Delete { key } if self.delete(key) => CommandResult::Changed { revision: self.revision },
             Command::Delete { .. } => CommandResult::KeyMissing,
             Command::Swap { key, expect, value } => {
-                let is_expected = match (expect, self.items.get(key)) {
+                let place = Key::new(key);
+                let is_expected = match (expect, self.items.get(&place)) {
                     (Expect::Nothing, found) => found.is_none(),
                     (Expect::Revision(revision), Some(found)) => found.revision == revision,
                     (Expect::Value(bytes), Some(found)) => *found.bytes == *bytes,
                     (_, None) => false,
                 };
                 if !is_expected {
-                    return CommandResult::Differs { found: self.items.get(key).map(|value| item(&[], value)) };
+                    return CommandResult::Differs { found: self.items.get(&place).map(|value| item(&[], value)) };
                 }
                 match value {
                     Some(value) => CommandResult::Changed { revision: self.put(key, value) },
@@ -167,16 +181,16 @@ impl KvStore {
     }
 
     fn range(&self, from: &[u8], to: Option<&[u8]>, limit: usize) -> QueryResult<'_> {
-        let end = to.map_or(Bound::Unbounded, Bound::Excluded);
+        let end = to.map_or(Bound::Unbounded, |to| Bound::Excluded(Key::new(to)));
         let (mut items, mut len, mut more) = (Vec::new(), 0, false);
         if to.is_none_or(|to| from < to) {
-            for (key, value) in self.items.range::<[u8], _>((Bound::Included(from), end)) {
-                len += key.len() + value.bytes.len();
+            for (key, value) in self.items.range((Bound::Included(Key::new(from)), end)) {
+                len += key.bytes().len() + value.bytes.len();
                 more = items.len() >= limit || (!items.is_empty() && len > ANSWER_LEN_MAX);
                 if more {
                     break;
                 }
-                items.push(item(key, value));
+                items.push(item(key.bytes(), value));
             }
         }
         QueryResult::Items { revision: self.revision, items, more }
@@ -223,7 +237,7 @@ impl StateMachine for KvStore {
         let found = match wire::decode(query) {
             Ok(Query::Get { key }) => QueryResult::Item {
                 revision: self.revision,
-                item: self.items.get_key_value(key).map(|(key, value)| item(key, value)),
+                item: self.items.get_key_value(&Key::new(key)).map(|(key, value)| item(key.bytes(), value)),
             },
             Ok(Query::Range { from, to, limit }) => self.range(from, to, limit as usize),
             Ok(Query::Watch { prefix, from, limit }) => match self.history.since(prefix, from, limit as usize) {
@@ -261,7 +275,7 @@ impl StateMachine for KvStore {
             return Err(BadSnapshot);
         }
         let items = items.into_iter().map(|StoredItem { key, value, revision, created }| {
-            (Arc::from(key), Value { bytes: value.into(), revision, created })
+            (Key::new(key), Value { bytes: value.into(), revision, created })
         });
         (self.items, self.revision) = (items.collect(), revision);
         (self.history, self.frozen) = (History::after(revision), None);

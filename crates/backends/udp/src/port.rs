@@ -200,9 +200,8 @@ impl Readiness for UdpPort {
     }
 
     fn disarm(&mut self) -> bool {
-        if self.alarm.is_set() && self.alarm.has_error() {
-            self.shared.socket.clear_error();
-            self.rx.take_errors();
+        if self.alarm.is_set() {
+            self.rx.on_awake();
         }
         self.alarm.clear()
     }

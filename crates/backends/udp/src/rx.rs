@@ -72,6 +72,8 @@ pub struct UdpRx {
     overflows: u32,
     now_ns: u64,
     losses: Losses,
+    /// Whether a sleep has ended, and no datagram has shown why.
+    woke_for_nothing: bool,
     pub(crate) stats: PortStats,
 }
 
@@ -87,6 +89,7 @@ impl UdpRx {
             overflows: 0,
             now_ns: 0,
             losses: Losses::default(),
+            woke_for_nothing: false,
             stats: PortStats::default(),
         }
     }
@@ -96,7 +99,22 @@ impl UdpRx {
         self.cursor.slot < self.cursor.filled || !self.losses.waiting.is_empty() || self.shared.has_error_note()
     }
 
+    /// Handles the end of a sleep. Most end because of a datagram, so errors, which also end one, are looked for only
+    /// once there is none: that saves a system call for each sleep.
+    pub(crate) fn on_awake(&mut self) {
+        self.woke_for_nothing = true;
+    }
+
+    /// After a sleep that no datagram ended, takes the errors, which would end every other sleep at once.
+    fn take_errors_that_woke(&mut self) {
+        if std::mem::take(&mut self.woke_for_nothing) {
+            self.shared.socket.clear_error();
+            self.take_errors();
+        }
+    }
+
     pub(crate) fn poll_event(&mut self) -> Option<PortEvent> {
+        self.take_errors_that_woke();
         if self.shared.take_error_note() {
             self.take_errors();
         }
@@ -105,7 +123,7 @@ impl UdpRx {
     }
 
     /// Takes the errors that the network reported, so that they neither fill the socket's buffer nor keep it ready.
-    pub(crate) fn take_errors(&mut self) {
+    fn take_errors(&mut self) {
         for _ in 0..ERRORS_TAKEN_MAX {
             let Some(error) = self.shared.socket.take_error() else { break };
             if error.mtu.is_some() {
@@ -134,8 +152,10 @@ impl UdpRx {
         }
         let Ok(filled) = got else {
             self.width = 1;
+            self.take_errors_that_woke();
             return;
         };
+        self.woke_for_nothing = false;
         self.cursor.filled = filled;
         // A call that returns all it asked for may have left more, so the next asks for twice as many, but for no more
         // than the cache holds. While datagrams come one at a time, requesting one at a time costs least.

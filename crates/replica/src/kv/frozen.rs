@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
 
+use super::key::Key;
 use super::{Items, KIND, StoredItem, StoredState, Value};
 use crate::wire;
 
@@ -13,9 +13,9 @@ use crate::wire;
 #[derive(Clone, Debug)]
 pub struct Frozen {
     /// Last key that was serialised.
-    last: Option<Arc<[u8]>>,
+    last: Option<Key>,
     /// Values, since changed, of later keys; `None` for a key that did not exist.
-    kept: BTreeMap<Arc<[u8]>, Option<Value>>,
+    kept: BTreeMap<Key, Option<Value>>,
 }
 
 impl Frozen {
@@ -29,9 +29,9 @@ impl Frozen {
     }
 
     /// Keeps the present value of a key that is about to change.
-    pub fn keep(&mut self, key: &Arc<[u8]>, value: Option<&Value>) {
+    pub fn keep(&mut self, key: &Key, value: Option<&Value>) {
         if self.last.as_ref().is_none_or(|last| key > last) && !self.kept.contains_key(key) {
-            self.kept.insert(Arc::clone(key), value.cloned());
+            self.kept.insert(key.clone(), value.cloned());
         }
     }
 
@@ -57,16 +57,16 @@ impl Frozen {
             if is_kept {
                 let Some((key, value)) = self.kept.pop_first() else { return true };
                 if let Some(value) = value {
-                    append_item(&key, &value, bytes);
+                    append_item(key.bytes(), &value, bytes);
                 }
                 (self.last, last) = (Some(key), None);
             } else if let Some((key, value)) = items.next() {
-                append_item(key, value, bytes);
+                append_item(key.bytes(), value, bytes);
                 last = Some(key);
             }
         }
         if let Some(key) = last {
-            self.last = Some(Arc::clone(key));
+            self.last = Some(key.clone());
         }
         false
     }

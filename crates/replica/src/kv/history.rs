@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::ANSWER_LEN_MAX;
+use super::key::Key;
 use super::messages::{Change, QueryResult};
 
 /// Changes kept, at most.
@@ -13,13 +14,13 @@ const LEN_MAX: usize = 32 << 20;
 
 #[derive(Clone, Debug)]
 struct Entry {
-    key: Arc<[u8]>,
+    key: Key,
     value: Option<Arc<[u8]>>,
 }
 
 impl Entry {
     fn len(&self) -> usize {
-        self.key.len() + self.value.as_ref().map_or(0, |value| value.len())
+        self.key.bytes().len() + self.value.as_ref().map_or(0, |value| value.len())
     }
 }
 
@@ -39,7 +40,7 @@ impl History {
     }
 
     /// Adds the next change.
-    pub fn push(&mut self, revision: u64, key: Arc<[u8]>, value: Option<Arc<[u8]>>) {
+    pub fn push(&mut self, revision: u64, key: Key, value: Option<Arc<[u8]>>) {
         debug_assert_eq!(revision, self.before + self.entries.len() as u64 + 1);
         let entry = Entry { key, value };
         self.len += entry.len();
@@ -60,12 +61,12 @@ impl History {
         let (mut changes, mut len, mut next) = (Vec::new(), 0, from);
         let skip = (from - self.before - 1) as usize;
         for (entry, revision) in self.entries.iter().skip(skip).zip(from..) {
-            if entry.key.starts_with(prefix) {
+            if entry.key.bytes().starts_with(prefix) {
                 len += entry.len();
                 if changes.len() >= limit || (!changes.is_empty() && len > ANSWER_LEN_MAX) {
                     break;
                 }
-                changes.push(Change { revision, key: &entry.key, value: entry.value.as_deref() });
+                changes.push(Change { revision, key: entry.key.bytes(), value: entry.value.as_deref() });
             }
             next = revision + 1;
         }

@@ -20,7 +20,7 @@ fn done(answer: &[u8]) -> CommandResult<'_> {
 /// The state, serialised at once.
 fn serialized(store: &KvStore) -> Vec<u8> {
     let items = store.items.iter().map(|(key, value)| StoredItem {
-        key,
+        key: key.bytes(),
         value: &value.bytes,
         revision: value.revision,
         created: value.created,

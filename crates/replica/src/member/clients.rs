@@ -1,6 +1,6 @@
 //! Requests of clients, and the answers that they wait for.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use raft::StateRole;
@@ -10,6 +10,7 @@ use super::Member;
 use super::applying::LogCommand;
 use crate::client_wire::{Answer, ClientRequest, MemberStatus, Role, Status};
 use crate::machine::StateMachine;
+use crate::sessions::SESSIONS_MAX;
 use crate::wire::{self, DecodeError, MemberId};
 
 /// Time after which a watch that has found nothing is told so, in ns.
@@ -28,6 +29,7 @@ pub enum Accepted {
 struct Proposed {
     place: EntryId,
     held: u64,
+    command: Option<CommandId>,
 }
 
 struct Watch {
@@ -42,6 +44,9 @@ const BYTES_KEPT: usize = 64 << 10;
 /// Term and index of an entry, which are unique within a cluster.
 pub type EntryId = (u64, u64);
 
+/// Session of a command, and its number there.
+pub type CommandId = (u64, u64);
+
 /// Requests that wait.
 #[derive(Default)]
 pub struct Clients {
@@ -49,6 +54,9 @@ pub struct Clients {
     waiting: usize,
     /// Requests that wait for an entry, in the log's order.
     proposed: VecDeque<Proposed>,
+    /// Highest number of a command of each session that waits, or has waited lately. Only a command that is not above
+    /// it can be a repeat of one that waits.
+    highest: BTreeMap<u64, u64>,
     watches: Vec<Watch>,
     /// Whether the machine's state has changed since the watches were last checked.
     pub has_changed: bool,
@@ -74,10 +82,31 @@ impl Clients {
     }
 
     /// Returns a number for a request that waits for the last entry of the log, which has this place.
-    pub fn defer_until_applied(&mut self, place: EntryId) -> u64 {
+    pub fn defer_until_applied(&mut self, place: EntryId, command: Option<CommandId>) -> u64 {
         let held = self.defer();
-        self.proposed.push_back(Proposed { place, held });
+        if let Some((session, number)) = command {
+            if self.highest.len() >= SESSIONS_MAX {
+                // At worst a repeat gets a log entry of its own.
+                self.highest.clear();
+            }
+            let highest = self.highest.entry(session).or_default();
+            *highest = number.max(*highest);
+        }
+        self.proposed.push_back(Proposed { place, held, command });
         held
+    }
+
+    /// Makes a repeat of a command that waits take the place of the earlier request, which its client has given up.
+    /// Returns the repeat's number, or `None` if no such command waits. Without this, each repeat would get a log entry
+    /// of its own, and clients that lose patience with a slow cluster would make it slower.
+    pub fn take_over(&mut self, command: CommandId) -> Option<u64> {
+        let (session, number) = command;
+        self.highest.get(&session).filter(|highest| number <= **highest)?;
+        let at = self.proposed.iter().rposition(|proposed| proposed.command == Some(command))?;
+        let held = self.defer();
+        let given_up = std::mem::replace(&mut self.proposed[at].held, held);
+        self.answer(given_up, &Answer::Busy);
+        Some(held)
     }
 
     /// Handles the application of the entry at a place: gives this answer to the request that waits for it.
@@ -196,7 +225,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             ClientRequest::Open { nonce } => self.propose(LogCommand::Open { nonce })?,
             ClientRequest::Close { session } => self.propose(LogCommand::Close { session })?,
             ClientRequest::Run { session, number, done_below, command } => {
-                self.propose(LogCommand::Run { session, number, done_below, command })?
+                match self.clients.take_over((session, number)) {
+                    Some(held) => held,
+                    None => self.propose(LogCommand::Run { session, number, done_below, command })?,
+                }
             }
             _ => self.begin_membership_change(ask, now_ns)?,
         };
@@ -205,10 +237,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     /// Proposes a log entry, and makes a request wait for it. Returns the request's number.
     fn propose(&mut self, order: LogCommand<'_>) -> Result<u64, Answer<'static>> {
-        let mut data = Vec::with_capacity(match order {
-            LogCommand::Run { command, .. } => command.len() + 40,
-            _ => 16,
-        });
+        let (command, capacity) = match order {
+            LogCommand::Run { session, number, command, .. } => (Some((session, number)), command.len() + 40),
+            _ => (None, 16),
+        };
+        let mut data = Vec::with_capacity(capacity);
         wire::encode(&order, &mut data);
         if !self.has_room(1, data.len()) {
             return Err(Answer::DiskFull);
@@ -216,7 +249,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         // Fails while leadership is being handed over, or too much is uncommitted.
         self.node.propose(Vec::new(), data).map_err(|_| Answer::Busy)?;
         let raft = &self.node.raft;
-        Ok(self.clients.defer_until_applied((raft.term, raft.raft_log.last_index())))
+        Ok(self.clients.defer_until_applied((raft.term, raft.raft_log.last_index()), command))
     }
 
     /// Passes on the answers that have become ready, with the numbers of their requests.
@@ -308,7 +341,7 @@ mod tests {
     #[test]
     fn a_request_is_answered_by_its_own_entry_and_asked_again_where_another_took_its_place() {
         let mut clients = Clients::default();
-        let held: Vec<u64> = [(1, 5), (1, 6), (3, 7)].map(|place| clients.defer_until_applied(place)).into();
+        let held: Vec<u64> = [(1, 5), (1, 6), (3, 7)].map(|place| clients.defer_until_applied(place, None)).into();
         clients.on_applied((1, 5), &Answer::Done);
         // An entry of another leader.
         clients.on_applied((2, 6), &Answer::Forgotten);
@@ -316,5 +349,21 @@ mod tests {
         let (done, busy) = (to_bytes(&Answer::Done), to_bytes(&Answer::Busy));
         assert_eq!(answers(&mut clients), [(held[0], done), (held[1], busy)]);
         assert!(clients.awaits_log() && clients.waiting == 1);
+    }
+
+    #[test]
+    fn a_repeat_takes_the_place_of_the_request_that_waits_and_of_no_other() {
+        let mut clients = Clients::default();
+        let first = clients.defer_until_applied((1, 5), Some((7, 2)));
+        let other = clients.defer_until_applied((1, 6), Some((8, 2)));
+        for command in [(7, 1), (7, 3), (9, 2)] {
+            assert_eq!(clients.take_over(command), None, "{command:?}");
+        }
+        let repeat = clients.take_over((7, 2)).unwrap();
+        clients.on_applied((1, 5), &Answer::Done);
+        let (done, busy) = (to_bytes(&Answer::Done), to_bytes(&Answer::Busy));
+        assert_eq!(answers(&mut clients), [(first, busy), (repeat, done)]);
+        assert_eq!(clients.take_over((7, 2)), None, "it waits no more");
+        assert!(clients.take_over((8, 2)).is_some_and(|held| held != other) && clients.waiting == 1);
     }
 }

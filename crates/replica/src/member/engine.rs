@@ -70,6 +70,9 @@ pub fn start(config: &MemberConfig, id: MemberId, log: Log, applied: u64) -> Res
         check_quorum: true,
         pre_vote: true,
         batch_append: true,
+        // Followers learn what is committed from the next append or heartbeat. A message of its own, to each of them
+        // and acknowledged, would double the messages of a lone command.
+        skip_bcast_commit: true,
         max_uncommitted_size: 64 << 20,
         max_committed_size_per_ready: APPLIED_LEN_MAX,
         ..Config::default()

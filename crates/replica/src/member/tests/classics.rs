@@ -52,6 +52,31 @@ fn a_dead_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     }
 }
 
+#[test]
+fn repeats_of_a_command_that_waits_enter_the_log_once_and_the_last_is_answered() {
+    for seed in 0..10 {
+        let mut world = World::new(3, false, seed * 100);
+        let session = world.open(7);
+        let leader = world.elect();
+        let before = world.status(leader).last;
+        let command = put("k", "v");
+        let held = [0; 3].map(|_| match world.ask(leader, &session.run(&command)) {
+            Some(Accepted::Deferred(held)) => held,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(world.status(leader).last, before + 1, "seed {seed}");
+        let mut last = None;
+        world.run_until("the last is answered", |world| {
+            last = world.answer(leader, held[2]);
+            last.is_some()
+        });
+        assert!(matches!(wire::decode(&last.unwrap()), Ok(Answer::CommandAnswer(_))), "seed {seed}");
+        for given_up in &held[..2] {
+            assert!(matches!(wire::decode(&world.answer(leader, *given_up).unwrap()), Ok(Answer::Busy)), "seed {seed}");
+        }
+    }
+}
+
 /// The old leader does not know yet that it no longer leads.
 #[test]
 fn a_leader_that_was_cut_off_gives_no_stale_reads() {
