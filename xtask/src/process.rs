@@ -85,6 +85,23 @@ pub fn quiet(command: &mut Command) -> (String, anyhow::Result<()>) {
     }
 }
 
+/// The same command, whose standard error goes to its standard output.
+pub fn with_errors_in_output(command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$@\" 2>&1", "sh"]).arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        shell.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.stdin(Stdio::null());
+    shell
+}
+
 fn tee_to(command: &mut Command, seen: &mut String) -> anyhow::Result<()> {
     let shown = show(command);
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
@@ -133,6 +150,13 @@ pub fn tests_passed(output: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_command_says_of_errors_is_in_its_output() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out; echo \"$NAME\" >&2"]).env("NAME", "error");
+        assert_eq!(output(&mut with_errors_in_output(&command)).unwrap(), "out\nerror\n");
+    }
 
     #[test]
     fn passed_tests_are_summed_over_all_binaries_and_filtered_ones_do_not_count() {

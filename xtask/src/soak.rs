@@ -3,10 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
-use crate::process;
-use crate::programs;
+use crate::{process, programs, test};
 
 /// Crates whose property tests benefit from more cases. Their tests read `PROPTEST_CASES` (as proptest itself does);
 /// those with a loop of their own read `SINEW_SOAK_SECONDS`.
@@ -137,7 +136,12 @@ fn kill(args: &Args, test: &str) -> anyhow::Result<()> {
     if let Some(seed) = args.seed {
         command.env("SINEW_SOAK_SEED", seed.to_string());
     }
-    process::run(&mut command)
+    let (output, result) = process::tee_all(&mut process::with_errors_in_output(&command));
+    result?;
+    if let Some(skip) = test::skips(&output).first() {
+        bail!("the test was skipped: {}", skip.why);
+    }
+    Ok(())
 }
 
 fn on_this_machine() -> Command {

@@ -99,10 +99,11 @@ struct Failure {
 
 /// A test that was skipped.
 #[derive(Debug, PartialEq, Eq)]
-struct Skip {
+pub struct Skip {
     program: String,
     test: String,
-    why: String,
+    /// The reason that it gave.
+    pub why: String,
 }
 
 /// Builds the tests, runs them, and checks which were skipped.
@@ -225,7 +226,7 @@ fn doc_tests(packages: &[String]) -> anyhow::Result<()> {
 }
 
 /// Returns the skipped tests that an output names.
-fn skips(output: &str) -> Vec<Skip> {
+pub fn skips(output: &str) -> Vec<Skip> {
     let mut program = "";
     let mut skips = Vec::new();
     for line in output.lines() {

@@ -5,8 +5,9 @@ mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{AccessKind, DONORS, Endpoint, MEMORY, World, address};
+use common::{AccessKind, DONORS, Endpoint, HOSTS, MEMORY, World, address};
 use sinew_fabric::verbs::Slice;
+use sinew_fabric::{Generator, SeededGenerator};
 use sinew_mem::atomic::Arc;
 use sinew_remote_memory::donor::Key;
 use sinew_remote_memory::engine::Admission;
@@ -27,6 +28,7 @@ with_all_means!(
     strangers_get_no_memory,
     a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired,
     each_path_to_a_donor_has_a_policy_of_the_pools_maker,
+    whatever_befalls_one_donor_after_the_other_or_a_writer_every_page_is_as_it_was_written,
 );
 
 impl<M: AccessKind> World<M> {
@@ -283,5 +285,107 @@ fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired<
     world.kill(1);
     for page in 0..64 {
         assert_eq!(world.read(&mut volume, page), Ok(2), "page {page}");
+    }
+}
+
+/// Seeds of the random runs: as many as `SINEW_POOL_SEEDS` says.
+fn seeds() -> std::ops::Range<u64> {
+    0..std::env::var("SINEW_POOL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(12)
+}
+
+/// A volume in use, beside the numbers that its pages must hold.
+struct Used<M: AccessKind> {
+    world: World<M>,
+    volume: Option<Volume<Donors<M>>>,
+    pages: Vec<u8>,
+    random: SeededGenerator,
+    seed: u64,
+}
+
+impl<M: AccessKind> Used<M> {
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random.next_u64() % below
+    }
+
+    /// Writes or reads some pages.
+    fn use_pages(&mut self, count: u64) {
+        for _ in 0..count {
+            let (page, byte) = (self.draw(PAGES_USED), self.draw(255) as u8 + 1);
+            let is_write = self.draw(2) == 0;
+            let volume = self.volume.as_mut().unwrap();
+            if is_write {
+                assert_eq!(self.world.write(volume, page, byte), Ok(()), "seed {}, page {page}", self.seed);
+                self.pages[page as usize] = byte;
+            } else {
+                let found = self.world.read(volume, page);
+                assert_eq!(found, Ok(self.pages[page as usize]), "seed {}, page {page}", self.seed);
+            }
+        }
+    }
+
+    /// Lets a donor die and come back empty, be cut off for a while, or the writer be replaced by one of another host,
+    /// while pages are used.
+    fn disaster(&mut self) {
+        let lane = self.draw(DONORS as u64) as usize;
+        let (before, after) = (self.draw(30), self.draw(30));
+        match self.draw(4) {
+            0 => {
+                self.world.kill(lane);
+                self.use_pages(before);
+                let donor = self.world.donor(lane);
+                self.world.donors[lane] = Some(donor);
+                self.world.cut(lane, false);
+            }
+            1 => {
+                self.world.cut(lane, true);
+                self.use_pages(before);
+                self.world.cut(lane, false);
+            }
+            // The donor comes back, or can be reached again, while the next writer opens the volume.
+            2 => {
+                self.world.cut(lane, true);
+                self.use_pages(before);
+                self.replace_writer();
+                self.world.cut(lane, false);
+            }
+            _ => self.replace_writer(),
+        }
+        self.use_pages(after);
+    }
+
+    fn replace_writer(&mut self) {
+        self.volume = None;
+        let host = DONORS + self.draw((HOSTS - DONORS) as u64) as usize;
+        self.volume = Some(self.world.open(host).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed)));
+    }
+
+    fn wait_until_whole(&mut self) {
+        let end_ns = self.world.network.now_ns() + 60_000_000_000;
+        let volume = self.volume.as_mut().unwrap();
+        while volume.status() != Status::Whole {
+            assert!(self.world.network.now_ns() < end_ns, "seed {}: {:?}", self.seed, volume.status());
+            volume.turn();
+            self.world.advance();
+        }
+    }
+}
+
+const PAGES_USED: u64 = 100;
+
+fn whatever_befalls_one_donor_after_the_other_or_a_writer_every_page_is_as_it_was_written<M: AccessKind>() {
+    for seed in seeds() {
+        let mut world = World::<M>::new(seed);
+        let volume = Some(world.create(DONORS));
+        let pages = vec![0; PAGES_USED as usize];
+        let mut used = Used { world, volume, pages, random: SeededGenerator::new(seed), seed };
+        for _ in 0..6 {
+            used.use_pages(20);
+            used.disaster();
+            used.wait_until_whole();
+        }
+        let volume = used.volume.as_mut().unwrap();
+        for (page, byte) in used.pages.iter().enumerate() {
+            assert_eq!(used.world.read(volume, page as u64), Ok(*byte), "seed {seed}, page {page}");
+        }
     }
 }

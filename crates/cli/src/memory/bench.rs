@@ -30,7 +30,8 @@ pub const HELP: &str = "\
 Each thread has an engine; all share a merge queue and a window, as the threads of one user of a donor do. The donor
 is this process, which lends --memory bytes of its own; over shm a read is a copy by the thread that asks. The
 baseline is copies of the same bytes, between the same places and as many buffers, by the same threads, by turns in
-the same run.
+the same run. The checksums that a volume makes of its pages, which an engine does not, are measured likewise: as the
+time that they add to the copies.
 
 The memory of requests is registered. With --unregistered it is not: requests up to some size are copied, and the memory
 of longer ones is registered, and stays registered. That size is measured at start, unless --register-from gives it.
@@ -255,8 +256,8 @@ impl Job for Measure<'_, '_> {
             fill_all(&exposed)?;
             let donor = Donor { device: &device, domain: &domain, exposed: &exposed, registering: chosen.registering };
             let mut sides = donor.threads(plan, *size, interrupt)?;
-            let run = plan.setting.run(2, [], Some(Yardstick::Copy), interrupt);
-            let measured = run.measure_alternately(2, &mut sides, self.progress)?;
+            let run = plan.setting.run(SIDES.len(), [], Some(Yardstick::Copy), interrupt);
+            let measured = run.measure_alternately(SIDES.len(), &mut sides, self.progress)?;
             figures.push(figure(plan, fabric, *size, &measured, sides, &chosen)?);
         }
         Ok((figures, chosen))
@@ -322,9 +323,10 @@ impl<D: Device + 'static> Donor<'_, D> {
             let engine = EnginePath::new(Engine::new(&of_all, path, engine_config));
             let load = Memory::new(engine, foreign.get(index).unwrap_or(&arenas[0]), requests[index])?;
             let copies = Copies::new(memory.clone(), requests[index]);
+            let summed_copies = Copies::new(memory.clone(), requests[index]).with_checksums();
             let lending: Box<dyn Any> = Box::new(lending);
-            Ok(Box::new(Thread { load, copies, _keep: lending, clock: HostClock::new(), interrupt })
-                as BoxedMember<_, _>)
+            let clock = HostClock::new();
+            Ok(Box::new(Thread { load, copies, summed_copies, _keep: lending, clock, interrupt }) as BoxedMember<_, _>)
         })?;
         Ok(EngineSides { crew, size, shared, before: EngineStats::default(), sum: Slice::new(), checked: 0 })
     }
@@ -334,12 +336,17 @@ impl<D: Device + 'static> Donor<'_, D> {
 enum EngineOrder {
     Engine(Duration),
     Copies(Duration),
+    SummedCopies(Duration),
 }
+
+/// What is measured by turns: the engine, copies, and copies with checksums of their pages.
+const SIDES: [fn(Duration) -> EngineOrder; 3] = [EngineOrder::Engine, EngineOrder::Copies, EngineOrder::SummedCopies];
 
 /// A thread with its engine, and the same requests as plain copies.
 struct Thread<P: Path> {
     load: Memory<EnginePath<P>>,
     copies: Copies,
+    summed_copies: Copies,
     /// The donor's end of its queue pairs.
     _keep: Box<dyn Any>,
     clock: HostClock,
@@ -354,6 +361,7 @@ impl<P: Path> Member for Thread<P> {
         let slice = match order {
             EngineOrder::Engine(duration) => self.load.drive(&self.clock, duration, self.interrupt)?,
             EngineOrder::Copies(duration) => self.copies.drive(&self.clock, duration, self.interrupt)?,
+            EngineOrder::SummedCopies(duration) => self.summed_copies.drive(&self.clock, duration, self.interrupt)?,
         };
         Ok((slice, self.load.checked()))
     }
@@ -371,8 +379,7 @@ struct EngineSides {
 
 impl MeasureSides for EngineSides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let order = if side == 0 { EngineOrder::Engine(duration) } else { EngineOrder::Copies(duration) };
-        let slices = self.crew.order(&order, duration)?;
+        let slices = self.crew.order(&SIDES[side](duration), duration)?;
         // Sum over all threads.
         let mops: f64 = slices.iter().map(|(slice, _)| slice.mops()).sum();
         if side == 0 {
@@ -406,6 +413,8 @@ fn figure(
     let stats = sides.shared.stats();
     let since = |of: fn(&EngineStats) -> u64| of(&stats).saturating_sub(of(&sides.before));
     let requests = since(|stats| stats.reads + stats.writes).max(1) as f64;
+    // Copies take so much longer with checksums.
+    let checksum_percent = measured.median_ratio(1, 2).map(|ratio| units::rounded(100.0 * (ratio - 1.0)));
     let each = |count: u64| units::rounded(count as f64 / requests);
     ensure!(stats.failed == 0, "{} requests failed", stats.failed);
     figure.setup = json!({
@@ -431,6 +440,7 @@ fn figure(
         "doorbells_per_request": each(since(|stats| stats.doorbells)),
         "merged_percent": units::rounded(100.0 * since(|stats| stats.merged) as f64 / requests),
         "copied_percent": units::rounded(100.0 * since(|stats| stats.copied) as f64 / requests),
+        "checksum_percent": checksum_percent,
         "held_back": since(|stats| stats.held_back),
         "window_bytes": sides.shared.window_bytes().min(1 << 53),
     });
@@ -438,7 +448,7 @@ fn figure(
 }
 
 fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
-    let heads = ["size", "engine", "lowest .. highest", "copies", "ratio", "ops", "doorbells"];
+    let heads = ["size", "engine", "lowest .. highest", "copies", "ratio", "ops", "doorbells", "checksums"];
     let rows = figures.iter().map(|figure| {
         let fold = |pick: fn(f64, f64) -> f64| figure.slices.iter().copied().reduce(pick).unwrap_or(0.0);
         let of = |key: &str| figure.details[key].as_f64().map(units::figure).unwrap_or_default();
@@ -450,6 +460,7 @@ fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
             figure.ratio().map(units::figure).unwrap_or_default(),
             of("operations_per_request"),
             of("doorbells_per_request"),
+            figure.details["checksum_percent"].as_f64().map(|percent| format!("+{percent:.0} %")).unwrap_or_default(),
         ]
     });
     let table = table::of(&heads, rows, table::FIGURES);
@@ -457,7 +468,8 @@ fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
     let mut lines = vec![
         format!(
             "{}s by {threads}, {} in flight, {:?}, window {}: the engine beside copies of the same bytes by the same threads; \
-             operations and doorbells are for each request.",
+             operations and doorbells are for each request. A copy takes \
+             longer by so much with checksums of its pages, which volumes make.",
             if plan.op == Op::Read { "Read" } else { "Write" },
             plan.in_flight,
             plan.mode.mode(),

@@ -9,7 +9,8 @@ use sinew::fabric::SeededGenerator;
 use sinew::fabric::verbs::Slice as Bytes;
 use sinew::mem::{Arena, Frozen, MessageBuffer, SharedMemory};
 use sinew::remote_memory::engine::{self, Engine, Path};
-use sinew::remote_memory::store::{self, Store};
+use sinew::remote_memory::store::{self, BLOCK, Store};
+use sinew::remote_memory::volume::checksum;
 
 use super::{Load, Slice, Span, State};
 
@@ -333,6 +334,7 @@ impl<C: RequestPath> Load for Memory<C> {
 pub struct Copies {
     memory: SharedMemory,
     requests: Requests,
+    sums_pages: bool,
     next_place: Box<dyn FnMut() -> u64>,
     buffers: Vec<Vec<u8>>,
     at: usize,
@@ -348,10 +350,17 @@ impl Copies {
             next_place: Box::new(requests.places()),
             buffers: vec![vec![0; requests.len]; requests.window],
             requests,
+            sums_pages: false,
             at: 0,
             span: Span::default(),
             slice: Slice::new(),
         }
+    }
+
+    /// Also computes a checksum of each page, as a volume does.
+    #[must_use]
+    pub fn with_checksums(self) -> Self {
+        Self { sums_pages: true, ..self }
     }
 }
 
@@ -376,6 +385,9 @@ impl Load for Copies {
         } else {
             self.memory.read(place as usize, buffer).context("reading memory")?;
             ensure!(is_right(buffer, place, false), "memory is not as it was filled");
+        }
+        if self.sums_pages {
+            buffer.chunks(BLOCK).for_each(|page| _ = std::hint::black_box(checksum(page)));
         }
         self.at = if self.at + 1 < self.buffers.len() { self.at + 1 } else { 0 };
         self.slice.done += 1;
