@@ -10,6 +10,7 @@ mod mounts {
 }
 
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{Folder, Server, run, sinew, text, unique};
 use mounts::remote::{Cluster, Mounted};
@@ -44,13 +45,22 @@ fn on(args: &[&str]) -> String {
     device
 }
 
-/// Whether this test may change the machine's swap; if not, reports the test as skipped.
-fn may_swap() -> bool {
-    let may = sinew::host::is_root();
-    if !may {
-        skipped("not root");
+/// Tests that swap do so one after the other: the kernel spreads pages over devices of one priority.
+static SWAP: Mutex<()> = Mutex::new(());
+
+/// Gives this test the machine's swap; if it may not change that, reports the test as skipped.
+fn may_swap() -> Option<MutexGuard<'static, ()>> {
+    if sinew::host::is_root() {
+        return Some(SWAP.lock().unwrap_or_else(PoisonError::into_inner));
     }
-    may
+    skipped("not root");
+    None
+}
+
+/// Pages that the kernel has ever swapped out.
+fn swapped_out() -> u64 {
+    let counters = std::fs::read_to_string("/proc/vmstat").unwrap();
+    counters.lines().find_map(|line| line.strip_prefix("pswpout ")?.parse().ok()).unwrap()
 }
 
 fn use_memory() {
@@ -59,16 +69,16 @@ fn use_memory() {
 }
 
 fn use_memory_in(group: &Group) {
+    let before = swapped_out();
     let output = run(&mut group.with(&hog("the_program_that_needs_memory", USED)));
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
     assert!(text(&output.stdout).contains("pages were right"));
+    assert!(swapped_out() - before > 1000, "it had more memory than it should");
 }
 
 #[test]
 fn a_file_is_swap_to_a_program_that_needs_it_and_goes_again() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     let folder = Folder::new();
     let path = folder.0.join("swap");
     let file = path.to_str().unwrap();
@@ -89,9 +99,7 @@ fn a_file_is_swap_to_a_program_that_needs_it_and_goes_again() {
 
 #[test]
 fn swap_that_its_file_system_has_no_room_for_is_refused() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     let folder = Folder::new();
     let path = folder.0.join("swap");
     let output = run(&mut sinew(&["swap", "on", path.to_str().unwrap(), "--size", "900000G"]));
@@ -102,9 +110,7 @@ fn swap_that_its_file_system_has_no_room_for_is_refused() {
 
 #[test]
 fn a_file_that_keeps_a_second_device_is_not_removed() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     let folder = Folder::new();
     let path = folder.0.join("swap");
     let file = path.to_str().unwrap();
@@ -120,9 +126,7 @@ fn a_file_that_keeps_a_second_device_is_not_removed() {
 
 #[test]
 fn a_file_that_something_is_in_is_no_swap_unless_that_is_meant() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     let path = folder.0.join("letters");
@@ -145,9 +149,7 @@ fn a_file_that_something_is_in_is_no_swap_unless_that_is_meant() {
 
 #[test]
 fn a_loop_device_that_somebody_else_has_set_up_stays() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     let folder = Folder::new();
     let path = folder.0.join("letters");
     let file = path.to_str().unwrap();
@@ -181,9 +183,7 @@ fn a_loop_device_that_somebody_else_has_set_up_stays() {
 
 #[test]
 fn a_file_in_remote_memory_is_swap_to_a_program_that_needs_it() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     let cluster = Cluster::new(2, 2, false);
     let Some(mounted) = cluster.mount("a", &["--for-paging"]) else { return };
     let file = mounted.point.join("swap").display().to_string();
@@ -197,9 +197,7 @@ fn a_file_in_remote_memory_is_swap_to_a_program_that_needs_it() {
 
 #[test]
 fn a_served_block_device_is_swap_to_a_program_that_needs_it() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     if !run(Command::new("sh").args(["-c", "modprobe nbd"])).status.success() {
         return skipped("no nbd in this kernel");
     }
@@ -227,9 +225,7 @@ fn common_group() -> Option<Group> {
 /// When the kernel frees memory of the group, so that the mount can have it, it must not wait for the mount.
 #[test]
 fn a_file_in_remote_memory_is_swap_also_where_its_mount_is_short_of_memory_itself() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     let Some(group) = common_group() else { return };
     let cluster = Cluster::new(2, 2, false);
     let point = cluster.folder.0.join("a");
@@ -237,20 +233,19 @@ fn a_file_in_remote_memory_is_swap_also_where_its_mount_is_short_of_memory_itsel
     let in_group = |command| group.with(&command);
     let Some(mounted) = Mounted::start_by(&cluster.address, &point, &["--for-paging"], in_group) else { return };
     let file = point.join("swap").display().to_string();
-    on(&[&file, "--size", "128M", "--priority", "31000"]);
+    let device = on(&[&file, "--size", "128M", "--priority", "31000"]);
     group.limit_to_more(LIMIT);
     use_memory_in(&group);
     let off = run(&mut sinew(&["swap", "off", &file, "--remove"]));
     assert!(off.status.success(), "{}", text(&off.stderr));
+    assert!(listed(&device).is_none());
     mounted.end();
 }
 
 /// As for a mount.
 #[test]
 fn a_served_block_device_is_swap_also_where_its_server_is_short_of_memory_itself() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     if !run(Command::new("sh").args(["-c", "modprobe nbd"])).status.success() {
         return skipped("no nbd in this kernel");
     }
@@ -259,19 +254,18 @@ fn a_served_block_device_is_swap_also_where_its_server_is_short_of_memory_itself
     let at = format!("unix:{}", folder.0.join("socket").display());
     let serve = sinew(&["serve", "block", "--child", "--memory", "128M", "--at", &at, "--for-paging"]);
     let server = Server::of(&mut group.with(&serve));
-    on(&[&at, "--priority", "31000"]);
+    let device = on(&[&at, "--priority", "31000"]);
     group.limit_to_more(LIMIT);
     use_memory_in(&group);
     let off = run(&mut sinew(&["swap", "off", &at]));
     assert!(off.status.success(), "{}", text(&off.stderr));
+    assert!(listed(&device).is_none());
     drop(server);
 }
 
 #[test]
 fn a_server_for_paging_has_its_memory_locked_and_is_not_ended_for_memory() {
-    if !may_swap() {
-        return;
-    }
+    let Some(_swap) = may_swap() else { return };
     let folder = Folder::new();
     let at = format!("unix:{}", folder.0.join("socket").display());
     let (donor, files) = (format!("shm://{}", unique("donor")), format!("shm://{}", unique("files")));

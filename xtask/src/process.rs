@@ -105,11 +105,13 @@ pub fn with_errors_in_output(command: &Command) -> Command {
 fn tee_to(command: &mut Command, seen: &mut String) -> anyhow::Result<()> {
     let shown = show(command);
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
-    for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
-        let line = line.with_context(|| format!("cannot read what {shown} writes"))?;
-        println!("{line}");
-        seen.push_str(&line);
-        seen.push('\n');
+    let mut output = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line).with_context(|| format!("cannot read what {shown} writes"))? > 0 {
+        let text = String::from_utf8_lossy(&line);
+        print!("{text}");
+        seen.push_str(&text);
+        line.clear();
     }
     std::io::stdout().flush()?;
     let status = child.wait()?;

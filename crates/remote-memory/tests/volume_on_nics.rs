@@ -293,99 +293,154 @@ fn seeds() -> std::ops::Range<u64> {
     0..std::env::var("SINEW_POOL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(12)
 }
 
-/// A volume in use, beside the numbers that its pages must hold.
+/// A volume in use, beside the numbers that its pages may hold.
 struct Used<M: AccessKind> {
     world: World<M>,
     volume: Option<Volume<Donors<M>>>,
-    pages: Vec<u8>,
+    host: usize,
+    /// More than one number while a write is on its way, or was when its writer was replaced.
+    pages: Vec<Vec<u8>>,
+    /// Writes that nobody has waited for: the tag and page of each.
+    on_their_way: Vec<(u64, u64)>,
+    next_tag: u64,
     random: SeededGenerator,
     seed: u64,
 }
 
+const PAGES_USED: u64 = 100;
+
+/// With heartbeats, by which a writer notices that a donor has restarted.
+fn lively() -> VolumeConfig {
+    VolumeConfig { lease_ns: 20_000_000, heartbeat_ns: 2_000_000, ..config() }
+}
+
 impl<M: AccessKind> Used<M> {
+    fn new(seed: u64) -> Self {
+        let mut world = World::<M>::new(seed);
+        let volume = Some(world.create_with(DONORS, lively()));
+        let pages = vec![vec![0]; PAGES_USED as usize];
+        let random = SeededGenerator::new(seed);
+        Self { world, volume, host: DONORS, pages, on_their_way: Vec::new(), next_tag: 0, random, seed }
+    }
+
     fn draw(&mut self, below: u64) -> u64 {
         self.random.next_u64() % below
     }
 
-    /// Writes or reads some pages.
+    /// Begins to write a page on which no other write is on its way.
+    fn begin_write(&mut self) {
+        let (page, byte) = (self.draw(PAGES_USED), self.draw(255) as u8 + 1);
+        if self.on_their_way.iter().any(|(_, other)| *other == page) {
+            return;
+        }
+        let volume = self.volume.as_mut().unwrap();
+        let job = write::<M>(volume, page, byte);
+        volume.submit(Request { tag: self.next_tag, job }).unwrap();
+        self.on_their_way.push((self.next_tag, page));
+        self.next_tag += 1;
+        self.pages[page as usize].push(byte);
+    }
+
+    /// Lets all writes that are on their way end.
+    fn finish_writes(&mut self) {
+        while !self.on_their_way.is_empty() {
+            let Finished { tag, result, .. } = self.world.finish_one(self.volume.as_mut().unwrap());
+            assert_eq!(result, Ok(()), "seed {}", self.seed);
+            let place = self.on_their_way.iter().position(|(other, _)| *other == tag).unwrap();
+            let (_, page) = self.on_their_way.swap_remove(place);
+            let may_be = &mut self.pages[page as usize];
+            may_be.drain(..may_be.len() - 1);
+        }
+    }
+
+    /// Reads a page on which no write is on its way.
+    fn read(&mut self, page: u64) {
+        let found = self.world.read(self.volume.as_mut().unwrap(), page).unwrap();
+        let may_be = &mut self.pages[page as usize];
+        assert!(may_be.contains(&found), "seed {}, page {page}: {found}, not one of {may_be:?}", self.seed);
+        *may_be = vec![found];
+    }
+
     fn use_pages(&mut self, count: u64) {
         for _ in 0..count {
-            let (page, byte) = (self.draw(PAGES_USED), self.draw(255) as u8 + 1);
-            let is_write = self.draw(2) == 0;
-            let volume = self.volume.as_mut().unwrap();
-            if is_write {
-                assert_eq!(self.world.write(volume, page, byte), Ok(()), "seed {}, page {page}", self.seed);
-                self.pages[page as usize] = byte;
-            } else {
-                let found = self.world.read(volume, page);
-                assert_eq!(found, Ok(self.pages[page as usize]), "seed {}, page {page}", self.seed);
-            }
+            (0..self.draw(4)).for_each(|_| self.begin_write());
+            self.finish_writes();
+            let page = self.draw(PAGES_USED);
+            self.read(page);
         }
     }
 
     /// Lets a donor die and come back empty, be cut off for a while, or the writer be replaced by one of another host,
-    /// while pages are used.
+    /// or two of these, while writes are on their way.
     fn disaster(&mut self) {
         let lane = self.draw(DONORS as u64) as usize;
-        let (before, after) = (self.draw(30), self.draw(30));
-        match self.draw(4) {
-            0 => {
-                self.world.kill(lane);
-                self.use_pages(before);
-                let donor = self.world.donor(lane);
-                self.world.donors[lane] = Some(donor);
-                self.world.cut(lane, false);
-            }
-            1 => {
-                self.world.cut(lane, true);
-                self.use_pages(before);
-                self.world.cut(lane, false);
-            }
-            // The donor comes back, or can be reached again, while the next writer opens the volume.
-            2 => {
-                self.world.cut(lane, true);
-                self.use_pages(before);
-                self.replace_writer();
-                self.world.cut(lane, false);
-            }
-            _ => self.replace_writer(),
+        let (kills, replaces) = (self.draw(2) == 0, self.draw(2) == 0);
+        let uses = self.draw(30);
+        (0..8).for_each(|_| self.begin_write());
+        (0..self.draw(20)).for_each(|_| self.world.advance());
+        match kills {
+            true => self.world.kill(lane),
+            false => self.world.cut(lane, true),
         }
-        self.use_pages(after);
+        if replaces {
+            // The donor comes back, or can be reached again, while the next writer opens the volume.
+            self.volume = None;
+            self.on_their_way.clear();
+            self.host = DONORS + (self.host - DONORS + 1 + self.draw(2) as usize) % (HOSTS - DONORS);
+            let mut opening = Opening::new(self.world.donors(self.host, self.world.key.clone()), ID, lively());
+            for _ in 0..self.draw(2_000) {
+                if let Some(volume) = opening.turn().unwrap_or_else(|error| panic!("seed {}: {error}", self.seed)) {
+                    self.volume = Some(volume);
+                    break;
+                }
+                self.world.advance();
+            }
+            self.come_back(lane, kills);
+            if self.volume.is_none() {
+                self.volume =
+                    Some(self.world.finish(opening).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed)));
+            }
+        } else {
+            self.finish_writes();
+            self.use_pages(uses);
+            self.come_back(lane, kills);
+        }
+        self.use_pages(20);
     }
 
-    fn replace_writer(&mut self) {
-        self.volume = None;
-        let host = DONORS + self.draw((HOSTS - DONORS) as u64) as usize;
-        self.volume = Some(self.world.open(host).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed)));
+    fn come_back(&mut self, lane: usize, was_killed: bool) {
+        if was_killed {
+            let donor = self.world.donor(lane);
+            self.world.donors[lane] = Some(donor);
+        }
+        self.world.cut(lane, false);
     }
 
+    /// Waits until the volume has all copies and uses all donors, and a while for those to become voters again: without
+    /// a majority of its voters nobody could open it.
     fn wait_until_whole(&mut self) {
         let end_ns = self.world.network.now_ns() + 60_000_000_000;
+        let mut since_ns = None;
         let volume = self.volume.as_mut().unwrap();
-        while volume.status() != Status::Whole {
-            assert!(self.world.network.now_ns() < end_ns, "seed {}: {:?}", self.seed, volume.status());
+        while since_ns.is_none_or(|since_ns| self.world.network.now_ns() < since_ns + 50_000_000) {
+            let now_ns = self.world.network.now_ns();
+            assert!(now_ns < end_ns, "seed {}: {:?}, {}", self.seed, volume.status(), volume.describe_down());
+            let is_whole = volume.status() == Status::Whole && volume.describe_down().is_empty();
+            since_ns = is_whole.then(|| since_ns.unwrap_or(now_ns));
             volume.turn();
             self.world.advance();
         }
     }
 }
 
-const PAGES_USED: u64 = 100;
-
 fn whatever_befalls_one_donor_after_the_other_or_a_writer_every_page_is_as_it_was_written<M: AccessKind>() {
     for seed in seeds() {
-        let mut world = World::<M>::new(seed);
-        let volume = Some(world.create(DONORS));
-        let pages = vec![0; PAGES_USED as usize];
-        let mut used = Used { world, volume, pages, random: SeededGenerator::new(seed), seed };
+        let mut used = Used::<M>::new(seed);
         for _ in 0..6 {
             used.use_pages(20);
             used.disaster();
             used.wait_until_whole();
         }
-        let volume = used.volume.as_mut().unwrap();
-        for (page, byte) in used.pages.iter().enumerate() {
-            assert_eq!(used.world.read(volume, page as u64), Ok(*byte), "seed {seed}, page {page}");
-        }
+        (0..PAGES_USED).for_each(|page| used.read(page));
     }
 }

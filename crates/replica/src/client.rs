@@ -560,7 +560,11 @@ impl<E: Endpoint> Client<E> {
             Answer::Status(status) => self.finish(id, Ok(RequestOutcome::Status(status))),
             Answer::Done => self.finish(id, Ok(RequestOutcome::Done)),
             Answer::NothingYet => self.send_again(id, now_ns),
-            Answer::Busy => self.send_again(id, now_ns + RETRY_NS),
+            Answer::Busy => {
+                // The member may have accepted an earlier attempt.
+                self.note_that_it_may_have_run(id);
+                self.send_again(id, now_ns + RETRY_NS);
+            }
             Answer::Expired | Answer::Forgotten => {
                 self.reopen_session();
                 self.finish(id, Err(ClientError::Expired));
@@ -578,17 +582,21 @@ impl<E: Endpoint> Client<E> {
                 self.on_refused(at, "it wants the cluster's key", now_ns);
             }
             Answer::NotLeader { leader, members, silent } => {
-                let mut is_for_any_member = false;
-                if let Some(pending) = self.pending.get_mut(&id) {
-                    is_for_any_member = pending.request.is_for_any_member();
-                    // A leader that accepted it and then lost its leadership answers like this, too, and the command
-                    // may still be committed.
-                    pending.may_have_run |= matches!(pending.request, Request::Run { .. });
-                }
+                // A leader that accepted it and then lost its leadership answers like this, too, and the command may
+                // still be committed.
+                self.note_that_it_may_have_run(id);
+                let is_for_any_member =
+                    self.pending.get(&id).is_some_and(|pending| pending.request.is_for_any_member());
                 self.learn_members(at, leader.filter(|_| !is_for_any_member), &members, silent, now_ns);
                 let wait_ns = if self.current % self.addresses.len().max(1) == at { RETRY_NS } else { 0 };
                 self.send_again(id, now_ns + wait_ns.max(RETRY_NS / 4));
             }
+        }
+    }
+
+    fn note_that_it_may_have_run(&mut self, id: u64) {
+        if let Some(pending) = self.pending.get_mut(&id) {
+            pending.may_have_run |= matches!(pending.request, Request::Run { .. });
         }
     }
 

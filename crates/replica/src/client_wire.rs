@@ -12,7 +12,8 @@ pub enum Freshness {
     /// As [`Self::Linear`], as long as clocks keep to the bound with which members were started: a leader that was
     /// confirmed a moment ago answers by itself.
     Lease,
-    /// Any member answers with the state that it has.
+    /// Any member answers with the state that it has. Even a follower in touch with its leader may lack the commands of
+    /// the last heartbeat interval, 4 ms by default, and of the last ones before a leader's death until the next leads.
     Stale,
 }
 

@@ -123,16 +123,16 @@ impl KvStore {
         self.revision += 1;
         let revision = self.revision;
         let bytes: Arc<[u8]> = value.into();
-        let key = Key::new(key);
-        let entry = self.items.entry(key.clone());
+        let entry = self.items.entry(Key::new(key));
         if let Some(frozen) = &mut self.frozen {
             let old = match &entry {
                 Entry::Occupied(old) => Some(old.get()),
                 Entry::Vacant(_) => None,
             };
-            frozen.keep(&key, old);
+            frozen.keep(entry.key(), old);
         }
-        self.history.push(revision, key, Some(Arc::clone(&bytes)));
+        let stored = entry.key().clone();
+        self.history.push(revision, stored, Some(Arc::clone(&bytes)));
         match entry {
             Entry::Occupied(mut old) => {
                 let value = old.get_mut();

@@ -105,17 +105,12 @@ impl UdpRx {
         self.woke_for_nothing = true;
     }
 
-    /// After a sleep that no datagram ended, takes the errors, which would end every other sleep at once.
-    fn take_errors_that_woke(&mut self) {
-        if std::mem::take(&mut self.woke_for_nothing) {
-            self.shared.socket.clear_error();
+    pub(crate) fn poll_event(&mut self) -> Option<PortEvent> {
+        if self.shared.take_error_note() {
             self.take_errors();
         }
-    }
-
-    pub(crate) fn poll_event(&mut self) -> Option<PortEvent> {
-        self.take_errors_that_woke();
-        if self.shared.take_error_note() {
+        if std::mem::take(&mut self.woke_for_nothing) {
+            self.shared.socket.clear_error();
             self.take_errors();
         }
         let peer = self.losses.waiting.pop_at(0)?;
@@ -152,7 +147,11 @@ impl UdpRx {
         }
         let Ok(filled) = got else {
             self.width = 1;
-            self.take_errors_that_woke();
+            // The call itself would have returned, and cleared, the socket's pending error; others may have done so
+            // and left what explains it.
+            if std::mem::take(&mut self.woke_for_nothing) {
+                self.take_errors();
+            }
             return;
         };
         self.woke_for_nothing = false;

@@ -357,10 +357,9 @@ impl Copies {
         }
     }
 
-    /// Also computes a checksum of each page, as a volume does.
-    #[must_use]
-    pub fn with_checksums(self) -> Self {
-        Self { sums_pages: true, ..self }
+    /// Sets whether it also computes a checksum of each page, as a volume does.
+    pub fn sum_pages(&mut self, sums_pages: bool) {
+        self.sums_pages = sums_pages;
     }
 }
 

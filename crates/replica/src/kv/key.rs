@@ -6,8 +6,8 @@ use std::sync::Arc;
 /// Bytes of a key that lie in place.
 const HEAD_LEN: usize = 16;
 
-/// A key. Its first bytes lie in place, so that a search compares keys without following a pointer to each: with a
-/// million keys, those misses took a third of the members' time. A key without further bytes needs no allocation.
+/// A key. Its first bytes lie in place, so that a search follows pointers only to keys that begin alike: with a million
+/// keys of 16 bytes, those misses took a third of the members' time. A key without further bytes needs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// The first bytes, then zeros.
@@ -42,14 +42,15 @@ impl Key {
 }
 
 impl Ord for Key {
-    /// Orders keys as their bytes. Zeros behind a short key's bytes place it before all longer keys that begin with it,
-    /// except for those that continue with zeros.
+    /// Orders keys as their bytes. Where the heads are equal, a key that ends in its head is the beginning of the other.
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         let heads = u128::from_be_bytes(self.head).cmp(&u128::from_be_bytes(other.head));
         heads.then_with(|| match (&self.whole, &other.whole) {
             (Whole::Head(len), Whole::Head(other_len)) => len.cmp(other_len),
-            _ => self.bytes().cmp(other.bytes()),
+            (Whole::Head(_), Whole::Bytes(_)) => Ordering::Less,
+            (Whole::Bytes(_), Whole::Head(_)) => Ordering::Greater,
+            (Whole::Bytes(bytes), Whole::Bytes(other_bytes)) => bytes[HEAD_LEN..].cmp(&other_bytes[HEAD_LEN..]),
         })
     }
 }

@@ -10,7 +10,6 @@ use super::Member;
 use super::applying::LogCommand;
 use crate::client_wire::{Answer, ClientRequest, MemberStatus, Role, Status};
 use crate::machine::StateMachine;
-use crate::sessions::SESSIONS_MAX;
 use crate::wire::{self, DecodeError, MemberId};
 
 /// Time after which a watch that has found nothing is told so, in ns.
@@ -54,9 +53,10 @@ pub struct Clients {
     waiting: usize,
     /// Requests that wait for an entry, in the log's order.
     proposed: VecDeque<Proposed>,
-    /// Highest number of a command of each session that waits, or has waited lately. Only a command that is not above
-    /// it can be a repeat of one that waits.
-    highest: BTreeMap<u64, u64>,
+    /// Number of requests that were taken from the front of `proposed`.
+    taken: u64,
+    /// Commands that wait: the position of each in `proposed`, counted from the first request ever.
+    positions: BTreeMap<CommandId, u64>,
     watches: Vec<Watch>,
     /// Whether the machine's state has changed since the watches were last checked.
     pub has_changed: bool,
@@ -84,13 +84,8 @@ impl Clients {
     /// Returns a number for a request that waits for the last entry of the log, which has this place.
     pub fn defer_until_applied(&mut self, place: EntryId, command: Option<CommandId>) -> u64 {
         let held = self.defer();
-        if let Some((session, number)) = command {
-            if self.highest.len() >= SESSIONS_MAX {
-                // At worst a repeat gets a log entry of its own.
-                self.highest.clear();
-            }
-            let highest = self.highest.entry(session).or_default();
-            *highest = number.max(*highest);
+        if let Some(command) = command {
+            self.positions.insert(command, self.taken + self.proposed.len() as u64);
         }
         self.proposed.push_back(Proposed { place, held, command });
         held
@@ -100,18 +95,25 @@ impl Clients {
     /// Returns the repeat's number, or `None` if no such command waits. Without this, each repeat would get a log entry
     /// of its own, and clients that lose patience with a slow cluster would make it slower.
     pub fn take_over(&mut self, command: CommandId) -> Option<u64> {
-        let (session, number) = command;
-        self.highest.get(&session).filter(|highest| number <= **highest)?;
-        let at = self.proposed.iter().rposition(|proposed| proposed.command == Some(command))?;
+        let position = *self.positions.get(&command)? - self.taken;
         let held = self.defer();
-        let given_up = std::mem::replace(&mut self.proposed[at].held, held);
+        let given_up = std::mem::replace(&mut self.proposed[position as usize].held, held);
         self.answer(given_up, &Answer::Busy);
         Some(held)
     }
 
+    fn take_first(&mut self, is_it: impl FnOnce(&Proposed) -> bool) -> Option<Proposed> {
+        let first = self.proposed.pop_front_if(|first| is_it(first))?;
+        self.taken += 1;
+        if let Some(command) = first.command {
+            self.positions.remove(&command);
+        }
+        Some(first)
+    }
+
     /// Handles the application of the entry at a place: gives this answer to the request that waits for it.
     pub fn on_applied(&mut self, place: EntryId, answer: &Answer<'_>) {
-        while let Some(first) = self.proposed.pop_front_if(|first| first.place <= place) {
+        while let Some(first) = self.take_first(|first| first.place <= place) {
             self.answer(first.held, if first.place == place { answer } else { &Answer::Busy });
         }
     }
@@ -129,7 +131,7 @@ impl Clients {
 
     /// Sends all requests that wait for entries elsewhere.
     pub fn redirect_all(&mut self, redirect: &Answer<'_>) {
-        while let Some(Proposed { held, .. }) = self.proposed.pop_front() {
+        while let Some(Proposed { held, .. }) = self.take_first(|_| true) {
             self.answer(held, redirect);
         }
     }
@@ -192,6 +194,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             ClientRequest::Run { command, .. } => self.machine.check_command(command).map_err(refused)?,
             _ => {}
         }
+        if let ClientRequest::Run { session, number, .. } = *ask
+            && let Some(held) = self.clients.take_over((session, number))
+        {
+            return Ok(Accepted::Deferred(held));
+        }
         if self.clients.waiting >= self.config.held_max {
             return Err(Answer::Busy);
         }
@@ -225,10 +232,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             ClientRequest::Open { nonce } => self.propose(LogCommand::Open { nonce })?,
             ClientRequest::Close { session } => self.propose(LogCommand::Close { session })?,
             ClientRequest::Run { session, number, done_below, command } => {
-                match self.clients.take_over((session, number)) {
-                    Some(held) => held,
-                    None => self.propose(LogCommand::Run { session, number, done_below, command })?,
-                }
+                self.propose(LogCommand::Run { session, number, done_below, command })?
             }
             _ => self.begin_membership_change(ask, now_ns)?,
         };
