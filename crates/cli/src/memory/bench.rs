@@ -341,6 +341,8 @@ enum EngineOrder {
 
 /// What is measured by turns: the engine, copies, and copies with checksums of their pages.
 const SIDES: [fn(Duration) -> EngineOrder; 3] = [EngineOrder::Engine, EngineOrder::Copies, EngineOrder::SummedCopies];
+/// The first of them, on which the result depends.
+const JUDGED: usize = 2;
 
 /// A thread with its engine, and the same requests as plain copies.
 struct Thread<P: Path> {
