@@ -11,8 +11,8 @@
 //! - **Memory exposed to others** is [`Exposed`]: bytes that anybody may be writing, which are copied out or loaded
 //!   word by word and never seen as a slice.
 //! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one doorbell.
-//!   Those of inline bytes have a short form that owns nothing ([`InlineRequest`]), and a READ into one buffer has
-//!   [`QueuePair::post_read`].
+//!   Those of inline bytes have a short form that owns nothing ([`InlineRequest`]). A READ into one buffer has
+//!   [`QueuePair::push_read`], and receives of one buffer each are posted as lists ([`QueuePair::post_buffers`]).
 //! - **Completions** come from a [`CompletionQueue`], with the standard statuses.
 //!
 //! [`port::UdPort`] is a UD queue pair as a packet port.

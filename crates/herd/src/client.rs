@@ -4,7 +4,7 @@ use sinew_fabric::verbs::{
     Completion, CompletionQueue, Device, InlineOperation, Opcode, ProtectionDomain, QpConfig, QpState, QueuePair,
     RemoteMemory, ThreadDomain, Transport, VerbsError,
 };
-use sinew_mem::{AllocError, Arena, MessageBuffer};
+use sinew_mem::{AllocError, Arena};
 
 use crate::hello::{Hello, Welcome};
 use crate::layout::{ANSWER_HEAD_LEN, FOOT_LEN, Layout};
@@ -141,8 +141,20 @@ struct PendingRequest {
     head: Option<Head>,
 }
 
+/// A request that the next flush writes: its bytes among the images, and their place in the server's memory.
+#[derive(Clone, Copy, Debug)]
+struct UnsentRequest {
+    image: usize,
+    len: usize,
+    offset: u64,
+}
+
 /// The requests to one worker.
 struct WorkerLane {
+    /// Start of the slots' images among the images of all workers.
+    images: usize,
+    /// Offset of the slots in the server's memory.
+    offset: u64,
     /// By slot.
     pending: Vec<PendingRequest>,
     next: u32,
@@ -160,9 +172,9 @@ pub struct Client<D: Device> {
     _arena: Arena,
     config: ClientConfig,
     layout: Layout,
+    slot_len: usize,
     receive_len: usize,
     memory: RemoteMemory,
-    client: usize,
     token: u32,
     lanes: Vec<WorkerLane>,
     /// The encoded requests, by worker and slot.
@@ -170,8 +182,7 @@ pub struct Client<D: Device> {
     completions: Vec<Completion>,
     last_check_ns: u64,
     next_check_ns: u64,
-    /// Worker and slot of each request that the next flush writes.
-    unsent: Vec<(usize, usize)>,
+    unsent: Vec<UnsentRequest>,
     broken: bool,
     stats: ClientStats,
 }
@@ -219,9 +230,9 @@ impl<D: Device> Client<D> {
             _thread: thread,
             config: *config,
             layout,
+            slot_len,
             receive_len,
             memory: RemoteMemory { address: 0, rkey: 0, len: 0 },
-            client: 0,
             token: 0,
             lanes: Vec::new(),
             images: Vec::new(),
@@ -234,7 +245,8 @@ impl<D: Device> Client<D> {
             _arena: arena.clone(),
         };
         for _ in 0..receives {
-            client.post_receive(arena.alloc(receive_len, receive_len)?)?;
+            let buffer = arena.alloc(receive_len, receive_len)?;
+            client.answers.post_buffer(0, buffer).map_err(|_| ClientError::Broken)?;
         }
         Ok((Joining { client }, hello))
     }
@@ -306,13 +318,13 @@ impl<D: Device> Client<D> {
         }
         let (workers, room) = (self.lanes.len(), self.room());
         let Some(lane) = self.lanes.get_mut(worker) else { return Err(RequestError::NoWorker(workers)) };
-        let (sequence, slot_len) = (lane.next, self.layout.slot_len());
+        let (sequence, slot_len) = (lane.next, self.slot_len);
         let slot = self.layout.slot_of(sequence);
         let pending = &mut lane.pending[slot];
         if pending.head.is_some() || room == 0 {
             return Err(RequestError::Full);
         }
-        let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
+        let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
         let start = slot_len - FOOT_LEN - len.next_multiple_of(8);
         let (body, rest) = image[start..slot_len - FOOT_LEN].split_at_mut(len);
         fill(body);
@@ -333,28 +345,22 @@ impl<D: Device> Client<D> {
         slot::seal(image, head, sequence, 1);
         lane.in_flight += 1;
         lane.next = sequence.wrapping_add(1);
-        self.unsent.push((worker, slot));
+        self.unsent.push(lane.unsent(slot, slot_len, start));
         Ok(())
     }
 
     /// Starts the requests made so far.
     #[inline(always)]
     pub fn flush(&mut self) {
-        let Self { requests, unsent, lanes, images, layout, memory, client, .. } = self;
-        let (slot_len, mut sent) = (layout.slot_len(), 0);
+        let Self { requests, unsent, images, memory, .. } = self;
+        let mut sent = 0;
         while sent < unsent.len() {
             let left = unsent[sent..].iter().inspect(|_| sent += 1);
-            let posted = requests.post_list(left.filter_map(|&(worker, slot)| {
-                // An answer to an earlier attempt may have come meanwhile.
-                let PendingRequest { head: Some(head), sequence, .. } = lanes[worker].pending[slot] else {
-                    return None;
-                };
-                let image = &images[(worker * layout.window + slot) * slot_len..][..slot_len];
-                let start = slot::start(slot_len, head);
-                let end = layout.slot_end(worker, *client, sequence);
-                // The region lies in the memory: the welcome was checked for that.
-                let remote = memory.at((end - slot_len + start) as u64)?;
-                Some(Outgoing { bytes: &image[start..], operation: InlineOperation::Write(remote), immediate: None })
+            let posted = requests.post_list(left.map(|&UnsentRequest { image, len, offset }| {
+                // The slots lie in the memory: the welcome was checked for that.
+                let remote = RemoteMemory { address: memory.address.wrapping_add(offset), len: len as u64, ..*memory };
+                let bytes = &images[image..][..len];
+                Outgoing { bytes, operation: InlineOperation::Write(remote), immediate: None }
             }));
             // A device refuses requests once the connection is broken. One that found no memory is written again later.
             self.broken |= matches!(posted, Err(SendError::Post(_)));
@@ -374,25 +380,28 @@ impl<D: Device> Client<D> {
         let mut count = 0;
         self.cq.poll(&mut self.completions, BURST);
         let mut completions = std::mem::take(&mut self.completions);
-        for mut completion in completions.drain(..) {
+        for completion in &mut completions {
             if completion.opcode != Opcode::Receive {
                 self.requests.completed();
                 self.broken |= !completion.status.is_success();
                 continue;
             }
-            let Some(buffer) = completion.buffers.pop() else { continue };
-            if completion.status.is_success() {
-                let answer =
-                    self.find_answered(&buffer[..completion.len.min(buffer.len())], completion.immediate, now_ns);
-                if let Some(answer) = answer {
-                    take(answer);
-                    count += 1;
-                }
-                self.broken |= self.post_receive(buffer).is_err();
-            } else {
+            if !completion.status.is_success() {
+                completion.buffers.clear();
                 self.broken = true;
+                continue;
             }
+            let Some(buffer) = completion.buffers.first_mut() else { continue };
+            let answer = self.find_answered(&buffer[..completion.len.min(buffer.len())], completion.immediate, now_ns);
+            if let Some(answer) = answer {
+                take(answer);
+                count += 1;
+            }
+            self.broken |= buffer.resize(self.receive_len).is_err();
         }
+        let buffers = completions.iter_mut().filter_map(|completion| completion.buffers.pop());
+        self.broken |= self.answers.post_buffers(buffers.map(|buffer| (0, buffer))).is_err();
+        completions.clear();
         self.completions = completions;
         if now_ns >= self.next_check_ns {
             self.check_timeouts(now_ns)?;
@@ -425,12 +434,6 @@ impl<D: Device> Client<D> {
         Some(Answer { tag: pending.tag, worker, kind, body, asked_ns: pending.asked_ns })
     }
 
-    #[inline(always)]
-    fn post_receive(&mut self, mut buffer: MessageBuffer) -> Result<(), ClientError> {
-        buffer.resize(self.receive_len)?;
-        self.answers.post_buffer(0, buffer).map_err(|_| ClientError::Broken)
-    }
-
     /// Retransmits requests that were not answered in time.
     #[inline(never)]
     fn check_timeouts(&mut self, now_ns: u64) -> Result<(), ClientError> {
@@ -461,15 +464,25 @@ impl<D: Device> Client<D> {
                 pending.deadline_ns = now_ns.saturating_add(timeout_ns);
                 self.stats.retried += 1;
                 if let Some(head) = pending.head {
-                    let slot_len = self.layout.slot_len();
-                    let image = &mut self.images[(worker * self.layout.window + slot) * slot_len..][..slot_len];
-                    slot::seal(image, head, pending.sequence, pending.attempt);
-                    self.unsent.push((worker, slot));
+                    let (sequence, attempt, slot_len) = (pending.sequence, pending.attempt, self.slot_len);
+                    let lane = &self.lanes[worker];
+                    let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
+                    slot::seal(image, head, sequence, attempt);
+                    self.unsent.push(lane.unsent(slot, slot_len, slot::start(slot_len, head)));
                 }
             }
         }
         self.flush();
         Ok(())
+    }
+}
+
+impl WorkerLane {
+    /// The request in a slot, of which it takes the part from `start` on.
+    #[inline(always)]
+    fn unsent(&self, slot: usize, slot_len: usize, start: usize) -> UnsentRequest {
+        let at = slot * slot_len + start;
+        UnsentRequest { image: self.images + at, len: slot_len - start, offset: self.offset + at as u64 }
     }
 }
 
@@ -491,16 +504,21 @@ impl<D: Device> Joining<D> {
         client.requests.qp.connect(Some(&welcome.requests))?;
         client.layout = theirs;
         client.memory = welcome.memory;
-        client.client = welcome.client as usize;
         client.token = welcome.token;
-        let lane = || WorkerLane {
-            pending: vec![PendingRequest::default(); theirs.window],
-            next: 1,
-            in_flight: 0,
-            last_answer_ns: 0,
-        };
-        client.lanes = (0..theirs.workers).map(|_| lane()).collect();
-        client.images = vec![0; theirs.workers * theirs.window * theirs.slot_len()];
+        let slot_len = theirs.slot_len();
+        let lane_len = theirs.window * slot_len;
+        client.slot_len = slot_len;
+        client.lanes = (0..theirs.workers)
+            .map(|worker| WorkerLane {
+                images: worker * lane_len,
+                offset: (theirs.slot_end(worker, welcome.client as usize, 0) - slot_len) as u64,
+                pending: vec![PendingRequest::default(); theirs.window],
+                next: 1,
+                in_flight: 0,
+                last_answer_ns: 0,
+            })
+            .collect();
+        client.images = vec![0; theirs.workers * lane_len];
         Ok(client)
     }
 }

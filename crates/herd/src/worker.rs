@@ -16,7 +16,7 @@ use crate::service::{Request, Response, Service};
 use crate::slot::{self, SlotDrop};
 use crate::stats::WorkerStats;
 use crate::{Exposed, Thread};
-use answers::{AnswerRecord, Answers};
+use answers::{AnswerRecord, Answers, KeptAnswer};
 use clients::Clients;
 
 /// Empty looks after which the pipeline moves without a new request (sigcomm14 4.1.1).
@@ -72,6 +72,7 @@ impl WorkerConfig {
 #[derive(Clone, Copy, Debug, Default)]
 struct AcceptedRequest {
     client: u32,
+    /// The client's token; 0 once the client has left.
     token: u32,
     sequence: u32,
     attempt: u8,
@@ -88,12 +89,12 @@ impl AcceptedRequest {
     }
 }
 
-/// A request that was executed, and whose answer is kept.
+/// A request that was executed, and the place of its answer among those that are kept.
 #[derive(Clone, Copy, Debug)]
 struct ExecutedRequest {
     client: u32,
     token: u32,
-    sequence: u32,
+    answer: KeptAnswer,
 }
 
 /// A worker with its service, which serves all clients of a [`crate::Server`]. It belongs to one thread, which must
@@ -105,6 +106,7 @@ pub struct Worker<D: Device, S: Service> {
     thread: Thread<D>,
     memory: SharedMemory,
     layout: Layout,
+    slot_len: usize,
     index: usize,
     config: WorkerConfig,
     changes: std::sync::mpsc::Receiver<Change>,
@@ -115,6 +117,8 @@ pub struct Worker<D: Device, S: Service> {
     /// Index of the oldest accepted request, and their number.
     oldest: usize,
     count: usize,
+    /// Accepted requests whose clients have left.
+    gone: usize,
     /// Private copies of the requests' bodies.
     bodies: Vec<u8>,
     body_stride: usize,
@@ -145,11 +149,12 @@ impl<D: Device, S: Service> Worker<D, S> {
         let body_stride = (layout.request_len_max.div_ceil(64) | 1) * 64;
         Ok(Self {
             outbox,
-            clients: Clients::new(layout.clients),
+            clients: Clients::new(&layout, index),
             answers: Answers::new(&layout),
             thread,
             memory: SharedMemory::clone(&exposed),
             layout,
+            slot_len: layout.slot_len(),
             index,
             config: *config,
             changes,
@@ -157,6 +162,7 @@ impl<D: Device, S: Service> Worker<D, S> {
             executed: Vec::with_capacity(capacity),
             oldest: 0,
             count: 0,
+            gone: 0,
             bodies: vec![0; capacity * body_stride],
             body_stride,
             service,
@@ -278,7 +284,7 @@ impl<D: Device, S: Service> Worker<D, S> {
     fn accept(&mut self, client: u32) -> bool {
         let index = self.index_of(self.count);
         let state = self.clients.get_mut(client);
-        let end = self.layout.slot_end(self.index, client as usize, state.next);
+        let end = state.slots_start + (self.layout.slot_of(state.next) + 1) * self.slot_len;
         let tail = slot::tail(&self.memory, end);
         if tail.sequence() != state.next {
             return false;
@@ -324,19 +330,20 @@ impl<D: Device, S: Service> Worker<D, S> {
     #[inline(always)]
     fn execute(&mut self, count: usize, now_ns: u64) -> usize {
         let places = self.accepted.len();
-        let present = (0..count).filter(|&nth| self.is_client_present(nth)).count();
+        let is_gone = |nth: &usize| self.accepted[self.index_of(*nth)].0.token == 0;
+        let present = if self.gone == 0 { count } else { count - (0..count).filter(is_gone).count() };
         self.service.begin(present, now_ns);
+        self.gone -= count - present;
         for nth in 0..count {
             let index = self.index_of(nth);
-            let is_present = self.is_client_present(nth);
             let (accepted, job) = &mut self.accepted[index];
             let job = std::mem::take(job);
-            if !is_present {
+            let AcceptedRequest { client, token, sequence, attempt, .. } = *accepted;
+            if token == 0 {
                 self.stats.drop(SlotDrop::Gone);
                 continue;
             }
-            let AcceptedRequest { client, token, sequence, attempt, .. } = *accepted;
-            let (record, room) = self.answers.get_mut(client, self.layout.slot_of(sequence));
+            let (record, start, room) = self.answers.get_mut(client, self.layout.slot_of(sequence));
             let (header, room) = room.split_at_mut(ANSWER_HEAD_LEN);
             let mut response = Response::new(room);
             let request = accepted.request(&self.bodies[index * self.body_stride..]);
@@ -345,7 +352,7 @@ impl<D: Device, S: Service> Worker<D, S> {
             header.copy_from_slice(&answer_head(sequence, self.index, kind));
             *record = AnswerRecord { sequence, attempt, len: (ANSWER_HEAD_LEN + len) as u32 };
             self.stats.executed += 1;
-            let executed = ExecutedRequest { client, token, sequence };
+            let executed = ExecutedRequest { client, token, answer: KeptAnswer { start, len: ANSWER_HEAD_LEN + len } };
             if self.config.doorbell_per_batch {
                 self.executed.push(executed);
             } else {
@@ -365,17 +372,10 @@ impl<D: Device, S: Service> Worker<D, S> {
         present
     }
 
-    /// Whether the client of the `nth` oldest request is still here.
-    #[inline(always)]
-    fn is_client_present(&self, nth: usize) -> bool {
-        let accepted = &self.accepted[self.index_of(nth)].0;
-        self.clients.get(accepted.client).token == accepted.token
-    }
-
     /// Sends the kept answer to a request, with the next doorbell.
     fn send(&mut self, executed: ExecutedRequest) {
-        let Self { answers, clients, layout, outbox, .. } = self;
-        if let Err(error) = outbox.push(answer_to(executed, answers, clients, layout)) {
+        let Self { answers, clients, outbox, .. } = self;
+        if let Err(error) = outbox.push(answer_to(executed, answers, clients)) {
             self.count_unsent(executed.client, error);
         }
     }
@@ -385,9 +385,9 @@ impl<D: Device, S: Service> Worker<D, S> {
     fn send_executed(&mut self) {
         let mut sent = 0;
         while sent < self.executed.len() {
-            let Self { executed, answers, clients, layout, outbox, .. } = self;
+            let Self { executed, answers, clients, outbox, .. } = self;
             let left = executed[sent..].iter().inspect(|_| sent += 1);
-            let posted = outbox.post(left.map(|&executed| answer_to(executed, answers, clients, layout)));
+            let posted = outbox.post(left.map(|&executed| answer_to(executed, answers, clients)));
             if let Err(error) = posted {
                 // The last answer that was taken is the one that was refused.
                 self.count_unsent(self.executed[sent - 1].client, error);
@@ -414,7 +414,7 @@ impl<D: Device, S: Service> Worker<D, S> {
         let end = self.layout.slot_end(self.index, client as usize, slot);
         let tail = slot::tail(&self.memory, end);
         let state = self.clients.get_mut(client);
-        let (record, _) = self.answers.get_mut(client, slot as usize);
+        let (record, start, _) = self.answers.get_mut(client, slot as usize);
         if tail.0 == 0 || *record == AnswerRecord::default() {
             return;
         }
@@ -426,10 +426,10 @@ impl<D: Device, S: Service> Worker<D, S> {
             }
         } else if tail.attempt() != record.attempt && slot::head(&self.memory, end).token == state.token {
             record.attempt = tail.attempt();
-            let (token, sequence) = (state.token, record.sequence);
+            let (token, answer) = (state.token, KeptAnswer { start, len: record.len as usize });
             if self.outbox.room(&mut self.stats) > 0 {
                 self.stats.repeated += 1;
-                self.send(ExecutedRequest { client, token, sequence });
+                self.send(ExecutedRequest { client, token, answer });
                 self.outbox.ring_doorbell(true, &mut self.stats);
             }
         }
@@ -448,6 +448,20 @@ impl<D: Device, S: Service> Worker<D, S> {
                 }
                 Change::Leave(id) => self.clients.leave(id),
             }
+            self.mark_gone();
+        }
+    }
+
+    /// Marks the accepted requests whose clients have left, so that nobody has to look for the client of every request.
+    #[cold]
+    fn mark_gone(&mut self) {
+        for nth in 0..self.count {
+            let index = self.index_of(nth);
+            let accepted = &mut self.accepted[index].0;
+            if accepted.token != 0 && self.clients.get(accepted.client).token != accepted.token {
+                accepted.token = 0;
+                self.gone += 1;
+            }
         }
     }
 }
@@ -455,12 +469,11 @@ impl<D: Device, S: Service> Worker<D, S> {
 /// The kept answer to a request.
 #[inline(always)]
 fn answer_to<'a>(
-    ExecutedRequest { client, token, sequence }: ExecutedRequest,
+    ExecutedRequest { client, token, answer }: ExecutedRequest,
     answers: &'a Answers,
     clients: &Clients,
-    layout: &Layout,
 ) -> Outgoing<'a> {
-    let bytes = answers.get(client, layout.slot_of(sequence));
+    let bytes = answers.get(answer);
     // Without a destination, the queue pair refuses it.
     let operation = InlineOperation::Send(clients.get(client).to);
     Outgoing { bytes, operation, immediate: Some(token) }

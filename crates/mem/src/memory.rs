@@ -302,13 +302,19 @@ unsafe fn load_words(source: *mut u8, target: &mut [[u8; 8]]) {
         unsafe { (*source.add(at * 8).cast::<AtomicU64>()).load(Ordering::Acquire) }.to_ne_bytes()
     };
     // As in `store_words`.
+    let mut at = 0;
     let (fours, rest) = target.as_chunks_mut::<4>();
-    let done = fours.len() * 4;
-    for (at, four) in fours.iter_mut().enumerate() {
-        *four = [load(at * 4), load(at * 4 + 1), load(at * 4 + 2), load(at * 4 + 3)];
+    for four in fours {
+        *four = [load(at), load(at + 1), load(at + 2), load(at + 3)];
+        at += 4;
     }
-    for (at, word) in rest.iter_mut().enumerate() {
-        *word = load(done + at);
+    let (twos, ones) = rest.as_chunks_mut::<2>();
+    if let [two, ..] = twos {
+        *two = [load(at), load(at + 1)];
+        at += 2;
+    }
+    if let [one, ..] = ones {
+        *one = load(at);
     }
 }
 
@@ -318,22 +324,28 @@ unsafe fn load_words(source: *mut u8, target: &mut [[u8; 8]]) {
 ///
 /// As for [`load_words`].
 #[inline(always)]
-unsafe fn store_words(target: *mut u8, source: &[[u8; 8]]) {
+unsafe fn store_words(target: *mut u8, mut source: &[[u8; 8]]) {
     let store = |at: usize, word: &[u8; 8]| {
         // SAFETY: the caller's promise. Release: the order of the words is part of the contract. Partners: the loads of
         // `SharedMemory::load` and of `load_words`.
         unsafe { (*target.add(at * 8).cast::<AtomicU64>()).store(u64::from_ne_bytes(*word), Ordering::Release) };
     };
     // Half a line at a time, which is the length of most messages.
-    let (fours, rest) = source.as_chunks::<4>();
-    for (at, [first, second, third, fourth]) in fours.iter().enumerate() {
-        store(at * 4, first);
-        store(at * 4 + 1, second);
-        store(at * 4 + 2, third);
-        store(at * 4 + 3, fourth);
+    let mut at = 0;
+    while let Some(([first, second, third, fourth], rest)) = source.split_first_chunk::<4>() {
+        store(at, first);
+        store(at + 1, second);
+        store(at + 2, third);
+        store(at + 3, fourth);
+        (source, at) = (rest, at + 4);
     }
-    for (at, word) in rest.iter().enumerate() {
-        store(fours.len() * 4 + at, word);
+    if let Some(([first, second], rest)) = source.split_first_chunk::<2>() {
+        store(at, first);
+        store(at + 1, second);
+        (source, at) = (rest, at + 2);
+    }
+    if let [one, ..] = source {
+        store(at, one);
     }
 }
 

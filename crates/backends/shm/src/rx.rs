@@ -302,6 +302,13 @@ unsafe fn assemble<'a, const IN_PLACE: bool>(
 
 /// Consumer of a burst's packets, which are lent for `'a`.
 pub(crate) trait Show<'a> {
+    /// Takes the next packet, which the caller then shows. Before that it may take others, if `room` allows, that need
+    /// not be lent: it copies them from the ring to where they belong.
+    #[inline(always)]
+    fn take(&mut self, _from: Peer, consumer: &mut Consumer, _room: &mut BurstRoom) -> Option<Taken> {
+        consumer.take()
+    }
+
     /// Takes a packet in one piece, as nearly all are.
     ///
     /// # Safety
@@ -341,6 +348,12 @@ struct Room {
     bounce: *mut u8,
 }
 
+/// Packets that may still be taken in a burst, and bytes of those that were.
+pub(crate) struct BurstRoom {
+    pub left: usize,
+    pub bytes: usize,
+}
+
 impl RxLink {
     /// Takes packets and shows them, until there are no more, or no room; returns the room that is left. (Packets are
     /// lent for as long as the burst: `'a`.)
@@ -359,12 +372,12 @@ impl RxLink {
         stats: &mut PortStats,
     ) -> Room {
         let from = Peer([index as u64, self.generation, 0]);
-        let Room { mut left, mut bounce } = room;
-        let (mut bytes, mut dropped) = (0, 0);
-        while left > 0
-            && let Some(taken) = self.consumer.take()
+        let Room { left, mut bounce } = room;
+        let (mut burst, mut dropped) = (BurstRoom { left, bytes: 0 }, 0);
+        while burst.left > 0
+            && let Some(taken) = show.take(from, &mut self.consumer, &mut burst)
         {
-            left -= 1;
+            burst.left -= 1;
             let target = bounce;
             if !IN_PLACE {
                 let len = if taken.is_plain_line() { 64 } else { taken.copy_len().next_multiple_of(64) };
@@ -376,7 +389,7 @@ impl RxLink {
                 match unsafe { assemble::<IN_PLACE>(self, taken, target) } {
                     Ok((head, tail)) => {
                         let packet = RxPacket { from, head, tail };
-                        bytes += packet.len();
+                        burst.bytes += packet.len();
                         // SAFETY: `room.left` was not 0, which is the caller's promise.
                         unsafe { show.split(packet) };
                     }
@@ -397,10 +410,11 @@ impl RxLink {
                     std::slice::from_raw_parts(target, taken.len())
                 }
             };
-            bytes += packet.len();
+            burst.bytes += packet.len();
             // SAFETY: as above.
             unsafe { show.whole(from, packet) };
         }
+        let BurstRoom { left, bytes } = burst;
         if left != room.left {
             self.empty_polls = 0;
             stats.rx_packets += (room.left - left - dropped) as u64;

@@ -348,6 +348,29 @@ fn recycle_staging(pool: &mut Vec<MessageBuffer>, lent: Lent) {
 }
 
 impl ShmTx {
+    /// Like [`Self::offer`], for a header of two words and a message of whole words that fit in a line. For any other
+    /// packet, or when the link needs a check first, it does nothing and returns false.
+    #[inline(always)]
+    pub(crate) fn offer_words(&mut self, to: Peer, head: [u64; 2], data: &[u8]) -> bool {
+        let index = to.0[0] as usize;
+        if let Some(Some(link)) = self.links.get_mut(index)
+            && let link = &mut **link
+            && link.generation == to.0[1]
+            && (link.touched || !self.inbox.is_pending())
+        {
+            if !link.touched {
+                link.touched = true;
+                self.unannounced.push(index);
+            }
+            if link.producer.push_words(head, data) {
+                self.stats.tx_packets += 1;
+                self.stats.tx_bytes += (16 + data.len()) as u64;
+                return true;
+            }
+        }
+        false
+    }
+
     /// Like [`PacketTx::push`], but returns an error when the packet was not taken, and does not count it then.
     #[inline(always)]
     pub(crate) fn offer(&mut self, packet: TxPacket<'_>) -> Result<(), Dropped> {

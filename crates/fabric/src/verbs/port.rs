@@ -244,9 +244,7 @@ impl<D: ProtectionDomain> UdPort<D> {
 
 impl<T: ThreadDomain> PacketRx for UdRx<T> {
     fn receive<'a>(&'a mut self, burst: &mut RxBurst<'a>) {
-        while let Some((_, buffer)) = self.lent.pop() {
-            self.repost(buffer);
-        }
+        self.repost_lent();
         let room = BURST_MAX.min(burst.packets.remaining_capacity());
         self.cq.poll(&mut self.completions, room);
         let mut completions = std::mem::take(&mut self.completions);
@@ -277,6 +275,19 @@ impl<T: ThreadDomain> PacketRx for UdRx<T> {
 impl<T: ThreadDomain> UdRx<T> {
     fn is_broken(&self) -> bool {
         self.qp.borrow().state() == QpState::Error
+    }
+
+    /// Posts the buffers of the last burst again.
+    fn repost_lent(&mut self) {
+        let buffers = self.lent.drain(..).map(|(_, mut buffer)| {
+            let whole = buffer.resize(self.mtu);
+            debug_assert!(whole.is_ok(), "it was allocated with this capacity");
+            (0, buffer)
+        });
+        if self.qp.borrow_mut().post_buffers(buffers).is_err() {
+            // As in `repost`.
+            self.stats.count_dropped(Dropped::Overflow, 1);
+        }
     }
 
     fn repost(&mut self, mut buffer: MessageBuffer) {

@@ -194,6 +194,18 @@ pub trait QueuePair {
         self.post_receive(id, buffers)
     }
 
+    /// Posts buffers, each for one message, with their identifiers.
+    ///
+    /// `buffers` must not use queues of the thread, as for [`Self::post_list`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::post_receive`], of the first that is refused: those before it are posted, and those after it are
+    /// not asked for.
+    fn post_buffers(&mut self, buffers: impl IntoIterator<Item = (u64, MessageBuffer)>) -> Result<(), RefusedReceive> {
+        buffers.into_iter().try_for_each(|(id, buffer)| self.post_buffer(id, buffer))
+    }
+
     /// Queues a request, to start with the next [`Self::doorbell`].
     ///
     /// # Errors
@@ -263,13 +275,24 @@ pub trait QueuePair {
         pushed
     }
 
+    /// Queues a signaled READ that fills one buffer, as [`Self::push`] does. It may start before the doorbell rings.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::push`].
+    fn push_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
+        let target = [target].into_iter().collect();
+        self.push(Request::new(id, Operation::Read { target, remote }))
+    }
+
     /// Posts a signaled READ that fills one buffer.
     ///
     /// # Errors
     ///
     /// As for [`Self::push`].
     fn post_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
-        let target = [target].into_iter().collect();
-        self.post(Request::new(id, Operation::Read { target, remote }))
+        self.push_read(id, target, remote)?;
+        self.doorbell();
+        Ok(())
     }
 }

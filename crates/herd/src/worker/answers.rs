@@ -13,6 +13,13 @@ pub struct AnswerRecord {
     pub len: u32,
 }
 
+/// Place of a kept answer with its head.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptAnswer {
+    pub start: usize,
+    pub len: usize,
+}
+
 /// The kept answers, by client and slot.
 pub struct Answers {
     records: Vec<AnswerRecord>,
@@ -29,18 +36,18 @@ impl Answers {
         Self { records: vec![AnswerRecord::default(); slots], bytes: vec![0; slots * stride], window, stride }
     }
 
-    /// Returns the record of a slot's answer, and the room for its bytes.
+    /// Returns the record of a slot's answer, and the room for its bytes with its start.
     #[inline(always)]
-    pub fn get_mut(&mut self, client: u32, slot: usize) -> (&mut AnswerRecord, &mut [u8]) {
+    pub fn get_mut(&mut self, client: u32, slot: usize) -> (&mut AnswerRecord, usize, &mut [u8]) {
         let index = client as usize * self.window + slot;
-        (&mut self.records[index], &mut self.bytes[index * self.stride..][..self.stride])
+        let start = index * self.stride;
+        (&mut self.records[index], start, &mut self.bytes[start..][..self.stride])
     }
 
-    /// The kept answer of a slot, with its head.
+    /// The bytes of a kept answer, with its head.
     #[inline(always)]
-    pub fn get(&self, client: u32, slot: usize) -> &[u8] {
-        let index = client as usize * self.window + slot;
-        &self.bytes[index * self.stride..][..self.records[index].len as usize]
+    pub fn get(&self, KeptAnswer { start, len }: KeptAnswer) -> &[u8] {
+        &self.bytes[start..][..len]
     }
 
     /// Discards the answers to a client.

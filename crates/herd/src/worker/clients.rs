@@ -2,6 +2,7 @@
 
 use sinew_fabric::verbs::{Destination, QpAddress, ThreadDomain};
 
+use crate::layout::Layout;
 use crate::server::ClientId;
 use crate::slot::Tail;
 
@@ -15,6 +16,8 @@ pub struct ClientState {
     pub token: u32,
     /// Number of the client's next request.
     pub next: u32,
+    /// Offset in the request region of the client's slots for this worker.
+    pub slots_start: usize,
     /// Destination of its answers, if it is known.
     pub to: Option<Destination>,
     answers: Option<QpAddress>,
@@ -25,10 +28,11 @@ pub struct ClientState {
 }
 
 impl ClientState {
-    fn empty() -> Self {
+    fn empty(slots_start: usize) -> Self {
         Self {
             token: 0,
             next: FIRST_SEQUENCE,
+            slots_start,
             to: None,
             answers: None,
             refused_tail: Tail(0),
@@ -55,8 +59,11 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn new(clients: usize) -> Self {
-        let states = (0..clients).map(|_| ClientState::empty()).collect();
+    /// The places for the clients of a worker.
+    pub fn new(layout: &Layout, worker: usize) -> Self {
+        let clients = layout.clients;
+        let slots_start = |client| layout.slot_end(worker, client, 0) - layout.slot_len();
+        let states = (0..clients).map(|client| ClientState::empty(slots_start(client))).collect();
         Self { states, present: Vec::with_capacity(clients), next: 0, check_index: 0, check_slot: 0 }
     }
 
@@ -100,7 +107,7 @@ impl Clients {
 
     pub fn join(&mut self, id: ClientId, answers: QpAddress, thread: &impl ThreadDomain) {
         let Some(state) = self.states.get_mut(id.index as usize) else { return };
-        *state = ClientState { token: id.token, answers: Some(answers), ..ClientState::empty() };
+        *state = ClientState { token: id.token, answers: Some(answers), ..ClientState::empty(state.slots_start) };
         state.resolve_destination(thread);
         if !self.present.contains(&id.index) {
             self.present.push(id.index);
@@ -108,8 +115,8 @@ impl Clients {
     }
 
     pub fn leave(&mut self, id: ClientId) {
-        if self.states.get(id.index as usize).is_some_and(|seat| seat.token == id.token) {
-            self.states[id.index as usize] = ClientState::empty();
+        if let Some(state) = self.states.get_mut(id.index as usize).filter(|state| state.token == id.token) {
+            *state = ClientState::empty(state.slots_start);
             self.present.retain(|client| *client != id.index);
             self.next = 0;
         }

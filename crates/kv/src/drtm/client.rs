@@ -1,7 +1,7 @@
 //! The client of DrTM-KV's store.
 
 use sinew_fabric::verbs::{
-    Completion, CompletionQueue, Device, Operation, QueuePair, RemoteMemory, Request, Scatter, Source,
+    Completion, CompletionQueue, Device, Operation, QueuePair, RefusedRequest, RemoteMemory, Request, Source,
 };
 use sinew_herd::RequestError;
 use sinew_mem::{Arena, Frozen, MessageBuffer};
@@ -326,10 +326,10 @@ impl<D: Device> DrtmClient<D> {
             self.pending[slot].buffer = Some(buffer);
             return false;
         };
-        let mut target = Scatter::new();
-        target.push(buffer);
         self.stats.reads += 1;
-        self.push(slot, Operation::Read { target, remote })
+        self.is_pushed = true;
+        let pushed = self.qp.push_read(slot as u64, buffer, remote);
+        self.keep_if_refused(slot, pushed)
     }
 
     fn compare_swap(&mut self, slot: usize, record: u32, expected: LockWord, desired: LockWord) -> bool {
@@ -347,7 +347,14 @@ impl<D: Device> DrtmClient<D> {
     #[inline(always)]
     fn push(&mut self, slot: usize, operation: Operation<'_>) -> bool {
         self.is_pushed = true;
-        match self.qp.push(Request::new(slot as u64, operation)) {
+        let pushed = self.qp.push(Request::new(slot as u64, operation));
+        self.keep_if_refused(slot, pushed)
+    }
+
+    /// Keeps the buffer of an operation that was refused; returns whether it was not.
+    #[inline(always)]
+    fn keep_if_refused(&mut self, slot: usize, pushed: Result<(), RefusedRequest>) -> bool {
+        match pushed {
             Ok(()) => true,
             Err(mut refused) => {
                 self.pending[slot].buffer = refused.buffers.pop();

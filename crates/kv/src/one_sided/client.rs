@@ -1,8 +1,8 @@
 //! A client whose GETs are READs, and whose PUTs and DELETEs are calls to the owner.
 
 use sinew_fabric::verbs::{
-    Completion, CompletionQueue, Device, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request,
-    Scatter, Status as VerbsStatus, ThreadDomain, Transport, VerbsError,
+    Completion, CompletionQueue, Device, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Status as VerbsStatus,
+    ThreadDomain, Transport, VerbsError,
 };
 use sinew_herd::RequestError;
 use sinew_mem::{AllocError, Arena, MessageBuffer};
@@ -300,9 +300,7 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
             self.gets[slot].buffer = Some(buffer);
             return false;
         };
-        let mut target = Scatter::new();
-        target.push(buffer);
-        match self.qp.push(Request::new(slot as u64, Operation::Read { target, remote })) {
+        match self.qp.push_read(slot as u64, buffer, remote) {
             Ok(()) => {
                 self.stats.reads += 1;
                 self.pushed = true;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use super::packet::{
-    BURST_SHIFT, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, Taken, kind_of, len_of, lines_of, plain_len,
+    BURST_SHIFT, InRing, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, Taken, kind_of, len_of, lines_of, plain_len,
     without_burst, word_of,
 };
 use super::words::Words;
@@ -85,13 +85,23 @@ impl Consumer {
         if word as u32 != position as u32 {
             return None;
         }
-        // The fast path of nearly all packets: one line, described fully by its word.
-        if plain_len(word) < self.plain_len_limit {
-            self.position = position + 1;
-            // SAFETY: the word's kind is not zero, so the word is not.
-            return Some(Taken { offset: offset + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } });
-        }
-        self.take_any(word)
+        // The fast path of nearly all packets: they are described fully by their word, and most take one line.
+        let len = plain_len(word);
+        // SAFETY: `new` and `mark_broken` set it, to this and to 0. So the compiler knows the packets of one line.
+        unsafe { std::hint::assert_unchecked(self.plain_len_limit <= FULL_LINE as u64 + 1) };
+        let lines = if len < self.plain_len_limit {
+            1
+        } else {
+            let lines = lines_of(len as usize);
+            let fits = len <= INLINE_MAX as u64 && (position & self.mask) as usize + lines <= self.mask as usize + 1;
+            if !fits || self.is_broken() {
+                return self.take_any(word);
+            }
+            lines as u64
+        };
+        self.position = position + lines;
+        // SAFETY: the word's kind is not zero, so the word is not.
+        Some(Taken { offset: offset + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } })
     }
 
     /// Takes the packet of any kind that `word` begins; the word's position was checked by the caller.
@@ -216,6 +226,18 @@ impl Consumer {
             // SAFETY: the caller's promises; `take` checked that the packet's lines lie in the ring.
             unsafe { self.words.get(taken.offset, target, taken.copy_len()) }
         }
+    }
+
+    /// The packet `taken`, to be copied while it lies in the ring; `None` if it is not [whole](Taken::is_whole).
+    ///
+    /// # Safety
+    ///
+    /// `taken` came from this ring and was not given back.
+    #[inline(always)]
+    pub unsafe fn in_ring(&self, taken: &Taken) -> Option<InRing<'_>> {
+        let len = plain_len(taken.word.get());
+        // The word of a whole packet announces no burst any more.
+        (len <= INLINE_MAX as u64).then_some(InRing { words: &self.words, offset: taken.offset, len: len as usize })
     }
 
     /// The ring bytes of `taken`, in place.

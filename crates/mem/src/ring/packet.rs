@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU64;
 
+use super::words::Words;
 use super::{FULL_LINE, LINE, WORD};
+use crate::atomic::Ordering;
 
 /// The most lines of a burst that its first word can announce, so that the consumer fetches all of them at once.
 pub(super) const BURST_LINES_MAX: u64 = 32;
@@ -105,4 +107,72 @@ impl Taken {
             lines_of(self.len()) * LINE - self.offset % LINE
         }
     }
+}
+
+/// A whole packet that lies in a ring, whose producer may be hostile and still write it. Its length is fixed; its bytes
+/// are copied out, never borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct InRing<'a> {
+    pub(super) words: &'a Words,
+    /// Byte offset of the first byte, a multiple of 8.
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+impl InRing<'_> {
+    /// Length in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Splits off the first `COUNT` words, which are copied; `None` if there are fewer.
+    #[inline(always)]
+    pub fn split_words<const COUNT: usize>(self) -> Option<([u64; COUNT], Self)> {
+        let rest = self.len.checked_sub(COUNT * 8)?;
+        let words = std::array::from_fn(|at| {
+            // SAFETY: the packet has these bytes, and lies in the words. Relaxed: ordered by the acquire of its word.
+            u64::from_le(unsafe { self.words.word_at(self.offset + at * 8) }.load(Ordering::Relaxed))
+        });
+        Some((words, Self { offset: self.offset + COUNT * 8, len: rest, ..self }))
+    }
+
+    /// Copies all bytes to the start of `target`; returns false, without having copied any, if that is too short.
+    #[inline(always)]
+    pub fn copy_to(self, target: &mut [u8]) -> bool {
+        if self.len > target.len() {
+            return false;
+        }
+        let target = target.as_mut_ptr();
+        // SAFETY: the packet lies in the words, the first of them at its start, and the target is long enough.
+        unsafe {
+            // Nearly every message is some words in one line.
+            match (self.len.is_multiple_of(8), self.len / 8) {
+                (true, 1) => self.words.get_words::<1>(self.offset, target),
+                (true, 2) => self.words.get_words::<2>(self.offset, target),
+                (true, 3) => self.words.get_words::<3>(self.offset, target),
+                (true, 4) => self.words.get_words::<4>(self.offset, target),
+                (true, 5) => self.words.get_words::<5>(self.offset, target),
+                _ => copy_any(self.words, self.offset, target, self.len),
+            }
+        }
+        true
+    }
+}
+
+/// Copies `len` bytes from byte offset `at`.
+///
+/// # Safety
+///
+/// As for [`Words::get`].
+#[inline(never)]
+unsafe fn copy_any(words: &Words, at: usize, target: *mut u8, len: usize) {
+    // SAFETY: the caller's promises.
+    unsafe { words.get(at, target, len) }
 }

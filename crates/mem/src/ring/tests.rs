@@ -147,6 +147,60 @@ fn bytes_arrive_in_one_piece_or_two_of_whatever_length_and_alignment() {
 }
 
 #[test]
+fn a_packet_is_copied_out_of_the_ring_a_part_at_a_time() {
+    for len in (0..=INLINE_MAX).filter(|len| !cfg!(miri) || len % 8 == 0 || len % 37 == 0) {
+        let (mut producer, mut consumer, _) = untrusted(16);
+        let packet = bytes(len, 1);
+        producer.push(&packet, &[]).unwrap();
+        producer.submit();
+        let taken = consumer.take().unwrap();
+        // SAFETY: nothing is given back.
+        let whole = unsafe { consumer.in_ring(&taken) }.unwrap();
+        assert_eq!((whole.len(), whole.split_words::<2>().is_some()), (len, len >= 16));
+        let (words, rest) = whole.split_words::<2>().unwrap_or(([0; 2], whole));
+        let start = if len >= 16 { 16 } else { 0 };
+        assert_eq!(words.map(u64::to_le_bytes).as_flattened()[..start], packet[..start]);
+        let mut target = vec![0xEE; rest.len() + 1];
+        if !rest.is_empty() {
+            assert!(!rest.copy_to(&mut target[..rest.len() - 1]));
+            assert!(target.iter().all(|&byte| byte == 0xEE), "nothing is copied where not all fits");
+        }
+        assert!(rest.copy_to(&mut target));
+        assert_eq!((&target[..rest.len()], target[rest.len()]), (&packet[start..], 0xEE));
+    }
+    let (mut producer, mut consumer, _) = untrusted(8);
+    producer.push_far(&[1; 40], Far { offset: 0, len: 100 }).unwrap();
+    producer.submit();
+    let taken = consumer.take().unwrap();
+    // SAFETY: as above.
+    assert!(unsafe { consumer.in_ring(&taken) }.is_none(), "its rest is elsewhere");
+}
+
+#[test]
+fn two_words_and_a_message_arrive_as_any_packet_does_or_not_at_all() {
+    let head = [0x0102_0304_0506_0708, 9];
+    let message: Vec<[u8; 8]> = (1..=7).map(u64::to_ne_bytes).collect();
+    let message = message.as_flattened();
+    let (mut producer, mut consumer, _) = untrusted(8);
+    for len in 0..=56 {
+        let pushed = producer.push_words(head, &message[..len]);
+        assert!(!pushed || (len % 8 == 0 && len <= 40), "{len}");
+        if pushed {
+            producer.submit();
+            let expected = [head.map(u64::to_le_bytes).as_flattened(), &message[..len]].concat();
+            assert_eq!(consumer.pop(<[u8]>::to_vec), Some(expected));
+            producer.given_back();
+        } else {
+            // Whatever else there is, and what the ring must check first, takes the general path.
+            producer.push(&message[..len], &[]).unwrap();
+            producer.submit();
+            assert_eq!(consumer.pop(<[u8]>::len), Some(len));
+        }
+        assert!(consumer.take().is_none());
+    }
+}
+
+#[test]
 fn a_description_arrives_and_is_revoked_alone() {
     let (mut producer, mut consumer, _) = untrusted(8);
     let mut memory = bytes(1000, 3);
@@ -296,6 +350,10 @@ fn hostile_words_neither_panic_nor_leave_the_ring_nor_loop() {
             unsafe { words.word(FIRST_LINE_WORD + index * 8) }.store(word, Ordering::Release);
             while let Some(taken) = consumer.take() {
                 let mut copy = [0; INLINE_MAX + 8];
+                // SAFETY: nothing is given back yet.
+                if let Some(packet) = unsafe { consumer.in_ring(&taken) } {
+                    assert!(taken.is_whole() && packet.len() == taken.len() && packet.copy_to(&mut copy));
+                }
                 assert!(taken.len() <= INLINE_MAX && taken.copy_len() <= copy.len());
                 // SAFETY: the target is large enough.
                 unsafe {

@@ -75,6 +75,18 @@ mod mapped {
             unsafe { &*self.start.as_ptr().add(index * 8).cast::<AtomicU64>() }
         }
 
+        /// The word at byte offset `at`, a multiple of 8.
+        ///
+        /// # Safety
+        ///
+        /// As for [`Self::word`].
+        #[inline(always)]
+        pub unsafe fn word_at(&self, at: usize) -> &AtomicU64 {
+            debug_assert!(at.is_multiple_of(8) && at < self.len * 8);
+            // SAFETY: as in `word`.
+            unsafe { &*self.start.as_ptr().add(at).cast::<AtomicU64>() }
+        }
+
         /// Copies `bytes` to byte offset `at`.
         ///
         /// # Safety
@@ -131,6 +143,41 @@ mod mapped {
             false
         }
 
+        /// Copies two words and then `data` to byte offset `at`, a multiple of 8, if `data` is at most five aligned
+        /// words. Otherwise it does nothing and returns false.
+        ///
+        /// # Safety
+        ///
+        /// As for [`Self::put`].
+        #[inline(always)]
+        pub unsafe fn put_words(&self, at: usize, head: [u64; 2], data: &[u8]) -> bool {
+            #[cfg(not(miri))]
+            {
+                let from = data.as_ptr();
+                // SAFETY: the caller promises the range.
+                let target = unsafe { self.start.as_ptr().add(at) };
+                if (data.len() | from.addr()).is_multiple_of(8) && data.len() <= 40 {
+                    // SAFETY: the words lie in the range, and the data has as many as are copied; a slice of safe code
+                    // lies elsewhere.
+                    unsafe {
+                        target.cast::<[u64; 2]>().write(head.map(u64::to_le));
+                        let target = target.add(16);
+                        match data.len() / 8 {
+                            0 => {}
+                            1 => copy_words::<1>(from, target),
+                            2 => copy_words::<2>(from, target),
+                            3 => copy_words::<3>(from, target),
+                            4 => copy_words::<4>(from, target),
+                            _ => copy_words::<5>(from, target),
+                        }
+                    }
+                    return true;
+                }
+            }
+            let _ = (at, head, data);
+            false
+        }
+
         /// Copies `len` bytes from byte offset `at` to `target`.
         ///
         /// # Safety
@@ -150,11 +197,10 @@ mod mapped {
         /// As for [`Self::get`].
         #[inline(always)]
         pub unsafe fn get_words<const COUNT: usize>(&self, at: usize, target: *mut u8) {
-            debug_assert!(at.is_multiple_of(8));
             for index in 0..COUNT {
                 // SAFETY: the caller promises both ranges; the target is written unaligned.
                 unsafe {
-                    let word = self.word(at / 8 + index).load(Ordering::Relaxed);
+                    let word = self.word_at(at + index * 8).load(Ordering::Relaxed);
                     target.add(index * 8).cast::<u64>().write_unaligned(word);
                 }
             }
@@ -226,6 +272,10 @@ mod model {
             &self.0[index]
         }
 
+        pub unsafe fn word_at(&self, at: usize) -> &AtomicU64 {
+            &self.0[at / 8]
+        }
+
         pub unsafe fn put(&self, at: usize, bytes: &[u8]) {
             assert!(at.is_multiple_of(8) && bytes.len().is_multiple_of(8), "the model moves whole words");
             for (index, word) in bytes.chunks(8).enumerate() {
@@ -244,6 +294,10 @@ mod model {
         }
 
         pub unsafe fn put_full_line(&self, _at: usize, _head: &[u8], _data: &[u8]) -> bool {
+            false
+        }
+
+        pub unsafe fn put_words(&self, _at: usize, _head: [u64; 2], _data: &[u8]) -> bool {
             false
         }
 

@@ -5,7 +5,7 @@ use std::io;
 
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Device, Operation, ProtectionDomain, QpAddress, QpConfig, QpState, QueuePair,
-    RemoteMemory, Request, Scatter, Slice, Source, Status, ThreadDomain, Transport, VerbsError,
+    RefusedRequest, RemoteMemory, Request, Scatter, Slice, Source, Status, ThreadDomain, Transport, VerbsError,
 };
 use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 use sinew_mem::{AllocError, Arena, BufferPlace, MessageBuffer};
@@ -229,9 +229,6 @@ impl<D: Device> VerbsPath<D> {
     /// Pushes the operation that `make_operation` makes for the donor's memory from `at` on.
     #[inline(always)]
     fn push_operation<'a>(&mut self, id: u32, at: u64, make_operation: impl FnOnce(RemoteMemory) -> Operation<'a>) {
-        if self.lanes[self.current].in_flight >= self.lane_depth {
-            self.choose_lane();
-        }
         let Some(remote) = self.remote.at(at) else {
             let targets = make_operation(self.remote).into_targets();
             return self.refuse(id, FailureCause::Status(Status::RemoteAccess), targets);
@@ -240,9 +237,17 @@ impl<D: Device> VerbsPath<D> {
         if self.uses_registrations.get() {
             self.hold_registrations(id, &operation);
         }
+        self.push_with(id, |qp, number| qp.push(Request::new(number, operation)));
+    }
+
+    /// Has an operation pushed at a queue pair with room, with the number that comes back with its completion.
+    #[inline(always)]
+    fn push_with(&mut self, id: u32, push: impl FnOnce(&mut QpOf<D>, u64) -> Result<(), RefusedRequest>) {
+        if self.lanes[self.current].in_flight >= self.lane_depth {
+            self.choose_lane();
+        }
         let lane = &mut self.lanes[self.current];
-        let number = (self.current as u64) << 32 | u64::from(id);
-        match lane.qp.push(Request::new(number, operation)) {
+        match push(&mut lane.qp, (self.current as u64) << 32 | u64::from(id)) {
             Ok(()) => {
                 lane.in_flight += 1;
                 self.has_pushed = true;
@@ -357,11 +362,14 @@ impl<D: Device> Path for VerbsPath<D> {
 
     #[inline]
     fn push_read(&mut self, id: u32, at: u64, target: MessageBuffer) {
-        self.push_operation(id, at, |remote| {
-            let mut targets = Scatter::new();
-            targets.push(target);
-            Operation::Read { target: targets, remote }
-        });
+        match self.remote.at(at) {
+            Some(remote) if !self.uses_registrations.get() => {
+                self.push_with(id, |qp, number| qp.push_read(number, target, remote));
+            }
+            _ => {
+                self.push_operation(id, at, |remote| Operation::Read { target: [target].into_iter().collect(), remote })
+            }
+        }
     }
 
     #[inline]

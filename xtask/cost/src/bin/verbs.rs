@@ -145,15 +145,11 @@ fn datagrams(count: &mut Count) -> anyhow::Result<()> {
         sent.clear();
         let good = count.step("receiver", BURST, || {
             receiver.receives.poll(&mut received, BURST);
-            let mut good = received.len();
-            for completion in &mut received {
-                let buffer = completion.buffers.pop().filter(|_| completion.status.is_success());
-                if buffer.is_none_or(|buffer| receiver.qp.post_buffer(0, buffer).is_err()) {
-                    good = 0;
-                }
-            }
+            let good = received.iter().filter(|completion| completion.status.is_success()).count();
+            let buffers = received.iter_mut().filter_map(|completion| completion.buffers.pop());
+            let posted = receiver.qp.post_buffers(buffers.map(|buffer| (0, buffer)));
             received.clear();
-            good
+            posted.map_or(0, |()| good)
         });
         // The first messages wait until the link is complete.
         ensure!(round < ROUNDS / 2 || good == BURST, "{good} messages");

@@ -8,7 +8,7 @@ pub(crate) const DEVICE_NAME_MAX: usize = crate::NAME_LEN_MAX - SUFFIX_MAX;
 /// Bytes of `.v` and a number.
 const SUFFIX_MAX: usize = ".v".len() + "4294967295".len();
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const FIXED: usize = 1 + 8 + 3 * 4;
 const _: () = assert!(FIXED + DEVICE_NAME_MAX <= QpAddress::PORT_MAX);
 
@@ -91,7 +91,7 @@ mod tests {
         bad[FIXED] = 0xFF;
         assert!(Home::from_bytes(&bad).is_err());
         bad[FIXED] = b'x';
-        bad[0] = 2;
+        bad[0] = VERSION + 1;
         assert!(Home::from_bytes(&bad).is_err());
         assert!(Home::from_bytes(&[bytes.as_slice(), b"y"].concat()).is_err());
     }

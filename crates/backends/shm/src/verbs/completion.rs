@@ -88,15 +88,14 @@ impl CompletionQueue for ShmCompletionQueue {
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
         let engine = &mut *self.engine.borrow_mut();
-        let before = completions.len();
         let queue = engine.queues.get(self.index);
         queue.polls += 1;
-        if queue.ready.is_empty() || queue.polls >= POLLS_WITHOUT_TURN {
+        if queue.is_empty() || queue.polls >= POLLS_WITHOUT_TURN {
             queue.polls = 0;
-            engine.turn_for(self.index, completions, max);
+            queue.borrow_list(completions, max);
+            engine.turn();
         }
-        let added = completions.len() - before;
-        added + engine.take(self.index, completions, max - added)
+        engine.take(self.index, completions, max)
     }
 
     /// Sleeps on the port, and goes back to sleep when nothing came for this queue.
@@ -108,7 +107,7 @@ impl CompletionQueue for ShmCompletionQueue {
             // sleep.
             let packets = engine.turn_before_sleep();
             let queue = engine.queues.get(self.index);
-            if queue.woken.swap(false, Ordering::Acquire) || !queue.ready.is_empty() {
+            if queue.woken.swap(false, Ordering::Acquire) || !queue.is_empty() {
                 return Ok(());
             }
             let left_ns = end_ns.map(|end_ns| end_ns.saturating_sub(clock_ns()));

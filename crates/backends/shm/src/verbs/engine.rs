@@ -3,8 +3,9 @@
 
 use std::rc::Rc;
 
-use sinew_fabric::verbs::{Completion, QpNumber, Scatter, Status, VerbsError};
+use sinew_fabric::verbs::{Completion, QpNumber, Status, VerbsError};
 use sinew_fabric::{Address, PacketPort, Peer, PortError, PortEvent, RxPacket};
+use sinew_mem::ring::{Consumer, InRing, Taken};
 
 use super::address::{Home, port_name};
 use super::clock::clock_ns;
@@ -14,10 +15,10 @@ use super::initiator::Seat;
 use super::life;
 use super::packet::{Datagram, Header};
 use super::queue_pair::{Inbound, QueuePair, WATCH_EVERY_NS};
-use super::queues::{FreedSlots, Life, Queues, Ready};
+use super::queues::{Freed, FreedSlots, Life, Queues};
 use super::wire::{Deferred, Wire};
 use crate::port::ShmPort;
-use crate::rx::{BURST_MAX, Show};
+use crate::rx::{BURST_MAX, BurstRoom, Show};
 
 /// Turns between two readings of the clock, where nothing waits for a time.
 const TURNS_PER_CLOCK_READ: u32 = 64;
@@ -102,50 +103,20 @@ impl Engine {
     #[inline]
     pub fn take(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) -> usize {
         let Self { queues, queue_pairs, .. } = self;
-        let Queues { list, pool, .. } = queues;
-        let Some(Some(queue)) = list.get_mut(index) else { return 0 };
-        let count = queue.ready.len().min(max);
-        if count == 0 {
-            return 0;
-        }
-        completions.reserve(count);
-        let mut taken = 0;
-        let mut freed = Freed::default();
-        // Completions are filled in their final place: see `fifo`.
-        for place in completions.spare_capacity_mut().iter_mut().take(count) {
-            let Some(ready) = queue.ready.front() else { break };
-            let Ready { id, of, status, opcode, len, frees, .. } = *ready;
-            if of != freed.of {
-                std::mem::replace(&mut freed, Freed { of, ..Freed::default() }).free(queue_pairs);
+        // Places of one life of a queue pair are counted together: all requests before one, and some receives.
+        let (mut last, mut requests, mut receives) = (Life::default(), 0, 0);
+        let count = queues.get(index).take(completions, max, |Freed { of, slots }| {
+            if of != last {
+                free(queue_pairs, last, requests, receives);
+                (last, requests, receives) = (of, 0, 0);
             }
-            // The other fields of a request's completion are what an earlier one left.
-            let (mut immediate, mut from) = (None, None);
-            match frees {
-                FreedSlots::Requests(before) => freed.requests = before,
-                FreedSlots::Receive => {
-                    freed.receives += 1;
-                    (immediate, from) = (ready.immediate, ready.from);
-                }
+            match slots {
+                FreedSlots::Requests(before) => requests = before,
+                FreedSlots::Receive => receives += 1,
             }
-            let buffers = Scatter::new_const();
-            let completion =
-                place.write(Completion { id, qp: of.number(), status, opcode, len, immediate, from, buffers });
-            ready.buffers.take_to(&mut completion.buffers, pool);
-            queue.ready.drop_front();
-            taken += 1;
-        }
-        freed.free(queue_pairs);
-        // SAFETY: `taken` completions were written behind its end, in room that it has.
-        unsafe { completions.set_len(completions.len() + taken) };
-        taken
-    }
-
-    /// A turn for the user who polls a queue, and whose list takes up to `max` completions in place.
-    #[inline]
-    pub fn turn_for(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) {
-        self.queues.lend(index, completions, max);
-        self.turn();
-        self.queues.end_lending(completions);
+        });
+        free(queue_pairs, last, requests, receives);
+        count
     }
 
     /// Receives a burst of packets, and sends what waits. Returns how many packets came.
@@ -266,8 +237,8 @@ impl Engine {
         }
         qp.disconnect(notes);
         qp.clear(queues);
-        queues.forget(qp.ledger.queue, number);
-        queues.forget(qp.receive_queue, number);
+        queues.get(qp.ledger.queue).forget(number);
+        queues.get(qp.receive_queue).forget(number);
         queues.release(qp.ledger.queue, qp.config.send_depth);
         queues.release(qp.receive_queue, qp.config.receive_depth);
         self.domain.device().memory().give_back_number(number);
@@ -302,16 +273,25 @@ struct Arrivals<'e> {
 }
 
 impl<'a> Show<'a> for Arrivals<'_> {
-    /// Inlined where packets are taken, so that a datagram goes from the ring to its buffer without a description of it
-    /// in memory.
+    #[inline(always)]
+    fn take(&mut self, from: Peer, consumer: &mut Consumer, room: &mut BurstRoom) -> Option<Taken> {
+        let mut taken = consumer.take()?;
+        // SAFETY: it was just taken.
+        while let Some((words, _)) = unsafe { consumer.in_ring(&taken) }.and_then(InRing::split_words)
+            && let Some(datagram) = Datagram::from_words(words)
+            && let Some(qp) = find(self.queue_pairs, datagram.to)
+        {
+            let before = room.left;
+            taken = qp.take_datagrams(taken, from, consumer, room, self.inbound.queues)?;
+            if room.left == before {
+                break;
+            }
+        }
+        Some(taken)
+    }
+
     #[inline(always)]
     unsafe fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
-        if let Some((datagram, message)) = Datagram::read(bytes)
-            && let Some(qp) = find(self.queue_pairs, datagram.to)
-            && qp.take_datagram(datagram, message, from, self.inbound.queues)
-        {
-            return;
-        }
         // SAFETY: the caller's promise.
         unsafe { self.split(RxPacket { from, head: bytes, tail: None }) };
     }
@@ -330,23 +310,13 @@ impl<'a> Show<'a> for Arrivals<'_> {
     }
 }
 
-/// Places that completions of one life of a queue pair freed, which are counted together.
-#[derive(Default)]
-struct Freed {
-    of: Life,
-    /// All requests before this one; 0 for none.
-    requests: u64,
-    receives: usize,
-}
-
-impl Freed {
-    #[inline(always)]
-    fn free(self, queue_pairs: &mut [Option<Box<QueuePair>>]) {
-        // A queue pair that was reset since has another life.
-        let Some(qp) = find(queue_pairs, self.of.number()).filter(|qp| qp.ledger.life == self.of) else { return };
-        qp.ledger.polled = qp.ledger.polled.max(self.requests);
-        qp.receives_held -= self.receives;
-    }
+/// Frees places of one life of a queue pair: those of all requests before this one (0 for none), and of receives.
+#[inline(always)]
+fn free(queue_pairs: &mut [Option<Box<QueuePair>>], of: Life, requests: u64, receives: usize) {
+    // A queue pair that was reset since has another life.
+    let Some(qp) = find(queue_pairs, of.number()).filter(|qp| qp.ledger.life == of) else { return };
+    qp.ledger.polled = qp.ledger.polled.max(requests);
+    qp.receives_held -= receives;
 }
 
 /// The queue pair of this number, if it exists.

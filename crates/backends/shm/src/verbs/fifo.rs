@@ -1,6 +1,6 @@
 //! Queues whose elements are filled and emptied in place.
 //!
-//! A request passes through three queues within some tens of nanoseconds. An element that is moved as a whole is
+//! A request passes through several queues within some tens of nanoseconds. An element that is moved as a whole is
 //! written, and at once read again in pieces of other sizes. Each such read stalls, since the processor cannot forward
 //! the stores to it. So elements are filled and emptied in place, a field at a time.
 
@@ -52,16 +52,40 @@ impl<T: Default> Fifo<T> {
         self.len -= 1;
     }
 
-    /// Removes the elements for which `stays` returns false, after it has emptied them. The others keep their order.
-    pub fn retain(&mut self, mut stays: impl FnMut(&mut T) -> bool) {
-        for _ in 0..self.len {
-            let Some(front) = self.front() else { break };
-            let kept = stays(front).then(|| std::mem::take(front));
-            self.drop_front();
-            if let Some(kept) = kept {
-                *self.push() = kept;
-            }
+    /// The first elements, as many as lie side by side: all, or those before the end of the memory.
+    #[inline(always)]
+    pub fn front_slice(&mut self) -> &mut [T] {
+        let end = (self.front + self.len).min(self.slots.len());
+        &mut self.slots[self.front..end]
+    }
+
+    /// Removes the first `count` elements, as [`Self::drop_front`] does.
+    #[inline(always)]
+    pub fn drop_fronts(&mut self, count: usize) {
+        debug_assert!(count <= self.len);
+        if count > 0 {
+            self.front = (self.front + count) & (self.slots.len() - 1);
+            self.len -= count;
         }
+    }
+
+    /// Slots of the next elements, as many as lie side by side, for the caller to fill from the first on. There is at
+    /// least one. [`Self::push_filled`] adds those that were filled.
+    #[inline(always)]
+    pub fn free_slice(&mut self) -> &mut [T] {
+        if self.len == self.slots.len() {
+            self.grow();
+        }
+        let start = (self.front + self.len) & (self.slots.len() - 1);
+        let end = if start < self.front { self.front } else { self.slots.len() };
+        &mut self.slots[start..end]
+    }
+
+    /// Adds the first `count` elements of [`Self::free_slice`].
+    #[inline(always)]
+    pub fn push_filled(&mut self, count: usize) {
+        debug_assert!(self.len + count <= self.slots.len());
+        self.len += count;
     }
 
     #[cold]
@@ -107,12 +131,6 @@ impl Buffers {
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.one.is_none() && self.several == 0
-    }
-
-    /// The buffer, unless there are several or none.
-    #[inline(always)]
-    pub fn single(&mut self) -> Option<&mut MessageBuffer> {
-        self.one.as_mut()
     }
 
     /// Takes the buffer out, unless there are several or none.
@@ -200,6 +218,27 @@ mod tests {
                     fifo.drop_front();
                 }
             }
+        }
+    }
+
+    #[test]
+    fn elements_pass_in_slices_as_they_do_alone() {
+        let (mut fifo, mut oracle, mut number) = (Fifo::<u32>::default(), VecDeque::new(), 0);
+        for step in 0..2000 {
+            let slots = fifo.free_slice();
+            let count = (step * 7 % 11).min(slots.len());
+            for slot in &mut slots[..count] {
+                *slot = number;
+                oracle.push_back(number);
+                number += 1;
+            }
+            fifo.push_filled(count);
+            let front = fifo.front_slice();
+            assert!(front.iter().eq(oracle.iter().take(front.len())) && front.is_empty() == oracle.is_empty());
+            let count = (step * 5 % 13).min(front.len());
+            fifo.drop_fronts(count);
+            oracle.drain(..count);
+            assert_eq!((fifo.front().copied(), fifo.len()), (oracle.front().copied(), oracle.len()));
         }
     }
 

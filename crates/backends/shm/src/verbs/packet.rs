@@ -8,11 +8,19 @@
 //!  | offset                    | total              |      Part and Written only
 //! ```
 //!
+//! A datagram between queue pairs that share one key, as nearly all do, has a header of two words. So a packet of one
+//! line of the ring carries 40 bytes of message.
+//!
+//! ```text
+//!  0      1      2        5           8
+//!  | kind | magic | to    | from      | key             | immediate       |
+//! ```
+//!
 //! Every packet may be hostile: no field is trusted before it is compared with what is known.
 
 use sinew_fabric::verbs::QpNumber;
 
-/// Bytes of the short header. With up to 32 bytes of message behind it, a packet is one line of the ring.
+/// Bytes of the usual header. With up to 32 bytes of message behind it, a packet is one line of the ring.
 pub(crate) const SHORT_LEN: usize = 24;
 /// Bytes of the long header.
 pub(crate) const LONG_LEN: usize = 32;
@@ -90,6 +98,9 @@ impl Header {
     /// The header at the start of a packet, and what follows it.
     #[inline(always)]
     pub fn read(packet: &[u8]) -> Option<(Self, &[u8])> {
+        if let Some(datagram) = Datagram::read(packet) {
+            return Some(datagram);
+        }
         let (short, rest) = packet.split_first_chunk::<SHORT_LEN>()?;
         let word = |at: usize| u32::from_le_bytes([short[at], short[at + 1], short[at + 2], short[at + 3]]);
         let kind = *Kind::ALL.get(usize::from(short[0]))?;
@@ -115,34 +126,68 @@ impl Header {
     }
 }
 
-/// The header of a datagram, of which a busy receiver reads millions a second.
+/// The first bytes of a datagram's short header, without and with an immediate: kinds that no [`Kind`] has, and a magic
+/// number.
+const DATAGRAM: u64 = 0x5310;
+const WITH_IMMEDIATE: u64 = 1;
+const NUMBER_BITS: u32 = 24;
+const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+/// The bits of the first word that are the same in all datagrams to one queue pair.
+const TO_MASK: u64 = ((1 << (16 + NUMBER_BITS)) - 1) & !WITH_IMMEDIATE;
+
+/// A datagram whose sender has the key of its receiver, in a short header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Datagram {
     pub to: QpNumber,
     pub from: QpNumber,
+    /// The key of both.
     pub key: u32,
-    /// The sender's own key.
-    pub from_key: u32,
     pub immediate: Option<u32>,
 }
 
 impl Datagram {
-    /// The header at the start of a datagram, and what follows it; `None` for any other packet.
+    /// The header's words; `None` if the receiver's number is none that a queue pair can have.
     #[inline(always)]
-    pub fn read(packet: &[u8]) -> Option<(Self, &[u8])> {
-        let (header, rest) = packet.split_first_chunk::<SHORT_LEN>()?;
-        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let (first, immediate) = (word(0), word(20));
-        let plain = Kind::Datagram as u32 | (MAGIC as u32) << 16;
-        let has_immediate = first == plain | (HAS_IMMEDIATE as u32) << 8;
+    pub fn to_words(self) -> Option<[u64; 2]> {
+        let Self { to, from, key, immediate } = self;
+        let flag = if immediate.is_some() { WITH_IMMEDIATE } else { 0 };
+        let first = Self::first_word_to(to) | u64::from(from.0) << (16 + NUMBER_BITS) | flag;
+        let second = u64::from(key) | u64::from(immediate.unwrap_or(NO_IMMEDIATE)) << 32;
+        (to.0 <= NUMBER_MASK).then_some([first, second])
+    }
+
+    /// The first word of a datagram to this queue pair, without its immediate flag and its sender.
+    #[inline(always)]
+    pub fn first_word_to(to: QpNumber) -> u64 {
+        DATAGRAM | u64::from(to.0) << 16
+    }
+
+    /// The header in the first words of a packet, if it is one to the queue pair of this first word.
+    #[inline(always)]
+    pub fn from_words_to(first_word: u64, [first, second]: [u64; 2]) -> Option<Self> {
         let datagram = Self {
-            to: QpNumber(word(4)),
-            from: QpNumber(word(8)),
-            key: word(12),
-            from_key: word(16),
-            immediate: has_immediate.then_some(immediate),
+            to: QpNumber((first >> 16) as u32 & NUMBER_MASK),
+            from: QpNumber((first >> (16 + NUMBER_BITS)) as u32),
+            key: second as u32,
+            immediate: (first & WITH_IMMEDIATE != 0).then_some((second >> 32) as u32),
         };
-        (first == plain || has_immediate).then_some((datagram, rest))
+        (first & TO_MASK == first_word).then_some(datagram)
+    }
+
+    /// The header in the first words of a packet; `None` for any other packet.
+    #[inline(always)]
+    pub fn from_words(words: [u64; 2]) -> Option<Self> {
+        Self::from_words_to(DATAGRAM | words[0] & TO_MASK & !0xFFFF, words)
+    }
+
+    /// The header at the start of a packet, in its general form, and what follows it.
+    fn read(packet: &[u8]) -> Option<(Header, &[u8])> {
+        let (first, rest) = packet.split_first_chunk::<8>()?;
+        let (second, rest) = rest.split_first_chunk::<8>()?;
+        let Self { to, from, key, immediate } =
+            Self::from_words([u64::from_le_bytes(*first), u64::from_le_bytes(*second)])?;
+        let header = Header { kind: Kind::Datagram, to, from, key, number: key, immediate, offset: 0, total: 0 };
+        Some((header, rest))
     }
 }
 
@@ -177,23 +222,39 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_reads_as_its_header_does_and_nothing_else_is_one() {
-        for kind in Kind::ALL {
-            for header in [header(kind), Header { immediate: None, ..header(kind) }] {
-                let (bytes, len) = header.to_bytes();
-                let packet = [&bytes[..len], b"message"].concat();
-                let Header { to, from, key, number: from_key, immediate, .. } = header;
-                let datagram = Datagram { to, from, key, from_key, immediate };
-                let expected = (kind == Kind::Datagram).then_some((datagram, &b"message"[..]));
-                assert_eq!(Datagram::read(&packet), expected, "{kind:?}");
-                assert!((0..SHORT_LEN).all(|len| Datagram::read(&packet[..len]).is_none()));
-                for (at, byte) in [(1, 2), (2, 0), (3, 0)] {
-                    let mut bad = packet.clone();
-                    bad[at] = byte;
-                    assert!(Datagram::read(&bad).is_none() && Header::read(&bad).is_none(), "{at}");
-                }
+    fn a_datagram_reads_as_it_was_written_in_both_forms_and_nothing_else_is_one() {
+        for immediate in [None, Some(0x0F10_1112)] {
+            let datagram = Datagram { to: QpNumber(0x01_0203), from: QpNumber(0xFF_0506), key: 0x0708_090A, immediate };
+            let words = datagram.to_words().unwrap();
+            assert_eq!(Datagram::from_words(words), Some(datagram));
+            let packet = [&words[0].to_le_bytes()[..], &words[1].to_le_bytes(), b"message"].concat();
+            let Datagram { to, from, key, .. } = datagram;
+            let header = Header { kind: Kind::Datagram, to, from, key, number: key, immediate, offset: 0, total: 0 };
+            assert_eq!(Header::read(&packet), Some((header, &b"message"[..])));
+            assert!((0..16).all(|len| Header::read(&packet[..len]).is_none()));
+            for (at, byte) in [(0, 0x0F), (0, 0x12), (0, Kind::Datagram as u8), (1, 0), (1, 1)] {
+                let mut bad = packet.clone();
+                bad[at] = byte;
+                assert!(Header::read(&bad).is_none(), "{at}: {byte}");
             }
         }
+        for kind in Kind::ALL {
+            let (bytes, _) = header(kind).to_bytes();
+            assert!(Datagram::read(&bytes).is_none(), "{kind:?}");
+        }
+        let far = Datagram { to: QpNumber(1 << 24), from: QpNumber(1), key: 0, immediate: None };
+        assert!(far.to_words().is_none());
+    }
+
+    #[test]
+    fn the_layout_of_a_datagram_is_fixed() {
+        let datagram =
+            Datagram { to: QpNumber(0x01_0203), from: QpNumber(0x04_0506), key: 0x0708_090A, immediate: Some(0x0F) };
+        let [first, second] = datagram.to_words().unwrap();
+        assert_eq!(first.to_le_bytes(), [0x11, b'S', 3, 2, 1, 6, 5, 4]);
+        assert_eq!(second.to_le_bytes(), [0x0A, 9, 8, 7, 0x0F, 0, 0, 0]);
+        let [first, second] = Datagram { immediate: None, ..datagram }.to_words().unwrap();
+        assert_eq!((first as u16, second >> 32), (0x5310, 0));
     }
 
     #[test]

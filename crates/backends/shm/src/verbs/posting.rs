@@ -152,15 +152,17 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
 
     #[inline]
     fn post_buffer(&mut self, id: u64, buffer: MessageBuffer) -> Result<(), RefusedReceive> {
-        {
-            let engine = &mut *self.engine.borrow_mut();
-            let qp = engine.queue_pair(self.number).0;
-            if qp.takes_buffer(&buffer) {
-                qp.queue_receive(id, Buffers::one(buffer));
-                return Ok(());
-            }
+        self.post_buffers([(id, buffer)])
+    }
+
+    #[inline]
+    fn post_buffers(&mut self, buffers: impl IntoIterator<Item = (u64, MessageBuffer)>) -> Result<(), RefusedReceive> {
+        let mut buffers = buffers.into_iter();
+        loop {
+            let other = self.engine.borrow_mut().queue_pair(self.number).0.post_buffers(&mut buffers);
+            let Some((id, buffer)) = other else { return Ok(()) };
+            self.post_receive(id, [buffer].into_iter().collect())?;
         }
-        self.post_receive(id, [buffer].into_iter().collect())
     }
 
     fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
@@ -228,15 +230,16 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
     }
 
     #[inline]
+    fn push_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
+        self.read(id, target, remote).or_else(|target| self.push_any_read(id, target, remote))
+    }
+
+    #[inline]
     fn post_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
-        let read = {
-            let engine = &mut *self.engine.borrow_mut();
-            let (qp, queues) = engine.queue_pair(self.number);
-            qp.read_now(id, target, remote, queues)
-        };
-        read.or_else(|target| {
-            let target = [target].into_iter().collect();
-            self.post(Request::new(id, Operation::Read { target, remote }))
+        self.read(id, target, remote).or_else(|target| {
+            self.push_any_read(id, target, remote)?;
+            self.doorbell();
+            Ok(())
         })
     }
 }
@@ -270,6 +273,20 @@ impl ShmQueuePair {
             InlineOperation::Write(remote) => gate.write_one(request, remote, queues),
             InlineOperation::Send(_) => Run::new(gate, queues, wire).perform(request),
         }
+    }
+
+    /// Performs a READ into one buffer, if it may go now. Otherwise returns the buffer, and has no effect.
+    #[inline(always)]
+    fn read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), MessageBuffer> {
+        let engine = &mut *self.engine.borrow_mut();
+        let (qp, queues) = engine.queue_pair(self.number);
+        qp.read_now(id, target, remote, queues)
+    }
+
+    #[inline(never)]
+    fn push_any_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
+        let target = [target].into_iter().collect();
+        self.push_any(Request::new(id, Operation::Read { target, remote }))
     }
 
     /// Posts the rest of a list.

@@ -12,7 +12,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use sinew_fabric::Peer;
-use sinew_fabric::verbs::{Operation, QpConfig, QpNumber, QpState, RemoteMemory, Request, Source, Status, Verb};
+use sinew_fabric::verbs::{
+    Operation, QpConfig, QpNumber, QpState, RemoteMemory, Request, Source, Status, Transport, Verb,
+};
 use sinew_mem::{Arena, Frozen, MessageBuffer, SharedRef};
 
 use super::address::Home;
@@ -138,6 +140,8 @@ pub(crate) struct QueuePair {
     /// Observations of the oldest message that is not acknowledged.
     pub ack_probe: Option<AckProbe>,
 
+    /// UD: the key that datagrams must carry, while the queue pair receives any.
+    pub datagram_key: Option<u32>,
     pub receives: Fifo<Posted>,
     /// Receives posted since the last reset; the count wraps.
     pub receives_posted: u32,
@@ -178,6 +182,7 @@ impl QueuePair {
             stall: None,
             is_stalled: false,
             ack_probe: None,
+            datagram_key: None,
             receives: Fifo::default(),
             receives_posted: 0,
             receives_held: 0,
@@ -199,10 +204,12 @@ impl QueuePair {
         &self.domain.device().memory().directory
     }
 
-    /// Changes the state, other than to error.
+    /// Changes the state, and nothing else.
     pub fn set_state(&mut self, state: QpState) {
         self.state = state;
         self.grants = 0;
+        let takes_datagrams = self.config.transport == Transport::Ud && self.receives_packets();
+        self.datagram_key = takes_datagrams.then_some(self.config.qkey);
     }
 
     /// Whether it receives packets.
@@ -263,21 +270,21 @@ impl QueuePair {
     /// Completes the oldest incomplete request. Adds no completion for an unsignaled success without targets.
     #[inline]
     pub fn complete_request(&mut self, request: InFlight, status: Status, queues: &mut Queues) {
-        let InFlight { id, opcode, signaled, len, targets, .. } = request;
+        let InFlight { id, opcode, signaled, len, mut targets, .. } = request;
         if !signaled && status.is_success() && targets.is_empty() {
             self.ledger.completed += 1;
             return;
         }
-        let ready = self.ledger.complete(id, opcode, len, queues);
-        ready.status = status;
-        ready.buffers = targets;
+        let buffers = targets.take_all(&mut queues.pool);
+        let completion = self.ledger.complete(id, opcode, len, queues);
+        completion.status = status;
+        completion.buffers = buffers;
     }
 
     /// Goes to the error state. All requests and receives are flushed, except that the oldest request ends with
     /// `first`.
     pub fn fail(&mut self, first: Status, queues: &mut Queues) {
-        self.state = QpState::Error;
-        self.grants = 0;
+        self.set_state(QpState::Error);
         self.directory().set_listen_state(self.number, ListenState::NoLonger);
         self.stall = None;
         let mut status = first;

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use sinew_fabric::verbs::{
-    Access, Completion, CompletionQueue, Device, Exposed, Operation, ProtectionDomain, QpAddress, QpConfig, QpState,
-    QueuePair, RemoteMemory, Request, Scatter, Source, Status, ThreadDomain, Transport,
+    Access, Completion, CompletionQueue, Device, Exposed, Operation, PostError, ProtectionDomain, QpAddress, QpConfig,
+    QpNumber, QpState, QueuePair, RemoteMemory, Request, Scatter, Source, Status, ThreadDomain, Transport,
 };
 use sinew_fabric::{Generator, PacketPort, PacketTx, Peer, SeededGenerator, TxData, TxPacket};
 use sinew_mem::ring::Words;
@@ -13,7 +13,7 @@ use sinew_mem::{Arena, SharedMemory};
 use super::address::{Home, port_name};
 use super::directory::{DIRECTORY_BYTES, ListenState, PART_OFFSETS};
 use super::memory::whole;
-use super::packet::{Header, Kind, LONG_LEN};
+use super::packet::{Datagram, Header, Kind, LONG_LEN};
 use super::*;
 use crate::ShmPort;
 use crate::link::map_peer;
@@ -136,6 +136,80 @@ fn packets_of_strangers_are_counted_and_change_nothing() {
         assert_eq!(end.qp.state(), QpState::ReadyToSend);
         assert_eq!(discarded(&end), sent, "{transport:?}");
     }
+}
+
+#[test]
+fn datagrams_in_the_short_form_are_checked_as_the_others_are() {
+    let mut end = End::new(Transport::Ud);
+    end.qp.connect(None).unwrap();
+    let address = end.qp.address();
+    let mut stranger = UnknownSender::to(&address);
+    let good = Datagram { to: address.number, from: QpNumber(5), key: address.qkey, immediate: Some(9) };
+    let mut send = |datagram: Datagram, message: &[u8]| {
+        let words = datagram.to_words().unwrap().map(u64::to_le_bytes);
+        stranger.send(&[words.as_flattened(), message].concat());
+    };
+    send(good, b"nobody waits for it");
+    assert!(end.poll().is_empty());
+    assert_eq!(end.thread.discarded(Discarded::NoReceive), 1);
+    end.post_receive(1, 40);
+    end.post_receive(2, 40);
+    end.post_receive(3, 100);
+    send(Datagram { key: good.key + 1, ..good }, b"key");
+    send(Datagram { to: QpNumber(good.to.0 ^ 0x1_0000), ..good }, b"an earlier queue pair");
+    for len in [40, 41, 100] {
+        send(good, &[7; 100][..len]);
+    }
+    let mut completions = Vec::with_capacity(64);
+    for _ in 0..300 {
+        end.queue.poll(&mut completions, 64);
+        if completions.len() == 3 {
+            break;
+        }
+    }
+    let [first, second, third] = &completions[..] else { panic!("{completions:?}") };
+    for (completion, len) in [(first, 40), (third, 100)] {
+        assert_eq!((completion.status, completion.len, completion.immediate), (Status::Success, len, Some(9)));
+        assert_eq!(completion.from.map(|from| (from.number, from.qkey)), Some((QpNumber(5), good.key)));
+        assert_eq!(completion.buffers[0][..], [7; 100][..len]);
+    }
+    assert_eq!((second.id, second.status), (2, Status::LocalLength));
+    assert_eq!(end.thread.discarded(Discarded::WrongKey), 1);
+    assert_eq!(end.thread.discarded(Discarded::NoSuchQueuePair), 1);
+}
+
+#[test]
+fn receives_are_posted_as_a_list_up_to_the_first_that_is_refused() {
+    let mut end = End::new(Transport::Ud);
+    end.qp.connect(None).unwrap();
+    let other = end.domain.arena(1 << 20).unwrap();
+    let foreign = Arena::private(1 << 20).unwrap();
+    let arenas = |ids: std::ops::Range<u64>| {
+        // Two arenas of the domain in turn, and a foreign one once.
+        ids.map(|id| {
+            (
+                id,
+                if id == 20 {
+                    &foreign
+                } else if id % 3 == 0 {
+                    &other
+                } else {
+                    &end.arena
+                },
+            )
+        })
+        .map(|(id, arena)| (id, arena.alloc(8, 8).unwrap()))
+        .collect::<Vec<_>>()
+    };
+    let [first, second] = [arenas(0..30), arenas(21..100)];
+    let refused = end.qp.post_buffers(first).unwrap_err();
+    assert_eq!((refused.error, refused.buffers.len()), (PostError::ForeignBuffer, 1));
+    let refused = end.qp.post_buffers(second).unwrap_err();
+    assert_eq!((refused.error, refused.buffers.len()), (PostError::QueueFull(64), 1));
+    end.qp.modify(QpState::Error, None).unwrap();
+    let flushed: Vec<u64> = end.poll().iter().map(|completion| completion.id).collect();
+    assert!(flushed.iter().copied().eq((0..20).chain(21..65)), "{flushed:?}");
+    assert!(end.qp.post_buffers([]).is_ok());
 }
 
 #[test]

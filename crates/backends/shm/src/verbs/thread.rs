@@ -58,7 +58,7 @@ impl ThreadDomain for ShmThread {
         if index == list.len() {
             list.push(None);
         }
-        list[index] = Some(queue);
+        list[index] = Some(Box::new(queue));
         Ok(ShmCompletionQueue::new(Rc::clone(&self.engine), index, waker))
     }
 

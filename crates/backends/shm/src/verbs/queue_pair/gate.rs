@@ -12,7 +12,6 @@ use sinew_mem::MessageBuffer;
 use super::ledger::Ledger;
 use super::sender::send_datagram;
 use super::{Connection, QueuePair};
-use crate::verbs::fifo::Buffers;
 use crate::verbs::initiator::{CHUNK, RegionGuard};
 use crate::verbs::queues::Queues;
 use crate::verbs::waiting::Waiting;
@@ -112,7 +111,7 @@ impl QueuePair {
         }
         let len = target.len();
         *gate.grants -= 1;
-        gate.ledger.complete(id, Opcode::Read, len, queues).buffers = Buffers::one(target);
+        gate.ledger.complete(id, Opcode::Read, len, queues).buffers.push(target);
         Ok(())
     }
 }

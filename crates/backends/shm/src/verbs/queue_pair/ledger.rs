@@ -1,9 +1,8 @@
 //! The account of a queue pair's requests: those that are complete, and those whose completion the user has seen.
 
-use sinew_fabric::verbs::{Opcode, QpNumber, Status};
+use sinew_fabric::verbs::{Completion, Opcode, QpNumber, Scatter, Status};
 
-use crate::verbs::fifo::Buffers;
-use crate::verbs::queues::{FreedSlots, Life, Queues, Ready};
+use crate::verbs::queues::{Freed, FreedSlots, Life, Queues};
 
 /// Counts of a queue pair's requests, and the fields that their completions share.
 #[derive(Debug)]
@@ -27,24 +26,26 @@ impl Ledger {
         (self.life.number(), self.qkey)
     }
 
-    /// Counts the oldest incomplete request as complete, and adds its successful completion; see [`Self::report`].
+    /// Counts the oldest incomplete request as complete, and adds its completion; see [`Self::report`].
     #[inline(always)]
-    pub fn complete<'a>(&mut self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
+    pub fn complete<'a>(&mut self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Completion {
         self.completed += 1;
         self.report(id, opcode, len, queues)
     }
 
-    /// Adds a successful completion without targets for the last complete request. Returns it for changes.
+    /// Adds a successful completion without buffers for the last complete request. Returns it for changes.
     #[inline(always)]
-    pub fn report<'a>(&self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Ready {
-        let ready = queues.ready(self.queue);
-        ready.id = id;
-        ready.of = self.life;
-        ready.status = Status::Success;
-        ready.opcode = opcode;
-        ready.len = len;
-        ready.buffers = Buffers::default();
-        ready.frees = FreedSlots::Requests(self.completed);
-        ready
+    pub fn report<'a>(&self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Completion {
+        let frees = Freed { of: self.life, slots: FreedSlots::Requests(self.completed) };
+        queues.get(self.queue).place(frees).write(Completion {
+            id,
+            qp: self.life.number(),
+            status: Status::Success,
+            opcode,
+            len,
+            immediate: None,
+            from: None,
+            buffers: Scatter::new_const(),
+        })
     }
 }

@@ -1,18 +1,22 @@
 //! The receive queue: it checks arriving packets, and puts their bytes into the posted buffers.
 
+use std::ops::ControlFlow;
+
 use sinew_fabric::verbs::{
     Completion, Destination, Opcode, PostError, QpState, Scatter, Status, Transport, check_receive,
 };
 use sinew_fabric::{Peer, RxPacket};
 use sinew_mem::copy::copy_short;
+use sinew_mem::ring::{Consumer, Taken};
 use sinew_mem::{MessageBuffer, Revoked, SharedBytes};
 
 use super::QueuePair;
+use crate::rx::BurstRoom;
 use crate::verbs::counts::{Counts, Discarded};
 use crate::verbs::device::MESSAGE_LEN_MAX;
 use crate::verbs::fifo::Buffers;
 use crate::verbs::packet::{Datagram, Header, Kind};
-use crate::verbs::queues::{FreedSlots, Queues};
+use crate::verbs::queues::{Freed, FreedSlots, Queues};
 use crate::verbs::wire::{Deferred, Wire, handle_of};
 
 /// A posted receive: buffers for one message.
@@ -137,34 +141,62 @@ pub(crate) struct Inbound<'a> {
 }
 
 impl QueuePair {
-    /// Takes a whole datagram for the user who is polling: its bytes go to the buffer, and the completion to the user's
-    /// list. Returns false, without having changed anything, when the datagram needs the general path.
-    #[inline(always)]
-    pub fn take_datagram(&mut self, datagram: Datagram, bytes: &[u8], from: Peer, queues: &mut Queues) -> bool {
-        if self.config.transport != Transport::Ud || !self.receives_packets() || datagram.key != self.config.qkey {
-            return false;
+    /// Takes datagrams for the user who is polling, the first of which is `taken` already: their bytes go from the ring
+    /// to the buffers, and the completions to the user's list. Returns the first packet that needs another path.
+    #[inline(never)]
+    pub fn take_datagrams(
+        &mut self,
+        taken: Taken,
+        from: Peer,
+        consumer: &mut Consumer,
+        room: &mut BurstRoom,
+        queues: &mut Queues,
+    ) -> Option<Taken> {
+        let Some(key) = self.datagram_key else { return Some(taken) };
+        let (qp, first_word, handle) = (self.number, Datagram::first_word_to(self.number), handle_of(from));
+        let queue = queues.get(self.receive_queue);
+        let (places, posted) = (queue.places_for_poller(), self.receives.front_slice());
+        let most = places.len().min(posted.len()).min(room.left);
+        let (mut next, mut count) = (Some(taken), 0);
+        for (place, posted) in places[..most].iter_mut().zip(&mut posted[..most]) {
+            let Some(taken) = next else { break };
+            // SAFETY: it is the last packet taken.
+            let Some(packet) = (unsafe { consumer.in_ring(&taken) }) else { break };
+            let Some((words, message)) = packet.split_words() else { break };
+            let Some(datagram) = Datagram::from_words_to(first_word, words) else { break };
+            if datagram.key != key {
+                break;
+            }
+            let Some(mut buffer) = posted.buffers.take_single() else { break };
+            if !message.copy_to(&mut buffer) {
+                posted.buffers = Buffers::one(buffer);
+                break;
+            }
+            let Datagram { from: number, immediate, .. } = datagram;
+            let (id, len) = (posted.id, message.len());
+            buffer.truncate(len);
+            // The buffer is added in place, because it costs less than to move a list of buffers there.
+            let completion = place.write(Completion {
+                id,
+                qp,
+                status: Status::Success,
+                opcode: Opcode::Receive,
+                len,
+                immediate,
+                from: Some(Destination { handle, number, qkey: key }),
+                buffers: Scatter::new_const(),
+            });
+            completion.buffers.push(buffer);
+            count += 1;
+            room.bytes += packet.len();
+            next = if count < most { consumer.take() } else { None };
         }
-        let Some(posted) = self.receives.front() else { return false };
-        let Some(room) = posted.buffers.single().and_then(|buffer| buffer.get_mut(..bytes.len())) else { return false };
-        let Some(place) = queues.place_for_poller(self.receive_queue) else { return false };
-        copy_short(room, bytes);
-        let Some(mut buffer) = posted.buffers.take_single() else { return false };
-        buffer.truncate(bytes.len());
-        let Datagram { from: number, from_key: qkey, immediate, .. } = datagram;
-        let completion = place.add(Completion {
-            id: posted.id,
-            qp: self.number,
-            status: Status::Success,
-            opcode: Opcode::Receive,
-            len: bytes.len(),
-            immediate,
-            from: Some(Destination { handle: handle_of(from), number, qkey }),
-            buffers: Scatter::new_const(),
-        });
-        completion.buffers.push(buffer);
-        self.receives.drop_front();
-        self.receives_held -= 1;
-        true
+        room.left -= count;
+        self.receives.drop_fronts(count);
+        self.receives_held -= count;
+        // SAFETY: that many places were filled, from the first on.
+        unsafe { queue.fill_for_poller(count) };
+        next
     }
 
     /// Handles a packet that is addressed to this queue pair.
@@ -220,32 +252,62 @@ impl QueuePair {
         if self.owns_buffers(buffers) { Ok(()) } else { Err(PostError::ForeignBuffer) }
     }
 
-    /// Whether a receive with this buffer can certainly be posted. Returns false where only a longer check could tell.
+    /// Posts receives of one buffer each, and returns the first that only a longer check could allow.
     #[inline(always)]
-    pub fn takes_buffer(&self, buffer: &MessageBuffer) -> bool {
-        matches!(self.state, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend)
-            && self.config.gather_max > 0
-            && self.receives_held < self.config.receive_depth
-            && self.is_from_last(|arena| buffer.is_from(arena))
+    pub fn post_buffers(
+        &mut self,
+        buffers: &mut impl Iterator<Item = (u64, MessageBuffer)>,
+    ) -> Option<(u64, MessageBuffer)> {
+        let is_ready = matches!(self.state, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend);
+        let may_post = is_ready && self.config.gather_max > 0;
+        loop {
+            let room = if may_post { self.config.receive_depth - self.receives_held } else { 0 };
+            let (mut count, last_arena) = (0, self.arenas.first());
+            let mut slots = self.receives.free_slice().iter_mut().take(room);
+            let stopped = slots.try_for_each(|posted| match buffers.next() {
+                Some((id, buffer)) if last_arena.is_some_and(|arena| buffer.is_from(arena)) => {
+                    posted.id = id;
+                    posted.buffers = Buffers::one(buffer);
+                    count += 1;
+                    ControlFlow::Continue(())
+                }
+                other => ControlFlow::Break(other),
+            });
+            self.receives.push_filled(count);
+            self.receives_held += count;
+            self.announce_receives(count);
+            match stopped {
+                ControlFlow::Break(other) => return other,
+                // The longer check finds the reason.
+                ControlFlow::Continue(()) if room == 0 => return buffers.next(),
+                ControlFlow::Continue(()) => {}
+            }
+        }
     }
 
     /// Posts a receive that was checked.
     pub fn post_receive(&mut self, id: u64, buffers: Buffers, queues: &mut Queues) {
         self.queue_receive(id, buffers);
+        self.announce_receives(1);
         if self.state == QpState::Error {
             self.complete_receive(ReceiveOutcome { status: Status::Flushed, ..ReceiveOutcome::default() }, queues);
         }
     }
 
-    /// Queues a receive that was checked, and tells peers that count receives.
+    /// Queues a receive that was checked; [`Self::announce_receives`] must follow.
     #[inline(always)]
-    pub fn queue_receive(&mut self, id: u64, buffers: Buffers) {
+    fn queue_receive(&mut self, id: u64, buffers: Buffers) {
         self.receives_held += 1;
         let posted = self.receives.push();
         posted.id = id;
         posted.buffers = buffers;
+    }
+
+    /// Tells peers that count receives of `count` more.
+    #[inline(always)]
+    fn announce_receives(&mut self, count: usize) {
         if self.config.transport == Transport::Rc && self.state != QpState::Error {
-            self.receives_posted = self.receives_posted.wrapping_add(1);
+            self.receives_posted = self.receives_posted.wrapping_add(count as u32);
             self.directory().set_receives(self.number, self.receives_posted);
         }
     }
@@ -254,18 +316,12 @@ impl QueuePair {
     #[inline(always)]
     pub fn complete_receive(&mut self, arrived: ReceiveOutcome, queues: &mut Queues) {
         let Some(posted) = self.receives.front() else { return };
-        let (id, buffers) = (posted.id, std::mem::take(&mut posted.buffers));
+        let (id, buffers) = (posted.id, posted.buffers.take_all(&mut queues.pool));
         self.receives.drop_front();
-        let ready = queues.ready(self.receive_queue);
-        ready.id = id;
-        ready.of = self.ledger.life;
-        ready.status = arrived.status;
-        ready.opcode = arrived.opcode;
-        ready.len = arrived.len;
-        ready.immediate = arrived.immediate;
-        ready.from = arrived.from;
-        ready.buffers = buffers;
-        ready.frees = FreedSlots::Receive;
+        let ReceiveOutcome { status, opcode, len, immediate, from } = arrived;
+        let frees = Freed { of: self.ledger.life, slots: FreedSlots::Receive };
+        let place = queues.get(self.receive_queue).place(frees);
+        place.write(Completion { id, qp: self.number, status, opcode, len, immediate, from, buffers });
     }
 
     #[inline(always)]

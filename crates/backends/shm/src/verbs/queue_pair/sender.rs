@@ -10,7 +10,7 @@ use crate::verbs::counts::Discarded;
 use crate::verbs::device::MTU;
 use crate::verbs::directory::ListenState;
 use crate::verbs::initiator::AccessTarget;
-use crate::verbs::packet::{Header, Kind};
+use crate::verbs::packet::{Datagram, Header, Kind};
 use crate::verbs::waiting::RequestKind;
 use crate::verbs::wire::{Wire, link_of};
 
@@ -251,17 +251,33 @@ pub(super) fn send_datagram(
     pieces: &[&[u8]],
     total: usize,
 ) {
-    let header = Header {
-        kind: Kind::Datagram,
-        to: to.number,
-        from,
-        key: to.qkey,
-        number: own_key,
-        immediate,
-        offset: 0,
-        total: 0,
+    let link = link_of(to.handle);
+    let datagram = Datagram { to: to.number, from, key: own_key, immediate };
+    let sent = if to.qkey == own_key
+        && let Some(words) = datagram.to_words()
+    {
+        wire.offered = true;
+        if let [piece] = pieces
+            && wire.tx.offer_words(link, words, piece)
+        {
+            return;
+        }
+        let [first, second] = words.map(u64::to_le_bytes);
+        offer_behind(wire, link, [first, second].as_flattened(), pieces, 0, total)
+    } else {
+        let header = Header {
+            kind: Kind::Datagram,
+            to: to.number,
+            from,
+            key: to.qkey,
+            number: own_key,
+            immediate,
+            offset: 0,
+            total: 0,
+        };
+        offer(wire, link, header, pieces, 0, total)
     };
-    match offer(wire, link_of(to.handle), header, pieces, 0, total) {
+    match sent {
         Ok(()) => {}
         Err(Dropped::Full) => wire.counts.count(Discarded::Full),
         Err(_) => wire.counts.count(Discarded::NobodyThere),
@@ -279,13 +295,26 @@ fn offer(
     len: usize,
 ) -> Result<(), Dropped> {
     let (head, head_len) = header.to_bytes();
+    offer_behind(wire, to, &head[..head_len], pieces, start, len)
+}
+
+/// As [`offer`], with a header that is already encoded.
+#[inline(always)]
+fn offer_behind(
+    wire: &mut Wire<'_>,
+    to: Peer,
+    head: &[u8],
+    pieces: &[&[u8]],
+    start: usize,
+    len: usize,
+) -> Result<(), Dropped> {
     let data = match pieces {
         _ if len == 0 => TxData::None,
         [piece] => TxData::Bytes(&piece[start..start + len]),
         _ => TxData::Bytes(gather(wire.scratch, pieces, start, len)),
     };
     wire.offered = true;
-    wire.tx.offer(TxPacket { to, head: &head[..head_len], data })
+    wire.tx.offer(TxPacket { to, head, data })
 }
 
 /// Copies a range of the pieces together.

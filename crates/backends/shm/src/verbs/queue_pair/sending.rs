@@ -174,7 +174,8 @@ impl QueuePair {
                 if has_targets(kind) {
                     let mut targets = self.waiting.take_oldest_targets();
                     let len = len_of(kind, targets.get(&mut queues.pool));
-                    self.ledger.complete(id, kind.opcode(), len, queues).buffers = targets;
+                    let buffers = targets.take_all(&mut queues.pool);
+                    self.ledger.complete(id, kind.opcode(), len, queues).buffers = buffers;
                     continue;
                 }
                 let len = self.waiting.pop_oldest();
