@@ -22,8 +22,8 @@
 //!
 //! | | server | client |
 //! | --- | --- | --- |
-//! | a get | 931 | 856 |
-//! | a key of a get of 8 | 620 | 365 |
+//! | a get | 900 | 864 |
+//! | a key of a get of 8 | 396 | 318 |
 //!
 //! At the server, a key of several takes 78 to be read (check its length and its owner, hash it, prefetch its bucket),
 //! 70 to find its slot and prefetch the item, and 135 to find the item (check the slot again, that the log has not
