@@ -300,6 +300,27 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
         }
     }
 
+    /// Answers request `index` with as many bytes as `write` fills in and returns, in the buffer of an earlier answer,
+    /// where there is one. It gets the whole of that buffer, whose contents are unspecified, and returns `None` if the
+    /// answer does not fit. So an answer can be written before its length is known. Returns whether the request is
+    /// answered; if not, another way to answer it makes a buffer that is long enough for the next answers too.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such request.
+    #[inline(always)]
+    pub fn reply_in_place(&mut self, index: usize, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+        let entry = &self.entries[index];
+        if self.is_answered(index) {
+            return true;
+        }
+        let is_answered = self.core.servers.answer_in_place(&mut self.core.shared, entry.call, write);
+        if is_answered {
+            self.note_answered(index);
+        }
+        is_answered
+    }
+
     /// Answers request `index` with up to `max` bytes; see [`Call::reply_up_to`].
     ///
     /// # Panics

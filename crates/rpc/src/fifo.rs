@@ -5,7 +5,7 @@
 pub(crate) struct Fifo<T> {
     /// A ring whose length is a power of two: the places from `first` to `end` are full, all others are empty.
     slots: Vec<Option<T>>,
-    /// Both only ever count up; their low bits are indices into the ring.
+    /// Both count up until the ring is found empty; their low bits are indices into the ring.
     first: usize,
     end: usize,
 }
@@ -44,6 +44,8 @@ impl<T> Fifo<T> {
     #[inline(always)]
     pub fn pop(&mut self) -> Option<T> {
         if self.is_empty() {
+            // The next items go where the last ones were, which the caches still hold, and not all around the ring.
+            (self.first, self.end) = (0, 0);
             return None;
         }
         let index = self.index(self.first);

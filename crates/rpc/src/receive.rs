@@ -86,6 +86,13 @@ fn handle_other_packet<'a>(
     packet: &'a RxPacket<'a>,
     batched: &mut Batched<'a>,
 ) {
+    if packet.tail.is_some()
+        && let Some(header) = Header::read_first(packet.head)
+        && header.kind == Kind::Response
+        && core.clients.take_split(&mut core.shared, &header, packet)
+    {
+        return;
+    }
     match route(core, sessions, packet) {
         Ok(None) => {}
         Ok(Some(arrived)) => service.run(core, arrived, batched),

@@ -67,7 +67,7 @@ mod view;
 pub use key::{KEY_LEN_MAX, Key, KeyHasher, KnownKey};
 pub use pipeline::Pipeline;
 pub use reader::{CacheReader, Read};
-pub use table::{Cache, Item, Value};
+pub use table::{Cache, Gets, Item, Value};
 
 /// Longest value that a table can be configured for, in bytes.
 pub const VALUE_LEN_MAX: usize = 128 << 20;

@@ -31,8 +31,23 @@ fn reply(calls: &mut BurstCalls<'_, '_>, index: usize, response: &Response<'_>) 
 enum ParsedRequest<'a> {
     /// A [`Request::Get`], apart from the others because it is the most common one, and needs no more than its key.
     Get,
+    /// A [`Request::GetMany`] for this many keys.
+    GetMany(usize),
     Other(Request<'a>),
     Refused(Refusal),
+}
+
+impl ParsedRequest<'_> {
+    /// Number of its keys in the batch's list.
+    #[inline(always)]
+    fn key_count(&self) -> usize {
+        match self {
+            Self::Get => 1,
+            Self::GetMany(count) => *count,
+            Self::Other(request) => request.key_count(),
+            Self::Refused(_) => 0,
+        }
+    }
 }
 
 impl Partition {
@@ -61,22 +76,24 @@ impl Owned {
         for key in &mut keys {
             cache.prefetch_item(key);
         }
-        let mut keys = &keys[..];
-        for (index, request) in (first..).zip(&requests) {
-            match (request, keys) {
-                (ParsedRequest::Get, [key, rest @ ..]) => {
-                    keys = rest;
-                    self.answer_get(cache, calls, index, key);
-                }
-                (ParsedRequest::Other(request), _) => {
-                    let (own_keys, rest) = keys.split_at(request.key_count());
-                    keys = rest;
-                    self.answer_other(cache, calls, index, request, own_keys);
-                }
-                (ParsedRequest::Refused(refusal), _) => self.refuse(calls, index, *refusal),
-                // There is a key for each GET.
-                (ParsedRequest::Get, []) => self.refuse(calls, index, Refusal::Malformed),
+        let (mut keys, mut at) = (&keys[..], 0);
+        while at < requests.len() {
+            // Between two other requests, GETs see the same table.
+            let gets = requests[at..].iter().take_while(|request| matches!(request, ParsedRequest::Get)).count();
+            let (gets_keys, rest) = keys.split_at(gets);
+            self.answer_gets(cache, calls, first + at, gets_keys);
+            keys = rest;
+            at += gets;
+            let Some(request) = requests.get(at) else { break };
+            let (own_keys, rest) = keys.split_at(request.key_count());
+            match request {
+                ParsedRequest::Get => {}
+                ParsedRequest::GetMany(_) => self.answer_many(cache, calls, first + at, own_keys),
+                ParsedRequest::Other(request) => self.answer_other(cache, calls, first + at, request, own_keys),
+                ParsedRequest::Refused(refusal) => self.refuse(calls, first + at, *refusal),
             }
+            keys = rest;
+            at += 1;
         }
         next
     }
@@ -107,13 +124,24 @@ impl Owned {
         keys: &mut ArrayVec<Key<'a>, KEYS_AT_ONCE>,
     ) -> ParsedRequest<'a> {
         let before = keys.len();
-        match Request::read_with(request, |key| self.add_key(cache, key, keys)) {
-            Ok(request) => ParsedRequest::Other(request),
-            Err(refusal) => {
-                keys.truncate(before);
-                ParsedRequest::Refused(refusal)
-            }
-        }
+        let read = match Request::read_many(request, |key| self.add_key(cache, key, keys)) {
+            Some(count) => count.map(ParsedRequest::GetMany),
+            None => self.read_any(cache, request, keys).map(ParsedRequest::Other),
+        };
+        read.unwrap_or_else(|refusal| {
+            keys.truncate(before);
+            ParsedRequest::Refused(refusal)
+        })
+    }
+
+    #[inline(never)]
+    fn read_any<'a>(
+        &self,
+        cache: &Cache,
+        request: &'a [u8],
+        keys: &mut ArrayVec<Key<'a>, KEYS_AT_ONCE>,
+    ) -> Result<Request<'a>, Refusal> {
+        Request::read_with(request, |key| self.add_key(cache, key, keys))
     }
 
     /// Adds a key to the batch's and prefetches its bucket.
@@ -137,14 +165,22 @@ impl Owned {
         Refusal::WrongPartition { partition: self.index as u64 }
     }
 
+    /// Answers GETs, from request `first` on, each of which has one of `keys`.
     #[inline(always)]
-    fn answer_get(&self, cache: &Cache, calls: &mut BurstCalls<'_, '_>, index: usize, key: &Key<'_>) {
-        match cache.get(key, self.now_s.get()) {
-            Some(item) => calls.reply_with(index, VALUE_AT + item.value_len(), |target| {
-                item.copy_to(write_value_head(target));
-            }),
-            None => reply(calls, index, &Response::Miss),
+    fn answer_gets(&self, cache: &Cache, calls: &mut BurstCalls<'_, '_>, first: usize, keys: &[Key<'_>]) {
+        let (gets, mut hits) = (cache.gets(self.now_s.get()), 0);
+        for (index, key) in (first..).zip(keys) {
+            match gets.get(key) {
+                Some(item) => {
+                    hits += 1;
+                    calls.reply_with(index, VALUE_AT + item.value_len(), |target| {
+                        item.copy_to(write_value_head(target));
+                    });
+                }
+                None => reply(calls, index, &Response::Miss),
+            }
         }
+        cache.count_gets(keys.len() as u64, hits);
     }
 
     /// Executes a request and answers it; `keys` are its keys.
@@ -159,7 +195,7 @@ impl Owned {
     ) {
         let now_s = self.now_s.get();
         let response = match (request, keys) {
-            (Request::Get { .. }, [key]) => return self.answer_get(cache, calls, index, key),
+            (Request::Get { .. }, keys) => return self.answer_gets(cache, calls, index, keys),
             (Request::Inspect { .. }, [key]) => match cache.get(key, now_s) {
                 Some(item) => {
                     let lives_s = match item.expires_s() {
@@ -183,7 +219,6 @@ impl Owned {
                     Response::Miss
                 }
             }
-            (Request::GetMany(_), keys) => return self.answer_many(cache, calls, index, keys),
             (Request::Info, _) => Response::Info(self.info()),
             (Request::Stats, _) => Response::Stats(self.stats(cache)),
             (request, keys) => match answer_rare(cache, request, keys, now_s) {
@@ -204,6 +239,16 @@ impl Owned {
 
     #[inline(never)]
     fn answer_many(&self, cache: &Cache, calls: &mut BurstCalls<'_, '_>, index: usize, keys: &[Key<'_>]) {
+        let now_s = self.now_s.get();
+        if !calls.reply_in_place(index, |target| write_many(cache, keys, now_s, target)) {
+            self.answer_many_afresh(cache, calls, index, keys);
+        }
+    }
+
+    /// As [`Self::answer_many`], where no earlier answer has left a buffer that is long enough: the length must be
+    /// known first.
+    #[cold]
+    fn answer_many_afresh(&self, cache: &Cache, calls: &mut BurstCalls<'_, '_>, index: usize, keys: &[Key<'_>]) {
         let now_s = self.now_s.get();
         let mut len = VALUES_AT + 4 * keys.len();
         let mut all = ArrayVec::<Found<'_>, KEYS_MAX>::new();
@@ -232,6 +277,27 @@ impl Owned {
             }
         });
     }
+}
+
+/// Writes the values of `keys`, as they are found; returns the length of the whole, or `None` if `target` is too short.
+/// Nothing is counted then.
+#[inline(always)]
+fn write_many(cache: &Cache, keys: &[Key<'_>], now_s: u32, target: &mut [u8]) -> Option<usize> {
+    let (room, gets, mut hits) = (target.len(), cache.gets(now_s), 0);
+    let mut rest = Values::try_write_count(keys.len() as u8, target)?;
+    for key in keys {
+        rest = match gets.get(key) {
+            None => Values::try_write_next(Slot::Miss, rest)?.1,
+            Some(item) => {
+                let (place, rest) = Values::try_write_next(Slot::Hit(item.value_len()), rest)?;
+                item.copy_to(place);
+                hits += 1;
+                rest
+            }
+        };
+    }
+    cache.count_gets(keys.len() as u64, hits);
+    Some(room - rest.len())
 }
 
 /// Result for one of several keys.

@@ -78,6 +78,8 @@ pub struct Pipeline<E: Endpoint> {
     pending: Vec<PendingRequest>,
     /// The last one is that of the answer which was handed out last, and which borrows its response.
     idle: Vec<Idle>,
+    /// Whether the last one's buffers are too long to be kept.
+    last_is_long: bool,
 }
 
 /// Address of a partition, and the sessions with it.
@@ -170,6 +172,7 @@ impl<E: Endpoint> Pipeline<E> {
             owners,
             pending: (0..window).map(|_| new_pending()).collect(),
             idle,
+            last_is_long: false,
             rpc,
         })
     }
@@ -427,7 +430,7 @@ impl<E: Endpoint> Pipeline<E> {
         match self.make_room(&mut idle.request, len) {
             Ok(target) => write(target),
             Err(error) => {
-                self.idle.push(idle);
+                self.put_back(idle);
                 return Err(error);
             }
         }
@@ -494,7 +497,7 @@ impl<E: Endpoint> Pipeline<E> {
             }
             error => (error.into(), rejected),
         };
-        self.idle.push(Idle { number, request: rejected.request, response: rejected.response });
+        self.put_back(Idle { number, request: rejected.request, response: rejected.response });
         Err(error)
     }
 
@@ -507,13 +510,20 @@ impl<E: Endpoint> Pipeline<E> {
         Ok(buffer.resized(len)?)
     }
 
+    #[inline(always)]
+    fn put_back(&mut self, idle: Idle) {
+        self.last_is_long = idle.request.capacity().max(idle.response.capacity()) > KEPT_LEN;
+        self.idle.push(idle);
+    }
+
     /// Replaces the buffers of the answer that was handed out last, if they are too long to be kept.
     #[inline(always)]
     fn shorten_last(&mut self) {
-        if let Some(last) = self.idle.last_mut()
-            && last.request.capacity().max(last.response.capacity()) > KEPT_LEN
+        if self.last_is_long
+            && let Some(last) = self.idle.last_mut()
         {
             last.shorten(&self.rpc);
+            self.last_is_long = false;
         }
     }
 
@@ -528,7 +538,7 @@ impl<E: Endpoint> Pipeline<E> {
     fn answer(&mut self, completion: Completion) -> Answer<'_> {
         let Completion { tag: number, result, request, response, .. } = completion;
         let number = number as usize;
-        self.idle.push(Idle { number, request, response });
+        self.put_back(Idle { number, request, response });
         let pending = &self.pending[number];
         let response = match (result, self.idle.last()) {
             (Ok(()), Some(idle)) => read(pending, &idle.response),

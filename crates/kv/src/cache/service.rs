@@ -90,6 +90,7 @@ impl Service {
         Some(Partition(Rc::new(Owned {
             cache: RefCell::new(cache),
             index,
+            is_whole: self.shared.partitions.count() == 1,
             partitions: self.shared.partitions.clone(),
             value_len_max: self.shared.value_len_max,
             response_len_max: self.response_len_max(),
@@ -112,6 +113,8 @@ pub struct Partition(pub(super) Rc<Owned>);
 pub(super) struct Owned {
     pub cache: RefCell<Cache>,
     pub index: usize,
+    /// Whether there is no other partition.
+    pub is_whole: bool,
     pub partitions: Partitions,
     pub value_len_max: usize,
     pub response_len_max: usize,
@@ -182,7 +185,7 @@ impl Partition {
 impl Owned {
     #[inline(always)]
     pub fn owns(&self, key: &[u8]) -> bool {
-        self.partitions.of(key) == self.index
+        self.is_whole || self.partitions.of(key) == self.index
     }
 
     pub fn stats(&self, cache: &Cache) -> Stats {

@@ -16,6 +16,7 @@ mod base64;
 mod commands;
 mod counters;
 mod detail;
+mod filler;
 mod meta;
 mod numbers;
 mod service;

@@ -1,6 +1,7 @@
 //! Answers of servers to our calls.
 
 use sinew_fabric::RxPacket;
+use sinew_mem::MessageBuffer;
 use sinew_wire::{CallName, HEADER_LEN, Header, PACKETS_MAX, Part, residence};
 
 use super::ending::finish_short;
@@ -61,24 +62,47 @@ impl Clients {
     /// [`Self::on_response`].
     #[inline(always)]
     pub fn take_short(&mut self, shared: &mut Shared, header: &Header, packet: &RxPacket<'_>) -> bool {
+        let data = &packet.head[HEADER_LEN..];
+        self.take_whole(shared, header, packet, data.len(), |response| response.fill(data).is_ok())
+    }
+
+    /// As [`Self::take_short`], for a packet with a tail. Nor is a response left unchanged whose tail was revoked, but
+    /// the bytes of a call's buffer mean nothing before it has completed.
+    #[inline(never)]
+    pub fn take_split(&mut self, shared: &mut Shared, header: &Header, packet: &RxPacket<'_>) -> bool {
+        let len = packet.len() - HEADER_LEN;
+        self.take_whole(shared, header, packet, len, |response| {
+            response.resized(len).is_ok_and(|target| copy_data(packet, 0, target).is_ok())
+        })
+    }
+
+    /// Handles a response of one packet, of `len` bytes that `copy` puts into the call's buffer.
+    #[inline(always)]
+    fn take_whole(
+        &mut self,
+        shared: &mut Shared,
+        header: &Header,
+        packet: &RxPacket<'_>,
+        len: usize,
+        copy: impl FnOnce(&mut MessageBuffer) -> bool,
+    ) -> bool {
         let position = self.table.position_of_number(header.request_number);
         let Some(SlotRef { entry: session, slot }) =
             self.table.find_slot(header.session, header.request_number, &packet.from)
         else {
             return false;
         };
-        let data = &packet.head[HEADER_LEN..];
         if slot.number != header.request_number
             || slot.form == Form::Long
             || slot.progress_ns == NOT_SENT
             || header.is_copy
-            || header.message_len as usize != data.len()
+            || header.message_len as usize != len
             || header.message_len > session.one_packet_max
         {
             return false;
         }
         let (Some(Outgoing::Whole(_)), Some(response)) = (&slot.request, &mut slot.response) else { return false };
-        if response.fill(data).is_err() {
+        if !copy(response) {
             return false;
         }
         shared.peers.note_heard(session.peer_index, shared.now_ns);

@@ -102,6 +102,28 @@ impl Servers {
         self.answer_from_buffer(shared, call.id, len, write);
     }
 
+    /// Answers a call whose handler runs with what `write` fills in of the slot's own buffer, which may hold an earlier
+    /// answer. Returns whether it did: there may be no such buffer, and `write` returns `None` if it is too short.
+    #[inline(always)]
+    pub fn answer_in_place(
+        &mut self,
+        shared: &mut Shared,
+        call: RunningCall,
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> bool {
+        if let Some(slot) = self.own_buffer(call, 0)
+            && let Response::Short(buffer) = &mut slot.response
+            && let room = buffer.capacity().min(call.location.own_len_max.into())
+            && let Some(len) = buffer.resized(room).ok().and_then(write)
+        {
+            buffer.truncate(len);
+            (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
+            shared.transmit.push(response_item(call.location.slot, call.id.number, slot.is_copy));
+            return true;
+        }
+        false
+    }
+
     /// Answers a call that the endpoint's program kept.
     pub fn answer_kept_call(
         &mut self,

@@ -9,9 +9,9 @@ use super::census::Census;
 use super::entry::{Entry, Extras, ItemMeta, VALUE_LEN_LIMIT};
 use super::heap::Heap;
 use super::key::{KEY_LEN_MAX, Key, KeyHasher};
-use super::log::{Log, OFFSET_BITS, offset_of};
+use super::log::{Head, Log, OFFSET_BITS, offset_of};
 use super::reader::CacheReader;
-use super::view::{CHAIN_MAX, CONTROL_WORDS, FoundItem, HEAD, SLOTS, Slot, View};
+use super::view::{CHAIN_MAX, CONTROL_WORDS, FoundItem, HEAD, SLOTS, Slot, View, is_dead_at};
 use super::{CacheConfig, CacheError, CacheStats, Eviction, ModifyError, Put, PutError, VALUE_LEN_MAX, When, WhenFull};
 
 /// Expected items for each bucket: half of its slots, so that few items find their bucket full.
@@ -76,6 +76,37 @@ pub struct Cache {
     pub(super) key: Vec<u8>,
     /// Buffer for an item that is moved.
     pub(super) moved: Vec<u8>,
+}
+
+/// GETs between two changes of a [`Cache`]: what they have in common is read once. They are to be
+/// [counted](Cache::count_gets) together.
+#[derive(Clone, Copy, Debug)]
+pub struct Gets<'a> {
+    cache: &'a Cache,
+    head: Head,
+    cleared: u64,
+    now_s: u32,
+}
+
+impl<'a> Gets<'a> {
+    /// Returns the item of `key`, if there is one.
+    #[inline(always)]
+    pub fn get(&self, key: &Key<'_>) -> Option<Item<'a>> {
+        let mut item = self.peek(key)?;
+        if self.cache.spares_read && !item.entry.was_read() {
+            item.entry.note_read(item.body);
+        }
+        Some(item)
+    }
+
+    #[inline(always)]
+    fn peek(&self, key: &Key<'_>) -> Option<Item<'a>> {
+        let view = &self.cache.view;
+        let entry = view.find_at(self.head, key)?.entry;
+        let extras = entry.extras(&view.body);
+        let is_dead = is_dead_at(self.cleared, &entry, extras, self.now_s);
+        (!is_dead).then_some(Item { body: &view.body, entry, extras })
+    }
 }
 
 /// An item in the table.
@@ -279,22 +310,29 @@ impl Cache {
     /// Returns the item of `key`, if there is one.
     #[inline(always)]
     pub fn get(&self, key: &Key<'_>, now_s: u32) -> Option<Item<'_>> {
-        let Some(mut item) = self.peek(key, now_s) else {
-            self.misses.set(self.misses.get() + 1);
-            return None;
-        };
-        self.hits.set(self.hits.get() + 1);
-        if self.spares_read && !item.entry.was_read() {
-            item.entry.note_read(item.body);
-        }
-        Some(item)
+        let item = self.gets(now_s).get(key);
+        let count = if item.is_some() { &self.hits } else { &self.misses };
+        count.set(count.get() + 1);
+        item
+    }
+
+    /// Begins several GETs between two changes of the table.
+    #[inline(always)]
+    pub fn gets(&self, now_s: u32) -> Gets<'_> {
+        Gets { cache: self, head: self.view.head(), cleared: self.view.cleared(), now_s }
+    }
+
+    /// Counts [several](Cache::gets) GETs, of which this many were hits.
+    #[inline(always)]
+    pub fn count_gets(&self, gets: u64, hits: u64) {
+        self.hits.set(self.hits.get() + hits);
+        self.misses.set(self.misses.get() + (gets - hits));
     }
 
     /// As [`Cache::get`], but counted as neither hit nor miss.
     #[inline(always)]
     pub fn peek(&self, key: &Key<'_>, now_s: u32) -> Option<Item<'_>> {
-        let (found, extras) = self.find(key, now_s)?;
-        Some(Item { body: &self.view.body, entry: found.entry, extras })
+        self.gets(now_s).peek(key)
     }
 
     /// Stores a value; returns its version.

@@ -85,6 +85,12 @@ pub(crate) struct FoundItem {
     pub entry: Entry,
 }
 
+/// As [`View::is_dead`], where items up to the version `cleared` were cleared.
+#[inline(always)]
+pub(crate) fn is_dead_at(cleared: u64, entry: &Entry, extras: Extras, now_s: u32) -> bool {
+    entry.version() <= cleared || extras.expires_s != 0 && extras.expires_s <= now_s
+}
+
 /// The memory of a table, shared by its writer and its readers.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
@@ -120,7 +126,12 @@ impl View {
     /// Finds the item with `key`, which may be [gone](View::is_dead).
     #[inline(always)]
     pub fn find(&self, key: &Key<'_>) -> Option<FoundItem> {
-        let head = self.head();
+        self.find_at(self.head(), key)
+    }
+
+    /// As [`View::find`], where the log has this head.
+    #[inline(always)]
+    pub fn find_at(&self, head: Head, key: &Key<'_>) -> Option<FoundItem> {
         let bucket = key.bucket(self.buckets);
         // First where it was last seen; with no hint, that is the bucket's first slot.
         let hinted = self.item_at_slot(head, bucket * SLOTS + key.hint as usize, key);
@@ -163,7 +174,13 @@ impl View {
     /// Whether an item has expired, or was cleared after it was stored.
     #[inline(always)]
     pub fn is_dead(&self, entry: &Entry, extras: Extras, now_s: u32) -> bool {
-        entry.version() <= self.control.load(CLEARED) || extras.expires_s != 0 && extras.expires_s <= now_s
+        is_dead_at(self.cleared(), entry, extras, now_s)
+    }
+
+    /// Version up to which items were cleared.
+    #[inline(always)]
+    pub fn cleared(&self) -> u64 {
+        self.control.load(CLEARED)
     }
 
     /// Prefetches the bucket of `key`.

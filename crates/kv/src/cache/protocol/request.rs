@@ -121,6 +121,21 @@ impl<'a> Request<'a> {
         (kind == GET && key.len() <= KEY_LEN_MAX).then_some(key)
     }
 
+    /// Reads a [`Request::GetMany`], passes on each of its keys, and returns their number; `None` for any other
+    /// request. Apart from [`Self::read_with`], so that `on_key` is compiled into the loop.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::read_with`].
+    #[inline(always)]
+    pub fn read_many<E: From<Malformed>>(
+        bytes: &'a [u8],
+        on_key: impl FnMut(&'a [u8]) -> Result<(), E>,
+    ) -> Option<Result<usize, E>> {
+        let (&kind, rest) = bytes.split_first()?;
+        (kind == GET_MANY).then(|| Keys::read(Reader(rest), on_key).map(|keys| keys.count()))
+    }
+
     /// As [`Self::read`], and passes on each key as soon as it is read, so that a server reads its requests once.
     ///
     /// # Errors

@@ -322,9 +322,15 @@ impl<'a> Values<'a> {
     /// When `target` is shorter than [`VALUES_AT`].
     #[inline(always)]
     pub fn write_count(count: u8, target: &mut [u8]) -> &mut [u8] {
-        let (head, rest) = target.split_at_mut(VALUES_AT);
-        head.copy_from_slice(&[VALUES, count]);
-        rest
+        Self::try_write_count(count, target).expect("the target has room")
+    }
+
+    /// As [`Self::write_count`]; `None` when `target` is too short.
+    #[inline(always)]
+    pub fn try_write_count(count: u8, target: &mut [u8]) -> Option<&mut [u8]> {
+        let (head, rest) = target.split_first_chunk_mut::<VALUES_AT>()?;
+        *head = [VALUES, count];
+        Some(rest)
     }
 
     /// Length of one result in the encoding, in bytes, with a value of `lookup` bytes if there is one.
@@ -340,14 +346,20 @@ impl<'a> Values<'a> {
     /// When `target` is too short.
     #[inline(always)]
     pub fn write_next(lookup: Slot, target: &mut [u8]) -> (&mut [u8], &mut [u8]) {
+        Self::try_write_next(lookup, target).expect("the target has room")
+    }
+
+    /// As [`Self::write_next`]; `None` when `target` is too short.
+    #[inline(always)]
+    pub fn try_write_next(lookup: Slot, target: &mut [u8]) -> Option<(&mut [u8], &mut [u8])> {
         let (word, len) = match lookup {
             Slot::Hit(len) => (len as u32, len),
             Slot::Miss => (LEN_OF_MISS, 0),
             Slot::Omitted => (LEN_OF_OMITTED, 0),
         };
-        let (head, rest) = target.split_at_mut(4);
-        head.copy_from_slice(&word.to_le_bytes());
-        rest.split_at_mut(len)
+        let (head, rest) = target.split_first_chunk_mut()?;
+        *head = word.to_le_bytes();
+        rest.split_at_mut_checked(len)
     }
 }
 

@@ -44,42 +44,9 @@ pub fn push_number(out: &mut Vec<u8>, number: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// Number of decimal digits.
-#[inline(always)]
-pub fn decimal_len(number: u64) -> usize {
-    match number {
-        0..10 => 1,
-        10..100 => 2,
-        100..1000 => 3,
-        _ => number.ilog10() as usize + 1,
-    }
-}
-
-/// Writes `number` in decimal to a place of its [length](decimal_len). For the one or two digits of most flags and
-/// lengths, this takes a fifth of the instructions of [`push_number`].
-#[inline(always)]
-pub fn write_decimal(number: u64, place: &mut [u8]) {
-    let digit = |number: u64| b'0' + (number % 10) as u8;
-    match place {
-        [ones] => *ones = digit(number),
-        [tens, ones] => (*tens, *ones) = (digit(number / 10), digit(number)),
-        _ => place.copy_from_slice(itoa::Buffer::new().format(number).as_bytes()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_written_whole() {
-        let ends = (0..20).flat_map(|digits| [10u64.pow(digits) - 1, 10u64.pow(digits)]);
-        for number in (0..2000).chain(ends).chain([u32::MAX.into(), u64::MAX]) {
-            let mut place = vec![0; decimal_len(number)];
-            write_decimal(number, &mut place);
-            assert_eq!(place, number.to_string().as_bytes());
-        }
-    }
 
     #[test]
     fn numbers_are_read_as_c_reads_them() {
