@@ -278,8 +278,4 @@ impl Actor for Thread {
         }
         turn(&mut self.rpc)
     }
-
-    fn prefetch(&self, packets: &mut dyn Iterator<Item = &[u8]>) {
-        self.rpc.prefetch_packets(packets);
-    }
 }

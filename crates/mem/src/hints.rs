@@ -4,9 +4,9 @@ use std::mem::MaybeUninit;
 
 /// Prefetches the cache lines that hold `value`.
 #[inline(always)]
-pub fn prefetch_read<T: ?Sized>(value: &T) {
+pub fn prefetch_read<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for line in (0..size_of_val(value)).step_by(64) {
+    for line in (0..size_of::<T>()).step_by(64) {
         // SAFETY: a prefetch of any address is architecturally harmless, and this one comes from a reference.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -9,22 +9,16 @@ use sinew_mem::atomic::plain::Arc;
 use crate::cores::{CoreShare, CoreState, CoreTime, IdleCount};
 use crate::events::{Event, Events};
 use crate::network::Network;
-use crate::packets::Packet;
 use crate::port::PortId;
 use crate::time::SimClock;
 use crate::wakes::{Listener, PendingWake, Source, WakeSource};
 use crate::workers::{SimWorkers, WorkersConfig};
-use crate::world::World;
 
 /// A program that runs an endpoint's loop, on a core of the cluster.
 pub trait Actor {
     /// Runs the loop once. The core is charged for what the ports do, and for what the actor
     /// [spends](SimClock::spend_ns) itself.
     fn turn(&mut self) -> ActorState;
-
-    /// Prefetches what its next turn will read, if it knows: these packets have come to its first port, or will have
-    /// come by then. Only large clusters call it, shortly before the turn, and nothing else depends on it.
-    fn prefetch(&self, _packets: &mut dyn Iterator<Item = &[u8]>) {}
 }
 
 /// State of an actor after its turn.
@@ -47,12 +41,6 @@ pub enum ActorState {
     Done,
 }
 
-/// Number of actors from which on their state no longer stays in the nearest caches, so that prefetching it pays.
-const PREFETCH_FROM_ACTORS: usize = 64;
-/// Turns that are prepared, and events among which they are sought.
-const TURNS_AHEAD: usize = 4;
-const EVENTS_AHEAD: usize = 64;
-
 /// Name of an actor within its [`Cluster`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ActorId(u32);
@@ -61,12 +49,12 @@ struct ActorSlot {
     name: String,
     actor: Option<Box<dyn Actor>>,
     ports: Vec<PortId>,
-    /// The first of these, here to be read with the rest.
-    first_port: Option<PortId>,
     /// Wakes the actor without a port.
     source: Arc<Source>,
     /// Number of the turn that it waits for.
     turn: u32,
+    /// When that turn is scheduled, if it is.
+    next_ns: Option<u64>,
     core: CoreState,
     /// Bounds, as a time and a number, of the wakes that its last turn has seen: a wake below both needs no further
     /// turn.
@@ -76,41 +64,25 @@ struct ActorSlot {
 impl ActorSlot {
     /// Gives the actor a turn as soon as its core is free, unless it has one before that anyway.
     #[inline]
-    fn wake(&mut self, actor: u32, now_ns: u64, scheduled: &mut Scheduled, events: &mut Events) {
+    fn wake(&mut self, actor: u32, now_ns: u64, events: &mut Events) {
         let next_ns = self.core.turn_ns(self.core.free_ns.max(now_ns));
-        if self.actor.is_some() && scheduled.is_none_or(|scheduled_ns| next_ns < scheduled_ns) {
-            self.schedule(actor, next_ns, scheduled, events);
+        if self.actor.is_some() && self.next_ns.is_none_or(|foreseen_ns| next_ns < foreseen_ns) {
+            self.schedule(actor, next_ns, events);
         }
     }
 
     /// Schedules the actor's next turn, in place of any scheduled before.
-    fn schedule(&mut self, actor: u32, next_ns: u64, scheduled: &mut Scheduled, events: &mut Events) {
-        self.cancel(scheduled);
-        *scheduled = Some(next_ns);
+    fn schedule(&mut self, actor: u32, next_ns: u64, events: &mut Events) {
+        self.cancel();
+        self.next_ns = Some(next_ns);
         events.add(next_ns, Event::Turn { actor, number: self.turn });
     }
 
     /// Cancels the scheduled turn.
     #[inline]
-    fn cancel(&mut self, scheduled: &mut Scheduled) {
+    fn cancel(&mut self) {
         self.turn += 1;
-        *scheduled = None;
-    }
-}
-
-/// When an actor's next turn is scheduled, if it is.
-type Scheduled = Option<u64>;
-
-/// Wakes the actors that packets have reached, or will reach. Most have a turn before that anyway, and are left alone.
-#[inline(always)]
-fn wake_touched(world: &mut World, actors: &mut [ActorSlot], scheduled: &mut [Scheduled], now_ns: u64) {
-    for (actor, at_ns) in world.touched.drain(..) {
-        let (index, at_ns) = (actor as usize, at_ns.max(now_ns));
-        let scheduled = &mut scheduled[index];
-        // The place itself is in no near cache.
-        if scheduled.is_none_or(|scheduled_ns| scheduled_ns > at_ns) {
-            actors[index].wake(actor, at_ns, scheduled, &mut world.events);
-        }
+        self.next_ns = None;
     }
 }
 
@@ -156,8 +128,6 @@ impl std::error::Error for Stuck {}
 pub struct Cluster {
     network: Network,
     actors: Vec<ActorSlot>,
-    /// For each actor, apart from its place: every packet asks for it.
-    scheduled: Vec<Scheduled>,
     pools: Vec<SimWorkers>,
     wakes: BTreeMap<WakeKey, Wake>,
     /// Wakes noted so far.
@@ -181,14 +151,7 @@ impl Drop for Cluster {
 impl Cluster {
     /// A cluster without actors.
     pub fn new(network: &Network) -> Self {
-        Self {
-            network: network.clone(),
-            actors: Vec::new(),
-            scheduled: Vec::new(),
-            pools: Vec::new(),
-            wakes: BTreeMap::new(),
-            wakes_noted: 0,
-        }
+        Self { network: network.clone(), actors: Vec::new(), pools: Vec::new(), wakes: BTreeMap::new(), wakes_noted: 0 }
     }
 
     /// Its network.
@@ -218,18 +181,16 @@ impl Cluster {
         let mut slot = ActorSlot {
             name: name.to_owned(),
             actor: Some(actor),
-            first_port: ports.first().copied(),
             ports,
             source,
             turn: 0,
+            next_ns: None,
             core: CoreState::new(now_ns),
             seen: (0, 0),
         };
-        let mut scheduled = None;
-        slot.wake(index, now_ns, &mut scheduled, &mut world.events);
+        slot.wake(index, now_ns, &mut world.events);
         drop(world);
         self.actors.push(slot);
-        self.scheduled.push(scheduled);
         ActorId(index)
     }
 
@@ -270,7 +231,7 @@ impl Cluster {
     /// Its ports close. Returns the actor, unless it had ended.
     pub fn crash(&mut self, actor: ActorId) -> Option<Box<dyn Actor>> {
         let slot = &mut self.actors[actor.0 as usize];
-        slot.cancel(&mut self.scheduled[actor.0 as usize]);
+        slot.cancel();
         let mut world = self.network.0.world.borrow_mut();
         let now_ns = self.network.0.clock.event_ns();
         slot.core.end(now_ns);
@@ -286,10 +247,9 @@ impl Cluster {
             return;
         }
         slot.core.pause(self.network.0.clock.event_ns(), end_ns);
-        let scheduled = &mut self.scheduled[actor.0 as usize];
-        if scheduled.is_some_and(|scheduled_ns| scheduled_ns < end_ns) {
+        if slot.next_ns.is_some_and(|next_ns| next_ns < end_ns) {
             let next_ns = slot.core.turn_ns(end_ns);
-            slot.schedule(actor.0, next_ns, scheduled, &mut self.network.0.world.borrow_mut().events);
+            slot.schedule(actor.0, next_ns, &mut self.network.0.world.borrow_mut().events);
         }
     }
 
@@ -359,7 +319,9 @@ impl Cluster {
         if !world.touched.is_empty() {
             // Something was flushed in a turn, or between steps.
             let now_ns = self.network.0.clock.event_ns();
-            wake_touched(world, &mut self.actors, &mut self.scheduled, now_ns);
+            for (actor, at_ns) in world.touched.drain(..) {
+                self.actors[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
+            }
         }
         while let Some((now_ns, event)) = world.events.pop_until(end_ns) {
             self.network.0.clock.advance_to(now_ns);
@@ -367,9 +329,6 @@ impl Cluster {
                 match self.actors.get(actor as usize) {
                     Some(place) if place.turn != number => continue,
                     Some(_) => {
-                        if self.actors.len() >= PREFETCH_FROM_ACTORS {
-                            self.prefetch_turns(world);
-                        }
                         drop(shared);
                         self.turn(actor, now_ns);
                     }
@@ -382,36 +341,11 @@ impl Cluster {
                 return true;
             }
             world.handle(now_ns, event);
-            wake_touched(world, &mut self.actors, &mut self.scheduled, now_ns);
+            for (actor, at_ns) in world.touched.drain(..) {
+                self.actors[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
+            }
         }
         false
-    }
-
-    /// Prefetches the state of the actors whose turns come next, step by step, since each step reads what the one
-    /// before has fetched: the place of the fourth, the actor and the port of the third, the packets of the second, and
-    /// what the actor says of the first.
-    fn prefetch_turns(&self, world: &World) {
-        let turns = world.events.upcoming().take(EVENTS_AHEAD).filter_map(|event| match event {
-            Event::Turn { actor, .. } => self.actors.get(actor as usize),
-            _ => None,
-        });
-        for (ahead, place) in turns.take(TURNS_AHEAD).enumerate() {
-            // The farthest is in no cache yet, so nothing of it may be read.
-            if ahead == TURNS_AHEAD - 1 {
-                sinew_mem::prefetch_read(place);
-                continue;
-            }
-            let node = place.first_port.and_then(|port| world.nodes.get(port.0));
-            match (ahead, &place.actor, node) {
-                (0, Some(actor), Some(node)) => actor.prefetch(&mut node.coming().map(Packet::bytes)),
-                (1, _, Some(node)) => node.coming().for_each(sinew_mem::prefetch_read),
-                (2, Some(actor), node) => {
-                    sinew_mem::prefetch_read(&**actor);
-                    node.into_iter().for_each(sinew_mem::prefetch_read);
-                }
-                _ => {}
-            }
-        }
     }
 
     /// Schedules the wakes that were noted since the last step, and turns for actors that packets reached between
@@ -422,10 +356,17 @@ impl Cluster {
         self.network.0.wakes.take(&mut wakes);
         // A note from another thread may hold an older reading of the clock.
         let now_ns = self.network.0.clock.event_ns();
-        wake_touched(&mut self.network.0.world.borrow_mut(), &mut self.actors, &mut self.scheduled, now_ns);
+        self.wake_touched(now_ns);
         for PendingWake { time_ns, source, listener, effect } in wakes {
             let time_ns = time_ns.max(now_ns);
             self.schedule_wake(time_ns, listener, Wake { time_ns, source, effect });
+        }
+    }
+
+    fn wake_touched(&mut self, now_ns: u64) {
+        let world = &mut *self.network.0.world.borrow_mut();
+        for (actor, at_ns) in world.touched.drain(..) {
+            self.actors[actor as usize].wake(actor, at_ns.max(now_ns), &mut world.events);
         }
     }
 
@@ -473,15 +414,15 @@ impl Cluster {
                 if turn_ns > now_ns {
                     return self.reschedule_wake((turn_ns, listener, number), wake);
                 }
-                place.cancel(&mut self.scheduled[actor as usize]);
+                place.cancel();
                 self.turn(actor, now_ns);
             }
         }
     }
 
     fn turn(&mut self, index: u32, now_ns: u64) {
-        let (slot, scheduled) = (&mut self.actors[index as usize], &mut self.scheduled[index as usize]);
-        *scheduled = None;
+        let slot = &mut self.actors[index as usize];
+        slot.next_ns = None;
         slot.seen = (now_ns + 1, self.wakes_noted);
         slot.core.wake(now_ns);
         let Some(actor) = &mut slot.actor else { return };
@@ -524,7 +465,7 @@ impl Cluster {
         }
         if let Some(next_ns) = next_ns {
             let next_ns = slot.core.turn_ns(next_ns.max(slot.core.free_ns).max(now_ns + 1));
-            slot.schedule(index, next_ns, scheduled, &mut world.events);
+            slot.schedule(index, next_ns, &mut world.events);
         }
     }
 }

@@ -201,31 +201,7 @@ impl Events {
     /// The next place of the wheel that has events, going round from now.
     #[inline]
     fn next_place(&self) -> Option<usize> {
-        self.next_place_from(self.now_ns as usize % REACH)
-    }
-
-    /// The events on the wheel in their order, as a hint: others may still come before them.
-    #[inline]
-    pub fn upcoming(&self) -> impl Iterator<Item = Event> + '_ {
-        let ahead = |place: usize| place.wrapping_sub(self.now_ns as usize) % REACH;
-        let mut place = self.next_place();
-        let mut index = place.map_or(NONE, |place| self.wheel[place].first);
-        std::iter::from_fn(move || {
-            if index == NONE {
-                let before = place?;
-                // Not once more around the wheel.
-                let next = self.next_place_from((before + 1) % REACH).filter(|next| ahead(*next) > ahead(before));
-                place = next;
-                index = self.wheel[next?].first;
-            }
-            let Entry { event, next } = self.entries[index as usize];
-            index = next;
-            Some(Event::of_word(event))
-        })
-    }
-
-    #[inline(always)]
-    fn next_place_from(&self, start: usize) -> Option<usize> {
+        let start = self.now_ns as usize % REACH;
         let here = self.filled[start / 64] >> (start % 64);
         if here != 0 {
             return Some(start + here.trailing_zeros() as usize);
@@ -300,21 +276,6 @@ mod tests {
             order.push((time_ns, lane));
         }
         assert_eq!(order, [(3, 9), (3, 2), (4, 7), (5, 0), (5, 1), (5, 2)]);
-    }
-
-    #[test]
-    fn upcoming_events_are_those_on_the_wheel() {
-        let mut generator = SeededGenerator::new(1);
-        let mut events = Events::default();
-        for count in 0..200 {
-            for lane in 0..count {
-                events.add(events.now_ns + generator.below(REACH as u64), Event::LinkFree { lane });
-            }
-            events.add(events.now_ns + REACH as u64, Event::LinkFree { lane: count });
-            let upcoming: Vec<_> = events.upcoming().collect();
-            let popped: Vec<_> = std::iter::from_fn(|| events.pop()).map(|(_, event)| event).collect();
-            assert_eq!(upcoming, popped[..count as usize]);
-        }
     }
 
     #[test]

@@ -65,8 +65,7 @@
 //! holds all that switches must know of a packet, and keeps one place in memory from end to end; the packet itself is
 //! touched only at its ends. A lane's faults, and captures of its packets, are behind one flag that is usually false.
 //! Polls that find nothing are not simulated, but counted: a core polls whenever it does not work
-//! ([`Cluster::core_time`]). The actors of a large cluster are in no cache when they have their turns: the four turns
-//! to come are prepared step by step (place, actor and port, packets, and what [`Actor::prefetch`] says).
+//! ([`Cluster::core_time`]).
 
 #![forbid(unsafe_code)]
 

@@ -17,9 +17,6 @@ use crate::wakes::Source;
 /// Marks the peers of simulated ports, so that other backends' peers are not taken for them.
 const PEER_MARK: u64 = 0x7369_6d70_6f72_7473;
 
-/// Most packets that are prefetched before a turn.
-const COMING_MAX: usize = 16;
-
 /// Most times that an actor may ask for its next turn in one turn.
 const WAIT_CALLS_MAX: u32 = 1_000;
 const NOT_IN_A_TURN: &str = "an actor waits in its turn for something that cannot happen before the turn is over: \
@@ -71,12 +68,6 @@ impl Node {
     pub(super) fn prefetch(&self, now_ns: u64) {
         let arrived = self.arriving.iter().take_while(|(at_ns, _)| *at_ns <= now_ns);
         arrived.for_each(|(_, packet)| sinew_mem::prefetch_read::<Packet>(packet));
-    }
-
-    /// The packets that the next turn here will probably find.
-    #[inline]
-    pub fn coming(&self) -> impl Iterator<Item = &Packet> {
-        self.arriving.iter().take(COMING_MAX).map(|(_, packet)| &**packet)
     }
 
     /// Adds a packet to the hash, by its time of arrival. (For one that was lost here, that is a time that no
