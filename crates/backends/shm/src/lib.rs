@@ -3,9 +3,7 @@
 //! Each pair of ports that communicate has a *link*: two single-producer rings ([`sinew_mem::ring`]), one each way, and
 //! a view of each other's arena and board. A packet of up to [`INLINE_MAX`](sinew_mem::ring::INLINE_MAX) bytes travels
 //! in the ring, a small one in a single cache line. A longer one stays in its sender's arena, and the receiver copies
-//! it from there: one copy in all. Data outside the sender's arena is copied into it first, and so is a packet of up to
-//! a kilobyte in one piece: its buffer is one that the port reuses, where a share of the sender's would have to be
-//! counted, by locked instructions, and made anew for each message.
+//! it from there: one copy in all. Data outside the sender's arena is copied into it first.
 //!
 //! # Terms
 //!
@@ -27,7 +25,7 @@
 //! - **Hot** link (`rx.rs`): one whose ring the receiver polls at each turn.
 //! - **Look** (`rx/upkeep.rs`): the occasional check of everything but the hot rings.
 //! - **Lent** and **staged** packets (`tx.rs`): long packets whose bytes stay in the sender's arena until the receiver
-//!   has taken them. A staged packet's bytes were copied into a buffer of the port's own (`tx/staging.rs`).
+//!   has taken them. A staged packet's bytes were copied into a buffer of the port's own.
 //! - **Sweep** (`names/sweep.rs`): the removal of files that killed processes left in the directory of names.
 //!
 //! Of verbs:

@@ -242,8 +242,8 @@ pub(crate) struct Lent {
     /// Position of the packet in the ring.
     pub position: u64,
     pub buffer: Frozen,
-    /// Bytes that the buffer counts for, if it is one of the port's own, which it reuses; else 0.
-    pub staged_bytes: usize,
+    /// Whether the buffer is one of the port's own, which it reuses.
+    pub staging: bool,
 }
 
 /// A link, as the sending half sees it.
@@ -258,8 +258,8 @@ pub(crate) struct TxLink {
     pub wake: Wake,
     pub touched: bool,
     pub lent: VecDeque<Lent>,
-    /// Bytes of the shares that are of the port's own buffers.
-    pub staged_bytes: usize,
+    /// Number of the shares that are of the port's own buffers.
+    pub staged: usize,
     pub state: Arc<LinkState>,
 }
 

@@ -7,7 +7,7 @@ use sinew_fabric::{
     Address, Armed, Caps, Descriptor, PacketPort, PacketTx, Peer, PortError, PortEvent, PortStats, Readiness,
     WakeTarget, Waker,
 };
-use sinew_mem::ring::{self, BOARD_BYTES, Board, Words};
+use sinew_mem::ring::{self, BOARD_BYTES, Board, INLINE_MAX, Words};
 use sinew_mem::{Access, Arena, Region};
 
 use crate::barrier;
@@ -17,7 +17,7 @@ use crate::names::{self, Name};
 use crate::options::Options;
 use crate::peer_source::{ACCEPT_PAUSE_NS, PeerSource, Token, Watch};
 use crate::rx::{BURST_MAX, LocalSide, ShmRx};
-use crate::tx::{COPY_LEN_MAX, ShmTx};
+use crate::tx::ShmTx;
 use crate::{LINKS_MAX, PACKET_LEN_MAX};
 
 /// A packet port over shared memory. See the [crate's documentation](crate).
@@ -238,7 +238,7 @@ impl PacketPort for ShmPort {
         Caps {
             packet_len_max: PACKET_LEN_MAX,
             overhead: 0,
-            copy_len_max: COPY_LEN_MAX,
+            copy_len_max: INLINE_MAX,
             burst_max: BURST_MAX,
             receive_packets: per_peer * LINKS_MAX,
             receive_packets_per_peer: per_peer,

@@ -1,19 +1,18 @@
 //! The transmitting half: it puts packets into rings, rings doorbells, and keeps lent buffers until they are taken.
 
-mod staging;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sinew_fabric::{Dropped, PacketTx, Peer, PortStats, TxData, TxPacket};
 use sinew_mem::ring::{Doorbell, FAR_HEAD_MAX, FULL_LINE, Far, INLINE_MAX, Producer, Refused, Sleeper};
-use sinew_mem::{Arena, Frozen};
+use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use crate::PACKET_LEN_MAX;
 use crate::barrier;
 use crate::link::{Lent, TxChange, TxInbox, TxLink};
-pub(crate) use staging::COPY_LEN_MAX;
-use staging::Staging;
+
+/// Bytes that a buffer for the longest packet takes of an arena, whose blocks have 2^n or 1.5 x 2^n bytes.
+const STAGED_BYTES: usize = PACKET_LEN_MAX + PACKET_LEN_MAX / 2;
 
 /// The transmitting half of a [`crate::ShmPort`].
 #[derive(Debug)]
@@ -25,7 +24,12 @@ pub struct ShmTx {
     lenders: Vec<usize>,
     inbox: Arc<TxInbox>,
     arena: Arena,
-    staging: Staging,
+    /// Idle buffers of our own, for long packets outside the arena.
+    staging: Vec<MessageBuffer>,
+    /// Buffers of our own that hold packets.
+    staged: usize,
+    /// Buffers of our own for which the arena has room.
+    staged_max: usize,
     pub(crate) stats: PortStats,
 }
 
@@ -40,13 +44,16 @@ pub(crate) struct Progress {
 
 impl ShmTx {
     pub(crate) fn new(inbox: Arc<TxInbox>, arena: Arena) -> Self {
+        let staged_max = arena.capacity() / STAGED_BYTES;
         Self {
             links: Vec::new(),
             unannounced: Vec::new(),
             lenders: Vec::new(),
             inbox,
-            staging: Staging::new(arena.clone()),
             arena,
+            staging: Vec::new(),
+            staged: 0,
+            staged_max,
             stats: PortStats::default(),
         }
     }
@@ -79,8 +86,7 @@ impl ShmTx {
                 }
                 TxChange::Remove(index, generation) => {
                     if let Some(link) = self.link(index, generation) {
-                        let bytes = std::mem::take(&mut link.staged_bytes);
-                        self.staging.end(bytes);
+                        self.staged -= std::mem::take(&mut link.staged);
                         self.links[index] = None;
                         self.unannounced.retain(|&other| other != index);
                         self.lenders.retain(|&other| other != index);
@@ -169,7 +175,10 @@ impl ShmTx {
             };
             let given_back = link.producer.given_back();
             while let Some(lent) = link.lent.pop_front_if(|lent| lent.position < given_back) {
-                end_share(&mut self.staging, &mut link.staged_bytes, lent);
+                if lent.staging {
+                    (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
+                }
+                recycle_staging(&mut self.staging, lent);
             }
             if link.lent.is_empty() {
                 self.lenders.swap_remove(index);
@@ -195,7 +204,10 @@ impl ShmTx {
             for _ in 0..link.lent.len() {
                 let Some(lent) = link.lent.pop_front() else { break };
                 if ends(&lent.buffer) {
-                    end_share(&mut self.staging, &mut link.staged_bytes, lent);
+                    if lent.staging {
+                        (link.staged, self.staged) = (link.staged - 1, self.staged - 1);
+                    }
+                    recycle_staging(&mut self.staging, lent);
                 } else {
                     link.lent.push_back(lent);
                 }
@@ -212,20 +224,19 @@ impl ShmTx {
         if packet.len() > PACKET_LEN_MAX {
             return Err(Dropped::TooLong);
         }
-        let (head, offset, buffer, staged_bytes) = match packet.data {
+        let (head, offset, buffer, staging) = match packet.data {
             TxData::Frozen { buffer, start, .. }
                 if packet.head.len() <= FAR_HEAD_MAX && buffer.is_from(&self.arena) =>
             {
-                (packet.head, buffer.arena_offset() + start, buffer.clone(), 0)
+                (packet.head, buffer.arena_offset() + start, buffer.clone(), false)
             }
             _ => {
-                let (head, rest) = packet.head.split_at(packet.head.len().min(FAR_HEAD_MAX));
-                let bytes = Staging::bytes_for(packet.len() - head.len());
-                if !self.may_stage(index, bytes) {
+                if !self.may_stage(index) {
                     return Err(Dropped::Full);
                 }
-                let buffer = self.staging.copy(rest, packet.data.as_slice()).ok_or(Dropped::Full)?.freeze();
-                (head, buffer.arena_offset(), buffer, bytes)
+                let (head, rest) = packet.head.split_at(packet.head.len().min(FAR_HEAD_MAX));
+                let buffer = self.stage(rest, packet.data.as_slice()).ok_or(Dropped::Full)?.freeze();
+                (head, buffer.arena_offset(), buffer, true)
             }
         };
         let far = Far { offset: offset as u64, len: (packet.len() - head.len()) as u32 };
@@ -235,30 +246,41 @@ impl ShmTx {
                 if link.lent.is_empty() {
                     self.lenders.push(index);
                 }
-                link.lent.push_back(Lent { position, buffer, staged_bytes });
-                link.staged_bytes += staged_bytes;
-                self.staging.begin(staged_bytes);
+                link.lent.push_back(Lent { position, buffer, staging });
+                if staging {
+                    (link.staged, self.staged) = (link.staged + 1, self.staged + 1);
+                }
                 Ok(())
             }
             Err(refused) => {
-                if staged_bytes > 0 {
-                    self.staging.recycle(buffer);
-                }
+                recycle_staging(&mut self.staging, Lent { position: 0, buffer, staging });
                 Err(self.refused(index, refused))
             }
         }
     }
 
-    /// Whether a link may take one more staging buffer, of `bytes` bytes.
-    fn may_stage(&mut self, index: usize, bytes: usize) -> bool {
-        let has_share = |tx: &Self| {
-            let held = tx.links[index].as_ref().map_or(0, |link| link.staged_bytes);
-            tx.staging.has_share(held, bytes)
-        };
+    /// Whether a link may take one more staging buffer, which it may while it holds fewer than are free. So links whose
+    /// receivers take nothing never hold all buffers, however many such links there are, and a single link can hold
+    /// half of them.
+    fn may_stage(&mut self, index: usize) -> bool {
+        let held = |tx: &Self| tx.links[index].as_ref().map_or(0, |link| link.staged);
+        let has_share = |tx: &Self| held(tx) < tx.staged_max.saturating_sub(tx.staged);
         has_share(self) || {
             self.release();
             has_share(self)
         }
+    }
+
+    /// Copies both pieces into a buffer of the arena.
+    fn stage(&mut self, first: &[u8], second: &[u8]) -> Option<MessageBuffer> {
+        let mut buffer = match self.staging.pop() {
+            Some(buffer) => buffer,
+            None => self.arena.alloc(PACKET_LEN_MAX, PACKET_LEN_MAX).ok()?,
+        };
+        buffer.resize(first.len() + second.len()).ok()?;
+        buffer[..first.len()].copy_from_slice(first);
+        buffer[first.len()..].copy_from_slice(second);
+        Some(buffer)
     }
 
     #[cold]
@@ -317,14 +339,11 @@ fn wake(link: &TxLink, sleeper: Sleeper) {
     }
 }
 
-/// Ends a share whose packet was taken or revoked; a link counts no longer what the share held of the port's own
-/// buffers.
-#[inline]
-fn end_share(staging: &mut Staging, link_bytes: &mut usize, lent: Lent) {
-    if lent.staged_bytes > 0 {
-        *link_bytes -= lent.staged_bytes;
-        staging.end(lent.staged_bytes);
-        staging.recycle(lent.buffer);
+fn recycle_staging(pool: &mut Vec<MessageBuffer>, lent: Lent) {
+    if lent.staging
+        && let Ok(buffer) = lent.buffer.thaw()
+    {
+        pool.push(buffer);
     }
 }
 

@@ -62,7 +62,7 @@ impl ShmRx {
             wake,
             touched: false,
             lent: VecDeque::new(),
-            staged_bytes: 0,
+            staged: 0,
             state: Arc::clone(&state),
         };
         self.links[index] = Some(Box::new(RxLink {
