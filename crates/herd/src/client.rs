@@ -478,7 +478,7 @@ impl<D: Device> Client<D> {
 }
 
 impl WorkerLane {
-    /// The request in a slot, of which it takes the part from `start` on.
+    /// The request in a slot, whose bytes begin at `start`.
     #[inline(always)]
     fn unsent(&self, slot: usize, slot_len: usize, start: usize) -> UnsentRequest {
         let at = slot * slot_len + start;

@@ -33,10 +33,8 @@
 //! a single byte, which is 90 more than a packet of one line.
 //!
 //! Eight keys share a call whose response, of 290 bytes, does not fit the ring. It is written as its values are found,
-//! into the buffer that the slot's last response left (`BurstCalls::reply_in_place`), and copied into one of the
-//! port's, which reuses it: 216 instructions and a `memcpy`. Allocating a buffer for each response, accounting for it
-//! and freeing it took 1,250 of both, and nine locked instructions, and a list of the values that were found took 26
-//! for each key.
+//! into the buffer that the slot's last response left, if it is free (`BurstCalls::reply_if_room`). A list of the
+//! values that were found took 26 for each key.
 
 mod answer;
 mod client;

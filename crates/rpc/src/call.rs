@@ -303,13 +303,13 @@ impl<'a, 'b> BurstCalls<'a, 'b> {
     /// Answers request `index` with as many bytes as `write` fills in and returns, in the buffer of an earlier answer,
     /// where there is one. It gets the whole of that buffer, whose contents are unspecified, and returns `None` if the
     /// answer does not fit. So an answer can be written before its length is known. Returns whether the request is
-    /// answered; if not, another way to answer it makes a buffer that is long enough for the next answers too.
+    /// answered; if not, it must be answered in another way.
     ///
     /// # Panics
     ///
     /// When there is no such request.
     #[inline(always)]
-    pub fn reply_in_place(&mut self, index: usize, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+    pub fn reply_if_room(&mut self, index: usize, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
         let entry = &self.entries[index];
         if self.is_answered(index) {
             return true;

@@ -432,13 +432,6 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.clients.table.prefetch(session.key(), 0);
     }
 
-    /// Prefetches the sessions' state that these received packets are about. This is a hint, for a thread that turns
-    /// many endpoints and knows what the next one will receive; an endpoint does the same for each burst.
-    #[inline]
-    pub fn prefetch_packets<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) {
-        self.core.prefetch_packets(packets);
-    }
-
     /// Returns the next finished call of the main lane.
     #[inline(always)]
     pub fn poll_completion(&mut self) -> Option<Completion> {

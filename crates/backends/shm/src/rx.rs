@@ -301,7 +301,12 @@ unsafe fn assemble<'a, const IN_PLACE: bool>(
 }
 
 /// Consumer of a burst's packets, which are lent for `'a`.
-pub(crate) trait Show<'a> {
+///
+/// # Safety
+///
+/// [`Self::take`] returns only the last packet taken from `consumer`, which was not given back. It may lower
+/// `room.left` but not raise it, and leaves at least 1 there when it returns a packet.
+pub(crate) unsafe trait Show<'a> {
     /// Takes the next packet, which the caller then shows. Before that it may take others, if `room` allows, that need
     /// not be lent: it copies them from the ring to where they belong.
     #[inline(always)]
@@ -324,7 +329,8 @@ pub(crate) trait Show<'a> {
     unsafe fn split(&mut self, packet: RxPacket<'a>);
 }
 
-impl<'a> Show<'a> for RxBurst<'a> {
+// SAFETY: it has the default `take`, which takes one packet and leaves the room as it is.
+unsafe impl<'a> Show<'a> for RxBurst<'a> {
     #[inline(always)]
     unsafe fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
         // SAFETY: the caller's promise.

@@ -279,12 +279,13 @@ impl<T: ThreadDomain> UdRx<T> {
 
     /// Posts the buffers of the last burst again.
     fn repost_lent(&mut self) {
-        let buffers = self.lent.drain(..).map(|(_, mut buffer)| {
+        let mut buffers = self.lent.drain(..).map(|(_, mut buffer)| {
             let whole = buffer.resize(self.mtu);
             debug_assert!(whole.is_ok(), "it was allocated with this capacity");
             (0, buffer)
         });
-        if self.qp.borrow_mut().post_buffers(buffers).is_err() {
+        // A refusal ends the list; the receives after it are tried again.
+        while self.qp.borrow_mut().post_buffers(buffers.by_ref()).is_err() {
             // As in `repost`.
             self.stats.count_dropped(Dropped::Overflow, 1);
         }

@@ -109,7 +109,8 @@ pub trait ThreadDomain {
 /// in](crate::Armed::Ready) for that other queue.
 pub trait CompletionQueue: Readiness {
     /// Takes up to `max` completions, oldest first, and appends them to `completions`. Returns the number taken. Never
-    /// blocks, and allocates only if `completions` must grow.
+    /// blocks, and allocates only if `completions`, or a list of the queue's own, must grow. It may put another list in
+    /// the place of an empty one, whose capacity then differs.
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize;
 
     /// Whether completions can come while the caller does nothing but poll. They cannot in virtual time, which stands

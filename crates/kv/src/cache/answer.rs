@@ -87,7 +87,8 @@ impl Owned {
             let Some(request) = requests.get(at) else { break };
             let (own_keys, rest) = keys.split_at(request.key_count());
             match request {
-                ParsedRequest::Get => {}
+                // The run above took all of these.
+                ParsedRequest::Get => self.refuse(calls, first + at, Refusal::Malformed),
                 ParsedRequest::GetMany(_) => self.answer_many(cache, calls, first + at, own_keys),
                 ParsedRequest::Other(request) => self.answer_other(cache, calls, first + at, request, own_keys),
                 ParsedRequest::Refused(refusal) => self.refuse(calls, first + at, *refusal),
@@ -195,7 +196,6 @@ impl Owned {
     ) {
         let now_s = self.now_s.get();
         let response = match (request, keys) {
-            (Request::Get { .. }, keys) => return self.answer_gets(cache, calls, index, keys),
             (Request::Inspect { .. }, [key]) => match cache.get(key, now_s) {
                 Some(item) => {
                     let lives_s = match item.expires_s() {
@@ -240,7 +240,7 @@ impl Owned {
     #[inline(never)]
     fn answer_many(&self, cache: &Cache, calls: &mut BurstCalls<'_, '_>, index: usize, keys: &[Key<'_>]) {
         let now_s = self.now_s.get();
-        if !calls.reply_in_place(index, |target| write_many(cache, keys, now_s, target)) {
+        if !calls.reply_if_room(index, |target| write_many(cache, keys, now_s, target)) {
             self.answer_many_afresh(cache, calls, index, keys);
         }
     }

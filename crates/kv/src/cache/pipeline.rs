@@ -522,8 +522,7 @@ impl<E: Endpoint> Pipeline<E> {
         if self.last_is_long
             && let Some(last) = self.idle.last_mut()
         {
-            last.shorten(&self.rpc);
-            self.last_is_long = false;
+            self.last_is_long = !last.shorten(&self.rpc);
         }
     }
 
@@ -550,15 +549,19 @@ impl<E: Endpoint> Pipeline<E> {
 }
 
 impl Idle {
+    /// Replaces buffers that are too long to be kept. Returns false where there is no memory for shorter ones.
     #[cold]
-    fn shorten(&mut self, rpc: &impl Endpoint) {
+    fn shorten(&mut self, rpc: &impl Endpoint) -> bool {
+        let mut all = true;
         for buffer in [&mut self.request, &mut self.response] {
-            if buffer.capacity() > KEPT_LEN
-                && let Ok(small) = rpc.alloc(BUFFER_LEN)
-            {
-                *buffer = small;
+            if buffer.capacity() > KEPT_LEN {
+                match rpc.alloc(BUFFER_LEN) {
+                    Ok(small) => *buffer = small,
+                    Err(_) => all = false,
+                }
             }
         }
+        all
     }
 }
 

@@ -351,7 +351,7 @@ impl<D: Device> DrtmClient<D> {
         self.keep_if_refused(slot, pushed)
     }
 
-    /// Keeps the buffer of an operation that was refused; returns whether it was not.
+    /// Keeps the buffer of an operation that was refused; returns whether it was accepted.
     #[inline(always)]
     fn keep_if_refused(&mut self, slot: usize, pushed: Result<(), RefusedRequest>) -> bool {
         match pushed {

@@ -87,14 +87,17 @@ impl Consumer {
         }
         // The fast path of nearly all packets: they are described fully by their word, and most take one line.
         let len = plain_len(word);
-        // SAFETY: `new` and `mark_broken` set it, to this and to 0. So the compiler knows the packets of one line.
+        // SAFETY: `new` and `mark_broken` set it, to this and to 0.
         unsafe { std::hint::assert_unchecked(self.plain_len_limit <= FULL_LINE as u64 + 1) };
         let lines = if len < self.plain_len_limit {
             1
         } else {
+            // The other side may have put any length there.
+            if len > INLINE_MAX as u64 || self.is_broken() {
+                return self.take_any(word);
+            }
             let lines = lines_of(len as usize);
-            let fits = len <= INLINE_MAX as u64 && (position & self.mask) as usize + lines <= self.mask as usize + 1;
-            if !fits || self.is_broken() {
+            if (position & self.mask) as usize + lines > self.mask as usize + 1 {
                 return self.take_any(word);
             }
             lines as u64

@@ -179,12 +179,14 @@ fn a_packet_is_copied_out_of_the_ring_a_part_at_a_time() {
 #[test]
 fn two_words_and_a_message_arrive_as_any_packet_does_or_not_at_all() {
     let head = [0x0102_0304_0506_0708, 9];
-    let message: Vec<[u8; 8]> = (1..=7).map(u64::to_ne_bytes).collect();
-    let message = message.as_flattened();
+    let words: Vec<u64> = (1..=7).collect();
+    // SAFETY: words are bytes.
+    let (_, message, _) = unsafe { words.align_to::<u8>() };
     let (mut producer, mut consumer, _) = untrusted(8);
     for len in 0..=56 {
         let pushed = producer.push_words(head, &message[..len]);
         assert!(!pushed || (len % 8 == 0 && len <= 40), "{len}");
+        assert!(pushed || cfg!(any(miri, loom)) || len % 8 != 0 || len > 40, "{len}: whole words are pushed");
         if pushed {
             producer.submit();
             let expected = [head.map(u64::to_le_bytes).as_flattened(), &message[..len]].concat();
@@ -342,6 +344,7 @@ fn hostile_words_neither_panic_nor_leave_the_ring_nor_loop() {
             let position = consumer.position() + random.below(3);
             let word = match random.below(4) {
                 0 => (random.below(1 << 31) << 33) ^ random.below(1 << 31),
+                1 => word_of(position, 0xFFF0 + random.below(16) as usize, 0),
                 _ => word_of(position, random.below(300) as usize, random.below(6)),
             };
             let line = random.below(lines as u64);

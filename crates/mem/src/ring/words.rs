@@ -148,7 +148,7 @@ mod mapped {
         ///
         /// # Safety
         ///
-        /// As for [`Self::put`].
+        /// As for [`Self::put`], for the 56 bytes from `at`.
         #[inline(always)]
         pub unsafe fn put_words(&self, at: usize, head: [u64; 2], data: &[u8]) -> bool {
             #[cfg(not(miri))]

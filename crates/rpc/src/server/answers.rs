@@ -103,7 +103,8 @@ impl Servers {
     }
 
     /// Answers a call whose handler runs with what `write` fills in of the slot's own buffer, which may hold an earlier
-    /// answer. Returns whether it did: there may be no such buffer, and `write` returns `None` if it is too short.
+    /// answer. Returns whether it did: there may be no such buffer, and `write` returns `None` if it is too short. A
+    /// length beyond the buffer counts as `None`.
     #[inline(always)]
     pub fn answer_in_place(
         &mut self,
@@ -114,7 +115,7 @@ impl Servers {
         if let Some(slot) = self.own_buffer(call, 0)
             && let Response::Short(buffer) = &mut slot.response
             && let room = buffer.capacity().min(call.location.own_len_max.into())
-            && let Some(len) = buffer.resized(room).ok().and_then(write)
+            && let Some(len) = buffer.resized(room).ok().and_then(write).filter(|len| *len <= room)
         {
             buffer.truncate(len);
             (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);

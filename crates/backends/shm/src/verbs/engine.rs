@@ -272,7 +272,9 @@ struct Arrivals<'e> {
     inbound: Inbound<'e>,
 }
 
-impl<'a> Show<'a> for Arrivals<'_> {
+// SAFETY: `take` returns what the consumer or `take_datagrams` has taken last; the latter lowers `left` by what it took
+// itself, and returns a packet only while `left` is above 0.
+unsafe impl<'a> Show<'a> for Arrivals<'_> {
     #[inline(always)]
     fn take(&mut self, from: Peer, consumer: &mut Consumer, room: &mut BurstRoom) -> Option<Taken> {
         let mut taken = consumer.take()?;
@@ -282,7 +284,8 @@ impl<'a> Show<'a> for Arrivals<'_> {
             && let Some(qp) = find(self.queue_pairs, datagram.to)
         {
             let before = room.left;
-            taken = qp.take_datagrams(taken, from, consumer, room, self.inbound.queues)?;
+            // SAFETY: it was just taken from there, here or by the queue pair before.
+            taken = unsafe { qp.take_datagrams(taken, from, consumer, room, self.inbound.queues) }?;
             if room.left == before {
                 break;
             }

@@ -146,14 +146,14 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    /// The header's words; `None` if the receiver's number is none that a queue pair can have.
+    /// The header's words; `None` if one of the numbers has more than 24 bits, which none of a queue pair has.
     #[inline(always)]
     pub fn to_words(self) -> Option<[u64; 2]> {
         let Self { to, from, key, immediate } = self;
         let flag = if immediate.is_some() { WITH_IMMEDIATE } else { 0 };
         let first = Self::first_word_to(to) | u64::from(from.0) << (16 + NUMBER_BITS) | flag;
         let second = u64::from(key) | u64::from(immediate.unwrap_or(NO_IMMEDIATE)) << 32;
-        (to.0 <= NUMBER_MASK).then_some([first, second])
+        ((to.0 | from.0) <= NUMBER_MASK).then_some([first, second])
     }
 
     /// The first word of a datagram to this queue pair, without its immediate flag and its sender.

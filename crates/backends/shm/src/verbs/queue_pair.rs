@@ -204,7 +204,7 @@ impl QueuePair {
         &self.domain.device().memory().directory
     }
 
-    /// Changes the state, and nothing else.
+    /// Changes the state, and what depends on it alone.
     pub fn set_state(&mut self, state: QpState) {
         self.state = state;
         self.grants = 0;

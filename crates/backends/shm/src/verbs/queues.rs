@@ -29,18 +29,17 @@ impl Life {
 }
 
 /// What a completion frees in its queue pair once it is polled.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Freed {
     pub of: Life,
     pub slots: FreedSlots,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum FreedSlots {
     /// All requests before this one.
     Requests(u64),
     /// A receive.
-    #[default]
     Receive,
 }
 
@@ -222,7 +221,7 @@ impl Queue {
     #[inline(never)]
     fn take_some(&mut self, completions: &mut Vec<Completion>, max: usize, free: &mut dyn FnMut(Freed)) -> usize {
         let before = completions.len();
-        while completions.len() < before + max && !self.is_empty() {
+        while completions.len() - before < max && !self.is_empty() {
             if self.older.is_empty() {
                 self.older.extend(self.done.drain(..).rev());
                 self.older_frees.extend(self.done_frees.drain(..).rev());

@@ -142,9 +142,14 @@ pub(crate) struct Inbound<'a> {
 
 impl QueuePair {
     /// Takes datagrams for the user who is polling, the first of which is `taken` already: their bytes go from the ring
-    /// to the buffers, and the completions to the user's list. Returns the first packet that needs another path.
+    /// to the buffers, and the completions to the user's list. Returns the first packet that needs another path; `None`
+    /// also when the user's places, the receives or the room are used up, where the ring may hold more.
+    ///
+    /// # Safety
+    ///
+    /// `taken` is the last packet taken from `consumer`, and was not given back.
     #[inline(never)]
-    pub fn take_datagrams(
+    pub unsafe fn take_datagrams(
         &mut self,
         taken: Taken,
         from: Peer,
@@ -160,7 +165,7 @@ impl QueuePair {
         let (mut next, mut count) = (Some(taken), 0);
         for (place, posted) in places[..most].iter_mut().zip(&mut posted[..most]) {
             let Some(taken) = next else { break };
-            // SAFETY: it is the last packet taken.
+            // SAFETY: it is the last packet taken: the first by the caller's promise, the others were taken below.
             let Some(packet) = (unsafe { consumer.in_ring(&taken) }) else { break };
             let Some((words, message)) = packet.split_words() else { break };
             let Some(datagram) = Datagram::from_words_to(first_word, words) else { break };
@@ -262,6 +267,10 @@ impl QueuePair {
         let may_post = is_ready && self.config.gather_max > 0;
         loop {
             let room = if may_post { self.config.receive_depth - self.receives_held } else { 0 };
+            if room == 0 {
+                // The longer check finds the reason.
+                return buffers.next();
+            }
             let (mut count, last_arena) = (0, self.arenas.first());
             let mut slots = self.receives.free_slice().iter_mut().take(room);
             let stopped = slots.try_for_each(|posted| match buffers.next() {
@@ -275,12 +284,11 @@ impl QueuePair {
             });
             self.receives.push_filled(count);
             self.receives_held += count;
-            self.announce_receives(count);
-            match stopped {
-                ControlFlow::Break(other) => return other,
-                // The longer check finds the reason.
-                ControlFlow::Continue(()) if room == 0 => return buffers.next(),
-                ControlFlow::Continue(()) => {}
+            if count > 0 {
+                self.announce_receives(count);
+            }
+            if let ControlFlow::Break(other) = stopped {
+                return other;
             }
         }
     }
