@@ -4,8 +4,8 @@
 //! without IPv6, without `/dev/shm`, with 64 KB of lockable memory and one CPU. Most of this needs root. Without root,
 //! the programs run under the limits on memory and CPU only, and a message says so.
 //!
-//! Restricted programs share neither network nor home, so they run beside each other, each on a CPU of its own. One that
-//! fails runs again by itself.
+//! Restricted programs share neither network nor home, so they run beside each other, each on a CPU of its own. One
+//! that fails runs again by itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -42,7 +42,8 @@ impl Key {
 }
 
 impl Ord for Key {
-    /// Orders keys as their bytes. Where the heads are equal, a key that ends in its head is the beginning of the other.
+    /// Orders keys as their bytes. Where the heads are equal, a key that ends in its head is the beginning of the
+    /// other.
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         let heads = u128::from_be_bytes(self.head).cmp(&u128::from_be_bytes(other.head));

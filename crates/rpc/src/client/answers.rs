@@ -66,8 +66,8 @@ impl Clients {
         self.take_whole(shared, header, packet, data.len(), |response| response.fill(data).is_ok())
     }
 
-    /// As [`Self::take_short`], for a packet with a tail. If the tail was revoked, the call's buffer has changed although
-    /// this returns false; its bytes mean nothing before the call has completed.
+    /// As [`Self::take_short`], for a packet with a tail. If the tail was revoked, the call's buffer has changed
+    /// although this returns false; its bytes mean nothing before the call has completed.
     #[inline(never)]
     pub fn take_split(&mut self, shared: &mut Shared, header: &Header, packet: &RxPacket<'_>) -> bool {
         let len = packet.len() - HEADER_LEN;
