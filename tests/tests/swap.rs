@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{Folder, Server, run, sinew, text, unique};
-use mounts::remote::{Cluster, Mounted};
+use mounts::remote::Cluster;
 use pressure::{Group, hog};
 use sinew_conformance::skipped;
 
@@ -65,10 +65,6 @@ fn swapped_out() -> u64 {
 
 fn use_memory() {
     let Some(group) = Group::new(LIMIT) else { return skipped("no control groups of memory") };
-    use_memory_in(&group);
-}
-
-fn use_memory_in(group: &Group) {
     let before = swapped_out();
     let output = run(&mut group.with(&hog("the_program_that_needs_memory", USED)));
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
@@ -207,56 +203,6 @@ fn a_served_block_device_is_swap_to_a_program_that_needs_it() {
         Server::of(&mut sinew(&["serve", "block", "--child", "--memory", "256M", "--at", &at, "--for-paging"]));
     let device = on(&[&at, "--priority", "31000"]);
     use_memory();
-    let off = run(&mut sinew(&["swap", "off", &at]));
-    assert!(off.status.success(), "{}", text(&off.stderr));
-    assert!(listed(&device).is_none());
-    drop(server);
-}
-
-/// A group for programs that swap and their server, without a limit so far.
-fn common_group() -> Option<Group> {
-    let group = Group::new(1 << 40);
-    if group.is_none() {
-        skipped("no control groups of memory");
-    }
-    group
-}
-
-/// When the kernel frees memory of the group, so that the mount can have it, it must not wait for the mount.
-#[test]
-fn a_file_in_remote_memory_is_swap_also_where_its_mount_is_short_of_memory_itself() {
-    let Some(_swap) = may_swap() else { return };
-    let Some(group) = common_group() else { return };
-    let cluster = Cluster::new(2, 2, false);
-    let point = cluster.folder.0.join("a");
-    std::fs::create_dir_all(&point).unwrap();
-    let in_group = |command| group.with(&command);
-    let Some(mounted) = Mounted::start_by(&cluster.address, &point, &["--for-paging"], in_group) else { return };
-    let file = point.join("swap").display().to_string();
-    let device = on(&[&file, "--size", "128M", "--priority", "31000"]);
-    group.limit_to_more(LIMIT);
-    use_memory_in(&group);
-    let off = run(&mut sinew(&["swap", "off", &file, "--remove"]));
-    assert!(off.status.success(), "{}", text(&off.stderr));
-    assert!(listed(&device).is_none());
-    mounted.end();
-}
-
-/// As for a mount.
-#[test]
-fn a_served_block_device_is_swap_also_where_its_server_is_short_of_memory_itself() {
-    let Some(_swap) = may_swap() else { return };
-    if !run(Command::new("sh").args(["-c", "modprobe nbd"])).status.success() {
-        return skipped("no nbd in this kernel");
-    }
-    let Some(group) = common_group() else { return };
-    let folder = Folder::new();
-    let at = format!("unix:{}", folder.0.join("socket").display());
-    let serve = sinew(&["serve", "block", "--child", "--memory", "128M", "--at", &at, "--for-paging"]);
-    let server = Server::of(&mut group.with(&serve));
-    let device = on(&[&at, "--priority", "31000"]);
-    group.limit_to_more(LIMIT);
-    use_memory_in(&group);
     let off = run(&mut sinew(&["swap", "off", &at]));
     assert!(off.status.success(), "{}", text(&off.stderr));
     assert!(listed(&device).is_none());

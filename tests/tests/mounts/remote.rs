@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -75,23 +75,12 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts a file system at an existing folder; `None` where nothing can be mounted.
     pub fn start(address: &str, point: &Path, options: &[&str]) -> Option<Self> {
-        Self::start_by(address, point, options, |command| command)
-    }
-
-    /// As [`Self::start`], by the command that `wrap` makes of the usual one.
-    pub fn start_by(
-        address: &str,
-        point: &Path,
-        options: &[&str],
-        wrap: impl FnOnce(Command) -> Command,
-    ) -> Option<Self> {
         if !can_mount() {
             return None;
         }
         let mut command = sinew(&["mount", address, &point.display().to_string(), "--json"]);
-        command.args(options);
         let log = std::fs::File::create(point.with_extension("log")).unwrap();
-        let child = wrap(command).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let child = command.args(options).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut process = Process(child);
         let mut line = String::new();
         BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
