@@ -180,8 +180,8 @@ fn a_packet_is_copied_out_of_the_ring_a_part_at_a_time() {
 fn two_words_and_a_message_arrive_as_any_packet_does_or_not_at_all() {
     let head = [0x0102_0304_0506_0708, 9];
     let words: Vec<u64> = (1..=7).collect();
-    // SAFETY: words are bytes.
-    let (_, message, _) = unsafe { words.align_to::<u8>() };
+    // SAFETY: these are the words' bytes.
+    let message = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 8) };
     let (mut producer, mut consumer, _) = untrusted(8);
     let mut pushed_count = 0;
     for len in 0..=56 {
