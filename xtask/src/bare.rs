@@ -87,7 +87,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
         cpus.truncate(1);
     }
-    let runner = Runner { is_restricted };
     let next = Mutex::new(programs.iter());
     let outcomes = Mutex::new(Outcomes::default());
     std::thread::scope(|scope| {
@@ -96,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             loop {
                 // The lock is let go before the program runs.
                 let Some(program) = next.lock().expect("no runner panics").next() else { return Ok(()) };
-                let (output, result) = runner.run(program, &home, cpu);
+                let (output, result) = run_program(program, &home, cpu, is_restricted);
                 outcomes.lock().expect("no runner panics").add(program, &output, result);
             }
         };
@@ -107,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let Outcomes { mut passed, failed } = outcomes.into_inner().expect("no runner panics");
     let mut failed_again = Vec::new();
     for program in failed {
-        let (output, result) = runner.run(program, &Home::new(cpus[0])?, cpus[0]);
+        let (output, result) = run_program(program, &Home::new(cpus[0])?, cpus[0], is_restricted);
         println!("{output}");
         match result {
             Ok(()) => {
@@ -124,21 +123,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs programs with little.
-#[derive(Clone, Copy)]
-struct Runner {
-    is_restricted: bool,
-}
-
-impl Runner {
-    /// Runs a program to its end; returns what it wrote.
-    fn run(self, program: &TestProgram, home: &Home, cpu: usize) -> (String, anyhow::Result<()>) {
-        println!("bare: {} begins", program.name);
-        let began = Instant::now();
-        let outcome = process::quiet(&mut restricted_command(program, &home.0, cpu, self.is_restricted));
-        println!("bare: {} took {} s", program.name, began.elapsed().as_secs());
-        outcome
-    }
+/// Runs a program with little, to its end; returns what it wrote.
+fn run_program(program: &TestProgram, home: &Home, cpu: usize, is_restricted: bool) -> (String, anyhow::Result<()>) {
+    println!("bare: {} begins", program.name);
+    let began = Instant::now();
+    let outcome = process::quiet(&mut restricted_command(program, &home.0, cpu, is_restricted));
+    println!("bare: {} took {} s", program.name, began.elapsed().as_secs());
+    outcome
 }
 
 /// Outcomes of the programs so far.

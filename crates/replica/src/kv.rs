@@ -131,8 +131,7 @@ impl KvStore {
             };
             frozen.keep(entry.key(), old);
         }
-        let stored = entry.key().clone();
-        self.history.push(revision, stored, Some(Arc::clone(&bytes)));
+        self.history.push(revision, entry.key().clone(), Some(Arc::clone(&bytes)));
         match entry {
             Entry::Occupied(mut old) => {
                 let value = old.get_mut();

@@ -133,6 +133,44 @@ fn a_burst_handler_gets_the_requests_of_its_type_in_a_received_burst_at_once() {
     }
 }
 
+/// Claims to have filled a byte more than there is.
+const TOO_MUCH: u8 = 99;
+const IN_PLACE: u8 = 1;
+const AFRESH: u8 = 2;
+
+#[test]
+fn a_burst_handler_answers_before_it_knows_the_length_where_there_is_room() {
+    let world = World::new();
+    let (mut client, mut server, session) = pair_with(&world, LoopbackConfig::default(), |nexus| {
+        nexus.handle_burst(TYPE, |calls| {
+            for index in 0..calls.len() {
+                let wanted = calls.request(index)[0];
+                let len = if wanted == TOO_MUCH { 10_000 } else { usize::from(wanted) * 40 };
+                let is_answered = calls.reply_if_room(index, |room| match wanted {
+                    TOO_MUCH => Some(room.len() + 1),
+                    _ => room.get_mut(..len).map(|answer| {
+                        answer.fill(IN_PLACE);
+                        len
+                    }),
+                });
+                assert!(!is_answered || calls.reply_if_room(index, |_| panic!("it is answered")));
+                calls.reply(index, &vec![AFRESH; len]);
+            }
+        })
+    });
+    let mut filled_in_place = 0;
+    for wanted in [1, 2, 90, 1, TOO_MUCH, 1, 2] {
+        send(&mut client, session, TYPE, &[wanted], 0);
+        let over = run(&world, &mut client, &mut server, 1).remove(0);
+        let (len, first) = (over.response.len(), over.response[0]);
+        assert!(over.response.iter().all(|byte| *byte == first));
+        assert_eq!(len, if wanted == TOO_MUCH { 10_000 } else { usize::from(wanted) * 40 });
+        assert!(first == AFRESH || wanted < 90, "no buffer is so long that {wanted} fits");
+        filled_in_place += usize::from(first == IN_PLACE);
+    }
+    assert!(filled_in_place > 0);
+}
+
 #[test]
 fn requests_of_several_types_keep_the_order_of_each_in_a_burst() {
     const TYPES: [RequestType; 3] = [TYPE, BURST, RequestType::new(51)];

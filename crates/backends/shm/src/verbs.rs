@@ -61,7 +61,7 @@
 //! for the user's empty one. A poll that receives packets lends its list to their completions.
 //!
 //! Instructions, with the completion (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 88, a READ of 32 B
-//! by `post_read` 275, a SEND over UD 115, its receive and the posting of the next 205.
+//! by `post_read` 275, a SEND over UD 118, its receive and the posting of the next 205.
 
 mod address;
 mod clock;

@@ -454,7 +454,7 @@ fn figure(
 }
 
 fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
-    let heads = ["size", "engine", "lowest .. highest", "copies", "ratio", "ops", "doorbells", "checksums"];
+    let heads = ["size", "engine", "lowest .. highest", "copies", "ratio", "ops", "doorbells"];
     let rows = figures.iter().map(|figure| {
         let fold = |pick: fn(f64, f64) -> f64| figure.slices.iter().copied().reduce(pick).unwrap_or(0.0);
         let of = |key: &str| figure.details[key].as_f64().map(units::figure).unwrap_or_default();
@@ -466,7 +466,6 @@ fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
             figure.ratio().map(units::figure).unwrap_or_default(),
             of("operations_per_request"),
             of("doorbells_per_request"),
-            figure.details["checksum_percent"].as_f64().map(|percent| format!("{percent:+.0} %")).unwrap_or_default(),
         ]
     });
     let table = table::of(&heads, rows, table::FIGURES);
@@ -474,8 +473,7 @@ fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
     let mut lines = vec![
         format!(
             "{}s by {threads}, {} in flight, {:?}, window {}: the engine beside copies of the same bytes by the same threads; \
-             operations and doorbells are for each request. The last \
-             column: by how much the checksums of its pages, as a volume makes them, lengthen a copy.",
+             operations and doorbells are for each request.",
             if plan.op == Op::Read { "Read" } else { "Write" },
             plan.in_flight,
             plan.mode.mode(),
@@ -484,6 +482,14 @@ fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
         table,
         chosen.sentence(),
     ];
+    let prices = figures.iter().filter_map(|figure| {
+        let size = units::size(figure.setup["size"].as_u64()? as usize);
+        Some(format!("{size} {:+.0} %", figure.details["checksum_percent"].as_f64()?))
+    });
+    let prices = prices.collect::<Vec<_>>().join(", ");
+    if !prices.is_empty() {
+        lines.push(format!("Time that the checksums of a volume's pages add to a copy: {prices}."));
+    }
     let complaints = figures.iter().flat_map(|figure| {
         let size = units::size(figure.setup["size"].as_u64().unwrap_or_default() as usize);
         figure.invalid_because.iter().map(move |why| format!("{size}: invalid: {why}"))
