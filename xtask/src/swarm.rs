@@ -1,4 +1,7 @@
-//! Search for bugs on simulated clusters, by way of `sinew sim swarm` and of the replicated stores' random runs.
+//! Search for bugs on simulated clusters, by way of `sinew sim swarm` and of the random runs of replicated stores and of
+//! volumes.
+
+use std::ops::Range;
 
 use crate::process;
 
@@ -12,10 +15,15 @@ pub struct Args {
     /// Instead of clusters, run replicated stores with these seeds, FROM..TO: members crash with and without a disk,
     /// networks are cut, members join and leave, and each history is checked for linearizability.
     #[arg(long, value_name = "FROM..TO", conflicts_with = "seconds", value_parser = seeds)]
-    replica: Option<std::ops::Range<u64>>,
+    replica: Option<Range<u64>>,
+
+    /// Instead of clusters, run volumes with these seeds, FROM..TO: donors die and come back empty, networks are cut,
+    /// writers are replaced amid their writes, and every page that is read is checked.
+    #[arg(long, value_name = "FROM..TO", conflicts_with_all = ["seconds", "replica"], value_parser = seeds)]
+    volumes: Option<Range<u64>>,
 }
 
-fn seeds(text: &str) -> Result<std::ops::Range<u64>, String> {
+fn seeds(text: &str) -> Result<Range<u64>, String> {
     let parsed = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
     parsed
         .filter(|seeds: &std::ops::Range<u64>| !seeds.is_empty())
@@ -25,10 +33,15 @@ fn seeds(text: &str) -> Result<std::ops::Range<u64>, String> {
 /// Builds the program, optimised, and runs its search.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut command = process::cargo();
+    let mut random_runs = |package, program: &[&str], facts, variable, seeds: &Range<u64>| {
+        command.args(["test", "--release", "--quiet", "--package", package]).args(program);
+        command.args(["--", facts, "--nocapture"]).env(variable, format!("{}..{}", seeds.start, seeds.end));
+    };
     if let Some(seeds) = &args.replica {
-        command.args(["test", "--release", "--quiet", "--package", "sinew-replica", "--lib", "--"]);
-        command.args(["histories_are_linearizable", "--nocapture"]);
-        command.env("SINEW_REPLICA_SEEDS", format!("{}..{}", seeds.start, seeds.end));
+        random_runs("sinew-replica", &["--lib"], "histories_are_linearizable", "SINEW_REPLICA_SEEDS", seeds);
+    } else if let Some(seeds) = &args.volumes {
+        let program = ["--test", "volume_on_nics"];
+        random_runs("sinew-remote-memory", &program, "whatever_befalls", "SINEW_VOLUME_SEEDS", seeds);
     } else {
         command.args(["run", "--release", "--quiet", "--package", "sinew-cli", "--", "sim", "swarm"]);
         command.args(["--seconds", &args.seconds.to_string()]);

@@ -196,6 +196,10 @@ impl Health {
             return;
         }
         match status {
+            Status::FewVoters(why) => output::complain(format_args!(
+                "the volume has all its copies, but might not survive the loss of a donor: {}",
+                names.with_addresses(why)
+            )),
             Status::Degraded(why) => {
                 output::complain(format_args!(
                     "the volume has fewer copies than it should: {}",
@@ -210,10 +214,10 @@ impl Health {
                 names.with_addresses(why)
             )),
             _ if before == 0 => output::complain(format_args!(
-                "a donor is gone, and the volume has all its copies again: {}",
+                "a donor is gone, and the volume is whole again: {}",
                 names.with_addresses(volume.describe_down())
             )),
-            _ => output::complain("the volume has all its copies again"),
+            _ => output::complain("the volume is whole again"),
         }
     }
 }
@@ -221,9 +225,10 @@ impl Health {
 fn rank(status: &Status) -> u8 {
     match status {
         Status::Whole => 0,
-        Status::Degraded(_) => 1,
-        Status::Damaged(_) => 2,
-        _ => 3,
+        Status::FewVoters(_) => 1,
+        Status::Degraded(_) => 2,
+        Status::Damaged(_) => 3,
+        _ => 4,
     }
 }
 
@@ -232,6 +237,7 @@ pub fn counters<D: Donors>(volume: &Volume<D>, names: &DonorNames) -> Value {
     let stats = volume.stats();
     let (status, why) = match volume.status() {
         Status::Whole => ("whole", None),
+        Status::FewVoters(why) => ("few_voters", Some(names.with_addresses(why))),
         Status::Degraded(why) => ("degraded", Some(names.with_addresses(why))),
         Status::Damaged(why) => ("damaged", Some(names.with_addresses(why))),
         Status::Ended(why) => ("ended", Some(names.with_addresses(why))),

@@ -149,8 +149,11 @@ pub enum Refused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// Every byte has all its copies.
+    /// Every byte has all its copies, and any one donor may fail.
     Whole,
+    /// Every byte has all its copies, but if one more of the donors that vote on which copies count fails, there is no
+    /// majority of them, and the store cannot be used. So it is with two donors, of which one votes.
+    FewVoters(String),
     /// All bytes are there, but in fewer copies than there should be.
     Degraded(String),
     /// Some bytes are lost.

@@ -288,9 +288,13 @@ fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired<
     }
 }
 
-/// Seeds of the random runs: as many as `SINEW_POOL_SEEDS` says.
+/// Seeds of the random runs; `SINEW_VOLUME_SEEDS=FROM..TO` selects others.
 fn seeds() -> std::ops::Range<u64> {
-    0..std::env::var("SINEW_POOL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(12)
+    let drawn = std::env::var("SINEW_VOLUME_SEEDS").ok().and_then(|text| {
+        let (from, to) = text.split_once("..")?;
+        Some(from.parse().ok()?..to.parse().ok()?)
+    });
+    drawn.unwrap_or(0..12)
 }
 
 /// A volume in use, beside the numbers that its pages may hold.
@@ -416,8 +420,8 @@ impl<M: AccessKind> Used<M> {
         self.world.cut(lane, false);
     }
 
-    /// Waits until the volume has all copies and uses all donors, and a while for those to become voters again: without
-    /// a majority of its voters nobody could open it.
+    /// Waits until any donor may fail, and the volume uses all of them, for long enough that its heartbeats have noticed
+    /// donors that restarted.
     fn wait_until_whole(&mut self) {
         let end_ns = self.world.network.now_ns() + 60_000_000_000;
         let mut since_ns = None;

@@ -12,28 +12,39 @@ const UNTIL: &str = "SINEW_TEST_HOG_UNTIL";
 const PAGE: usize = 4096;
 
 /// A control group that limits the memory of its programs; removed when dropped.
-pub struct Group(PathBuf);
+pub struct Group {
+    folder: PathBuf,
+    /// Names of the files that hold its limit and its use of memory.
+    files: [&'static str; 2],
+}
 
 impl Group {
     pub fn new(limit: usize) -> Option<Self> {
         let name = common::unique("sinew-swap");
         let (first, second) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
-        let (parent, file) = if first.join("memory.limit_in_bytes").exists() {
-            (first, "memory.limit_in_bytes")
+        let (parent, files) = if first.join("memory.limit_in_bytes").exists() {
+            (first, ["memory.limit_in_bytes", "memory.usage_in_bytes"])
         } else {
             std::fs::write(second.join("cgroup.subtree_control"), "+memory").ok()?;
-            (second, "memory.max")
+            (second, ["memory.max", "memory.current"])
         };
-        let group = Self(parent.join(name));
-        std::fs::create_dir(&group.0).ok()?;
-        std::fs::write(group.0.join(file), limit.to_string()).ok()?;
+        let group = Self { folder: parent.join(name), files };
+        std::fs::create_dir(&group.folder).ok()?;
+        std::fs::write(group.folder.join(files[0]), limit.to_string()).ok()?;
         Some(group)
+    }
+
+    /// Limits its programs to `more` bytes beyond the memory that they have now.
+    pub fn limit_to_more(&self, more: usize) {
+        let [limit, usage] = self.files.map(|file| self.folder.join(file));
+        let used: usize = std::fs::read_to_string(usage).unwrap().trim().parse().unwrap();
+        std::fs::write(limit, (used + more).to_string()).unwrap();
     }
 
     /// Returns a command that runs in the group.
     pub fn with(&self, command: &Command) -> Command {
         let mut shell = Command::new("sh");
-        shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
+        shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.folder.join("cgroup.procs"));
         shell.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             shell.env(name, value.unwrap_or_default());
@@ -44,7 +55,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        common::eventually("the group's programs are gone", || std::fs::remove_dir(&self.0).is_ok());
+        common::eventually("the group's programs are gone", || std::fs::remove_dir(&self.folder).is_ok());
     }
 }
 

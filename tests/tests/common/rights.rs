@@ -18,7 +18,7 @@ pub fn can_mount() -> bool {
     can
 }
 
-fn has_capability(number: u32) -> bool {
+pub fn has_capability(number: u32) -> bool {
     u64::from_str_radix(&status("CapEff:"), 16).unwrap() >> number & 1 == 1
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -22,18 +22,25 @@ pub struct Cluster {
 impl Cluster {
     /// Starts this many donors, and a service that keeps this many copies, with its names on a disk if `is_kept`.
     pub fn new(donors: usize, copies: usize, is_kept: bool) -> Self {
+        let donor = |_| {
+            let address = format!("shm://{}", unique("donor"));
+            Server::of(&mut sinew(&["serve", "memory", &address, "--child", "--memory", "320M"]))
+        };
+        Self::with_donors((0..donors).map(donor).collect(), copies, is_kept)
+    }
+
+    /// As [`Self::new`], with these donors.
+    pub fn with_donors(donors: Vec<Server>, copies: usize, is_kept: bool) -> Self {
         let folder = Folder::new();
-        let addresses: Vec<String> = (0..donors).map(|_| format!("shm://{}", unique("donor"))).collect();
-        let donors = addresses
-            .iter()
-            .map(|address| Some(Server::of(&mut sinew(&["serve", "memory", address, "--child", "--memory", "320M"]))));
-        let mut options: Vec<String> = addresses.iter().flat_map(|donor| ["--donor".into(), donor.clone()]).collect();
+        let mut options: Vec<String> =
+            donors.iter().flat_map(|donor| ["--donor".into(), donor.address.clone()]).collect();
         options.extend(["--copies".into(), copies.to_string()]);
         if is_kept {
             options.extend(["--data".into(), folder.0.join("data").display().to_string()]);
         }
         let address = format!("shm://{}", unique("files"));
-        let mut cluster = Self { donors: donors.collect(), service: None, address, options, folder };
+        let donors = donors.into_iter().map(Some).collect();
+        let mut cluster = Self { donors, service: None, address, options, folder };
         cluster.start_service();
         cluster
     }
@@ -75,12 +82,23 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts a file system at an existing folder; `None` where nothing can be mounted.
     pub fn start(address: &str, point: &Path, options: &[&str]) -> Option<Self> {
+        Self::start_by(address, point, options, |command| command)
+    }
+
+    /// As [`Self::start`], by the command that `wrap` makes of the usual one.
+    pub fn start_by(
+        address: &str,
+        point: &Path,
+        options: &[&str],
+        wrap: impl FnOnce(Command) -> Command,
+    ) -> Option<Self> {
         if !can_mount() {
             return None;
         }
         let mut command = sinew(&["mount", address, &point.display().to_string(), "--json"]);
+        command.args(options);
         let log = std::fs::File::create(point.with_extension("log")).unwrap();
-        let child = command.args(options).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let child = wrap(command).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut process = Process(child);
         let mut line = String::new();
         BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -109,20 +109,15 @@ impl<D: Donors> Volume<D> {
             return;
         }
         let ids = self.donors.ids();
-        let is_good = |voter: &Voter| {
-            ids.iter().position(|id| *id == voter.donor).is_some_and(|lane| {
-                let (state, stays) = (&self.lanes[lane], self.repairing.leaving & lane_bit(lane as u8) == 0);
-                state.down.is_none() && stays && state.incarnation == Some(voter.incarnation)
-            })
-        };
+        let stays = |lane: usize| self.repairing.leaving & lane_bit(lane as u8) == 0;
+        let is_leaving = |voter: &Voter| ids.iter().position(|id| *id == voter.donor).is_some_and(|lane| !stays(lane));
         let candidate = self.lanes.iter().zip(ids).enumerate().find_map(|(number, (lane, id))| {
-            let stays = self.repairing.leaving & lane_bit(number as u8) == 0;
-            let incarnation = lane.incarnation.filter(|_| lane.down.is_none() && stays)?;
+            let incarnation = lane.incarnation.filter(|_| lane.down.is_none() && stays(number))?;
             let voter = Voter { donor: *id, incarnation };
             (!voting.voters.contains(&voter)).then_some(voter)
         });
         let Some(candidate) = candidate else { return };
-        let bad = voting.voters.iter().position(|voter| !is_good(voter));
+        let bad = voting.voters.iter().position(|voter| !self.is_good_voter(voter) || is_leaving(voter));
         match bad {
             Some(bad) if voting.voters.len() >= 3 && voting.voters.len() % 2 == 1 => {
                 self.voting.voters.remove(bad);
@@ -210,6 +205,26 @@ impl<D: Donors> Volume<D> {
         if self.copies < 2 {
             return Status::Degraded("there is only one copy of everything: a donor that dies loses its part".into());
         }
+        let (all, good) = (self.voting.durable_voters.len(), self.good_voters());
+        if good.saturating_sub(1) * 2 <= all {
+            let why = self.describe_down();
+            let separator = if why.is_empty() { "" } else { ": " };
+            return Status::FewVoters(format!(
+                "{good} of {all} voters remain, and a majority must; with three donors or more any one may fail{separator}{why}"
+            ));
+        }
         Status::Whole
+    }
+
+    /// Voters of the durable record that can still vote.
+    fn good_voters(&self) -> usize {
+        self.voting.durable_voters.iter().filter(|voter| self.is_good_voter(voter)).count()
+    }
+
+    /// Whether a voter is there and has not forgotten its votes.
+    fn is_good_voter(&self, voter: &Voter) -> bool {
+        let lane = self.donors.ids().iter().position(|id| *id == voter.donor);
+        lane.map(|lane| &self.lanes[lane])
+            .is_some_and(|state| state.down.is_none() && state.incarnation == Some(voter.incarnation))
     }
 }

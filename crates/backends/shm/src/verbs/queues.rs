@@ -152,6 +152,12 @@ impl Queue {
     #[inline(never)]
     fn grow(&mut self) {
         self.done.reserve(16);
+        self.grow_frees();
+    }
+
+    /// Makes room for what the completions in the list's memory free, so that both grow together.
+    fn grow_frees(&mut self) {
+        self.done_frees.reserve(self.done.capacity() - self.done_frees.len());
     }
 
     /// Takes the empty list of the user who polls, for up to `max` completions, if the queue is empty too.
@@ -179,6 +185,7 @@ impl Queue {
     fn grows_to(&mut self, capacity: usize) -> bool {
         if capacity <= SWAPPED_MAX {
             self.done.reserve_exact(capacity - self.done.len());
+            self.grow_frees();
         }
         capacity <= self.done.capacity()
     }

@@ -203,6 +203,42 @@ fn a_copy_that_missed_a_write_is_refused_until_it_is_repaired() {
 }
 
 #[test]
+fn a_volume_with_all_its_copies_says_when_no_other_voter_may_fail() {
+    let (world, arena) = (World::new(4, 4 << 20, 5), arena());
+    let mut volume = create(&world, &arena, 32, 2, config());
+    write(&world, &mut volume, 0, &page(1)).unwrap();
+    assert_eq!(volume.status(), Status::Whole);
+    let mut lose = |volume: &mut Volume<Writer>, host: usize| {
+        world.borrow_mut().hosts[host].is_alive = false;
+        // Each segment has a copy at the host or is written at it, so that its loss is noticed.
+        (0..32).for_each(|number| write(&world, volume, number * PAGE, &page(2)).unwrap());
+        run_until_idle(&world, volume);
+    };
+    // The fourth donor votes instead of the first one.
+    lose(&mut volume, 0);
+    assert_eq!(volume.status(), Status::Whole);
+    lose(&mut volume, 1);
+    assert!(matches!(volume.status(), Status::FewVoters(why) if why.starts_with("2 of 3 voters remain")));
+    // A donor that comes back becomes a voter again.
+    world.borrow_mut().hosts[1].is_alive = true;
+    run_until_idle(&world, &mut volume);
+    for _ in 0..100_000 {
+        volume.turn();
+        world.borrow_mut().step();
+    }
+    assert_eq!(volume.status(), Status::Whole);
+}
+
+#[test]
+fn of_two_donors_one_may_not_fail_and_the_volume_says_so() {
+    let (world, arena) = (World::new(2, 4 << 20, 5), arena());
+    let new = NewVolume { voters: vec![DonorId(100)], ..new_volume(&world, 32, 2) };
+    let opening = Opening::create(Writer::new(&world, &arena), ID, new, config());
+    let volume = finish_opening(&world, opening).unwrap();
+    assert!(matches!(volume.status(), Status::FewVoters(why) if why.starts_with("1 of 1 voters remain")));
+}
+
+#[test]
 fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing() {
     for seed in 0..40 {
         let (world, arena) = (World::new(3, 4 << 20, seed), arena());

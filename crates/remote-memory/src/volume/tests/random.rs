@@ -425,7 +425,10 @@ fn donors_that_want_their_memory_back_get_it_while_requests_go_on() {
         run_until_idle(&run.world, &mut volume);
         run.collect(&mut volume);
         assert!(has_it(&run) && run.expected.is_empty() && run.failed == 0, "seed {seed}");
-        assert_eq!(volume.status(), Status::Whole, "seed {seed}");
+        let status = volume.status();
+        // Of four donors, one wants to go, and one may have died.
+        let may_lack_voters = dies.is_some() && matches!(status, Status::FewVoters(_));
+        assert!(status == Status::Whole || may_lack_voters, "seed {seed}: {status:?}");
         // The donor can go now; it has no vote any more where another could take it.
         let id = volume.donors().ids()[lane];
         assert!(dies.is_some() || volume.voting.voters.iter().all(|voter| voter.donor != id), "seed {seed}");
