@@ -66,10 +66,6 @@ fn swapped_out() -> u64 {
 
 fn use_memory() {
     let Some(group) = Group::new(LIMIT) else { return skipped("no control groups of memory") };
-    use_memory_in(&group);
-}
-
-fn use_memory_in(group: &Group) {
     let before = swapped_out();
     let output = run(&mut group.with(&hog("the_program_that_needs_memory", USED)));
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
@@ -214,9 +210,12 @@ fn a_served_block_device_is_swap_to_a_program_that_needs_it() {
     drop(server);
 }
 
-/// A group for a server and the program that it pages, without a limit so far. Without the right to tell the kernel that
-/// it serves paging, a server in such a group would wait for pages that it alone can write.
-fn common_group() -> Option<Group> {
+/// More memory that a server gets once it serves: the kernel's, for messages on their way.
+const MORE: usize = 2 << 20;
+
+/// A group for a server, without a limit so far. Where the kernel may not be told that it serves paging, a server that
+/// gets no more memory could wait for itself.
+fn group_of_server() -> Option<Group> {
     if !has_capability(CAP_SYS_RESOURCE) {
         skipped("no CAP_SYS_RESOURCE");
         return None;
@@ -228,46 +227,46 @@ fn common_group() -> Option<Group> {
     group
 }
 
-/// A donor outside of the group, whose memory was locked, and so counted there, before anybody uses it.
-fn locked_donor() -> Server {
+/// A donor whose memory is its own, whoever writes to it first.
+fn donor_for_paging() -> Server {
     let address = format!("shm://{}", unique("donor"));
     Server::of(&mut sinew(&["serve", "memory", &address, "--child", "--memory", "160M", "--for-paging"]))
 }
 
 #[test]
-fn a_file_in_remote_memory_is_swap_to_the_group_that_its_mount_is_in() {
+fn a_file_in_remote_memory_is_swap_though_its_mount_gets_no_more_memory() {
     let Some(_swap) = may_swap() else { return };
-    let Some(group) = common_group() else { return };
-    let cluster = Cluster::with_donors(vec![locked_donor(), locked_donor()], 2, false);
+    let Some(group) = group_of_server() else { return };
+    let cluster = Cluster::with_donors(vec![donor_for_paging(), donor_for_paging()], 2, false);
     let point = cluster.folder.0.join("a");
     std::fs::create_dir_all(&point).unwrap();
     let in_group = |command| group.with(&command);
     let Some(mounted) = Mounted::start_by(&cluster.address, &point, &["--for-paging"], in_group) else { return };
     let file = point.join("swap").display().to_string();
     on(&[&file, "--size", "128M", "--priority", "31000"]);
-    group.limit_to_more(LIMIT);
-    use_memory_in(&group);
+    group.limit_to_more(MORE);
+    use_memory();
     let off = run(&mut sinew(&["swap", "off", &file, "--remove"]));
     assert!(off.status.success(), "{}", text(&off.stderr));
     mounted.end();
 }
 
 #[test]
-fn a_served_block_device_is_swap_to_the_group_that_its_server_is_in() {
+fn a_served_block_device_is_swap_though_its_server_gets_no_more_memory() {
     let Some(_swap) = may_swap() else { return };
-    let Some(group) = common_group() else { return };
+    let Some(group) = group_of_server() else { return };
     if !run(Command::new("sh").args(["-c", "modprobe nbd"])).status.success() {
         return skipped("no nbd in this kernel");
     }
-    let donors = [locked_donor(), locked_donor()];
+    let donors = [donor_for_paging(), donor_for_paging()];
     let folder = Folder::new();
     let at = format!("unix:{}", folder.0.join("socket").display());
     let mut serve = sinew(&["serve", "block", "--child", "--size", "128M", "--at", &at, "--for-paging"]);
     serve.args(donors.iter().map(|donor| &donor.address));
     let server = Server::of(&mut group.with(&serve));
     on(&[&at, "--priority", "31000"]);
-    group.limit_to_more(LIMIT);
-    use_memory_in(&group);
+    group.limit_to_more(MORE);
+    use_memory();
     let off = run(&mut sinew(&["swap", "off", &at]));
     assert!(off.status.success(), "{}", text(&off.stderr));
     drop(server);

@@ -25,7 +25,7 @@ const GUEST_TESTS: &[(&str, &str)] = &[
     ),
     ("tests: services_on_verbs", "a_device_carries"),
     ("tests: kills", "what_was_swapped_out_to_a_volume"),
-    ("tests: swap", "a_file_is a_file_that a_served a_server the_program"),
+    ("tests: swap", "a_file_is a_file_in a_file_that a_served a_server the_program"),
 ];
 
 /// Programs (by the beginning of their names) whose tests start processes and threads and wait for them in real time.

@@ -11,7 +11,7 @@ use sinew::remote_memory::volume::Donors;
 use sinew::remote_memory::{RamStore, Store};
 use sinew_harness::units::{self, parse_size};
 
-use crate::donors::{DonorArgs, DonorNames, WithDonors};
+use crate::donors::{Buffers, DonorArgs, DonorNames, WithDonors};
 use crate::last_copy::{self, Reported, VolumeStore};
 use crate::serve::{OutputArgs, begin};
 use crate::socket_args::{self, parse_mode};
@@ -75,7 +75,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// Addresses of the donors (`sinew serve memory`) whose memory holds the volume that becomes the device, at most
-    /// 64; with three or more, any one may die
+    /// 64; with three or more, any one may die, and with two only one of them
     #[arg(value_name = "DONOR", conflicts_with = "memory")]
     donors: Vec<String>,
     /// Size of a device in this process's own memory, in bytes, at least 4K; memory is taken as it is written
@@ -101,8 +101,8 @@ pub struct Args {
     /// takes the volume's size on disk, a second write of all data, and a sync with each flush
     #[arg(long, value_name = "FILE", conflicts_with = "for_paging")]
     last_copy: Option<PathBuf>,
-    /// Make the device fit for this host's swap: this process's memory is locked, and the kernel never kills the
-    /// process when memory runs out
+    /// Make the device fit for this host's swap: memory for its buffers (and for all of the device, with --memory) is
+    /// taken at the start, this process's memory is locked, and the kernel never kills the process when memory runs out
     #[arg(long)]
     for_paging: bool,
     /// Connections that can be open at a time, 1 to 65535
@@ -192,6 +192,10 @@ impl Args {
         let listener = self.listen()?;
         let store = RamStore::new(memory, config.arena_bytes())
             .with_context(|| format!("reserving {} of memory", units::size(memory)))?;
+        if self.for_paging {
+            store.memory().back();
+            paging::back(store.arena(), paging::DATA);
+        }
         let server = Server::open(listener, store, config)?;
         let (server, outcome) = self.serve(server, interrupt, |_| {})?;
         let counters = server.counters();
@@ -278,8 +282,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let ended = begin(args.tells.is_child(), |interrupt| match args.memory {
         Some(memory) => args.serve_memory(memory, interrupt),
         None => {
-            let arena_len = args.config().arena_bytes() + volume::ARENA;
-            args.donor_args.run(&args.donors, arena_len, Serving { args, interrupt })
+            let len = args.config().arena_bytes() + volume::ARENA;
+            let buffers = Buffers { len, are_for_paging: args.for_paging };
+            args.donor_args.run(&args.donors, buffers, Serving { args, interrupt })
         }
     })?;
     Ok(ended.unwrap_or(Outcome::Failed))

@@ -12,10 +12,12 @@ use sinew::remote_memory::donor::Key;
 use sinew::remote_memory::engine::RpcPathConfig;
 use sinew::remote_memory::pool::{Pool, PoolConfig, VerbsDonors};
 use sinew::remote_memory::volume::{DONORS_MAX, DonorId, Donors};
+use sinew::rpc::Endpoint;
 use sinew_harness::run::Interrupted;
 
 use crate::fabrics::{self, Fabric, Purpose};
 use crate::memory::reach::{By, ByArgs, KeyArgs, is_of_this_host};
+use crate::paging;
 use crate::verbs::{Job, VerbsFabric};
 
 /// Options that say how to reach donors.
@@ -97,8 +99,8 @@ impl DonorArgs {
         self.by.check(first)
     }
 
-    /// Runs `job` with the donors at these addresses. Buffers come from an arena of `arena_len` bytes.
-    pub fn run<J: WithDonors>(&self, addresses: &[String], arena_len: usize, job: J) -> anyhow::Result<J::Result> {
+    /// Runs `job` with the donors at these addresses, whose data pass through these buffers.
+    pub fn run<J: WithDonors>(&self, addresses: &[String], buffers: Buffers, job: J) -> anyhow::Result<J::Result> {
         self.check(addresses)?;
         let parsed = addresses.iter().map(|address| Ok(address.parse()?)).collect::<anyhow::Result<Vec<Address>>>()?;
         let fabric = Fabric::of(&parsed[0]).context("an address of an unknown fabric")?;
@@ -110,7 +112,7 @@ impl DonorArgs {
         let rpc = SharedEndpoint::new(Rpc::open_with(&nexus, &fabric.client_address(&options, Some(&addresses[0])))?);
         let config = PoolConfig { key: self.key.key()?, ..PoolConfig::default() };
         let names = DonorNames::of(&parsed);
-        let opening = OpeningDonors { rpc, addresses: parsed, arena_len, config, names, job };
+        let opening = OpeningDonors { rpc, addresses: parsed, buffers, config, names, job };
         match self.by.device_args(&addresses[0]) {
             Some(device) => device.run(opening),
             None => opening.by_calls(),
@@ -118,10 +120,26 @@ impl DonorArgs {
     }
 }
 
+/// Buffers for data on their way to donors and back.
+#[derive(Clone, Copy)]
+pub struct Buffers {
+    /// Bytes that they can take.
+    pub len: usize,
+    /// Whether this host pages to what they carry, so that memory is taken for them at the start.
+    pub are_for_paging: bool,
+}
+
+impl Buffers {
+    /// Buffers that take memory as they are used.
+    pub fn new(len: usize) -> Self {
+        Self { len, are_for_paging: false }
+    }
+}
+
 struct OpeningDonors<J> {
     rpc: SharedEndpoint<Rpc>,
     addresses: Vec<Address>,
-    arena_len: usize,
+    buffers: Buffers,
     config: PoolConfig,
     names: DonorNames,
     job: J,
@@ -129,9 +147,13 @@ struct OpeningDonors<J> {
 
 impl<J: WithDonors> OpeningDonors<J> {
     fn by_calls(self) -> anyhow::Result<J::Result> {
-        let Self { rpc, addresses, arena_len, config, names, job } = self;
-        let donors = Pool::by_calls(&rpc, addresses, arena_len, RpcPathConfig::default(), &config)
+        let Self { rpc, addresses, buffers, config, names, job } = self;
+        let donors = Pool::by_calls(&rpc, addresses, buffers.len, RpcPathConfig::default(), &config)
             .context("reserving memory for buffers")?;
+        if buffers.are_for_paging {
+            rpc.back_buffers(paging::DATA);
+            paging::back(donors.arena(), paging::DATA);
+        }
         job.run(donors, &names)
     }
 }
@@ -140,9 +162,14 @@ impl<J: WithDonors> Job for OpeningDonors<J> {
     type Result = J::Result;
 
     fn run<D: Device + 'static>(self, device: D, _: VerbsFabric) -> anyhow::Result<J::Result> {
-        let Self { rpc, addresses, arena_len, config, names, job } = self;
+        let Self { rpc, addresses, buffers, config, names, job } = self;
         let donors = addresses.into_iter().map(|address| (address, rpc.share()));
-        job.run(VerbsDonors::new(&device, donors, arena_len, config)?, &names)
+        let donors = VerbsDonors::new(&device, donors, buffers.len, config)?;
+        if buffers.are_for_paging {
+            rpc.back_buffers(paging::MESSAGES);
+            paging::back(donors.arena(), paging::DATA);
+        }
+        job.run(donors, &names)
     }
 }
 

@@ -19,7 +19,7 @@ use sinew_remote_fs::disk::HostDisk;
 use sinew_remote_fs::protocol::FILES;
 use sinew_remote_fs::service::{Accepted, Config as FilesConfig, Now, Service, Stats};
 
-use crate::donors::{DonorArgs, DonorNames, WithDonors};
+use crate::donors::{Buffers, DonorArgs, DonorNames, WithDonors};
 use crate::fabrics::{self, Purpose};
 use crate::memory;
 use crate::serve::{OutputArgs, begin};
@@ -84,8 +84,8 @@ pub struct Args {
     data: Option<PathBuf>,
     #[command(flatten)]
     donor_args: DonorArgs,
-    /// Make the service, and memory that it lends, fit for a file that this host swaps to: this process's memory is
-    /// locked, and the kernel never kills the process when memory runs out
+    /// Make the service, and memory that it lends, fit for a file that this host swaps to: that memory is taken at the
+    /// start, this process's memory is locked, and the kernel never kills the process when memory runs out
     #[arg(long)]
     for_paging: bool,
     /// Admit anybody who reaches the address, without a key
@@ -140,7 +140,8 @@ impl Args {
 
     fn lend(&self, key: Option<Key>) -> anyhow::Result<Option<ServerHandle>> {
         let (Some(bytes), Some(address)) = (self.memory, self.own_address()?) else { return Ok(None) };
-        memory::serve::lend(self.donor_args.by(), &address, bytes, key).map(Some)
+        let lent = memory::serve::Lent { memory: bytes, key, is_backed: self.for_paging };
+        memory::serve::lend(self.donor_args.by(), &address, lent).map(Some)
     }
 
     /// Warns of what would be lost, and when.
@@ -173,7 +174,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let own = args.lend(key.clone())?;
         let own_address = own.as_ref().map(|own| own.addresses()[0].to_string());
         let donors: Vec<String> = own_address.into_iter().chain(args.donors.iter().cloned()).collect();
-        let outcome = args.donor_args.run(&donors, ARENA, Serving { args, interrupt, key })?;
+        let buffers = Buffers { len: ARENA, are_for_paging: args.for_paging };
+        let outcome = args.donor_args.run(&donors, buffers, Serving { args, interrupt, key })?;
         if let Some(own) = own {
             own.stop()?;
         }
@@ -198,6 +200,9 @@ impl WithDonors for Serving<'_> {
         let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
         let nexus = Nexus::builder().config(Config { client_events: true, ..Config::default() }).build()?;
         let mut rpc = Rpc::open_with(&nexus, &args.address)?;
+        if args.for_paging {
+            rpc.back_buffers(paging::MESSAGES);
+        }
         let config = FilesConfig {
             copies: args.copies().into(),
             inodes_max: args.inodes,

@@ -206,7 +206,7 @@ impl Job for Benching<'_> {
 fn at<F: Files>(files: F, point: &Path) -> anyhow::Result<Mount<F>> {
     std::fs::create_dir(point).with_context(|| format!("making {}", point.display()))?;
     let mut options = sinew_mount::Options::new("bench");
-    options.watcher = Some(mount::watcher()?);
+    options.watcher = Some(mount::watcher(false)?);
     Mount::new(files, point, &options).map_err(|error| anyhow!(error))
 }
 

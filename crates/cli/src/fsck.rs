@@ -11,7 +11,7 @@ use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::remote_memory::volume::{Check, CheckReport, Donors};
 
-use crate::donors::{DonorArgs, DonorNames, WithDonors, drive};
+use crate::donors::{Buffers, DonorArgs, DonorNames, WithDonors, drive};
 use crate::volume::{self, VolumeArgs};
 use crate::{Outcome, Usage, output, table};
 
@@ -68,7 +68,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if let Some(directory) = &args.files {
         return files::run(args, directory, interrupt);
     }
-    let (report, donors_down) = args.donor_args.run(&args.donors, volume::ARENA, Checking { args, interrupt })?;
+    let (report, donors_down) =
+        args.donor_args.run(&args.donors, Buffers::new(volume::ARENA), Checking { args, interrupt })?;
     if args.json {
         output::print(as_json(&args.volume.volume, &report, &donors_down))?;
     } else {

@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow};
 use serde_json::json;
 use sinew::fabric::Address;
 use sinew::fabric::verbs::Device;
-use sinew::host::Interrupt;
+use sinew::host::{Interrupt, serve_paging};
 use sinew::mem::Arena;
 use sinew::prelude::*;
 use sinew::remote_memory::engine::RpcPathConfig;
@@ -42,12 +42,19 @@ pub const WATCH: &str = "mount-watch";
 /// Unmounts what a killed process left.
 #[derive(clap::Args)]
 pub struct WatchArgs {
+    /// As for the mount: if this process were swapped to a file in the mount, it could not unmount what is left of it.
+    #[arg(long)]
+    for_paging: bool,
     mounted: String,
     point: PathBuf,
 }
 
 /// Waits for the end of the process that mounted.
 pub fn watch(args: WatchArgs) -> anyhow::Result<Outcome> {
+    if args.for_paging {
+        // The mount has reported what cannot be had.
+        let _ = serve_paging();
+    }
     Watch::parse(&args.mounted, args.point).context("a mount's numbers are needed")?.run();
     Ok(Outcome::Done)
 }
@@ -123,7 +130,7 @@ impl Mounting<'_> {
         let mut options = sinew_mount::Options::new(args.address.clone());
         (options.read_only, options.allow_other) = (args.read_only, args.allow_other);
         options.threads = args.threads.map_or(options.threads, usize::from);
-        options.watcher = Some(watcher()?);
+        options.watcher = Some(watcher(args.for_paging)?);
         let mount = Mount::new(remote, &args.directory, &options)?;
         tell_mounted(args, &mount)?;
         if args.is_in_background {
@@ -137,9 +144,10 @@ impl Mounting<'_> {
 }
 
 /// Command that unmounts what a killed process leaves: this program with [`WATCH`].
-pub fn watcher() -> anyhow::Result<Vec<OsString>> {
+pub fn watcher(is_for_paging: bool) -> anyhow::Result<Vec<OsString>> {
     let program = std::env::current_exe().context("finding this program, to start it again")?;
-    Ok(vec![program.into(), OsString::from(WATCH)])
+    let option = is_for_paging.then(|| OsString::from("--for-paging"));
+    Ok([program.into(), OsString::from(WATCH)].into_iter().chain(option).collect())
 }
 
 fn wall() -> sinew_remote_fs::protocol::Time {
@@ -152,20 +160,23 @@ pub fn join<D: Device + 'static>(options: &Joining, device: D, log: Log) -> anyh
     let path = config.pool.path;
     let access_method = Verbs::new(&device, options.buffers(), path).context("taking memory for buffers")?;
     let access_method = Arc::new(access_method);
+    let messages = options.back(access_method.arena(), paging::MESSAGES);
     let client = Client::new(options.address.parse()?, access_method.arena(), config);
     let own = options.own_address()?;
     let make: MakeLane<Rpc, Verbs<D>> =
-        Box::new(move |client, number| Ok(Lane::new(client, number, endpoint(&own)?, &access_method)));
+        Box::new(move |client, number| Ok(Lane::new(client, number, endpoint(&own, messages)?, &access_method)));
     options.join(&client, make)
 }
 
 /// Joins the file system with lanes that reach donors by calls.
 fn join_by_calls(options: &Joining, log: Log) -> anyhow::Result<Remote<SharedEndpoint<Rpc>, Calls<Rpc>>> {
     let arena = Arena::private(options.buffers()).context("taking memory for buffers")?;
+    // A lane's endpoint has the data, too.
+    let messages = options.back(&arena, paging::DATA / 4);
     let client = Client::new(options.address.parse()?, &arena, options.config(log)?);
     let own = options.own_address()?;
     let make: MakeLane<SharedEndpoint<Rpc>, Calls<Rpc>> = Box::new(move |client, number| {
-        let rpc = SharedEndpoint::new(endpoint(&own)?);
+        let rpc = SharedEndpoint::new(endpoint(&own, messages)?);
         let access_method =
             Calls::new(&rpc, LANE_BUFFERS, RpcPathConfig::default()).map_err(|error| error.to_string())?;
         #[allow(clippy::arc_with_non_send_sync, reason = "with other means, lanes share it")]
@@ -175,14 +186,27 @@ fn join_by_calls(options: &Joining, log: Log) -> anyhow::Result<Remote<SharedEnd
     options.join(&client, make)
 }
 
-fn endpoint(own: &str) -> Result<Rpc, String> {
+/// An endpoint of a lane, with memory for messages of this many bytes.
+fn endpoint(own: &str, messages: usize) -> Result<Rpc, String> {
     let nexus = Nexus::builder().build().map_err(|error| error.to_string())?;
-    Rpc::open_with(&nexus, own).map_err(|error| error.to_string())
+    let rpc = Rpc::open_with(&nexus, own).map_err(|error| error.to_string())?;
+    rpc.back_buffers(messages);
+    Ok(rpc)
 }
 
 impl Joining {
+    /// Takes memory for data now if this host pages to the mount, and returns the bytes of a lane's messages to take, of
+    /// `messages`.
+    fn back(&self, arena: &Arena, messages: usize) -> usize {
+        if !self.for_paging {
+            return 0;
+        }
+        paging::back(arena, arena.capacity());
+        messages
+    }
+
     fn buffers(&self) -> usize {
-        3 * self.unwritten + BUFFERS
+        3 * self.unwritten + if self.for_paging { paging::DATA } else { BUFFERS }
     }
 
     fn config(&self, log: Log) -> anyhow::Result<ClientConfig> {

@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(miri))]
 use crate::region::Access;
-use crate::region::Region;
+use crate::region::{PAGE_LEN_MIN, Region};
 #[cfg(not(miri))]
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -204,6 +204,18 @@ impl Arena {
     /// Bytes that blocks were ever made from. No more than these are backed by memory, up to the end of the last page.
     pub fn touched(&self) -> usize {
         self.0.free().fresh
+    }
+
+    /// Has the system back the next `len` bytes, or as many as there are, that no block was made from yet. A process
+    /// that must not wait for memory later calls this when it starts.
+    pub fn back(&self, len: usize) {
+        let free = self.0.free();
+        let end = free.fresh.saturating_add(len).min(self.capacity());
+        for offset in (free.fresh..end).step_by(PAGE_LEN_MIN) {
+            // SAFETY: the offset lies in the region, and no block has the byte, as none is made while we hold the lock.
+            // The write is volatile because nobody reads it.
+            unsafe { self.0.region.start().add(offset).write_volatile(0) };
+        }
     }
 
     /// The memory, for ports that register it with a device or lend it to another process.

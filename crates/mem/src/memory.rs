@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use crate::atomic::plain::{Arc, AtomicU32, AtomicU64, Ordering};
-use crate::region::Region;
+use crate::region::{PAGE_LEN_MIN, Region};
 
 /// A range of memory that anybody may be writing *now*: a region exposed to remote writes, or a peer's memory. It has
 /// no slice view: bytes are copied in and out, and words are loaded and changed one at a time.
@@ -110,6 +110,16 @@ impl SharedMemory {
     #[inline]
     pub fn address(&self) -> usize {
         self.start.as_ptr().expose_provenance()
+    }
+
+    /// Has the system back all of the memory, whose contents stay as they are. A process that must not wait for memory
+    /// later calls this when it starts.
+    pub fn back(&self) {
+        for offset in (0..self.len).step_by(PAGE_LEN_MIN) {
+            // Writes the word that is there: adding nothing would be made a load. If another one is there by now,
+            // somebody else has written to the page. Only bytes that make no word, in the last page, are left out.
+            let _ = self.load(offset).and_then(|word| self.compare_swap(offset, word, word));
+        }
     }
 
     #[inline(always)]

@@ -10,6 +10,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 #[cfg(not(miri))]
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+/// The smallest page size, in bytes.
+pub(crate) const PAGE_LEN_MIN: usize = 4 << 10;
 /// The largest page size, in bytes, which is a multiple of every other.
 #[cfg(not(miri))]
 const PAGE_LEN_MAX: usize = 64 << 10;

@@ -494,7 +494,9 @@ impl<S: Store, C: Clock> Store for LastCopy<S, C> {
 
     fn status(&self) -> Status {
         match (self.inner.status(), &self.given_up) {
-            (Status::Whole | Status::FewVoters(_), Some(why)) => Status::Degraded(format!("the last copy is given up: {why}")),
+            (Status::Whole | Status::FewVoters(_), Some(why)) => {
+                Status::Degraded(format!("the last copy is given up: {why}"))
+            }
             (status, _) => status,
         }
     }

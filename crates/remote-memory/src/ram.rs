@@ -41,6 +41,11 @@ impl RamStore {
         })
     }
 
+    /// The bytes that it stores.
+    pub fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+
     /// Returns a waker that ends a sleep on the store.
     pub fn waker(&self) -> Waker {
         self.alarm.waker()

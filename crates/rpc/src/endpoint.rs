@@ -77,6 +77,9 @@ pub trait Endpoint {
     /// [`AllocError`].
     fn alloc(&self, len: usize) -> Result<MessageBuffer, AllocError>;
 
+    /// See [`crate::Rpc::back_buffers`].
+    fn back_buffers(&self, len: usize);
+
     /// See [`crate::Rpc::begin_connect`].
     ///
     /// # Errors
@@ -337,6 +340,11 @@ macro_rules! forward_common {
         #[inline]
         fn alloc(&$self, len: usize) -> Result<MessageBuffer, AllocError> {
             $to.alloc(len)
+        }
+
+        #[inline]
+        fn back_buffers(&$self, len: usize) {
+            $to.back_buffers(len);
         }
 
         #[inline]

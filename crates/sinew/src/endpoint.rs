@@ -360,6 +360,12 @@ impl Rpc {
         for_each_fabric!(&self.endpoint, rpc => rpc.alloc(len))
     }
 
+    /// Has the system back this many bytes of message buffers, those that were made included: an endpoint that must not
+    /// wait for memory later does so when it starts.
+    pub fn back_buffers(&self, len: usize) {
+        for_each_fabric!(&self.endpoint, rpc => rpc.back_buffers(len));
+    }
+
     /// Begins to open a session, without waiting; see [`sinew_rpc::Rpc::begin_connect`].
     ///
     /// # Errors

@@ -27,7 +27,7 @@ for name in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do ln -sf "/proc/self/${na
 mount_shares
 step mount --bind "$modules" /lib/modules
 
-for module in rdma_rxe ib_uverbs rdma_ucm dummy; do step modprobe "$module"; done
+for module in rdma_rxe ib_uverbs rdma_ucm dummy fuse; do step modprobe "$module"; done
 step ip link set lo up
 step ip link add d0 mtu "$mtu" type dummy
 # As on real Ethernet, where nobody answers for addresses that nobody has.

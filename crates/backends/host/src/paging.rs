@@ -34,6 +34,7 @@ pub enum PagingError {
 /// left, so it must not wait for memory then.
 ///
 /// - Its memory is locked (`mlockall`), including memory that it maps later; each page is locked when it is first used.
+///   Use what will be needed before you serve: `sinew_mem::Arena::back` does so for buffers.
 /// - Memory that the kernel allocates on behalf of this thread, and of those that it starts later, is found without
 ///   writing pages out first (`PR_SET_IO_FLUSHER`), which could wait for this process.
 /// - The kernel does not kill it when memory runs out.

@@ -11,7 +11,7 @@ use sinew_remote_fs::disk::HostDisk;
 use sinew_remote_fs::durable_state::DurableState;
 
 use super::{Args, progress};
-use crate::donors::{DonorNames, WithDonors, drive};
+use crate::donors::{Buffers, DonorNames, WithDonors, drive};
 use crate::{Outcome, output, volume};
 
 /// Copies of a page where the service has not recorded how many there should be.
@@ -35,8 +35,11 @@ pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Resul
     let mut findings = check::names(&kept, copies.into());
     let (mut pages, mut unread) = (None, 0);
     if !args.donors.is_empty() {
-        let (more, looked_at, copies_unread) =
-            args.donor_args.run(&args.donors, volume::ARENA, Checking { args, kept: &kept, interrupt })?;
+        let (more, looked_at, copies_unread) = args.donor_args.run(
+            &args.donors,
+            Buffers::new(volume::ARENA),
+            Checking { args, kept: &kept, interrupt },
+        )?;
         findings.extend(more);
         (pages, unread) = (Some(looked_at), copies_unread);
     }

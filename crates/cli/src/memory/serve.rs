@@ -50,8 +50,8 @@ pub struct Args {
     /// Lend memory to anybody who reaches the address, without a key
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
-    /// Make the memory fit for this host's own swap: this process's memory is locked, and the kernel never kills the
-    /// process when memory runs out
+    /// Make the memory fit for this host's own swap: all of it is taken at the start and locked, and the kernel never
+    /// kills the process when memory runs out
     #[arg(long)]
     for_paging: bool,
     #[command(flatten)]
@@ -122,13 +122,14 @@ impl Serving<'_> {
     fn with<L: MemoryProvider + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<Outcome> {
         let Self { args, addresses, key } = self;
         let (threads, memory) = (&args.threads, args.memory);
+        let lent = Lent { memory, key, is_backed: args.for_paging };
         let start = || {
             // Events of clients that leave, so that strangers leave nothing behind.
             let config = Config { client_events: true, ..threads.config() };
             let nexus = Nexus::builder().config(config).build()?;
             let interrupt = Interrupt::install()?;
             interrupt.catch_request().context("catching SIGUSR1")?;
-            threads.start(server(&nexus, lends, memory, key, Some(interrupt)), addresses)
+            threads.start(server(&nexus, lends, lent, Some(interrupt)), addresses)
         };
         let advice = |_: &str| format!("It lends {} of memory.", units::size(memory));
         let Some(reports) = threads.serve(start, advice)? else { return Ok(Outcome::Failed) };
@@ -137,26 +138,40 @@ impl Serving<'_> {
     }
 }
 
+/// Memory that is lent.
+#[derive(Clone)]
+pub struct Lent {
+    /// Bytes.
+    pub memory: usize,
+    /// Key that clients need.
+    pub key: Option<Key>,
+    /// Whether all of it is taken from the system at the start.
+    pub is_backed: bool,
+}
+
 /// A server of a donor. It withdraws its memory when `interrupt`, if there is one, gets a request.
 fn server<L: MemoryProvider + Clone + Send + Sync + 'static>(
     nexus: &Nexus,
     lends: L,
-    memory: usize,
-    key: Option<Key>,
+    lent: Lent,
     interrupt: Option<Interrupt>,
 ) -> sinew::Server {
     nexus.server().program(move |_endpoint, rpc| {
-        let config = ServiceConfig::new(memory, key.clone());
+        let Lent { memory, key, is_backed } = lent.clone();
+        let config = ServiceConfig { is_backed, ..ServiceConfig::new(memory, key) };
         let service = Service::new(&lends, config, Box::new(SystemEntropy::new()?));
         let service = service.with_context(|| format!("exposing {} of memory", units::size(memory)))?;
+        if is_backed {
+            rpc.back_buffers(paging::DATA);
+        }
         let wakes = interrupt.map(|interrupt| interrupt.wake_on_interrupt(rpc.waker()));
         Ok::<_, anyhow::Error>(Part { service, interrupt, is_withdrawing: false, _wakes: wakes })
     })
 }
 
 /// Lends memory at an address, on a thread of its own, beside another service.
-pub fn lend(by: &ByArgs, address: &str, memory: usize, key: Option<Key>) -> anyhow::Result<sinew::ServerHandle> {
-    let lending = Lending { address, memory, key };
+pub fn lend(by: &ByArgs, address: &str, lent: Lent) -> anyhow::Result<sinew::ServerHandle> {
+    let lending = Lending { address, lent };
     match by.device_args(address) {
         Some(device) => device.run(lending),
         None => lending.with(CallsOnly),
@@ -165,8 +180,7 @@ pub fn lend(by: &ByArgs, address: &str, memory: usize, key: Option<Key>) -> anyh
 
 struct Lending<'a> {
     address: &'a str,
-    memory: usize,
-    key: Option<Key>,
+    lent: Lent,
 }
 
 impl Job for Lending<'_> {
@@ -180,7 +194,7 @@ impl Job for Lending<'_> {
 impl Lending<'_> {
     fn with<L: MemoryProvider + Clone + Send + Sync + 'static>(self, lends: L) -> anyhow::Result<sinew::ServerHandle> {
         let nexus = Nexus::builder().config(Config { client_events: true, ..Config::default() }).build()?;
-        Ok(server(&nexus, lends, self.memory, self.key, None).at(self.address).start()?)
+        Ok(server(&nexus, lends, self.lent, None).at(self.address).start()?)
     }
 }
 

@@ -49,8 +49,8 @@ pub struct Args {
     /// Let users other than the one who mounts use the files, as the files' modes allow
     #[arg(long)]
     pub allow_other: bool,
-    /// Make the mount fit for a file that this host swaps to: this process's memory is locked, and the kernel never
-    /// kills the process when memory runs out
+    /// Make the mount fit for a file that this host swaps to: memory for its buffers is taken at the start, this
+    /// process's memory is locked, and the kernel never kills the process when memory runs out
     #[arg(long)]
     pub for_paging: bool,
     #[command(flatten)]
@@ -61,9 +61,9 @@ pub struct Args {
     /// Seconds to wait for a service that does not answer before programs get errors, 1 to 86400
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub timeout: u32,
-    /// Bytes that can be written but not yet committed, 4M to 16G
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
-    pub unwritten: usize,
+    /// Bytes that can be written but not yet committed, 4M to 16G [default: 64M, or 8M with --for-paging]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub unwritten: Option<usize>,
     /// Milliseconds for which names and attributes are cached before the service is asked again, 0 to 3600000
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub lifetime_ms: u64,
@@ -78,6 +78,10 @@ pub struct Args {
     pub is_in_background: bool,
 }
 
+/// Bytes that may be uncommitted, unless an option says otherwise; and where this host pages to the mount, and memory
+/// for them is taken at the start.
+const UNWRITTEN_DEFAULT: usize = 64 << 20;
+const UNWRITTEN_PAGES: usize = 8 << 20;
 /// Least and most bytes that may be uncommitted.
 const UNWRITTEN: (usize, usize) = (4 << 20, 16 << 30);
 
@@ -87,9 +91,9 @@ impl Args {
         self.by.check(&self.address)?;
         let (least, most) = UNWRITTEN;
         ensure!(
-            (least..=most).contains(&self.unwritten),
+            self.unwritten.is_none_or(|unwritten| (least..=most).contains(&unwritten)),
             "--unwritten {}: must be from {} to {}",
-            units::size(self.unwritten),
+            units::size(self.unwritten.unwrap_or_default()),
             units::size(least),
             units::size(most)
         );
@@ -98,9 +102,16 @@ impl Args {
 
     /// Settings for joining the file system.
     pub fn joining(&self) -> Joining {
-        let Self { address, key, timeout, unwritten, lifetime_ms, .. } = self;
+        let Self { address, key, timeout, unwritten, lifetime_ms, for_paging, .. } = self;
         let (address, key) = (address.clone(), key.clone());
-        Joining { address, key, timeout: *timeout, unwritten: *unwritten, lifetime_ms: *lifetime_ms }
+        Joining {
+            address,
+            key,
+            timeout: *timeout,
+            unwritten: unwritten.unwrap_or(if *for_paging { UNWRITTEN_PAGES } else { UNWRITTEN_DEFAULT }),
+            lifetime_ms: *lifetime_ms,
+            for_paging: *for_paging,
+        }
     }
 }
 
@@ -111,11 +122,12 @@ pub struct Joining {
     pub timeout: u32,
     pub unwritten: usize,
     pub lifetime_ms: u64,
+    pub for_paging: bool,
 }
 
 impl Joining {
     /// The defaults of a mount.
     pub fn new(address: String, key: KeyArgs) -> Self {
-        Self { address, key, timeout: 30, unwritten: 64 << 20, lifetime_ms: 1000 }
+        Self { address, key, timeout: 30, unwritten: UNWRITTEN_DEFAULT, lifetime_ms: 1000, for_paging: false }
     }
 }

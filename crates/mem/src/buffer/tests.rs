@@ -1,6 +1,8 @@
 //! Tests of message buffers and arenas.
 
 use super::*;
+#[cfg(not(miri))]
+use crate::SharedMemory;
 
 fn arena() -> Arena {
     Arena::private(1 << 20).unwrap()
@@ -140,4 +142,42 @@ fn buffers_outlive_their_arena_handle_and_cross_threads() {
     let share = frozen.clone();
     std::thread::spawn(move || assert_eq!(&share[..], b"0123456789")).join().unwrap();
     assert!(frozen.thaw().is_ok());
+}
+
+/// Bytes of the mapping that holds an address that the system backs; `None` where it does not tell.
+#[cfg(not(miri))]
+fn backed(address: usize) -> Option<usize> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut lines = maps.lines().skip_while(|line| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let of = |text| usize::from_str_radix(text, 16).ok();
+        !range.and_then(|(start, end)| Some(of(start)?..of(end)?)).is_some_and(|range| range.contains(&address))
+    });
+    let rss = lines.find_map(|line| line.strip_prefix("Rss:"))?;
+    Some(rss.trim().strip_suffix(" kB")?.parse::<usize>().ok()? << 10)
+}
+
+#[cfg(not(miri))]
+#[test]
+fn memory_that_is_backed_early_holds_what_it_held_and_blocks_made_of_it_need_no_more() {
+    const LEN: usize = 8 << 20;
+    let arena = Arena::shared("backed", LEN).unwrap();
+    let mut before = arena.alloc(1000, 1000).unwrap();
+    before.fill(&[7; 1000]).unwrap();
+    arena.back(3 << 20);
+    let start = arena.region().start().as_ptr().addr();
+    let Some(bytes) = backed(start) else { return };
+    assert!((3 << 20..LEN).contains(&bytes), "{bytes}");
+    let mut buffers: Vec<_> = (0..20).map(|_| arena.alloc(64 << 10, 64 << 10).unwrap()).collect();
+    buffers.iter_mut().for_each(|buffer| buffer[..].fill(1));
+    assert!(backed(start) == Some(bytes) && before[..] == [7; 1000]);
+    arena.back(usize::MAX);
+    assert_eq!(backed(start), Some(LEN));
+
+    let memory = SharedMemory::private(LEN).unwrap();
+    memory.store(4096, 5).unwrap();
+    memory.back();
+    // A part at either end may be a mapping of its own.
+    assert!(backed(memory.address() + LEN / 2).is_some_and(|bytes| bytes >= LEN / 2));
+    assert_eq!(memory.load(4096), Ok(5));
 }

@@ -28,12 +28,15 @@ pub struct ServiceConfig {
     pub strangers_max: usize,
     /// Queue pairs of one writer or one client, at most.
     pub queue_pairs_max: usize,
+    /// Whether all of the memory is taken from the system at the start, rather than as it is used: a donor of a host
+    /// that is short of memory could have to wait for it then.
+    pub is_backed: bool,
 }
 
 impl ServiceConfig {
     /// Defaults for a donor of `len` bytes.
     pub fn new(len: usize, key: Option<Key>) -> Self {
-        Self { len, limits: DonorLimits::default(), key, strangers_max: 256, queue_pairs_max: 16 }
+        Self { len, limits: DonorLimits::default(), key, strangers_max: 256, queue_pairs_max: 16, is_backed: false }
     }
 }
 
@@ -76,9 +79,13 @@ impl<L: MemoryProvider + Clone> Service<L> {
     ///
     /// The error of the device or the system.
     pub fn new(lends: &L, config: ServiceConfig, mut random: Box<dyn Generator>) -> Result<Self, VerbsError> {
+        let memory = lends.allocate(config.len)?;
+        if config.is_backed {
+            memory.back();
+        }
         Ok(Self {
             provider: lends.clone(),
-            memory: lends.allocate(config.len)?,
+            memory,
             donor: Donor::new(random.next_u64(), config.len as u64, config.limits),
             grants: AccessGrants::new(),
             set_aside: SetAside::default(),

@@ -41,6 +41,10 @@ impl Endpoint for Rpc {
         self.alloc(len)
     }
 
+    fn back_buffers(&self, len: usize) {
+        self.back_buffers(len);
+    }
+
     fn begin_connect(&mut self, address: &Address) -> Result<SessionId, ConnectError> {
         for_each_fabric!(&mut self.endpoint, rpc => rpc.begin_connect(address))
     }
