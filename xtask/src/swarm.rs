@@ -1,5 +1,5 @@
-//! Search for bugs on simulated clusters, by way of `sinew sim swarm` and of the random runs of replicated stores and of
-//! volumes.
+//! Search for bugs on simulated clusters, by way of `sinew sim swarm` and of the random runs of replicated stores and
+//! of volumes.
 
 use std::ops::Range;
 

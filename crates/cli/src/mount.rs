@@ -195,8 +195,8 @@ fn endpoint(own: &str, messages: usize) -> Result<Rpc, String> {
 }
 
 impl Joining {
-    /// Takes memory for data now if this host pages to the mount, and returns the bytes of a lane's messages to take, of
-    /// `messages`.
+    /// Takes memory for data now if this host pages to the mount. Returns how many bytes to take for the messages of a
+    /// lane: `messages`, or none.
     fn back(&self, arena: &Arena, messages: usize) -> usize {
         if !self.for_paging {
             return 0;

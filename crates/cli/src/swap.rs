@@ -21,7 +21,8 @@ nbd-client or losetup.
 
 If this host itself serves the device, mounts the file system or lends its memory, those programs are asked to store
 pages when no memory is left. So start them with --for-paging (serve block, mount, serve files, serve memory), which
-locks their memory, and has the kernel neither kill them nor write pages out on their behalf.
+takes the memory that they need at the start and locks it, and has the kernel neither kill them nor write pages out on
+their behalf. Keep them out of a control group whose limit is reached by the programs that are paged.
 
 --json prints device, bytes and priority; for `off` device and bytes; for `show` a list of devices, with used_bytes.
 

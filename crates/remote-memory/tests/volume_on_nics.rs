@@ -420,7 +420,7 @@ impl<M: AccessKind> Used<M> {
         self.world.cut(lane, false);
     }
 
-    /// Waits until any donor may fail, and the volume uses all of them, for long enough that its heartbeats have noticed
+    /// Waits until any donor may fail, and the volume uses all of them, for so long that its heartbeats have noticed
     /// donors that restarted.
     fn wait_until_whole(&mut self) {
         let end_ns = self.world.network.now_ns() + 60_000_000_000;

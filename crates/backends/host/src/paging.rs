@@ -39,6 +39,10 @@ pub enum PagingError {
 ///   writing pages out first (`PR_SET_IO_FLUSHER`), which could wait for this process.
 /// - The kernel does not kill it when memory runs out.
 ///
+/// It does not belong in a control group whose limit is reached by the programs that are paged. What the kernel
+/// allocates for its sockets counts there, and as no page may be written out for that, the kernel ends a program of the
+/// group instead.
+///
 /// Call it before there are other threads. It cannot be undone.
 ///
 /// Returns those of the last two steps that failed: they need rights that even root lacks in some places, such as
