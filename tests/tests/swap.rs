@@ -285,6 +285,20 @@ fn a_server_for_paging_has_its_memory_locked_and_is_not_ended_for_memory() {
     }
 }
 
+#[test]
+fn a_server_for_paging_is_refused_memory_that_the_host_does_not_have() {
+    let output = run(&mut sinew(&[
+        "serve",
+        "memory",
+        &format!("shm://{}", unique("donor")),
+        "--memory",
+        "900G",
+        "--for-paging",
+    ]));
+    let stderr = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && stderr.contains("takes 900 GB of memory at the start"), "{stderr}");
+}
+
 fn check_paging_server(pid: u32) {
     let of = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
     let status = of("status");

@@ -166,7 +166,7 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
     if args.for_paging {
-        paging::prepare()?;
+        paging::prepare(args.memory.unwrap_or_default().saturating_add(ARENA))?;
     }
     let ended = begin(args.tells.is_child(), |interrupt| {
         let key = args.donor_args.key()?;

@@ -32,6 +32,8 @@ pub use options::{Args, Joining};
 
 /// Time between checks whether the mount is to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Threads of a mount to which this host pages, unless an option says otherwise.
+const PAGING_THREADS: usize = 2;
 /// Memory for buffers in addition to uncommitted data, in bytes.
 const BUFFERS: usize = 128 << 20;
 /// Memory of a lane for what it sends when it reaches donors by calls, in bytes.
@@ -66,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         return background::start();
     }
     if args.for_paging {
-        paging::prepare()?;
+        paging::prepare(args.joining().buffers())?;
     }
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     if args.is_in_background {
@@ -129,7 +131,9 @@ impl Mounting<'_> {
         let Self { args, interrupt } = self;
         let mut options = sinew_mount::Options::new(args.address.clone());
         (options.read_only, options.allow_other) = (args.read_only, args.allow_other);
-        options.threads = args.threads.map_or(options.threads, usize::from);
+        // Each thread takes memory when it is first needed, so there are few.
+        let threads = if args.for_paging { PAGING_THREADS } else { options.threads };
+        options.threads = args.threads.map_or(threads, usize::from);
         options.watcher = Some(watcher(args.for_paging)?);
         let mount = Mount::new(remote, &args.directory, &options)?;
         tell_mounted(args, &mount)?;

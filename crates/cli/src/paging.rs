@@ -1,8 +1,9 @@
 //! `--for-paging`: makes a process safe for this host to swap to.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use sinew::host::serve_paging;
 use sinew::mem::Arena;
+use sinew_harness::units;
 
 use crate::output;
 
@@ -16,10 +17,26 @@ pub fn back(arena: &Arena, len: usize) {
     arena.back(len.saturating_sub(arena.touched()));
 }
 
-/// Prepares this process. Must run before it starts threads, which inherit this. Reports what cannot be had.
-pub fn prepare() -> anyhow::Result<()> {
+/// Prepares this process, which will take `len` bytes at the start, for what is paged to it or for its buffers. Must run
+/// before it starts threads, which inherit this. Reports what cannot be had.
+pub fn prepare(len: usize) -> anyhow::Result<()> {
+    // Other programs would be killed for it, since this one is exempt.
+    let available = available();
+    ensure!(
+        available.is_none_or(|available| len <= available),
+        "--for-paging takes {} of memory at the start, and this host has {} available",
+        units::size(len),
+        units::size(available.unwrap_or_default())
+    );
     for missing in serve_paging().context("--for-paging")? {
         output::complain(format_args!("--for-paging: {missing}; going on without it"));
     }
     Ok(())
+}
+
+/// Bytes that this host can give without swapping, by the kernel's estimate; `None` where it makes none.
+fn available() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }

@@ -211,7 +211,8 @@ impl Arena {
     pub fn back(&self, len: usize) {
         let free = self.0.free();
         let end = free.fresh.saturating_add(len).min(self.capacity());
-        for offset in (free.fresh..end).step_by(PAGE_LEN_MIN) {
+        let first_page = free.fresh.next_multiple_of(PAGE_LEN_MIN);
+        for offset in (first_page..end).step_by(PAGE_LEN_MIN) {
             // SAFETY: the offset lies in the region, and no block has the byte, as none is made while we hold the lock.
             // The write is volatile because nobody reads it.
             unsafe { self.0.region.start().add(offset).write_volatile(0) };

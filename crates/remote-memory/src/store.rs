@@ -149,7 +149,7 @@ pub enum Refused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// Every byte has all its copies, and any one donor may fail.
+    /// Every byte has all its copies, and, where there are donors, any one of them may fail.
     Whole,
     /// Every byte has all its copies, but if one more of the donors that vote on which copies count fails, there is no
     /// majority of them, and the store cannot be used. So it is with two donors, of which one votes.

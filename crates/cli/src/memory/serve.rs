@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
     let addresses = args.threads.addresses(&args.address).map_err(Usage::of)?;
     if args.for_paging {
-        paging::prepare()?;
+        paging::prepare(args.memory.saturating_mul(addresses.len()))?;
     }
     let serving = Serving { args, addresses, key: args.key.key()? };
     match args.by.device_args(&args.address) {

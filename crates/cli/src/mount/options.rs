@@ -55,7 +55,7 @@ pub struct Args {
     pub for_paging: bool,
     #[command(flatten)]
     pub by: ByArgs,
-    /// Threads that answer the kernel, 1 to 12 [default: one for each processor, from 2 to 8]
+    /// Threads that answer the kernel, 1 to 12 [default: one for each processor, from 2 to 8; 2 with --for-paging]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(LANES_MAX) - 4))]
     pub threads: Option<u8>,
     /// Seconds to wait for a service that does not answer before programs get errors, 1 to 86400

@@ -231,7 +231,10 @@ pub(super) struct SlabToFree {
 pub(super) enum RepairStep {
     #[default]
     Idle,
-    Taking,
+    /// Waits for a donor's answer to the request for a slab.
+    Taking {
+        lane: u8,
+    },
     /// Waits until no run of the chunk is in flight.
     Draining {
         segment: u32,

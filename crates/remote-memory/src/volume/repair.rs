@@ -64,7 +64,7 @@ impl<D: Donors> Volume<D> {
         self.free_deferred_slabs();
         match self.repairing.step {
             RepairStep::Idle => self.now_ns >= self.repairing.not_before_ns && self.begin_repair(),
-            RepairStep::Taking | RepairStep::Reading { .. } | RepairStep::Writing { .. } => false,
+            RepairStep::Taking { .. } | RepairStep::Reading { .. } | RepairStep::Writing { .. } => false,
             RepairStep::Draining { segment } => {
                 if self.now_ns < self.repairing.not_before_ns {
                     return false;
@@ -98,8 +98,9 @@ impl<D: Donors> Volume<D> {
             self.repairing.not_before_ns = self.now_ns + FULL_PAUSE_NS;
             return false;
         };
-        self.repairing.step = RepairStep::Taking;
-        let tag = self.calls.insert(PendingCall::Take { segment: segment as u32, lane: lane as u8 });
+        let number = lane as u8;
+        self.repairing.step = RepairStep::Taking { lane: number };
+        let tag = self.calls.insert(PendingCall::Take { segment: segment as u32, lane: number });
         let call = Call::Take { volume: self.id, epoch: self.epoch, len: self.shape.slab_len() };
         self.donors.call(lane, u64::from(tag), call);
         true

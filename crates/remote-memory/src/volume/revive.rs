@@ -2,7 +2,7 @@
 //! it answers again, so that nothing sent to it earlier can still take effect; from then on it counts as a new donor.
 //! Its old copy is used only if it is the last one of its segment, because then it has missed no write.
 
-use super::core::{PendingCall, Volume};
+use super::core::{PendingCall, RepairStep, Volume};
 use super::donors::{CallFailed, Donors};
 use crate::donor::{Answer, Call, Refusal};
 use crate::store::StoreError;
@@ -16,8 +16,11 @@ impl<D: Donors> Volume<D> {
         for lane in 0..self.lanes.len() {
             let state = &mut self.lanes[lane];
             let is_down = state.down.is_some();
-            // Everything sent to it must have ended first, so that old events are not taken for new ones.
-            if state.call_in_flight || is_down && state.in_flight > 0 {
+            // Everything sent to it must have ended first, so that old events are not taken for new ones, and so that a
+            // slab that it has given is known before a fence shows it as one that no copy has.
+            let is_giving =
+                matches!(self.repairing.step, RepairStep::Taking { lane: from } if usize::from(from) == lane);
+            if state.call_in_flight || is_down && (state.in_flight > 0 || is_giving) {
                 continue;
             }
             state.call_in_flight = true;

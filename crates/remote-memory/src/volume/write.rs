@@ -4,7 +4,7 @@
 use sinew_fabric::verbs::Slice;
 use sinew_mem::Frozen;
 
-use super::core::{Destination, Owner, PendingClear, Run, RunKind, Volume, lane_bit};
+use super::core::{Destination, Lanes, Owner, PendingClear, Run, RunKind, Volume, lane_bit};
 use super::donors::Donors;
 use super::map::Place;
 use super::requests::{Edge, Kind, Pending};
@@ -244,10 +244,10 @@ impl<D: Donors> Volume<D> {
     /// Ends a run whose operations have finished, once the voters know which copies have it.
     pub(super) fn finish_run(&mut self, key: u32) {
         let Some(run) = self.runs.get(key) else { return };
-        let is_lost = run.lanes & !run.failed == 0;
         if run.needs > self.voting.durable && self.ended.is_none() {
             return self.gated.push(key);
         }
+        let is_lost = run.failed != 0 && run.lanes & !run.failed & self.named_lanes(run.place.segment) == 0;
         if is_lost || self.ended.is_some() {
             return self.fail_run(key);
         }
@@ -263,6 +263,15 @@ impl<D: Donors> Volume<D> {
             }
             RunKind::Clear { owner } => self.on_cleared(place, count, page, owner),
         }
+    }
+
+    /// Lanes of the donors whose copies of a segment count, whether they answer now or not. Other copies were given up,
+    /// whatever is in them: the last copy counts even if it lacks what they have.
+    fn named_lanes(&self, segment: u32) -> Lanes {
+        let ids = self.donors.ids();
+        let copies = self.segments[segment as usize].copies.iter();
+        let lanes = copies.filter_map(|copy| ids.iter().position(|id| *id == copy.member.donor));
+        lanes.fold(0, |all, lane| all | lane_bit(lane as u8))
     }
 
     /// Points the map to the new slots of these pages, and clears the old ones.

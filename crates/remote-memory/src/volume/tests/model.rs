@@ -28,8 +28,13 @@ struct Sent {
 }
 
 enum SentKind {
-    Op { op: Op, session: u64 },
+    Op {
+        op: Op,
+        session: u64,
+    },
     Call(Call),
+    /// The answer to a call, which later ones may overtake.
+    Answer(Result<Answer, CallFailed>),
 }
 
 /// A write that its writer has given up, or whose writer is gone.
@@ -46,6 +51,8 @@ pub struct World {
     pub random: SeededGenerator,
     pub now_ns: u64,
     pub volume: u64,
+    /// Answers that were overtaken stay on their way.
+    pub holds_answers: bool,
     memory_len: u64,
     sent: Vec<Sent>,
     late_writes: Vec<LateWrite>,
@@ -65,6 +72,7 @@ impl World {
             random: SeededGenerator::new(seed),
             now_ns: 0,
             volume: 7,
+            holds_answers: false,
             memory_len,
             sent: Vec::new(),
             late_writes: Vec::new(),
@@ -114,6 +122,9 @@ impl World {
             return;
         }
         let index = self.random.below(self.sent.len() as u64) as usize;
+        if self.holds_answers && matches!(self.sent[index].kind, SentKind::Answer(_)) {
+            return;
+        }
         let sent = self.sent.swap_remove(index);
         self.deliver(sent);
     }
@@ -149,8 +160,12 @@ impl World {
                     self.sessions.insert((writer, lane), *session);
                     self.broken.remove(&(writer, lane));
                 }
+                if self.random.below(4) == 0 {
+                    return self.sent.push(Sent { writer, lane, tag, kind: SentKind::Answer(result) });
+                }
                 Event::CallAnswered { tag, result }
             }
+            SentKind::Answer(result) => Event::CallAnswered { tag, result },
             SentKind::Op { op, session } => {
                 let host = &mut self.hosts[lane];
                 let allows = host.donor.allows(self.volume, session) && !self.broken.contains(&(writer, lane));
