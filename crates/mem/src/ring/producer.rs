@@ -184,7 +184,7 @@ impl Producer {
     /// # Errors
     ///
     /// [`Refused`]; nothing was sent then.
-    #[inline]
+    #[inline(always)]
     pub fn push_far(&mut self, head: &[u8], far: Far) -> Result<u64, Refused> {
         if head.len() > FAR_HEAD_MAX {
             return Err(Refused::TooLong);
@@ -325,6 +325,12 @@ impl Producer {
         } else {
             self.broken = true;
         }
+        self.head
+    }
+
+    /// The position that [`Self::given_back`] returned last, or that was read when there was no room.
+    #[inline]
+    pub fn last_given_back(&self) -> u64 {
         self.head
     }
 
