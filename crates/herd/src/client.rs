@@ -134,11 +134,13 @@ struct PendingRequest {
     tag: u64,
     asked_ns: u64,
     deadline_ns: u64,
+    head: Head,
     sequence: u32,
+    // The next three are adjacent, so that a new request sets them with one store.
+    is_in_flight: bool,
     attempt: u8,
     /// Retransmissions.
-    retries: u32,
-    head: Option<Head>,
+    retries: u16,
 }
 
 /// A request that the next flush writes: its bytes among the images, and their place in the server's memory.
@@ -271,7 +273,7 @@ impl<D: Device> Client<D> {
     #[inline(always)]
     pub fn has_room(&self, worker: usize) -> bool {
         let Some(lane) = self.lanes.get(worker) else { return false };
-        lane.pending[self.layout.slot_of(lane.next)].head.is_none() && self.room() > 0
+        !lane.pending[self.layout.slot_of(lane.next)].is_in_flight && self.room() > 0
     }
 
     /// Requests that can be made before the next completion.
@@ -294,7 +296,7 @@ impl<D: Device> Client<D> {
         body: &[u8],
         now_ns: u64,
     ) -> Result<(), RequestError> {
-        self.request_with(worker, tag, kind, body.len(), now_ns, |place| place.copy_from_slice(body))
+        self.request_with(worker, tag, kind, body.len(), now_ns, |place| sinew_mem::copy_small(place, body))
     }
 
     /// As [`Self::request`], with a body of `len` bytes that is written by `fill`.
@@ -321,23 +323,26 @@ impl<D: Device> Client<D> {
         let (sequence, slot_len) = (lane.next, self.slot_len);
         let slot = self.layout.slot_of(sequence);
         let pending = &mut lane.pending[slot];
-        if pending.head.is_some() || room == 0 {
+        if pending.is_in_flight || room == 0 {
             return Err(RequestError::Full);
         }
         let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
-        let start = slot_len - FOOT_LEN - len.next_multiple_of(8);
-        let (body, rest) = image[start..slot_len - FOOT_LEN].split_at_mut(len);
-        fill(body);
-        rest.fill(0);
-        let head = Head { token: self.token, kind, len: len as u16 };
+        let head = Head::new(self.token, kind, len as u16);
+        let start = slot::start(slot_len, head);
+        let body = &mut image[start..slot_len - FOOT_LEN];
+        if let Some(last) = body.last_chunk_mut::<8>() {
+            *last = [0; 8];
+        }
+        fill(&mut body[..len]);
         *pending = PendingRequest {
             tag,
             asked_ns: now_ns,
             deadline_ns: now_ns.saturating_add(self.config.timeout_ns),
+            head,
             sequence,
+            is_in_flight: true,
             attempt: 1,
             retries: 0,
-            head: Some(head),
         };
         if lane.in_flight == 0 {
             lane.last_answer_ns = now_ns;
@@ -424,7 +429,7 @@ impl<D: Device> Client<D> {
         }
         let lane = &mut self.lanes[worker];
         let pending = &mut lane.pending[self.layout.slot_of(sequence)];
-        if pending.sequence != sequence || pending.head.take().is_none() {
+        if pending.sequence != sequence || !std::mem::take(&mut pending.is_in_flight) {
             self.stats.late += 1;
             return None;
         }
@@ -455,21 +460,21 @@ impl<D: Device> Client<D> {
             }
             for slot in 0..self.layout.window {
                 let pending = &mut self.lanes[worker].pending[slot];
-                if pending.head.is_none() || now_ns < pending.deadline_ns || self.requests.room() <= self.unsent.len() {
+                let is_due = pending.is_in_flight && now_ns >= pending.deadline_ns;
+                if !is_due || self.requests.room() <= self.unsent.len() {
                     continue;
                 }
                 pending.retries = pending.retries.saturating_add(1);
                 pending.attempt = if pending.attempt == u8::MAX { 1 } else { pending.attempt + 1 };
-                let timeout_ns = self.config.timeout_ns << pending.retries.min(DOUBLINGS_MAX);
+                let timeout_ns = self.config.timeout_ns << u32::from(pending.retries).min(DOUBLINGS_MAX);
                 pending.deadline_ns = now_ns.saturating_add(timeout_ns);
                 self.stats.retried += 1;
-                if let Some(head) = pending.head {
-                    let (sequence, attempt, slot_len) = (pending.sequence, pending.attempt, self.slot_len);
-                    let lane = &self.lanes[worker];
-                    let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
-                    slot::seal(image, head, sequence, attempt);
-                    self.unsent.push(lane.unsent(slot, slot_len, slot::start(slot_len, head)));
-                }
+                let (head, sequence, attempt, slot_len) =
+                    (pending.head, pending.sequence, pending.attempt, self.slot_len);
+                let lane = &self.lanes[worker];
+                let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
+                slot::seal(image, head, sequence, attempt);
+                self.unsent.push(lane.unsent(slot, slot_len, slot::start(slot_len, head)));
             }
         }
         self.flush();

@@ -306,8 +306,8 @@ impl<D: Device, S: Service> Worker<D, S> {
             token: state.token,
             sequence: state.next,
             attempt: tail.attempt(),
-            kind: head.kind,
-            len: head.len,
+            kind: head.kind(),
+            len: head.len() as u16,
             is_advanced: false,
         };
         state.next = state.next.wrapping_add(1);
@@ -424,7 +424,7 @@ impl<D: Device, S: Service> Worker<D, S> {
                 state.out_of_turn_tail = tail;
                 self.stats.drop(SlotDrop::OutOfTurn);
             }
-        } else if tail.attempt() != record.attempt && slot::head(&self.memory, end).token == state.token {
+        } else if tail.attempt() != record.attempt && slot::head(&self.memory, end).token() == state.token {
             record.attempt = tail.attempt();
             let (token, answer) = (state.token, KeptAnswer { start, len: record.len as usize });
             if self.outbox.room(&mut self.stats) > 0 {

@@ -2,8 +2,10 @@
 
 use std::num::NonZeroU64;
 
+#[cfg(not(loom))]
+use super::packet::InRing;
 use super::packet::{
-    BURST_SHIFT, InRing, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, Taken, kind_of, len_of, lines_of, plain_len,
+    BURST_SHIFT, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, Taken, kind_of, len_of, lines_of, plain_len,
     without_burst, word_of,
 };
 use super::words::Words;
@@ -11,6 +13,8 @@ use super::{
     CONTROL_BYTES, FAR_BYTES, FAR_HEAD_MAX, FULL_LINE, Far, HEAD_WORD, INLINE_MAX, LINE, PACKET_LINES_MAX, WORD,
     bytes_for, valid_lines,
 };
+#[cfg(not(loom))]
+use crate::atomic::AtomicU64;
 use crate::atomic::Ordering;
 use crate::shared::Guard;
 
@@ -107,6 +111,76 @@ impl Consumer {
         Some(Taken { offset: offset + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } })
     }
 
+    /// Takes whole packets, with no rest elsewhere, for as long as `takes` returns true for the next, which lies in the
+    /// ring. Returns their number. The first that it refuses, or that is of another kind, is left for [`Self::take`].
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn take_whole(&mut self, mut takes: impl FnMut(InRing<'_>) -> bool) -> usize {
+        if self.is_broken() {
+            return 0;
+        }
+        // Nobody sees the position meanwhile, so it may be in a register, and so may all that does not change.
+        let (first, mask, mut position, mut count) = (self.words.address(CONTROL_BYTES), self.mask, self.position, 0);
+        while let Some((packet, lines)) = self.whole_at(first, mask, position)
+            && takes(packet)
+        {
+            position += lines;
+            count += 1;
+        }
+        self.position = position;
+        count
+    }
+
+    /// The next packet, if it is whole. It is not taken.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn next_whole(&self) -> Option<InRing<'_>> {
+        let whole = self.whole_at(self.words.address(CONTROL_BYTES), self.mask, self.position);
+        whole.filter(|_| !self.is_broken()).map(|(packet, _)| packet)
+    }
+
+    /// The packet at `position`, if it is whole, and its lines. `first` is the ring's first line, and `mask` its mask.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn whole_at(&self, first: *const u8, mask: u64, position: u64) -> Option<(InRing<'_>, u64)> {
+        let line = first.wrapping_add((position & mask) as usize * LINE);
+        // SAFETY: as in `word_at`: the mask keeps the line inside the ring. Acquire: as there.
+        let word = unsafe { &*line.cast::<AtomicU64>() }.load(Ordering::Acquire);
+        if word as u32 != position as u32 {
+            return None;
+        }
+        let len = plain_len(word);
+        let (len, lines) = if len <= FULL_LINE as u64 { (len, 1) } else { self.rarer_whole(position, word)? };
+        // SAFETY: `len` bytes behind the word lie in the packet's lines, which are the ring's, and which its borrow
+        // keeps from being given back.
+        Some((unsafe { InRing::new(line.wrapping_add(WORD), len as usize) }, lines))
+    }
+
+    /// Length and lines of a whole packet that `word` begins, if it has several lines or is the first of its burst. The
+    /// rest of the burst is prefetched.
+    #[cfg(not(loom))]
+    #[inline(never)]
+    fn rarer_whole(&self, position: u64, word: u64) -> Option<(u64, u64)> {
+        let index = (position & self.mask) as usize;
+        self.prefetch_burst(index, word);
+        // The other side may have put any length there, for which `take` marks the ring as broken.
+        let len = Some(plain_len(without_burst(word))).filter(|len| *len <= INLINE_MAX as u64)?;
+        let lines = lines_of(len as usize);
+        (index + lines <= self.mask as usize + 1).then_some((len, lines as u64))
+    }
+
+    /// Fetches the lines of the burst whose first word this is, at line `index`, all at once. Lines not yet written are
+    /// left alone: taking them from the producer just before it writes costs more than it saves.
+    #[inline(always)]
+    fn prefetch_burst(&self, index: usize, word: u64) {
+        let burst = (word >> BURST_SHIFT) as usize;
+        if burst > 0 {
+            let lines = burst.min(self.mask as usize + 1 - index);
+            self.words.prefetch_read(CONTROL_BYTES + (index + 1) * LINE, lines - 1);
+            self.words.prefetch_read(CONTROL_BYTES, (burst - lines).min(index));
+        }
+    }
+
     /// Takes the packet of any kind that `word` begins; the word's position was checked by the caller.
     #[inline(never)]
     fn take_any(&mut self, word: u64) -> Option<Taken> {
@@ -118,14 +192,7 @@ impl Consumer {
         let len = len_of(word);
         let index = (self.position & self.mask) as usize;
         let offset = CONTROL_BYTES + index * LINE + WORD;
-        // The first word of a burst gives the number of lines written, which are all fetched at once. Lines not yet
-        // written are left alone: taking them from the producer just before it writes costs more than it saves.
-        if word_without_burst != full_word {
-            let burst = (word >> BURST_SHIFT) as usize;
-            let lines = burst.min(self.mask as usize + 1 - index);
-            self.words.prefetch_read(CONTROL_BYTES + (index + 1) * LINE, lines - 1);
-            self.words.prefetch_read(CONTROL_BYTES, (burst - lines).min(index));
-        }
+        self.prefetch_burst(index, word);
         match kind_of(word) {
             KIND_INLINE => {
                 let lines = lines_of(len);
@@ -229,18 +296,6 @@ impl Consumer {
             // SAFETY: the caller's promises; `take` checked that the packet's lines lie in the ring.
             unsafe { self.words.get(taken.offset, target, taken.copy_len()) }
         }
-    }
-
-    /// The packet `taken`, to be copied while it lies in the ring; `None` if it is not [whole](Taken::is_whole).
-    ///
-    /// # Safety
-    ///
-    /// `taken` came from this ring and was not given back.
-    #[inline(always)]
-    pub unsafe fn in_ring(&self, taken: &Taken) -> Option<InRing<'_>> {
-        let len = plain_len(taken.word.get());
-        // The word of a whole packet announces no burst any more.
-        (len <= INLINE_MAX as u64).then_some(InRing { words: &self.words, offset: taken.offset, len: len as usize })
     }
 
     /// The ring bytes of `taken`, in place.

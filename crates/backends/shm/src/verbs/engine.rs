@@ -14,7 +14,7 @@ use super::device::ShmDomain;
 use super::initiator::Seat;
 use super::life;
 use super::packet::{Datagram, Header};
-use super::queue_pair::{Inbound, QueuePair, WATCH_EVERY_NS};
+use super::queue_pair::{Inbound, QueuePair, Stopped, WATCH_EVERY_NS};
 use super::queues::{Freed, FreedSlots, Life, Queues};
 use super::wire::{Deferred, Wire};
 use crate::port::ShmPort;
@@ -272,25 +272,22 @@ struct Arrivals<'e> {
     inbound: Inbound<'e>,
 }
 
-// SAFETY: `take` returns what the consumer or `take_datagrams` has taken last; the latter lowers `left` by what it took
-// itself, and returns a packet only while `left` is above 0.
+// SAFETY: `take` returns what the consumer has taken last. `take_datagrams` lowers `left` by what it took, and
+// `ForRoom` is its answer when that leaves none.
 unsafe impl<'a> Show<'a> for Arrivals<'_> {
     #[inline(always)]
     fn take(&mut self, from: Peer, consumer: &mut Consumer, room: &mut BurstRoom) -> Option<Taken> {
-        let mut taken = consumer.take()?;
-        // SAFETY: it was just taken.
-        while let Some((words, _)) = unsafe { consumer.in_ring(&taken) }.and_then(InRing::split_words)
+        while let Some((words, _)) = consumer.next_whole().and_then(InRing::split_words)
             && let Some(datagram) = Datagram::from_words(words)
             && let Some(qp) = find(self.queue_pairs, datagram.to)
         {
-            let before = room.left;
-            // SAFETY: it was just taken from there, here or by the queue pair before.
-            taken = unsafe { qp.take_datagrams(taken, from, consumer, room, self.inbound.queues) }?;
-            if room.left == before {
-                break;
+            match qp.take_datagrams(from, consumer, room, self.inbound.queues) {
+                Stopped::AtOnce => break,
+                Stopped::Later => {}
+                Stopped::ForRoom => return None,
             }
         }
-        Some(taken)
+        consumer.take()
     }
 
     #[inline(always)]

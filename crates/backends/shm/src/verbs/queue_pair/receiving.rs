@@ -7,7 +7,7 @@ use sinew_fabric::verbs::{
 };
 use sinew_fabric::{Peer, RxPacket};
 use sinew_mem::copy::copy_short;
-use sinew_mem::ring::{Consumer, Taken};
+use sinew_mem::ring::Consumer;
 use sinew_mem::{MessageBuffer, Revoked, SharedBytes};
 
 use super::QueuePair;
@@ -132,6 +132,16 @@ fn shorten(buffers: &mut [MessageBuffer], len: usize) {
     }
 }
 
+/// Where [`QueuePair::take_datagrams`] stopped.
+pub(crate) enum Stopped {
+    /// At the first packet.
+    AtOnce,
+    /// At a later one.
+    Later,
+    /// The user's places, the receives or the burst's room are used up, and the ring may hold more.
+    ForRoom,
+}
+
 /// The parts of an engine that an arrival changes besides the queue pair.
 pub(crate) struct Inbound<'a> {
     pub queues: &'a mut Queues,
@@ -141,41 +151,34 @@ pub(crate) struct Inbound<'a> {
 }
 
 impl QueuePair {
-    /// Takes datagrams for the user who is polling, the first of which is `taken` already: their bytes go from the ring
-    /// to the buffers, and the completions to the user's list. Returns the first packet that needs another path; `None`
-    /// also when the user's places, the receives or the room are used up, where the ring may hold more.
-    ///
-    /// # Safety
-    ///
-    /// `taken` is the last packet taken from `consumer`, and was not given back.
+    /// Takes datagrams for the user who is polling: their bytes go from the ring to the buffers, and the completions to
+    /// the user's list. Stops at the first packet that needs another path.
     #[inline(never)]
-    pub unsafe fn take_datagrams(
+    pub fn take_datagrams(
         &mut self,
-        taken: Taken,
         from: Peer,
         consumer: &mut Consumer,
         room: &mut BurstRoom,
         queues: &mut Queues,
-    ) -> Option<Taken> {
-        let Some(key) = self.datagram_key else { return Some(taken) };
+    ) -> Stopped {
+        let Some(key) = self.datagram_key else { return Stopped::AtOnce };
         let (qp, first_word, handle) = (self.number, Datagram::first_word_to(self.number), handle_of(from));
         let queue = queues.get(self.receive_queue);
         let (places, posted) = (queue.places_for_poller(), self.receives.front_slice());
         let most = places.len().min(posted.len()).min(room.left);
-        let (mut next, mut count) = (Some(taken), 0);
-        for (place, posted) in places[..most].iter_mut().zip(&mut posted[..most]) {
-            let Some(taken) = next else { break };
-            // SAFETY: it is the last packet taken: the first by the caller's promise, the others were taken below.
-            let Some(packet) = (unsafe { consumer.in_ring(&taken) }) else { break };
-            let Some((words, message)) = packet.split_words() else { break };
-            let Some(datagram) = Datagram::from_words_to(first_word, words) else { break };
+        let mut receives = places[..most].iter_mut().zip(&mut posted[..most]);
+        let mut bytes = 0;
+        let count = consumer.take_whole(|packet| {
+            let Some((words, message)) = packet.split_words() else { return false };
+            let Some(datagram) = Datagram::from_words_to(first_word, words) else { return false };
             if datagram.key != key {
-                break;
+                return false;
             }
-            let Some(mut buffer) = posted.buffers.take_single() else { break };
+            let Some((place, posted)) = receives.next() else { return false };
+            let Some(mut buffer) = posted.buffers.take_single() else { return false };
             if !message.copy_to(&mut buffer) {
                 posted.buffers = Buffers::one(buffer);
-                break;
+                return false;
             }
             let Datagram { from: number, immediate, .. } = datagram;
             let (id, len) = (posted.id, message.len());
@@ -192,16 +195,20 @@ impl QueuePair {
                 buffers: Scatter::new_const(),
             });
             completion.buffers.push(buffer);
-            count += 1;
-            room.bytes += packet.len();
-            next = if count < most { consumer.take() } else { None };
-        }
+            bytes += packet.len();
+            true
+        });
         room.left -= count;
+        room.bytes += bytes;
         self.receives.drop_fronts(count);
         self.receives_held -= count;
         // SAFETY: that many places were filled, from the first on.
         unsafe { queue.fill_for_poller(count) };
-        next
+        match count {
+            0 => Stopped::AtOnce,
+            _ if count == most => Stopped::ForRoom,
+            _ => Stopped::Later,
+        }
     }
 
     /// Handles a packet that is addressed to this queue pair.
@@ -276,7 +283,7 @@ impl QueuePair {
             let stopped = slots.try_for_each(|posted| match buffers.next() {
                 Some((id, buffer)) if last_arena.is_some_and(|arena| buffer.is_from(arena)) => {
                     posted.id = id;
-                    posted.buffers = Buffers::one(buffer);
+                    posted.buffers.fill(buffer);
                     count += 1;
                     ControlFlow::Continue(())
                 }
