@@ -112,61 +112,68 @@ impl Consumer {
     }
 
     /// Takes whole packets, with no rest elsewhere, for as long as `takes` returns true for the next, which lies in the
-    /// ring. Returns their number. The first that it refuses, or that is of another kind, is left for [`Self::take`].
+    /// ring. The first that it refuses, or that is of another kind, is left for [`Self::take`].
     #[cfg(not(loom))]
     #[inline(always)]
-    pub fn take_whole(&mut self, mut takes: impl FnMut(InRing<'_>) -> bool) -> usize {
+    pub fn take_whole(&mut self, mut takes: impl FnMut(InRing<'_>) -> bool) {
         if self.is_broken() {
-            return 0;
+            return;
         }
         // Nobody sees the position meanwhile, so it may be in a register, and so may all that does not change.
-        let (first, mask, mut position, mut count) = (self.words.address(CONTROL_BYTES), self.mask, self.position, 0);
-        while let Some((packet, lines)) = self.whole_at(first, mask, position)
-            && takes(packet)
-        {
-            position += lines;
-            count += 1;
+        let (first, mask, mut position) = (self.words.address(CONTROL_BYTES), self.mask, self.position);
+        loop {
+            let line = first.wrapping_add((position & mask) as usize * LINE);
+            // SAFETY: as in `word_at`: the mask keeps the line inside the ring. Acquire: as there.
+            let word = unsafe { &*line.cast::<AtomicU64>() }.load(Ordering::Acquire);
+            if word as u32 != position as u32 {
+                break;
+            }
+            let mut len = plain_len(word);
+            if len > FULL_LINE as u64 {
+                match self.rarer_whole_len(position, word) {
+                    Some(rarer_len) => len = rarer_len,
+                    None => break,
+                }
+            }
+            // SAFETY: `len` bytes behind the word lie in the packet's lines, which are in the ring, and which nobody
+            // gives back meanwhile.
+            if !takes(unsafe { InRing::new(line.wrapping_add(WORD), len as usize) }) {
+                break;
+            }
+            position += lines_of(len as usize) as u64;
         }
         self.position = position;
-        count
     }
 
     /// The next packet, if it is whole. It is not taken.
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn next_whole(&self) -> Option<InRing<'_>> {
-        let whole = self.whole_at(self.words.address(CONTROL_BYTES), self.mask, self.position);
-        whole.filter(|_| !self.is_broken()).map(|(packet, _)| packet)
-    }
-
-    /// The packet at `position`, if it is whole, and its lines. `first` is the ring's first line, and `mask` its mask.
-    #[cfg(not(loom))]
-    #[inline(always)]
-    fn whole_at(&self, first: *const u8, mask: u64, position: u64) -> Option<(InRing<'_>, u64)> {
-        let line = first.wrapping_add((position & mask) as usize * LINE);
-        // SAFETY: as in `word_at`: the mask keeps the line inside the ring. Acquire: as there.
-        let word = unsafe { &*line.cast::<AtomicU64>() }.load(Ordering::Acquire);
-        if word as u32 != position as u32 {
+        let word = self.word_at();
+        if word as u32 != self.position as u32 || self.is_broken() {
             return None;
         }
-        let len = plain_len(word);
-        let (len, lines) = if len <= FULL_LINE as u64 { (len, 1) } else { self.rarer_whole(position, word)? };
-        // SAFETY: `len` bytes behind the word lie in the packet's lines, which are the ring's, and which its borrow
-        // keeps from being given back.
-        Some((unsafe { InRing::new(line.wrapping_add(WORD), len as usize) }, lines))
+        let len = self.whole_len(self.position, word)?;
+        // SAFETY: as in `take_whole`; the borrow keeps the lines from being given back.
+        Some(unsafe { InRing::new(self.words.address(self.byte(self.position) + WORD), len as usize) })
     }
 
-    /// Length and lines of a whole packet that `word` begins, if it has several lines or is the first of its burst. The
-    /// rest of the burst is prefetched.
+    /// As [`Self::whole_len`], for a packet that has several lines, or is the first of its burst, which is fetched.
     #[cfg(not(loom))]
     #[inline(never)]
-    fn rarer_whole(&self, position: u64, word: u64) -> Option<(u64, u64)> {
-        let index = (position & self.mask) as usize;
-        self.prefetch_burst(index, word);
+    fn rarer_whole_len(&self, position: u64, word: u64) -> Option<u64> {
+        self.prefetch_burst((position & self.mask) as usize, word);
+        self.whole_len(position, word)
+    }
+
+    /// Length of the whole packet that `word` begins at `position`; `None` if it begins something else.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn whole_len(&self, position: u64, word: u64) -> Option<u64> {
         // The other side may have put any length there, for which `take` marks the ring as broken.
         let len = Some(plain_len(without_burst(word))).filter(|len| *len <= INLINE_MAX as u64)?;
-        let lines = lines_of(len as usize);
-        (index + lines <= self.mask as usize + 1).then_some((len, lines as u64))
+        let end = (position & self.mask) + lines_of(len as usize) as u64;
+        (end <= self.mask + 1).then_some(len)
     }
 
     /// Fetches the lines of the burst whose first word this is, at line `index`, all at once. Lines not yet written are

@@ -195,12 +195,12 @@ impl InRing<'_> {
         // SAFETY: the packet has these words, and the target is long enough.
         unsafe {
             // Nearly every message is some words in one line.
-            match (self.len.is_multiple_of(8), self.len / 8) {
-                (true, 1) => self.copy_words::<1>(target),
-                (true, 2) => self.copy_words::<2>(target),
-                (true, 3) => self.copy_words::<3>(target),
-                (true, 4) => self.copy_words::<4>(target),
-                (true, 5) => self.copy_words::<5>(target),
+            match self.len {
+                8 => self.copy_words::<1>(target),
+                16 => self.copy_words::<2>(target),
+                24 => self.copy_words::<3>(target),
+                32 => self.copy_words::<4>(target),
+                40 => self.copy_words::<5>(target),
                 _ => copy_any(self.start, target, self.len),
             }
         }
