@@ -141,6 +141,12 @@ impl Buffers {
         self.one.is_none() && self.several == 0
     }
 
+    /// The buffer, unless there are several or none.
+    #[inline(always)]
+    pub fn single(&mut self) -> Option<&mut MessageBuffer> {
+        self.one.as_mut()
+    }
+
     /// Takes the buffer out, unless there are several or none.
     #[inline(always)]
     pub fn take_single(&mut self) -> Option<MessageBuffer> {
