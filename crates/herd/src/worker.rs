@@ -235,7 +235,12 @@ impl<D: Device, S: Service> Worker<D, S> {
         if self.count == 0 {
             return 0;
         }
-        (0..self.count).for_each(|nth| self.advance(nth));
+        // A batch is executed as a whole, so it begins at the ring's start.
+        debug_assert_eq!(self.oldest, 0);
+        let bodies = self.bodies.chunks_exact(self.body_stride);
+        for ((accepted, job), body) in self.accepted[..self.count].iter_mut().zip(bodies) {
+            self.service.advance(&accepted.request(body), job);
+        }
         self.execute(self.count, now_ns)
     }
 
@@ -386,8 +391,9 @@ impl<D: Device, S: Service> Worker<D, S> {
         let mut sent = 0;
         while sent < self.executed.len() {
             let Self { executed, answers, clients, outbox, .. } = self;
-            let left = executed[sent..].iter().inspect(|_| sent += 1);
-            let posted = outbox.post(left.map(|&executed| answer_to(executed, answers, clients)));
+            let mut left = executed[sent..].iter();
+            let posted = outbox.post(left.by_ref().map(|&executed| answer_to(executed, answers, clients)));
+            sent = executed.len() - left.len();
             if let Err(error) = posted {
                 // The last answer that was taken is the one that was refused.
                 self.count_unsent(self.executed[sent - 1].client, error);
