@@ -63,9 +63,9 @@
 //! **A completion is written once**, where its user reads it: a poll swaps the list in which completions were written
 //! for the user's empty one. A poll that receives packets lends its list to their completions.
 //!
-//! Instructions, with the completion (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 88, a READ of 32 B
-//! by `post_read` 276, a SEND over UD 119, its receive 108 by `poll_messages`, and 191 by `poll` with the posting of the
-//! next.
+//! Instructions, with the completion (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 89, a READ of 32 B
+//! by `post_read` 276, a SEND over UD 119, its receive 108 by `poll_messages`, and 191 by `poll` with the posting of
+//! the next.
 
 mod address;
 mod clock;
