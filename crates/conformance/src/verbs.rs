@@ -266,6 +266,7 @@ macro_rules! __verbs_facts {
             a_poll_takes_no_more_than_it_may
 
             many_datagrams_come_to_one_queue_pair
+            messages_are_shown_and_their_receives_stay_posted
             an_answer_goes_back_to_the_sender
             a_datagram_to_oneself_arrives
             datagrams_with_the_wrong_key_are_dropped

@@ -13,6 +13,8 @@
 //! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one doorbell.
 //!   Those of inline bytes have a short form that owns nothing ([`InlineRequest`]). A READ into one buffer has
 //!   [`QueuePair::push_read`], and receives of one buffer each are posted as lists ([`QueuePair::post_buffers`]).
+//! - **Messages that are read at once** need not leave their buffers: [`CompletionQueue::poll_messages`] shows them,
+//!   and their receives stay posted.
 //! - **Completions** come from a [`CompletionQueue`], with the standard statuses.
 //!
 //! [`port::UdPort`] is a UD queue pair as a packet port.
@@ -96,7 +98,7 @@ mod table;
 mod traits;
 mod types;
 
-pub use completion::{Completion, Status};
+pub use completion::{Completion, Message, Status};
 pub use error::{PostError, VerbsError};
 pub use inline::{InlineOperation, InlineRequest};
 pub use memory::{Exposed, RemoteMemory, Straggler};
@@ -106,7 +108,7 @@ pub use request::{
     Destination, GATHER_MAX, Operation, RefusedReceive, RefusedRequest, Request, Scatter, Slice, Source, check_receive,
 };
 pub use table::{WorkEntry, WorkTable};
-pub use traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain};
+pub use traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain, show_messages};
 pub use types::{Access, Attributes, Opcode, QpAddress, QpConfig, QpNumber, QpState, Transport, Verb};
 
 // Named for the documentation above.

@@ -1,8 +1,8 @@
 //! The client's side.
 
 use sinew_fabric::verbs::{
-    Completion, CompletionQueue, Device, InlineOperation, Opcode, ProtectionDomain, QpConfig, QpState, QueuePair,
-    RemoteMemory, ThreadDomain, Transport, VerbsError,
+    Completion, CompletionQueue, Device, InlineOperation, Message, Opcode, ProtectionDomain, QpConfig, QpState,
+    QueuePair, RemoteMemory, ThreadDomain, Transport, VerbsError,
 };
 use sinew_mem::{AllocError, Arena};
 
@@ -134,11 +134,13 @@ struct PendingRequest {
     tag: u64,
     asked_ns: u64,
     deadline_ns: u64,
+    head: Head,
     sequence: u32,
+    // The next three are adjacent, so that a new request sets them with one store.
+    is_in_flight: bool,
     attempt: u8,
     /// Retransmissions.
-    retries: u32,
-    head: Option<Head>,
+    retries: u16,
 }
 
 /// A request that the next flush writes: its bytes among the images, and their place in the server's memory.
@@ -173,7 +175,6 @@ pub struct Client<D: Device> {
     config: ClientConfig,
     layout: Layout,
     slot_len: usize,
-    receive_len: usize,
     memory: RemoteMemory,
     token: u32,
     lanes: Vec<WorkerLane>,
@@ -231,7 +232,6 @@ impl<D: Device> Client<D> {
             config: *config,
             layout,
             slot_len,
-            receive_len,
             memory: RemoteMemory { address: 0, rkey: 0, len: 0 },
             token: 0,
             lanes: Vec::new(),
@@ -271,7 +271,7 @@ impl<D: Device> Client<D> {
     #[inline(always)]
     pub fn has_room(&self, worker: usize) -> bool {
         let Some(lane) = self.lanes.get(worker) else { return false };
-        lane.pending[self.layout.slot_of(lane.next)].head.is_none() && self.room() > 0
+        !lane.pending[self.layout.slot_of(lane.next)].is_in_flight && self.room() > 0
     }
 
     /// Requests that can be made before the next completion.
@@ -294,7 +294,7 @@ impl<D: Device> Client<D> {
         body: &[u8],
         now_ns: u64,
     ) -> Result<(), RequestError> {
-        self.request_with(worker, tag, kind, body.len(), now_ns, |place| place.copy_from_slice(body))
+        self.request_with(worker, tag, kind, body.len(), now_ns, |place| sinew_mem::copy_small(place, body))
     }
 
     /// As [`Self::request`], with a body of `len` bytes that is written by `fill`.
@@ -321,23 +321,26 @@ impl<D: Device> Client<D> {
         let (sequence, slot_len) = (lane.next, self.slot_len);
         let slot = self.layout.slot_of(sequence);
         let pending = &mut lane.pending[slot];
-        if pending.head.is_some() || room == 0 {
+        if pending.is_in_flight || room == 0 {
             return Err(RequestError::Full);
         }
         let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
-        let start = slot_len - FOOT_LEN - len.next_multiple_of(8);
-        let (body, rest) = image[start..slot_len - FOOT_LEN].split_at_mut(len);
-        fill(body);
-        rest.fill(0);
-        let head = Head { token: self.token, kind, len: len as u16 };
+        let head = Head::new(self.token, kind, len as u16);
+        let start = slot::start(slot_len, head);
+        let body = &mut image[start..slot_len - FOOT_LEN];
+        if let Some(last) = body.last_chunk_mut::<8>() {
+            *last = [0; 8];
+        }
+        fill(&mut body[..len]);
         *pending = PendingRequest {
             tag,
             asked_ns: now_ns,
             deadline_ns: now_ns.saturating_add(self.config.timeout_ns),
+            head,
             sequence,
+            is_in_flight: true,
             attempt: 1,
             retries: 0,
-            head: Some(head),
         };
         if lane.in_flight == 0 {
             lane.last_answer_ns = now_ns;
@@ -353,10 +356,9 @@ impl<D: Device> Client<D> {
     #[inline(always)]
     pub fn flush(&mut self) {
         let Self { requests, unsent, images, memory, .. } = self;
-        let mut sent = 0;
-        while sent < unsent.len() {
-            let left = unsent[sent..].iter().inspect(|_| sent += 1);
-            let posted = requests.post_list(left.map(|&UnsentRequest { image, len, offset }| {
+        let mut left = unsent.iter();
+        while left.len() > 0 {
+            let posted = requests.post_list(left.by_ref().map(|&UnsentRequest { image, len, offset }| {
                 // The slots lie in the memory: the welcome was checked for that.
                 let remote = RemoteMemory { address: memory.address.wrapping_add(offset), len: len as u64, ..*memory };
                 let bytes = &images[image..][..len];
@@ -378,60 +380,33 @@ impl<D: Device> Client<D> {
     #[inline]
     pub fn poll(&mut self, now_ns: u64, mut take: impl FnMut(Answer<'_>)) -> Result<usize, ClientError> {
         let mut count = 0;
-        self.cq.poll(&mut self.completions, BURST);
-        let mut completions = std::mem::take(&mut self.completions);
-        for completion in &mut completions {
+        let Self { cq, answers, completions, lanes, token, stats, .. } = self;
+        let (token, mut late, mut unexpected) = (*token, 0, 0);
+        let polled = cq.poll_messages(answers, completions, BURST, |message| {
+            match find_answered(lanes, token, message, now_ns) {
+                Found::Answer(answer) => {
+                    take(answer);
+                    count += 1;
+                }
+                Found::Late => late += 1,
+                Found::Unexpected => unexpected += 1,
+            }
+        });
+        stats.answered += count as u64;
+        stats.late += late;
+        stats.unexpected += unexpected;
+        self.broken |= polled.is_err();
+        for completion in self.completions.drain(..) {
+            // A receive is here only if it failed.
+            self.broken |= completion.opcode == Opcode::Receive || !completion.status.is_success();
             if completion.opcode != Opcode::Receive {
                 self.requests.completed();
-                self.broken |= !completion.status.is_success();
-                continue;
             }
-            if !completion.status.is_success() {
-                completion.buffers.clear();
-                self.broken = true;
-                continue;
-            }
-            let Some(buffer) = completion.buffers.first_mut() else { continue };
-            let answer = self.find_answered(&buffer[..completion.len.min(buffer.len())], completion.immediate, now_ns);
-            if let Some(answer) = answer {
-                take(answer);
-                count += 1;
-            }
-            self.broken |= buffer.resize(self.receive_len).is_err();
         }
-        let buffers = completions.iter_mut().filter_map(|completion| completion.buffers.pop());
-        self.broken |= self.answers.post_buffers(buffers.map(|buffer| (0, buffer))).is_err();
-        completions.clear();
-        self.completions = completions;
         if now_ns >= self.next_check_ns {
             self.check_timeouts(now_ns)?;
         }
         if self.broken { Err(ClientError::Broken) } else { Ok(count) }
-    }
-
-    /// Matches a datagram to the request that it answers, which is then complete.
-    #[inline(always)]
-    fn find_answered<'a>(&mut self, bytes: &'a [u8], immediate: Option<u32>, now_ns: u64) -> Option<Answer<'a>> {
-        let Some((head, body)) = bytes.split_first_chunk::<ANSWER_HEAD_LEN>() else {
-            self.stats.unexpected += 1;
-            return None;
-        };
-        let head = u64::from_le_bytes(*head);
-        let (sequence, worker, kind) = (head as u32, (head >> 32) as u16 as usize, (head >> 48) as u16);
-        if immediate != Some(self.token) || worker >= self.lanes.len() {
-            self.stats.unexpected += 1;
-            return None;
-        }
-        let lane = &mut self.lanes[worker];
-        let pending = &mut lane.pending[self.layout.slot_of(sequence)];
-        if pending.sequence != sequence || pending.head.take().is_none() {
-            self.stats.late += 1;
-            return None;
-        }
-        lane.in_flight -= 1;
-        lane.last_answer_ns = now_ns;
-        self.stats.answered += 1;
-        Some(Answer { tag: pending.tag, worker, kind, body, asked_ns: pending.asked_ns })
     }
 
     /// Retransmits requests that were not answered in time.
@@ -455,26 +430,55 @@ impl<D: Device> Client<D> {
             }
             for slot in 0..self.layout.window {
                 let pending = &mut self.lanes[worker].pending[slot];
-                if pending.head.is_none() || now_ns < pending.deadline_ns || self.requests.room() <= self.unsent.len() {
+                let is_due = pending.is_in_flight && now_ns >= pending.deadline_ns;
+                if !is_due || self.requests.room() <= self.unsent.len() {
                     continue;
                 }
                 pending.retries = pending.retries.saturating_add(1);
                 pending.attempt = if pending.attempt == u8::MAX { 1 } else { pending.attempt + 1 };
-                let timeout_ns = self.config.timeout_ns << pending.retries.min(DOUBLINGS_MAX);
+                let timeout_ns = self.config.timeout_ns << u32::from(pending.retries).min(DOUBLINGS_MAX);
                 pending.deadline_ns = now_ns.saturating_add(timeout_ns);
                 self.stats.retried += 1;
-                if let Some(head) = pending.head {
-                    let (sequence, attempt, slot_len) = (pending.sequence, pending.attempt, self.slot_len);
-                    let lane = &self.lanes[worker];
-                    let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
-                    slot::seal(image, head, sequence, attempt);
-                    self.unsent.push(lane.unsent(slot, slot_len, slot::start(slot_len, head)));
-                }
+                let (head, sequence, attempt, slot_len) =
+                    (pending.head, pending.sequence, pending.attempt, self.slot_len);
+                let lane = &self.lanes[worker];
+                let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
+                slot::seal(image, head, sequence, attempt);
+                self.unsent.push(lane.unsent(slot, slot_len, slot::start(slot_len, head)));
             }
         }
         self.flush();
         Ok(())
     }
+}
+
+/// What a datagram is.
+enum Found<'a> {
+    Answer(Answer<'a>),
+    /// An answer to a request that was answered already.
+    Late,
+    /// No answer to this client.
+    Unexpected,
+}
+
+/// Matches a datagram to the request that it answers, which is then complete.
+#[inline(always)]
+fn find_answered<'a>(lanes: &mut [WorkerLane], token: u32, message: Message<'a>, now_ns: u64) -> Found<'a> {
+    let Some((head, body)) = message.bytes.split_first_chunk::<ANSWER_HEAD_LEN>() else { return Found::Unexpected };
+    let head = u64::from_le_bytes(*head);
+    let (sequence, worker, kind) = (head as u32, (head >> 32) as u16 as usize, (head >> 48) as u16);
+    let Some(lane) = lanes.get_mut(worker).filter(|_| message.immediate == Some(token)) else {
+        return Found::Unexpected;
+    };
+    // The slots of a lane are a window, a power of two.
+    let slot = sequence as usize & (lane.pending.len() - 1);
+    let pending = &mut lane.pending[slot];
+    if pending.sequence != sequence || !std::mem::take(&mut pending.is_in_flight) {
+        return Found::Late;
+    }
+    lane.in_flight -= 1;
+    lane.last_answer_ns = now_ns;
+    Found::Answer(Answer { tag: pending.tag, worker, kind, body, asked_ns: pending.asked_ns })
 }
 
 impl WorkerLane {

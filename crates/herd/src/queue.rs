@@ -32,6 +32,11 @@ impl Flow {
         self.pushed & (self.signal_interval - 1) == 0
     }
 
+    /// Takes back the last request, which was refused.
+    fn take_back(&mut self) {
+        self.pushed -= 1;
+    }
+
     fn completed(&mut self) {
         self.completed = (self.completed + self.signal_interval).min(self.pushed);
     }
@@ -106,20 +111,22 @@ impl<Q: QueuePair> SendQueue<Q> {
     #[inline(always)]
     pub fn post_list<'a>(&mut self, list: impl IntoIterator<Item = Outgoing<'a>>) -> Result<(), SendError> {
         let Self { id, inline_max, .. } = *self;
-        let (mut flow, mut before, mut long) = (self.flow, self.flow, None);
+        let (mut flow, mut long) = (self.flow, None);
         let requests = list.into_iter().map_while(|outgoing| {
             let Outgoing { bytes, operation, immediate } = outgoing;
             if bytes.len() > inline_max {
                 long = Some(outgoing);
                 return None;
             }
-            before = flow;
             Some(InlineRequest { id, bytes, operation, immediate, signaled: flow.push() })
         });
         let posted = self.qp.post_inline_list(requests);
         self.pushed = false;
-        self.flow = if posted.is_ok() { flow } else { before };
-        posted?;
+        self.flow = flow;
+        if let Err(error) = posted {
+            self.flow.take_back();
+            return Err(error.into());
+        }
         long.map_or(Ok(()), |outgoing| self.push(outgoing))
     }
 

@@ -75,21 +75,29 @@ impl Tail {
     }
 }
 
-/// The word before the tail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub token: u32,
-    pub kind: u16,
-    pub len: u16,
-}
+/// The word before the tail: token, kind and length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Head(pub u64);
 
 impl Head {
-    fn word(self) -> u64 {
-        u64::from(self.token) | u64::from(self.kind) << 32 | u64::from(self.len) << 48
+    #[inline(always)]
+    pub fn new(token: u32, kind: u16, len: u16) -> Self {
+        Self(u64::from(token) | u64::from(kind) << 32 | u64::from(len) << 48)
     }
 
-    fn from_word(word: u64) -> Self {
-        Self { token: word as u32, kind: (word >> 32) as u16, len: (word >> 48) as u16 }
+    #[inline(always)]
+    pub fn token(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    pub fn kind(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    #[inline(always)]
+    pub fn len(self) -> usize {
+        (self.0 >> 48) as usize
     }
 }
 
@@ -123,22 +131,22 @@ pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) {
     let (foot, start) = (slot.len() - FOOT_LEN, start(slot.len(), head));
     let (body, place) = slot[start..].split_at_mut(foot - start);
     let stamp = Tail::new(sequence, attempt, 0).0;
-    let tail = Tail::new(sequence, attempt, checksum(body, head.word(), stamp));
-    place[..8].copy_from_slice(&head.word().to_le_bytes());
+    let tail = Tail::new(sequence, attempt, checksum(body, head.0, stamp));
+    place[..8].copy_from_slice(&head.0.to_le_bytes());
     place[8..].copy_from_slice(&tail.0.to_le_bytes());
 }
 
 /// Offset in its slot of a request with this head.
 #[inline(always)]
 pub(crate) fn start(slot_len: usize, head: Head) -> usize {
-    slot_len - FOOT_LEN - usize::from(head.len).next_multiple_of(8)
+    slot_len - FOOT_LEN - head.len().next_multiple_of(8)
 }
 
 /// Encodes a request as a client does; its last byte belongs at the end of its slot. For tests of servers.
 pub fn build_request(token: u32, sequence: u32, attempt: u8, kind: u16, body: &[u8]) -> Vec<u8> {
     let mut slot = body.to_vec();
     slot.resize(body.len().next_multiple_of(8) + FOOT_LEN, 0);
-    let head = Head { token, kind, len: u16::try_from(body.len()).unwrap_or(u16::MAX) };
+    let head = Head::new(token, kind, u16::try_from(body.len()).unwrap_or(u16::MAX));
     seal(&mut slot, head, sequence, attempt);
     slot
 }
@@ -153,7 +161,7 @@ pub(crate) fn tail(memory: &SharedMemory, end: usize) -> Tail {
 /// The head of the slot that ends at `end`.
 #[inline(always)]
 pub(crate) fn head(memory: &SharedMemory, end: usize) -> Head {
-    Head::from_word(u64::from_le(memory.load(end - FOOT_LEN).unwrap_or(0)))
+    Head(u64::from_le(memory.load(end - FOOT_LEN).unwrap_or(0)))
 }
 
 /// Copies the request with this tail to `copy`, which must have room for the longest, and checks the copy.
@@ -167,17 +175,17 @@ pub(crate) fn read(
     copy: &mut [u8],
 ) -> Result<Head, SlotDrop> {
     let head = head(memory, end);
-    let len = usize::from(head.len);
+    let len = head.len();
     if len > len_max {
         return Err(SlotDrop::Length);
     }
     let body = copy.get_mut(..len.next_multiple_of(8)).ok_or(SlotDrop::Length)?;
     memory.read(end - FOOT_LEN - body.len(), body).map_err(|_| SlotDrop::Length)?;
-    if checksum(body, head.word(), tail.0 & Tail::STAMP) != tail.checksum() {
+    if checksum(body, head.0, tail.0 & Tail::STAMP) != tail.checksum() {
         return Err(SlotDrop::Torn);
     }
     // The token is checked last, since a torn request may have any token.
-    if head.token != token { Err(SlotDrop::Token) } else { Ok(head) }
+    if head.token() != token { Err(SlotDrop::Token) } else { Ok(head) }
 }
 
 #[cfg(test)]
@@ -196,7 +204,7 @@ mod tests {
     fn get(memory: &SharedMemory, token: u32) -> Result<(Head, Vec<u8>), SlotDrop> {
         let mut copy = [0xEE; MAX];
         let head = read(memory, SLOT, tail(memory, SLOT), token, MAX, &mut copy)?;
-        Ok((head, copy[..usize::from(head.len)].to_vec()))
+        Ok((head, copy[..head.len()].to_vec()))
     }
 
     #[test]
@@ -208,7 +216,7 @@ mod tests {
             let memory = memory(&request);
             let tail = tail(&memory, SLOT);
             assert_eq!((tail.sequence(), tail.attempt()), (9, 3));
-            let head = Head { token: 7, kind: 11, len: len as u16 };
+            let head = Head::new(7, 11, len as u16);
             assert_eq!(get(&memory, 7), Ok((head, body)));
         }
     }

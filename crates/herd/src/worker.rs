@@ -235,7 +235,12 @@ impl<D: Device, S: Service> Worker<D, S> {
         if self.count == 0 {
             return 0;
         }
-        (0..self.count).for_each(|nth| self.advance(nth));
+        // A batch is executed as a whole, so it begins at the ring's start.
+        debug_assert_eq!(self.oldest, 0);
+        let bodies = self.bodies.chunks_exact(self.body_stride);
+        for ((accepted, job), body) in self.accepted[..self.count].iter_mut().zip(bodies) {
+            self.service.advance(&accepted.request(body), job);
+        }
         self.execute(self.count, now_ns)
     }
 
@@ -306,8 +311,8 @@ impl<D: Device, S: Service> Worker<D, S> {
             token: state.token,
             sequence: state.next,
             attempt: tail.attempt(),
-            kind: head.kind,
-            len: head.len,
+            kind: head.kind(),
+            len: head.len() as u16,
             is_advanced: false,
         };
         state.next = state.next.wrapping_add(1);
@@ -386,8 +391,9 @@ impl<D: Device, S: Service> Worker<D, S> {
         let mut sent = 0;
         while sent < self.executed.len() {
             let Self { executed, answers, clients, outbox, .. } = self;
-            let left = executed[sent..].iter().inspect(|_| sent += 1);
-            let posted = outbox.post(left.map(|&executed| answer_to(executed, answers, clients)));
+            let mut left = executed[sent..].iter();
+            let posted = outbox.post(left.by_ref().map(|&executed| answer_to(executed, answers, clients)));
+            sent = executed.len() - left.len();
             if let Err(error) = posted {
                 // The last answer that was taken is the one that was refused.
                 self.count_unsent(self.executed[sent - 1].client, error);
@@ -424,7 +430,7 @@ impl<D: Device, S: Service> Worker<D, S> {
                 state.out_of_turn_tail = tail;
                 self.stats.drop(SlotDrop::OutOfTurn);
             }
-        } else if tail.attempt() != record.attempt && slot::head(&self.memory, end).token == state.token {
+        } else if tail.attempt() != record.attempt && slot::head(&self.memory, end).token() == state.token {
             record.attempt = tail.attempt();
             let (token, answer) = (state.token, KeptAnswer { start, len: record.len as usize });
             if self.outbox.room(&mut self.stats) > 0 {

@@ -41,7 +41,9 @@ use crate::region::Region;
 
 pub use board::{BOARD_BYTES, BOARD_LINKS_MAX, Board, Doorbell, Sleeper};
 pub use consumer::Consumer;
-pub use packet::{InRing, Taken};
+#[cfg(not(loom))]
+pub use packet::InRing;
+pub use packet::Taken;
 pub use producer::Producer;
 pub use words::Words;
 

@@ -119,11 +119,15 @@ impl Servers {
     /// Computes the limits for a session's short calls, from its lengths, its state and the endpoint's settings.
     fn update_short_limits(&mut self, shared: &Shared, index: usize) {
         let (session, tuning) = (&mut self.table.entries[index], &shared.config.tuning);
-        let short_len_max = u16::try_from(session.short_len_max(shared)).unwrap_or(u16::MAX);
+        let limit = |len_max: usize| u16::try_from(len_max).unwrap_or(u16::MAX);
+        let (short_len_max, medium_len_max) =
+            (limit(session.short_len_max(shared)), limit(session.medium_len_max(shared)));
         let needs_no_check = session.confirmed && !self.cold[index].guesses.is_guarded;
         let may_be_lent = tuning.zero_copy_requests && needs_no_check;
         session.lent_end = if may_be_lent { short_len_max.saturating_add(1) } else { 0 };
-        session.own_len_max = if tuning.preallocated_responses { short_len_max } else { 0 };
+        let (own_len_max, medium_len_max) =
+            if tuning.preallocated_responses { (short_len_max, medium_len_max) } else { (0, 0) };
+        (session.own_len_max, session.medium_len_max) = (own_len_max, medium_len_max);
     }
 
     /// Removes a session, and takes what it holds off its peer's charge.
@@ -154,7 +158,7 @@ impl Servers {
         if header.request_number <= slot.number
             || header.message_len as usize != data.len()
             || header.message_len >= u32::from(session.lent_end)
-            || !matches!(slot.response, Response::Short(_) | Response::None)
+            || !matches!(slot.response, Response::Short(_) | Response::Medium(_) | Response::None)
             || matches!(slot.phase, Phase::Receiving | Phase::Running)
         {
             return None;
@@ -372,7 +376,7 @@ impl Servers {
         packets: u32,
     ) {
         let slot = &mut self.table.slots[id.index()];
-        if !matches!(slot.response, Response::Short(_)) {
+        if !matches!(slot.response, Response::None | Response::Short(_) | Response::Medium(_)) {
             slot.response = Response::None;
         }
         slot.begin(call.number, request_type, packets, call.is_copy);
@@ -474,7 +478,9 @@ impl Servers {
     #[inline]
     pub fn prefetch_response(&self, call: CallName) {
         let id = self.table.slot_of(call.session.index(), call.number);
-        if let Some(ServerSlot { response: Response::Short(buffer), .. }) = self.table.slots.get(id.index()) {
+        if let Some(ServerSlot { response: Response::Short(buffer) | Response::Medium(buffer), .. }) =
+            self.table.slots.get(id.index())
+        {
             buffer.prefetch();
         }
     }

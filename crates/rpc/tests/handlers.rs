@@ -171,6 +171,43 @@ fn a_burst_handler_answers_before_it_knows_the_length_where_there_is_room() {
     assert!(filled_in_place > 0);
 }
 
+/// Answers of one packet, too long for the port to be sure to copy, stay in the slot's buffer, which takes the next
+/// answer, unless the port keeps a share of it.
+#[test]
+fn answers_of_medium_length_are_written_in_place_where_the_port_copied_the_last_one() {
+    for holds_shares in [false, true] {
+        let world = World::new();
+        let port =
+            LoopbackConfig { copy_len_max: 100, packet_len_max: 4000, holds_shares, ..LoopbackConfig::default() };
+        let (mut client, mut server, session) = pair_with(&world, port, |nexus| {
+            nexus.handle_burst(TYPE, |calls| {
+                for index in 0..calls.len() {
+                    let len = usize::from(calls.request(index)[0]) * 10;
+                    let is_answered = calls.reply_if_room(index, |room| {
+                        room.get_mut(..len)?.fill(IN_PLACE);
+                        Some(len)
+                    });
+                    if !is_answered {
+                        calls.reply(index, &vec![AFRESH; len]);
+                    }
+                }
+            })
+        });
+        let mut in_place = [0, 0];
+        // Both sides of the longest short answer, and of the longest of medium length.
+        for wanted in [7, 7, 8, 96, 97, 50, 96, 8].into_iter().cycle().take(10 * 8) {
+            send(&mut client, session, TYPE, &[wanted], 0);
+            let over = run(&world, &mut client, &mut server, 1).remove(0);
+            let first = over.response[0];
+            assert!(over.response.iter().all(|byte| *byte == first) && over.response.len() == usize::from(wanted) * 10);
+            in_place[usize::from(wanted > 7)] += usize::from(first == IN_PLACE);
+            assert!(wanted <= 96 || first == AFRESH);
+        }
+        assert!(in_place[0] > 0, "a short answer after another is");
+        assert_eq!(in_place[1] > 0, !holds_shares, "{in_place:?}");
+    }
+}
+
 #[test]
 fn requests_of_several_types_keep_the_order_of_each_in_a_burst() {
     const TYPES: [RequestType; 3] = [TYPE, BURST, RequestType::new(51)];

@@ -430,6 +430,50 @@ fn options_that_lie_in_a_packets_tail_are_refused() {
     assert_eq!(client.turn(&mut server)[0].0.kind, Kind::Response);
 }
 
+/// A server chooses how much of an answer is in the tail, and what its header says of the length.
+#[cfg(not(carried))]
+#[test]
+fn answers_whose_tails_are_not_what_their_headers_say_complete_no_call() {
+    use sinew_fabric::{PacketPort, PacketTx, TxData, TxPacket};
+
+    let (world, mut client, mut server) = hand_server(Config::default(), OFFER);
+    let mut answer = server.port.arena().alloc(300, 300).unwrap();
+    answer.fill(&pattern(300, 5)).unwrap();
+    let answer = answer.freeze();
+    let to = world.network.peer("client").unwrap();
+    for call in 0..3 {
+        send(&mut client, server.session, ECHO, b"a call", call);
+        let sent = server.turn(&mut client);
+        let number = sent.iter().find(|(header, _)| header.kind == Kind::Request).unwrap().0.request_number;
+        let mut push = |client: &mut Endpoint, claimed_len: usize, in_head: usize, in_tail: usize, revoked: bool| {
+            let mut head = server.header(Kind::Response, number, 0, claimed_len).to_bytes().to_vec();
+            head.extend_from_slice(&answer[..in_head]);
+            let (_, tx) = server.port.split();
+            tx.push(TxPacket {
+                to,
+                head: &head,
+                data: TxData::Frozen { buffer: &answer, start: in_head, len: in_tail },
+            });
+            tx.submit();
+            if revoked {
+                tx.flush();
+            }
+            client.turn();
+            completions(client)
+        };
+        for (claimed_len, in_head, in_tail) in
+            [(100, 0, 99), (100, 0, 101), (100, 10, 89), (100, 10, 91), (0, 0, 1), (u32::MAX as usize, 0, 100)]
+        {
+            let over = push(&mut client, claimed_len, in_head, in_tail, false);
+            assert!(over.is_empty(), "{claimed_len} bytes, but {in_head} and {in_tail}");
+        }
+        assert!(push(&mut client, 100, 0, 100, true).is_empty(), "it was taken back");
+        let over = push(&mut client, 100, 33, 67, false);
+        assert_eq!((over.len(), &over[0].response[..]), (1, &answer[..100]));
+    }
+    assert_eq!(client.stats().calls_completed, 3);
+}
+
 #[test]
 fn each_lane_hears_of_its_own_calls_and_sessions() {
     let world = World::new();

@@ -3,7 +3,8 @@
 //! Each pair of ports that communicate has a *link*: two single-producer rings ([`sinew_mem::ring`]), one each way, and
 //! a view of each other's arena and board. A packet of up to [`INLINE_MAX`](sinew_mem::ring::INLINE_MAX) bytes travels
 //! in the ring, a small one in a single cache line. A longer one stays in its sender's arena, and the receiver copies
-//! it from there: one copy in all. Data outside the sender's arena is copied into it first.
+//! it from there: one copy in all. Data outside the sender's arena is copied into it first, and so is a packet of up to
+//! a kilobyte, for which each link has some buffers of its own: a copy costs less than a share.
 //!
 //! # Terms
 //!
@@ -26,6 +27,7 @@
 //! - **Look** (`rx/upkeep.rs`): the occasional check of everything but the hot rings.
 //! - **Lent** and **staged** packets (`tx.rs`): long packets whose bytes stay in the sender's arena until the receiver
 //!   has taken them. A staged packet's bytes were copied into a buffer of the port's own.
+//! - **Copies** (`copies.rs`): packets of up to a kilobyte, copied into buffers of the link's own.
 //! - **Sweep** (`names/sweep.rs`): the removal of files that killed processes left in the directory of names.
 //!
 //! Of verbs:
@@ -73,6 +75,7 @@
 compile_error!("sinew-shm needs Linux: sealed memfds, pidfds and epoll");
 
 mod barrier;
+mod copies;
 mod hello;
 mod hub;
 mod link;

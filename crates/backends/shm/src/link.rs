@@ -9,6 +9,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use sinew_mem::ring::{self, Consumer, Doorbell, Producer, Words};
 use sinew_mem::{Access, Arena, Frozen, Region};
 
+use crate::copies::Copies;
 use crate::hello;
 
 /// Bytes of the flags of both sides, at the start of a link's memory.
@@ -260,15 +261,18 @@ pub(crate) struct TxLink {
     pub lent: VecDeque<Lent>,
     /// Number of the shares that are of the port's own buffers.
     pub staged: usize,
+    /// Packets that were copied, in buffers of the link's own.
+    pub copies: Copies,
     pub state: Arc<LinkState>,
 }
 
 impl Drop for TxLink {
     fn drop(&mut self) {
-        // The peer may be alive and copying, so its packets are revoked before our shares end.
-        for lent in &self.lent {
+        // The peer may be alive and copying, so its packets are revoked before our shares and buffers end.
+        let lent = self.lent.iter().map(|lent| lent.position);
+        for position in lent.chain(self.copies.positions()) {
             // SAFETY: `push_far` returned the position.
-            unsafe { self.producer.revoke(lent.position) };
+            unsafe { self.producer.revoke(position) };
         }
         Producer::revoked();
     }

@@ -9,6 +9,7 @@ use sinew_mem::{Arena, Frozen, MessageBuffer};
 
 use crate::PACKET_LEN_MAX;
 use crate::barrier;
+use crate::copies::{self, COPIED_LEN_MAX};
 use crate::link::{Lent, TxChange, TxInbox, TxLink};
 
 /// Bytes that a buffer for the longest packet takes of an arena, whose blocks have 2^n or 1.5 x 2^n bytes.
@@ -30,6 +31,8 @@ pub struct ShmTx {
     staged: usize,
     /// Buffers of our own for which the arena has room.
     staged_max: usize,
+    /// Number of links for whose copies the arena has room: those with the lowest indices.
+    copying_links: usize,
     pub(crate) stats: PortStats,
 }
 
@@ -45,6 +48,7 @@ pub(crate) struct Progress {
 impl ShmTx {
     pub(crate) fn new(inbox: Arc<TxInbox>, arena: Arena) -> Self {
         let staged_max = arena.capacity() / STAGED_BYTES;
+        let copying_links = copies::links_max(arena.capacity());
         Self {
             links: Vec::new(),
             unannounced: Vec::new(),
@@ -54,6 +58,7 @@ impl ShmTx {
             staging: Vec::new(),
             staged: 0,
             staged_max,
+            copying_links,
             stats: PortStats::default(),
         }
     }
@@ -101,10 +106,13 @@ impl ShmTx {
         self.links.get_mut(index)?.as_deref_mut().filter(|link| link.generation == generation)
     }
 
-    /// Whether packets to `peer` still hold shares.
+    /// Whether packets to `peer` have bytes in the arena that it has not taken.
     pub(crate) fn lends_to(&mut self, peer: Peer) -> bool {
         self.release();
-        self.link(peer.0[0] as usize, peer.0[1]).is_some_and(|link| !link.lent.is_empty())
+        self.link(peer.0[0] as usize, peer.0[1]).is_some_and(|link| {
+            let given_back = link.producer.given_back();
+            !link.lent.is_empty() || link.copies.positions().any(|position| position >= given_back)
+        })
     }
 
     /// Progress of the packets to `peer`; `None` when its link is gone, or is about to go because somebody overwrote
@@ -217,11 +225,22 @@ impl ShmTx {
         self.lenders.retain(|&index| links[index].as_ref().is_some_and(|link| !link.lent.is_empty()));
     }
 
-    /// Sends a packet that does not fit in the ring: its first bytes go there, and the rest is read from the arena.
+    /// Sends a short packet that does not fit in the ring from a buffer of the link's own. Returns false, and has no
+    /// effect, if that cannot be.
+    #[inline(never)]
+    fn push_copy(&mut self, index: usize, head: &[u8], data: &[u8]) -> bool {
+        let arena = (index < self.copying_links).then_some(&self.arena);
+        let Some(link) = self.links[index].as_deref_mut() else { return false };
+        link.copies.push(head, data, &mut link.producer, arena)
+    }
+
+    /// Sends a packet with this data that does not fit in the ring: its first bytes go there, and the rest is read from
+    /// the arena.
     #[cold]
     #[inline(never)]
-    fn push_far(&mut self, index: usize, packet: &TxPacket<'_>) -> Result<(), Dropped> {
-        if packet.len() > PACKET_LEN_MAX {
+    fn push_far(&mut self, index: usize, packet: &TxPacket<'_>, data: &[u8]) -> Result<(), Dropped> {
+        let len = packet.head.len() + data.len();
+        if len > PACKET_LEN_MAX {
             return Err(Dropped::TooLong);
         }
         let (head, offset, buffer, staging) = match packet.data {
@@ -235,11 +254,11 @@ impl ShmTx {
                     return Err(Dropped::Full);
                 }
                 let (head, rest) = packet.head.split_at(packet.head.len().min(FAR_HEAD_MAX));
-                let buffer = self.stage(rest, packet.data.as_slice()).ok_or(Dropped::Full)?.freeze();
+                let buffer = self.stage(rest, data).ok_or(Dropped::Full)?.freeze();
                 (head, buffer.arena_offset(), buffer, true)
             }
         };
-        let far = Far { offset: offset as u64, len: (packet.len() - head.len()) as u32 };
+        let far = Far { offset: offset as u64, len: (len - head.len()) as u32 };
         let Some(link) = self.links[index].as_deref_mut() else { return Err(Dropped::NoSuchPeer) };
         match link.producer.push_far(head, far) {
             Ok(position) => {
@@ -424,8 +443,10 @@ impl ShmTx {
                 Ok(()) => Ok(()),
                 Err(refused) => Err(self.refused(index, refused)),
             }
+        } else if len <= COPIED_LEN_MAX && self.push_copy(index, packet.head, data) {
+            Ok(())
         } else {
-            self.push_far(index, packet)
+            self.push_far(index, packet, data)
         };
         sent?;
         self.stats.tx_packets += 1;

@@ -366,3 +366,84 @@ fn malformed_names_and_addresses_are_refused() {
     let missing = port.resolve(&"shm://no-such-port-here".parse().unwrap()).unwrap_err();
     assert!(missing.to_string().contains("looked in /"), "{missing}");
 }
+
+/// Blocks of a kilobyte that the port's arena has room for now.
+fn room(port: &ShmPort) -> usize {
+    let blocks: Vec<_> = std::iter::from_fn(|| port.arena().alloc(960, 960).ok()).collect();
+    blocks.len()
+}
+
+#[test]
+fn a_peer_that_takes_nothing_costs_no_more_than_its_links_copies_and_delays_nobody() {
+    const COPIES: usize = 32;
+    for kind in ["hub", "process"] {
+        let hub = Hub::new();
+        let open = |address: &Address| match kind {
+            "hub" => hub.port(&format!("{}?arena=1048576", address.rest())).unwrap(),
+            _ => ShmPort::open(&format!("shm://{}?arena=1048576", address.rest()).parse().unwrap()).unwrap(),
+        };
+        let mut server = open(&Address::new("shm", &unique("copies")));
+        let room_at_first = room(&server);
+        let mut clients = [0, 1].map(|_| {
+            let mut client = open(&Address::new("shm", ""));
+            let peer = client.resolve(&server.address()).unwrap();
+            send(&mut client, peer, b"hello", TxData::None);
+            let from = turn(&mut server)[0].0;
+            turn(&mut client);
+            (client, from)
+        });
+        let share = |server: &ShmPort, seed: usize| {
+            let mut buffer = server.arena().alloc(500, 500).unwrap();
+            buffer.copy_from_slice(&pattern(500, seed));
+            buffer.freeze()
+        };
+        // Packets of both forms are copied, to the peer that takes nothing for as long as it has room for copies.
+        let idle = clients[0].1;
+        for number in 0..2 * COPIES {
+            let buffer = share(&server, number);
+            let data = TxData::Frozen { buffer: &buffer, start: 0, len: 500 };
+            send(&mut server, idle, b"head", data);
+            assert_eq!(buffer.thaw().is_ok(), number < COPIES, "{kind}: {number}");
+        }
+        let honest = clients[1].1;
+        for number in 0..10 * COPIES {
+            let buffer = share(&server, number);
+            let bytes = pattern(500, number + 1);
+            send(&mut server, honest, b"", TxData::Frozen { buffer: &buffer, start: 0, len: 500 });
+            send(&mut server, honest, b"", TxData::Bytes(&bytes));
+            assert!(buffer.thaw().is_ok(), "{kind}: {number}");
+            let got = turn(&mut clients[1].0);
+            assert!(got.into_iter().map(|(_, bytes)| bytes).eq([pattern(500, number), bytes]), "{kind}: {number}");
+        }
+        // It gets everything all the same, and its link's buffers go with it.
+        let taken: Vec<_> = (0..3).flat_map(|_| turn(&mut clients[0].0)).collect();
+        assert_eq!(taken.len(), 2 * COPIES, "{kind}");
+        for (number, (_, bytes)) in taken.iter().enumerate() {
+            assert_eq!(bytes[4..], pattern(500, number), "{kind}");
+        }
+        let room_beside = room(&server);
+        drop(clients);
+        for _ in 0..4 {
+            turn(&mut server);
+            events(&mut server);
+        }
+        server.split().1.submit();
+        assert!(room_beside < room_at_first, "{kind}");
+        assert_eq!((server.links().0, room(&server)), (0, room_at_first), "{kind}");
+    }
+}
+
+#[test]
+fn a_forgotten_peers_link_stays_until_the_peer_has_taken_its_copies() {
+    for (kind, mut server, mut client, peer) in pairs("forget-copies") {
+        turn(&mut server);
+        turn(&mut client);
+        send(&mut client, peer, b"", TxData::Bytes(&pattern(500, 1)));
+        client.forget(peer);
+        assert_eq!(client.links().0, 1, "{kind}");
+        assert_eq!(turn(&mut server).len(), 1, "{kind}");
+        turn(&mut server);
+        assert!(events(&mut client).is_empty());
+        assert_eq!(client.links().0, 0, "{kind}");
+    }
+}

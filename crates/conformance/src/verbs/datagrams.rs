@@ -1,12 +1,76 @@
 //! UD: datagrams from anyone to anyone.
 
 use sinew_fabric::verbs::{
-    Destination, Operation, PostError, QpConfig, QpNumber, QpState, QueuePair, Request, Source, ThreadDomain,
-    VerbsError,
+    Destination, Operation, PostError, QpConfig, QpNumber, QpState, QueuePair, Request, Source, Status, ThreadDomain,
+    Transport, VerbsError,
 };
 
 use super::ends::*;
 use super::*;
+
+/// Messages that are shown need no further receives than those that were there, which have their whole length
+/// afterwards.
+pub fn messages_are_shown_and_their_receives_stay_posted<F: Fixture>(fixture: &F) {
+    const RECEIVES: usize = 3;
+    const LEN: usize = 64;
+    for transport in transports(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        pair.far.shown = Some(Vec::new());
+        for id in 0..RECEIVES {
+            pair.far.receive(id as u64, LEN);
+        }
+        let message = |number: usize| (pattern(number, 8 + 5 * number), Some(number as u32));
+        let mut expected = Vec::new();
+        for round in 0..4 {
+            for number in RECEIVES * round..RECEIVES * (round + 1) {
+                let (bytes, immediate) = message(number % 11);
+                let operation = pair.send(Source::Inline(&bytes), immediate);
+                pair.near.push(Request::new(number as u64, operation));
+                expected.push((bytes, immediate));
+            }
+            pair.near.qp.doorbell();
+            for number in RECEIVES * round..RECEIVES * (round + 1) {
+                pair.expect_success(number as u64);
+            }
+            if pair.is_lossy() {
+                pair.wait_briefly();
+            } else {
+                let is_there = |pair: &mut Pair<'_, F>| {
+                    pair.far.shown.as_ref().is_some_and(|shown| shown.len() == expected.len()).then_some(())
+                };
+                pair.eventually("every message is shown", is_there);
+            }
+        }
+        // A message that is too long is not shown, and does not keep others from it.
+        if transport == Transport::Ud {
+            let long = pair.near.frozen(&pattern(1, LEN + 1));
+            let operations = [pair.send(long.into(), None), pair.send(Source::Inline(b"after it"), None)];
+            for (id, operation) in (0..).zip(operations) {
+                pair.near.post(Request::new(id, operation));
+                pair.expect_success(id);
+            }
+            expected.push((b"after it".to_vec(), None));
+            let is_there = |pair: &mut Pair<'_, F>| {
+                pair.far.shown.as_ref().is_some_and(|shown| shown.len() == expected.len()).then_some(())
+            };
+            if pair.is_lossy() {
+                pair.wait_briefly();
+            } else {
+                pair.eventually("the message after it", is_there);
+            }
+        }
+        let failed = pair.far.received.drain(..).map(|completion| completion.status).collect::<Vec<_>>();
+        assert!(failed.len() <= 1 && failed.iter().all(|status| *status == Status::LocalLength), "{failed:?}");
+        let shown = pair.far.shown.take().expect("they were shown");
+        let mut unseen = expected.iter();
+        assert!(shown.iter().all(|message| unseen.any(|sent| sent == message)), "in order: {shown:?}");
+        for left in 0..RECEIVES - failed.len() {
+            let bytes = pattern(left, LEN);
+            let received = pair.deliver_any(|pair| pair.send(Source::Inline(&bytes), None));
+            assert_message(&received, &bytes, None);
+        }
+    }
+}
 
 /// Datagrams of many queue pairs reach one, and name their senders.
 pub fn many_datagrams_come_to_one_queue_pair<F: Fixture>(fixture: &F) {

@@ -50,6 +50,17 @@ pub enum Status {
     Other(u32),
 }
 
+/// A message that was received, shown while it lies in its receive's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// The message.
+    pub bytes: &'a [u8],
+    /// As in [`Completion`].
+    pub immediate: Option<u32>,
+    /// As in [`Completion`].
+    pub from: Option<Destination>,
+}
+
 /// An operation that is over.
 #[derive(Debug)]
 pub struct Completion {

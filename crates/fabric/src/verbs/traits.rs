@@ -2,12 +2,12 @@
 
 use sinew_mem::{Arena, BufferPlace, MessageBuffer};
 
-use super::completion::Completion;
+use super::completion::{Completion, Message};
 use super::error::{PostError, VerbsError};
 use super::inline::InlineRequest;
 use super::memory::{Exposed, RemoteMemory};
 use super::request::{Destination, Operation, RefusedReceive, RefusedRequest, Request, Scatter};
-use super::types::{Access, Attributes, QpAddress, QpConfig, QpNumber, QpState, Transport};
+use super::types::{Access, Attributes, Opcode, QpAddress, QpConfig, QpNumber, QpState, Transport};
 use crate::readiness::{self, Readiness};
 use crate::waker::Waker;
 
@@ -113,6 +113,32 @@ pub trait CompletionQueue: Readiness {
     /// the place of an empty one, whose capacity then differs.
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize;
 
+    /// Polls for messages of a queue pair that completes its receives here: shows each to `take`, and posts its receive
+    /// again, with the whole capacity of its buffer. This costs less than to take the completions and to post their
+    /// buffers; and a device may use one receive for several messages in turn. Up to `max` completions are taken. Those
+    /// of anything else, of failed receives, and of receives of several buffers are appended to `others`. Returns the
+    /// number of messages.
+    ///
+    /// `take` must not use queues of the thread: it may find them borrowed, and then panics.
+    ///
+    /// # Errors
+    ///
+    /// The first receive that could not be posted again; its message was shown.
+    fn poll_messages<Q: QueuePair>(
+        &mut self,
+        qp: &mut Q,
+        others: &mut Vec<Completion>,
+        max: usize,
+        take: impl FnMut(Message<'_>),
+    ) -> Result<usize, RefusedReceive>
+    where
+        Self: Sized,
+    {
+        let before = others.len();
+        self.poll(others, max);
+        show_messages(qp, others, before, take)
+    }
+
     /// Whether completions can come while the caller does nothing but poll. They cannot in virtual time, which stands
     /// still during a simulated actor's turn: a caller that would poll until something is over must leave that to a
     /// later turn.
@@ -133,6 +159,42 @@ pub trait CompletionQueue: Readiness {
 
     /// A waker that ends a sleep on the queue, or the next one before it begins, from any thread.
     fn waker(&self) -> Waker;
+}
+
+/// Shows the messages among the completions in `list` from index `start` on, and posts their receives again: the part
+/// of [`CompletionQueue::poll_messages`] that every device has.
+///
+/// # Errors
+///
+/// As there.
+pub fn show_messages<Q: QueuePair>(
+    qp: &mut Q,
+    list: &mut Vec<Completion>,
+    start: usize,
+    mut take: impl FnMut(Message<'_>),
+) -> Result<usize, RefusedReceive> {
+    let (number, mut count, mut index, mut posted) = (qp.number(), 0, 0, Ok(()));
+    list.retain_mut(|completion| {
+        index += 1;
+        let is_message = completion.qp == number
+            && completion.opcode == Opcode::Receive
+            && completion.status.is_success()
+            && completion.buffers.len() == 1;
+        if index <= start || !is_message {
+            return true;
+        }
+        let Some(mut buffer) = completion.buffers.pop() else { return true };
+        take(Message { bytes: &buffer, immediate: completion.immediate, from: completion.from });
+        count += 1;
+        // A buffer holds its capacity.
+        let resized = buffer.resize(buffer.capacity());
+        debug_assert!(resized.is_ok());
+        if posted.is_ok() {
+            posted = qp.post_buffer(completion.id, buffer);
+        }
+        false
+    });
+    posted.map(|()| count)
 }
 
 /// A pair of queues: one for requests, one for receives.

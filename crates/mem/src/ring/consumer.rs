@@ -2,8 +2,10 @@
 
 use std::num::NonZeroU64;
 
+#[cfg(not(loom))]
+use super::packet::InRing;
 use super::packet::{
-    BURST_SHIFT, InRing, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, Taken, kind_of, len_of, lines_of, plain_len,
+    BURST_SHIFT, KIND_FAR, KIND_INLINE, KIND_REVOKED, KIND_SKIP, Taken, kind_of, len_of, lines_of, plain_len,
     without_burst, word_of,
 };
 use super::words::Words;
@@ -11,6 +13,8 @@ use super::{
     CONTROL_BYTES, FAR_BYTES, FAR_HEAD_MAX, FULL_LINE, Far, HEAD_WORD, INLINE_MAX, LINE, PACKET_LINES_MAX, WORD,
     bytes_for, valid_lines,
 };
+#[cfg(not(loom))]
+use crate::atomic::AtomicU64;
 use crate::atomic::Ordering;
 use crate::shared::Guard;
 
@@ -107,6 +111,83 @@ impl Consumer {
         Some(Taken { offset: offset + WORD, word: unsafe { NonZeroU64::new_unchecked(word) } })
     }
 
+    /// Takes whole packets, with no rest elsewhere, for as long as `takes` returns true for the next, which lies in the
+    /// ring. The first that it refuses, or that is of another kind, is left for [`Self::take`].
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn take_whole(&mut self, mut takes: impl FnMut(InRing<'_>) -> bool) {
+        if self.is_broken() {
+            return;
+        }
+        // Nobody sees the position meanwhile, so it may be in a register, and so may all that does not change.
+        let (first, mask, mut position) = (self.words.address(CONTROL_BYTES), self.mask, self.position);
+        loop {
+            let line = first.wrapping_add((position & mask) as usize * LINE);
+            // SAFETY: as in `word_at`: the mask keeps the line inside the ring. Acquire: as there.
+            let word = unsafe { &*line.cast::<AtomicU64>() }.load(Ordering::Acquire);
+            if word as u32 != position as u32 {
+                break;
+            }
+            let mut len = plain_len(word);
+            if len > FULL_LINE as u64 {
+                match self.rarer_whole_len(position, word) {
+                    Some(rarer_len) => len = rarer_len,
+                    None => break,
+                }
+            }
+            // SAFETY: `len` bytes behind the word lie in the packet's lines, which are in the ring, and which nobody
+            // gives back meanwhile.
+            if !takes(unsafe { InRing::new(line.wrapping_add(WORD), len as usize) }) {
+                break;
+            }
+            position += lines_of(len as usize) as u64;
+        }
+        self.position = position;
+    }
+
+    /// The next packet, if it is whole. It is not taken.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn next_whole(&self) -> Option<InRing<'_>> {
+        let word = self.word_at();
+        if word as u32 != self.position as u32 || self.is_broken() {
+            return None;
+        }
+        let len = self.whole_len(self.position, word)?;
+        // SAFETY: as in `take_whole`; the borrow keeps the lines from being given back.
+        Some(unsafe { InRing::new(self.words.address(self.byte(self.position) + WORD), len as usize) })
+    }
+
+    /// As [`Self::whole_len`], for a packet that has several lines, or is the first of its burst, which is fetched.
+    #[cfg(not(loom))]
+    #[inline(never)]
+    fn rarer_whole_len(&self, position: u64, word: u64) -> Option<u64> {
+        self.prefetch_burst((position & self.mask) as usize, word);
+        self.whole_len(position, word)
+    }
+
+    /// Length of the whole packet that `word` begins at `position`; `None` if it begins something else.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn whole_len(&self, position: u64, word: u64) -> Option<u64> {
+        // The other side may have put any length there, for which `take` marks the ring as broken.
+        let len = Some(plain_len(without_burst(word))).filter(|len| *len <= INLINE_MAX as u64)?;
+        let end = (position & self.mask) + lines_of(len as usize) as u64;
+        (end <= self.mask + 1).then_some(len)
+    }
+
+    /// Fetches the lines of the burst whose first word this is, at line `index`, all at once. Lines not yet written are
+    /// left alone: taking them from the producer just before it writes costs more than it saves.
+    #[inline(always)]
+    fn prefetch_burst(&self, index: usize, word: u64) {
+        let burst = (word >> BURST_SHIFT) as usize;
+        if burst > 0 {
+            let lines = burst.min(self.mask as usize + 1 - index);
+            self.words.prefetch_read(CONTROL_BYTES + (index + 1) * LINE, lines - 1);
+            self.words.prefetch_read(CONTROL_BYTES, (burst - lines).min(index));
+        }
+    }
+
     /// Takes the packet of any kind that `word` begins; the word's position was checked by the caller.
     #[inline(never)]
     fn take_any(&mut self, word: u64) -> Option<Taken> {
@@ -118,14 +199,7 @@ impl Consumer {
         let len = len_of(word);
         let index = (self.position & self.mask) as usize;
         let offset = CONTROL_BYTES + index * LINE + WORD;
-        // The first word of a burst gives the number of lines written, which are all fetched at once. Lines not yet
-        // written are left alone: taking them from the producer just before it writes costs more than it saves.
-        if word_without_burst != full_word {
-            let burst = (word >> BURST_SHIFT) as usize;
-            let lines = burst.min(self.mask as usize + 1 - index);
-            self.words.prefetch_read(CONTROL_BYTES + (index + 1) * LINE, lines - 1);
-            self.words.prefetch_read(CONTROL_BYTES, (burst - lines).min(index));
-        }
+        self.prefetch_burst(index, word);
         match kind_of(word) {
             KIND_INLINE => {
                 let lines = lines_of(len);
@@ -229,18 +303,6 @@ impl Consumer {
             // SAFETY: the caller's promises; `take` checked that the packet's lines lie in the ring.
             unsafe { self.words.get(taken.offset, target, taken.copy_len()) }
         }
-    }
-
-    /// The packet `taken`, to be copied while it lies in the ring; `None` if it is not [whole](Taken::is_whole).
-    ///
-    /// # Safety
-    ///
-    /// `taken` came from this ring and was not given back.
-    #[inline(always)]
-    pub unsafe fn in_ring(&self, taken: &Taken) -> Option<InRing<'_>> {
-        let len = plain_len(taken.word.get());
-        // The word of a whole packet announces no burst any more.
-        (len <= INLINE_MAX as u64).then_some(InRing { words: &self.words, offset: taken.offset, len: len as usize })
     }
 
     /// The ring bytes of `taken`, in place.

@@ -1,10 +1,16 @@
 //! The word that publishes a packet, and a consumer's handle on a packet.
 
+#[cfg(not(loom))]
+use std::marker::PhantomData;
 use std::num::NonZeroU64;
 
+#[cfg(not(loom))]
 use super::words::Words;
 use super::{FULL_LINE, LINE, WORD};
-use crate::atomic::Ordering;
+#[cfg(not(loom))]
+use crate::atomic::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+use crate::copy::copy_from_shared;
 
 /// The most lines of a burst that its first word can announce, so that the consumer fetches all of them at once.
 pub(super) const BURST_LINES_MAX: u64 = 32;
@@ -111,15 +117,28 @@ impl Taken {
 
 /// A whole packet that lies in a ring, whose producer may be hostile and still write it. Its length is fixed; its bytes
 /// are copied out, never borrowed.
+#[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub struct InRing<'a> {
-    pub(super) words: &'a Words,
-    /// Byte offset of the first byte, a multiple of 8.
-    pub(super) offset: usize,
-    pub(super) len: usize,
+    /// The first byte, at an aligned word.
+    start: *const u8,
+    len: usize,
+    ring: PhantomData<&'a Words>,
 }
 
+#[cfg(not(loom))]
 impl InRing<'_> {
+    /// The `len` bytes from `start` on.
+    ///
+    /// # Safety
+    ///
+    /// They lie in a ring that is borrowed for as long as this, from an aligned word on, and nobody in this process has
+    /// a slice over them or writes them.
+    #[inline(always)]
+    pub(super) unsafe fn new(start: *const u8, len: usize) -> Self {
+        Self { start, len, ring: PhantomData }
+    }
+
     /// Length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -136,11 +155,34 @@ impl InRing<'_> {
     #[inline(always)]
     pub fn split_words<const COUNT: usize>(self) -> Option<([u64; COUNT], Self)> {
         let rest = self.len.checked_sub(COUNT * 8)?;
-        let words = std::array::from_fn(|at| {
-            // SAFETY: the packet has these bytes, and lies in the words. Relaxed: ordered by the acquire of its word.
-            u64::from_le(unsafe { self.words.word_at(self.offset + at * 8) }.load(Ordering::Relaxed))
-        });
-        Some((words, Self { offset: self.offset + COUNT * 8, len: rest, ..self }))
+        // SAFETY: the packet has these words.
+        let words = std::array::from_fn(|at| u64::from_le(unsafe { self.word(at) }));
+        // SAFETY: what is left of the packet.
+        Some((words, unsafe { Self::new(self.start.wrapping_add(COUNT * 8), rest) }))
+    }
+
+    /// Word `at`.
+    ///
+    /// # Safety
+    ///
+    /// The packet has it.
+    #[inline(always)]
+    unsafe fn word(&self, at: usize) -> u64 {
+        // SAFETY: the caller's promise, and that of `new`. Relaxed: ordered by the acquire of the packet's word.
+        unsafe { &*self.start.add(at * 8).cast::<AtomicU64>() }.load(Ordering::Relaxed)
+    }
+
+    /// Copies the first `COUNT` words.
+    ///
+    /// # Safety
+    ///
+    /// The packet has them, and the target is valid for writes of as many.
+    #[inline(always)]
+    unsafe fn copy_words<const COUNT: usize>(&self, target: *mut u8) {
+        for at in 0..COUNT {
+            // SAFETY: the caller's promises; the target is written unaligned.
+            unsafe { target.add(at * 8).cast::<u64>().write_unaligned(self.word(at)) };
+        }
     }
 
     /// Copies all bytes to the start of `target`; returns false, without having copied any, if that is too short.
@@ -150,29 +192,30 @@ impl InRing<'_> {
             return false;
         }
         let target = target.as_mut_ptr();
-        // SAFETY: the packet lies in the words, the first of them at its start, and the target is long enough.
+        // SAFETY: the packet has these words, and the target is long enough.
         unsafe {
             // Nearly every message is some words in one line.
-            match (self.len.is_multiple_of(8), self.len / 8) {
-                (true, 1) => self.words.get_words::<1>(self.offset, target),
-                (true, 2) => self.words.get_words::<2>(self.offset, target),
-                (true, 3) => self.words.get_words::<3>(self.offset, target),
-                (true, 4) => self.words.get_words::<4>(self.offset, target),
-                (true, 5) => self.words.get_words::<5>(self.offset, target),
-                _ => copy_any(self.words, self.offset, target, self.len),
+            match self.len {
+                8 => self.copy_words::<1>(target),
+                16 => self.copy_words::<2>(target),
+                24 => self.copy_words::<3>(target),
+                32 => self.copy_words::<4>(target),
+                40 => self.copy_words::<5>(target),
+                _ => copy_any(self.start, target, self.len),
             }
         }
         true
     }
 }
 
-/// Copies `len` bytes from byte offset `at`.
+/// As [`copy_from_shared`], not inlined.
 ///
 /// # Safety
 ///
-/// As for [`Words::get`].
+/// As there.
+#[cfg(not(loom))]
 #[inline(never)]
-unsafe fn copy_any(words: &Words, at: usize, target: *mut u8, len: usize) {
+unsafe fn copy_any(source: *const u8, target: *mut u8, len: usize) {
     // SAFETY: the caller's promises.
-    unsafe { words.get(at, target, len) }
+    unsafe { copy_from_shared(source, target, len) }
 }

@@ -22,6 +22,9 @@ pub struct Producer {
     /// Position before which a packet of one line can be written without any check: there is room for it, and the word
     /// behind it needs no clearing. A limit that is too low does no harm.
     unchecked_limit: u64,
+    /// Position up to which lines can be written in a row, one more being free behind them. A limit that is too low
+    /// does no harm.
+    row_end: u64,
     broken: bool,
     /// Position of the first packet since the last [`Self::submit`]; `tail` when there is none.
     burst_start: u64,
@@ -45,6 +48,7 @@ impl Producer {
             tail: 0,
             head: 0,
             unchecked_limit: lines as u64 - 1,
+            row_end: 0,
             broken: false,
             burst_start: 0,
             first_word: 0,
@@ -129,9 +133,22 @@ impl Producer {
     /// As for [`Self::push`].
     #[inline(never)]
     pub fn push_any(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        // Most packets are one piece, and should not save registers for a second.
+        if data.is_empty() { self.push_pieces::<1>(head, data) } else { self.push_both(head, data) }
+    }
+
+    #[inline(never)]
+    fn push_both(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        self.push_pieces::<2>(head, data)
+    }
+
+    /// Queues a packet of one piece, `head`, or of two.
+    #[inline(always)]
+    fn push_pieces<const PIECES: usize>(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        let data = if PIECES == 1 { &[] } else { data };
         let len = head.len() + data.len();
         if len > FULL_LINE || self.tail >= self.unchecked_limit {
-            return self.push_slowly(head, data);
+            return self.push_slowly::<PIECES>(head, data);
         }
         // SAFETY: the line is free, since `tail` is below the limit, and the consumer does not read it before it is
         // published.
@@ -143,7 +160,8 @@ impl Producer {
 
     /// Queues a packet of several lines, or one for which there may be no room.
     #[inline(never)]
-    fn push_slowly(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+    fn push_slowly<const PIECES: usize>(&mut self, head: &[u8], data: &[u8]) -> Result<(), Refused> {
+        let data = if PIECES == 1 { &[] } else { data };
         let len = head.len() + data.len();
         if len > INLINE_MAX {
             return Err(Refused::TooLong);
@@ -184,7 +202,7 @@ impl Producer {
     /// # Errors
     ///
     /// [`Refused`]; nothing was sent then.
-    #[inline]
+    #[inline(always)]
     pub fn push_far(&mut self, head: &[u8], far: Far) -> Result<u64, Refused> {
         if head.len() > FAR_HEAD_MAX {
             return Err(Refused::TooLong);
@@ -207,6 +225,12 @@ impl Producer {
     /// Makes sure that a packet of `lines` lines can be written at `tail`, in one piece.
     #[inline(always)]
     fn reserve(&mut self, lines: u64) -> Result<(), Refused> {
+        if self.tail + lines <= self.row_end { Ok(()) } else { self.reserve_anew(lines) }
+    }
+
+    /// As [`Self::reserve`], where the ring ends, or the room that was known of.
+    #[inline(never)]
+    fn reserve_anew(&mut self, lines: u64) -> Result<(), Refused> {
         let to_end = self.mask + 1 - (self.tail & self.mask);
         let skipped = if to_end < lines { to_end } else { 0 };
         // One more for the clear word behind the packet.
@@ -217,6 +241,7 @@ impl Producer {
         if skipped > 0 {
             self.publish(skipped, skipped as usize, KIND_SKIP);
         }
+        self.row_end = (self.head + self.mask).min((self.tail | self.mask) + 1);
         Ok(())
     }
 
@@ -325,6 +350,12 @@ impl Producer {
         } else {
             self.broken = true;
         }
+        self.head
+    }
+
+    /// The position that [`Self::given_back`] returned last, or that was read when there was no room.
+    #[inline]
+    pub fn last_given_back(&self) -> u64 {
         self.head
     }
 

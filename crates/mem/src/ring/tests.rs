@@ -149,13 +149,11 @@ fn bytes_arrive_in_one_piece_or_two_of_whatever_length_and_alignment() {
 #[test]
 fn a_packet_is_copied_out_of_the_ring_a_part_at_a_time() {
     for len in (0..=INLINE_MAX).filter(|len| !cfg!(miri) || len % 8 == 0 || len % 37 == 0) {
-        let (mut producer, mut consumer, _) = untrusted(16);
+        let (mut producer, consumer, _) = untrusted(16);
         let packet = bytes(len, 1);
         producer.push(&packet, &[]).unwrap();
         producer.submit();
-        let taken = consumer.take().unwrap();
-        // SAFETY: nothing is given back.
-        let whole = unsafe { consumer.in_ring(&taken) }.unwrap();
+        let whole = consumer.next_whole().unwrap();
         assert_eq!((whole.len(), whole.split_words::<2>().is_some()), (len, len >= 16));
         let (words, rest) = whole.split_words::<2>().unwrap_or(([0; 2], whole));
         let start = if len >= 16 { 16 } else { 0 };
@@ -171,9 +169,47 @@ fn a_packet_is_copied_out_of_the_ring_a_part_at_a_time() {
     let (mut producer, mut consumer, _) = untrusted(8);
     producer.push_far(&[1; 40], Far { offset: 0, len: 100 }).unwrap();
     producer.submit();
-    let taken = consumer.take().unwrap();
-    // SAFETY: as above.
-    assert!(unsafe { consumer.in_ring(&taken) }.is_none(), "its rest is elsewhere");
+    assert!(consumer.next_whole().is_none() && consumer.take().is_some(), "its rest is elsewhere");
+}
+
+#[test]
+fn whole_packets_are_taken_in_turn_up_to_the_first_that_is_refused_or_of_another_kind() {
+    let (mut producer, mut consumer) = pair(16).unwrap();
+    for round in 0..20u8 {
+        // The packets are of one line, of several, and one that is not whole; some bursts skip the ring's end.
+        let packets = [vec![round; 8], vec![round; 56], vec![round; 57], vec![round; 200]];
+        for packet in &packets {
+            producer.push(packet, &[]).unwrap();
+        }
+        producer.push_far(&[round; 40], Far { offset: 0, len: 100 }).unwrap();
+        producer.submit();
+        let (mut seen, mut refused) = (Vec::new(), false);
+        while seen.len() < packets.len() {
+            consumer.take_whole(|packet| {
+                let mut copy = vec![0; packet.len()];
+                assert!(packet.copy_to(&mut copy));
+                // Each is refused once.
+                refused = !refused;
+                if !refused {
+                    seen.push(copy);
+                }
+                !refused
+            });
+            // A record that skips the ring's end is no packet.
+            if seen.len() < packets.len()
+                && consumer.next_whole().is_none()
+                && let Some(taken) = consumer.take()
+                && taken.is_whole()
+            {
+                // SAFETY: it was just taken from a ring whose producer keeps the rules.
+                seen.push(unsafe { consumer.bytes_in_place(&taken) }.to_vec());
+            }
+        }
+        assert_eq!(seen, packets);
+        assert!(consumer.take().is_some_and(|taken| taken.is_far()));
+        // SAFETY: no slice is alive.
+        unsafe { consumer.give_back() };
+    }
 }
 
 #[test]
@@ -354,12 +390,15 @@ fn hostile_words_neither_panic_nor_leave_the_ring_nor_loop() {
             let index = (position as usize + line as usize / 8) % lines;
             // SAFETY: the index lies in the ring.
             unsafe { words.word(FIRST_LINE_WORD + index * 8) }.store(word, Ordering::Release);
-            while let Some(taken) = consumer.take() {
+            loop {
                 let mut copy = [0; INLINE_MAX + 8];
-                // SAFETY: nothing is given back yet.
-                if let Some(packet) = unsafe { consumer.in_ring(&taken) } {
-                    assert!(taken.is_whole() && packet.len() == taken.len() && packet.copy_to(&mut copy));
-                }
+                let whole_len = consumer.next_whole().map(|packet| {
+                    assert!(packet.copy_to(&mut copy));
+                    packet.len()
+                });
+                let Some(taken) = consumer.take() else { break };
+                // What is not whole may be a record that skips the ring's end, before a packet that is.
+                assert!(whole_len.is_none_or(|len| taken.is_whole() && taken.len() == len));
                 assert!(taken.len() <= INLINE_MAX && taken.copy_len() <= copy.len());
                 // SAFETY: the target is large enough.
                 unsafe {

@@ -112,12 +112,14 @@ impl Servers {
         call: RunningCall,
         write: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> bool {
+        let medium_len_max = self.table.entries[self.table.entry_of(call.location.slot)].medium_len_max;
         if let Some(slot) = self.own_buffer(call, 0)
-            && let Response::Short(buffer) = &mut slot.response
-            && let room = buffer.capacity().min(call.location.own_len_max.into())
+            && let Some(buffer) = slot.response.own_buffer()
+            && let room = buffer.capacity().min(medium_len_max.into())
             && let Some(len) = buffer.resized(room).ok().and_then(write).filter(|len| *len <= room)
         {
             buffer.truncate(len);
+            slot.response.set_medium(len > call.location.own_len_max.into());
             (slot.phase, slot.progress_ns) = (Phase::Answered, shared.now_ns);
             shared.transmit.push(response_item(call.location.slot, call.id.number, slot.is_copy));
             return true;
@@ -196,8 +198,8 @@ impl Servers {
         let data_per_packet = session.data_per_packet as usize;
         let slot = &mut self.table.slots[id.index()];
         // A long request may have a short answer.
-        if let Response::Short(mut buffer) = std::mem::take(&mut slot.response)
-            && len <= usize::from(session.own_len_max)
+        if let Response::Short(mut buffer) | Response::Medium(mut buffer) = std::mem::take(&mut slot.response)
+            && len <= usize::from(session.medium_len_max)
             && buffer.resize(len).is_ok()
         {
             return Ok(buffer);
@@ -207,11 +209,9 @@ impl Servers {
         if len > session.message_len_max as usize || packets_of(len, data_per_packet) > PACKETS_MAX {
             return Err(ErrorCode::ResponseTooLarge);
         }
-        let capacity = if len <= usize::from(session.own_len_max) {
-            len.max(shared.config.preallocated_response_len.min(usize::from(session.own_len_max)))
-        } else {
-            len
-        };
+        let limits = [session.own_len_max, session.medium_len_max].map(usize::from);
+        let usual = limits.into_iter().find(|limit| len <= *limit).unwrap_or(0);
+        let capacity = len.max(shared.config.preallocated_response_len.min(usual));
         if !self.fits_share(shared, index, capacity) {
             return Err(ErrorCode::NoMemory);
         }
@@ -254,10 +254,16 @@ impl Servers {
     }
 
     fn store_response(&mut self, shared: &mut Shared, (index, id): (usize, SlotId), buffer: MessageBuffer) {
-        let data_per_packet = self.table.entries[index].data_per_packet as usize;
+        let session = &self.table.entries[index];
+        let data_per_packet = session.data_per_packet as usize;
         let is_short = buffer.len() <= data_per_packet && buffer.len() + HEADER_LEN <= shared.link.copy_len_max;
+        let is_medium = buffer.capacity() <= session.medium_len_max.into();
         let slot = &mut self.table.slots[id.index()];
-        slot.response = if is_short { Response::Short(buffer) } else { Response::Long(buffer.freeze()) };
+        slot.response = match (is_short, is_medium) {
+            (true, _) => Response::Short(buffer),
+            (_, true) => Response::Medium(buffer),
+            _ => Response::Long(buffer.freeze()),
+        };
         slot.phase = Phase::Answered;
         slot.progress_ns = shared.now_ns;
         let is_copy = slot.is_copy;

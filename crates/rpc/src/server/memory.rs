@@ -164,7 +164,7 @@ impl Servers {
                 shared.stats.responses_given_up += 1;
                 ErrorCode::NoMemory
             }
-            (Phase::Answered, Response::Short(_)) if short_responses && is_stalled => {
+            (Phase::Answered, Response::Short(_) | Response::Medium(_)) if short_responses && is_stalled => {
                 shared.stats.responses_given_up += 1;
                 ErrorCode::NoMemory
             }

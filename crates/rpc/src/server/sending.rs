@@ -201,7 +201,11 @@ impl Servers {
         let session = &self.table.entries[self.table.entry_of(item.slot)];
         let slot = &mut self.table.slots[item.slot.index()];
         slot.requested_first = 0;
-        let Response::Long(buffer) = &slot.response else { return };
+        let (buffer, is_own) = match std::mem::take(&mut slot.response) {
+            Response::Medium(buffer) => (buffer.freeze(), true),
+            Response::Long(buffer) => (buffer, false),
+            other => return slot.response = other,
+        };
         let name = CallName { session: session.remote_key, number: slot.number, is_copy: item.is_copy };
         for packet in item.numbers() {
             let range = buffer.packet_range(packet.into());
@@ -212,9 +216,14 @@ impl Servers {
             tx.push(TxPacket {
                 to: session.peer,
                 head: &header.to_bytes(),
-                data: TxData::Frozen { buffer, start: range.start, len: range.len() },
+                data: TxData::Frozen { buffer: &buffer, start: range.start, len: range.len() },
             });
         }
+        // The buffer stays the slot's own if the port has copied the packet.
+        slot.response = match is_own {
+            true => buffer.thaw().map_or_else(Response::Long, Response::Medium),
+            false => Response::Long(buffer),
+        };
     }
 
     /// Sends a packet without data: a credit return, `in progress`, a notice, or an error.

@@ -26,19 +26,44 @@ pub(super) enum Response {
     None,
     /// Short: in the slot's own buffer, which the port copies.
     Short(MessageBuffer),
+    /// One packet in the slot's own buffer too, which the port is shown as a share, and may copy. If it keeps the
+    /// share, the response is a long one from then on.
+    Medium(MessageBuffer),
     /// Long: the port takes shares of it.
     Long(Frozen),
     Error(ErrorCode),
 }
 
+/// Longest response of medium length, in bytes: its buffer takes a kilobyte of the arena.
+const MEDIUM_LEN_MAX: usize = 960;
+
 impl Response {
     /// Bytes of the arena that it holds.
     pub fn len_held(&self) -> usize {
         match self {
-            Self::Short(buffer) => buffer.block_len(),
+            Self::Short(buffer) | Self::Medium(buffer) => buffer.block_len(),
             Self::Long(buffer) => buffer.block_len(),
             Self::None | Self::Error(_) => 0,
         }
+    }
+
+    /// The slot's own buffer, if it has one.
+    #[inline(always)]
+    pub fn own_buffer(&mut self) -> Option<&mut MessageBuffer> {
+        match self {
+            Self::Short(buffer) | Self::Medium(buffer) => Some(buffer),
+            Self::None | Self::Long(_) | Self::Error(_) => None,
+        }
+    }
+
+    /// Notes whether the response in the slot's own buffer is of medium length.
+    #[inline(always)]
+    pub fn set_medium(&mut self, is_medium: bool) {
+        *self = match std::mem::take(self) {
+            Self::Short(buffer) | Self::Medium(buffer) if is_medium => Self::Medium(buffer),
+            Self::Short(buffer) | Self::Medium(buffer) => Self::Short(buffer),
+            other => other,
+        };
     }
 }
 
@@ -294,8 +319,10 @@ pub(crate) struct ServerSession {
     /// Requests shorter than this, in bytes, are handled where they lie, without further checks; 0 until the session is
     /// confirmed.
     pub lent_end: u16,
-    /// Responses up to this length, in bytes, go into their slot's own buffer.
+    /// Responses up to this length, in bytes, go into their slot's own buffer as short ones.
     pub own_len_max: u16,
+    /// Responses up to this length, in bytes, go into their slot's own buffer, short or medium.
+    pub medium_len_max: u16,
     /// Whether the client has used the session or confirmed it.
     pub confirmed: bool,
     /// Whether it belongs to a session of ours, whose server calls us over it.
@@ -306,7 +333,17 @@ const _: () = assert!(size_of::<ServerSession>() == 64);
 impl ServerSession {
     /// Length up to which requests and responses are one packet, which the port copies, in bytes.
     pub fn short_len_max(&self, shared: &Shared) -> usize {
-        (self.data_per_packet.min(self.message_len_max) as usize).min(shared.copied_data_max())
+        self.packet_len_max().min(shared.copied_data_max())
+    }
+
+    /// Length up to which responses are one packet that may stay in its slot's own buffer, in bytes.
+    pub fn medium_len_max(&self, shared: &Shared) -> usize {
+        self.packet_len_max().min(MEDIUM_LEN_MAX).max(self.short_len_max(shared))
+    }
+
+    /// Length of the longest message of one packet, in bytes.
+    fn packet_len_max(&self) -> usize {
+        self.data_per_packet.min(self.message_len_max) as usize
     }
 }
 

@@ -238,7 +238,8 @@ impl HandServer {
 
     /// As [`Self::asked`], with connect options of the client.
     pub fn asked_with(world: &World, client: &mut Endpoint, options: ConnectOptions) -> Self {
-        let port = world.network.port_with("server", LoopbackConfig::default()).unwrap();
+        let lends = LoopbackConfig { holds_shares: true, lends_tails: true, ..LoopbackConfig::default() };
+        let port = world.network.port_with("server", lends).unwrap();
         let session = client.begin_connect_with(&port.address(), options).unwrap();
         let mut server = Self {
             network: world.network.clone(),

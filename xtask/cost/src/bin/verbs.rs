@@ -13,7 +13,8 @@ const OPERATIONS: &[Operation] = &[
     operation("WRITE of 32 B, a doorbell each", &["initiator"], |count| writes(count, false)),
     operation("WRITE of 32 B, in lists of 16", &["initiator"], |count| writes(count, true)),
     operation("READ of 32 B", &["initiator"], reads),
-    operation("SEND of 32 B over UD, in lists of 16", &["sender", "receiver"], datagrams),
+    operation("SEND of 32 B over UD, in lists of 16", &["sender", "receiver"], |count| datagrams(count, true)),
+    operation("SEND of 32 B over UD, whose receive completes", &["receiver"], |count| datagrams(count, false)),
 ];
 
 fn main() -> anyhow::Result<()> {
@@ -122,7 +123,8 @@ fn reads(count: &mut Count) -> anyhow::Result<()> {
     })
 }
 
-fn datagrams(count: &mut Count) -> anyhow::Result<()> {
+/// Sends datagrams, which the receiver is shown, or whose completions it takes and whose buffers it posts again.
+fn datagrams(count: &mut Count, are_shown: bool) -> anyhow::Result<()> {
     let (_, [mut sender, mut receiver]) = pair(Transport::Ud)?;
     let to = Some(sender.thread.destination(&receiver.qp.address())?);
     for _ in 0..2 * BURST {
@@ -144,6 +146,13 @@ fn datagrams(count: &mut Count) -> anyhow::Result<()> {
         all_good(&sent, 1)?;
         sent.clear();
         let good = count.step("receiver", BURST, || {
+            if are_shown {
+                let mut good = 0;
+                let taken = receiver.receives.poll_messages(&mut receiver.qp, &mut received, BURST, |message| {
+                    good += usize::from(message.bytes == bytes);
+                });
+                return if taken.is_ok_and(|taken| taken == good) && received.is_empty() { good } else { 0 };
+            }
             receiver.receives.poll(&mut received, BURST);
             let good = received.iter().filter(|completion| completion.status.is_success()).count();
             let buffers = received.iter_mut().filter_map(|completion| completion.buffers.pop());

@@ -9,6 +9,7 @@ use sinew_mem::ring::{self, Doorbell, Words};
 
 use super::{Remote, RxLink, ShmRx};
 use crate::LINKS_MAX;
+use crate::copies::Copies;
 use crate::link::{Claim, Ends, LinkState, PeerArena, TxChange, TxLink, Wake};
 use crate::peer_source::PeerSource;
 
@@ -63,6 +64,7 @@ impl ShmRx {
             touched: false,
             lent: VecDeque::new(),
             staged: 0,
+            copies: Copies::default(),
             state: Arc::clone(&state),
         };
         self.links[index] = Some(Box::new(RxLink {

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sinew_fabric::verbs::{Completion, CompletionQueue};
+use sinew_fabric::verbs::{Completion, CompletionQueue, Message, QueuePair, RefusedReceive, show_messages};
 use sinew_fabric::{Armed, Descriptor, PacketPort, Readiness, WakeTarget, Waker};
 
 use super::clock::clock_ns;
-use super::engine::Engine;
+use super::engine::{Audience, Engine};
 use super::queues::QueueWaker;
 
 /// Number of polls after which one checks for packets even if there are completions.
@@ -84,6 +84,24 @@ impl Readiness for ShmCompletionQueue {
     }
 }
 
+impl ShmCompletionQueue {
+    /// Polls with an audience, if there are no completions yet. Otherwise returns false, and has no effect.
+    #[inline(always)]
+    fn poll_showing(&mut self, audience: &mut Audience<impl FnMut(Message<'_>)>, others: &mut Vec<Completion>) -> bool {
+        let engine = &mut *self.engine.borrow_mut();
+        let queue = engine.queues.get(self.index);
+        let is_empty = queue.is_empty();
+        if is_empty {
+            queue.polls = 0;
+            engine.turn_showing(Some(&mut *audience));
+            if !engine.queues.get(self.index).is_empty() {
+                engine.take(self.index, others, audience.max - audience.shown);
+            }
+        }
+        is_empty
+    }
+}
+
 impl CompletionQueue for ShmCompletionQueue {
     #[inline]
     fn poll(&mut self, completions: &mut Vec<Completion>, max: usize) -> usize {
@@ -96,6 +114,27 @@ impl CompletionQueue for ShmCompletionQueue {
             engine.turn();
         }
         engine.take(self.index, completions, max)
+    }
+
+    /// Datagrams that the queue is not behind with are shown in the buffer of the oldest receive.
+    #[inline]
+    fn poll_messages<Q: QueuePair>(
+        &mut self,
+        qp: &mut Q,
+        others: &mut Vec<Completion>,
+        max: usize,
+        mut take: impl FnMut(Message<'_>),
+    ) -> Result<usize, RefusedReceive> {
+        let before = others.len();
+        let mut audience = Audience { of: qp.number(), queue: self.index, max, shown: 0, take: &mut take };
+        if !self.poll_showing(&mut audience, others) {
+            self.poll(others, max);
+        }
+        let shown = audience.shown;
+        if others.len() == before {
+            return Ok(shown);
+        }
+        Ok(shown + show_messages(qp, others, before, take)?)
     }
 
     /// Sleeps on the port, and goes back to sleep when nothing came for this queue.

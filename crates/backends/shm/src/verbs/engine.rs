@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use sinew_fabric::verbs::{Completion, QpNumber, Status, VerbsError};
+use sinew_fabric::verbs::{Completion, Message, QpNumber, Status, VerbsError};
 use sinew_fabric::{Address, PacketPort, Peer, PortError, PortEvent, RxPacket};
 use sinew_mem::ring::{Consumer, InRing, Taken};
 
@@ -14,7 +14,7 @@ use super::device::ShmDomain;
 use super::initiator::Seat;
 use super::life;
 use super::packet::{Datagram, Header};
-use super::queue_pair::{Inbound, QueuePair, WATCH_EVERY_NS};
+use super::queue_pair::{Inbound, QueuePair, Stopped, WATCH_EVERY_NS};
 use super::queues::{Freed, FreedSlots, Life, Queues};
 use super::wire::{Deferred, Wire};
 use crate::port::ShmPort;
@@ -122,12 +122,18 @@ impl Engine {
     /// Receives a burst of packets, and sends what waits. Returns how many packets came.
     #[inline]
     pub fn turn(&mut self) -> usize {
+        self.turn_showing(None::<&mut Audience<fn(Message<'_>)>>)
+    }
+
+    /// As [`Self::turn`], and shows datagrams to an audience, if there is one.
+    #[inline]
+    pub fn turn_showing<F: FnMut(Message<'_>)>(&mut self, audience: Option<&mut Audience<F>>) -> usize {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_CLOCK_READ) {
             self.update_time();
         }
         let Self { port, queue_pairs, queues, notes, counts, scratch, .. } = self;
-        let mut arrivals = Arrivals { queue_pairs, inbound: Inbound { queues, notes, counts, scratch } };
+        let mut arrivals = Arrivals { queue_pairs, inbound: Inbound { queues, notes, counts, scratch }, audience };
         // SAFETY: arrivals are not kept, so there is room for any number.
         let packets = unsafe { port.split().0.receive_each(self.time_ns, BURST_MAX, &mut arrivals) };
         self.handle_lost_peers();
@@ -266,31 +272,52 @@ impl Engine {
     }
 }
 
-/// Hands the packets of a burst to their queue pairs.
-struct Arrivals<'e> {
-    queue_pairs: &'e mut [Option<Box<QueuePair>>],
-    inbound: Inbound<'e>,
+/// A user who polls for datagrams to a queue pair, and reads each where it is.
+pub(crate) struct Audience<F> {
+    pub of: QpNumber,
+    /// Index of the completion queue that is polled.
+    pub queue: usize,
+    /// Most datagrams to be shown, and those that were.
+    pub max: usize,
+    pub shown: usize,
+    pub take: F,
 }
 
-// SAFETY: `take` returns what the consumer or `take_datagrams` has taken last; the latter lowers `left` by what it took
-// itself, and returns a packet only while `left` is above 0.
-unsafe impl<'a> Show<'a> for Arrivals<'_> {
+/// Hands the packets of a burst to their queue pairs.
+struct Arrivals<'e, F> {
+    queue_pairs: &'e mut [Option<Box<QueuePair>>],
+    inbound: Inbound<'e>,
+    audience: Option<&'e mut Audience<F>>,
+}
+
+// SAFETY: `take` returns what the consumer has taken last. `take_datagrams` lowers `left` by what it took, and
+// `ForRoom` is its answer when that leaves none.
+unsafe impl<'a, F: FnMut(Message<'_>)> Show<'a> for Arrivals<'_, F> {
     #[inline(always)]
     fn take(&mut self, from: Peer, consumer: &mut Consumer, room: &mut BurstRoom) -> Option<Taken> {
-        let mut taken = consumer.take()?;
-        // SAFETY: it was just taken.
-        while let Some((words, _)) = unsafe { consumer.in_ring(&taken) }.and_then(InRing::split_words)
+        while let Some((words, _)) = consumer.next_whole().and_then(InRing::split_words)
             && let Some(datagram) = Datagram::from_words(words)
             && let Some(qp) = find(self.queue_pairs, datagram.to)
         {
-            let before = room.left;
-            // SAFETY: it was just taken from there, here or by the queue pair before.
-            taken = unsafe { qp.take_datagrams(taken, from, consumer, room, self.inbound.queues) }?;
-            if room.left == before {
-                break;
+            let stopped = match &mut self.audience {
+                // What was put into the queue meanwhile comes first.
+                Some(Audience { of, queue, max, shown, take })
+                    if (*of, *queue) == (qp.number, qp.receive_queue)
+                        && self.inbound.queues.get(qp.receive_queue).is_empty() =>
+                {
+                    let (count, stopped) = qp.show_datagrams(from, consumer, room, *max - *shown, take);
+                    *shown += count;
+                    stopped
+                }
+                _ => qp.take_datagrams(from, consumer, room, self.inbound.queues),
+            };
+            match stopped {
+                Stopped::AtOnce => break,
+                Stopped::Later => {}
+                Stopped::ForRoom => return None,
             }
         }
-        Some(taken)
+        consumer.take()
     }
 
     #[inline(always)]
@@ -301,7 +328,7 @@ unsafe impl<'a> Show<'a> for Arrivals<'_> {
 
     #[inline(never)]
     unsafe fn split(&mut self, packet: RxPacket<'a>) {
-        let Self { queue_pairs, inbound } = self;
+        let Self { queue_pairs, inbound, .. } = self;
         let Some((header, rest)) = Header::read(packet.head) else {
             inbound.counts.count(Discarded::Malformed);
             return;

@@ -118,6 +118,14 @@ impl Buffers {
         Self { one: Some(buffer), several: 0 }
     }
 
+    /// Puts a buffer in, where there is none.
+    #[inline(always)]
+    pub fn fill(&mut self, buffer: MessageBuffer) {
+        debug_assert!(self.is_empty());
+        // There is nothing to drop, which the compiler cannot know.
+        std::mem::forget(self.one.replace(buffer));
+    }
+
     /// Takes the buffers out of `scatter`.
     #[inline(always)]
     pub fn take(scatter: &mut Scatter, pool: &mut Pool) -> Self {
@@ -131,6 +139,12 @@ impl Buffers {
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.one.is_none() && self.several == 0
+    }
+
+    /// The buffer, unless there are several or none.
+    #[inline(always)]
+    pub fn single(&mut self) -> Option<&mut MessageBuffer> {
+        self.one.as_mut()
     }
 
     /// Takes the buffer out, unless there are several or none.

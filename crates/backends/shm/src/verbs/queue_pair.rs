@@ -34,7 +34,7 @@ use sending::Stall;
 use watch::AckProbe;
 
 pub(crate) use gate::Run;
-pub(crate) use receiving::Inbound;
+pub(crate) use receiving::{Inbound, Stopped};
 pub(crate) use watch::WATCH_EVERY_NS;
 
 /// The other queue pair of a connection, and how to reach it.

@@ -179,6 +179,89 @@ fn datagrams_in_the_short_form_are_checked_as_the_others_are() {
 }
 
 #[test]
+fn datagrams_that_are_shown_are_checked_as_the_others_are_and_leave_the_receives_as_they_were() {
+    let mut end = End::new(Transport::Ud);
+    end.qp.connect(None).unwrap();
+    let address = end.qp.address();
+    let mut stranger = UnknownSender::to(&address);
+    let good = Datagram { to: address.number, from: QpNumber(5), key: address.qkey, immediate: Some(9) };
+    let mut send = |datagram: Datagram, message: &[u8]| {
+        let words = datagram.to_words().unwrap().map(u64::to_le_bytes);
+        stranger.send(&[words.as_flattened(), message].concat());
+    };
+    let (mut shown, mut others) = (Vec::new(), Vec::new());
+    let mut poll = |end: &mut End, others: &mut Vec<Completion>| {
+        for _ in 0..300 {
+            let polled = end.queue.poll_messages(&mut end.qp, others, 64, |message| {
+                assert_eq!(message.immediate, Some(9));
+                assert_eq!(message.from.map(|from| (from.number, from.qkey)), Some((QpNumber(5), good.key)));
+                shown.push(message.bytes.to_vec());
+            });
+            polled.unwrap();
+        }
+        std::mem::take(&mut shown)
+    };
+    send(good, b"nobody waits for it");
+    assert!(poll(&mut end, &mut others).is_empty() && others.is_empty());
+    assert_eq!(end.thread.discarded(Discarded::NoReceive), 1);
+    end.post_receive(1, 40);
+    send(Datagram { key: good.key + 1, ..good }, b"key");
+    send(Datagram { to: QpNumber(good.to.0 ^ 0x1_0000), ..good }, b"an earlier queue pair");
+    let lens = [0, 40, 7, 33, 40, 8];
+    for len in lens {
+        send(good, &[7; 100][..len]);
+    }
+    let got = poll(&mut end, &mut others);
+    assert!(got.iter().map(Vec::len).eq(lens) && got.concat().iter().all(|&byte| byte == 7), "{got:?}");
+    assert!(others.is_empty());
+    // One that is too long ends the receive, as it does without an audience.
+    for len in [40, 41, 40] {
+        send(good, &[7; 100][..len]);
+    }
+    assert_eq!(poll(&mut end, &mut others).len(), 1);
+    assert!(matches!(&others[..], [failed] if (failed.id, failed.status) == (1, Status::LocalLength)), "{others:?}");
+    let reasons = [Discarded::NoReceive, Discarded::WrongKey, Discarded::NoSuchQueuePair];
+    assert_eq!(reasons.map(|reason| end.thread.discarded(reason)), [2, 1, 1]);
+}
+
+#[test]
+fn lists_of_receives_go_on_at_the_start_of_the_queues_memory() {
+    let mut end = End::new(Transport::Ud);
+    end.qp.connect(None).unwrap();
+    let address = end.qp.address();
+    let mut stranger = UnknownSender::to(&address);
+    let datagram = Datagram { to: address.number, from: QpNumber(5), key: address.qkey, immediate: None };
+    let words = datagram.to_words().unwrap().map(u64::to_le_bytes);
+    let mut posted = 0..20;
+    let buffers: Vec<_> = posted.clone().map(|id| (id, end.arena.alloc(16, 16).unwrap())).collect();
+    end.qp.post_buffers(buffers).unwrap();
+    // The queue's memory has 32 places.
+    for round in 0..40 {
+        let count = 1 + round % 13;
+        for number in posted.start..posted.start + count {
+            stranger.send(&[words.as_flattened(), &number.to_le_bytes()].concat());
+        }
+        let mut completions = Vec::new();
+        for _ in 0..300 {
+            end.queue.poll(&mut completions, 64);
+        }
+        assert_eq!(completions.len() as u64, count);
+        for (completion, id) in completions.iter().zip(posted.start..) {
+            assert_eq!((completion.id, &completion.buffers[0][..]), (id, &id.to_le_bytes()[..]));
+        }
+        let again = completions.iter_mut().map(|completion| {
+            let mut buffer = completion.buffers.pop().unwrap();
+            buffer.resize(16).unwrap();
+            buffer
+        });
+        end.qp.post_buffers((posted.end..).zip(again)).unwrap();
+        posted = posted.start + count..posted.end + count;
+    }
+    end.qp.modify(QpState::Error, None).unwrap();
+    assert!(end.poll().iter().map(|completion| completion.id).eq(posted), "the rest is flushed in order");
+}
+
+#[test]
 fn receives_are_posted_as_a_list_up_to_the_first_that_is_refused() {
     let mut end = End::new(Transport::Ud);
     end.qp.connect(None).unwrap();

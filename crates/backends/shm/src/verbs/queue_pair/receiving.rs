@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 
 use sinew_fabric::verbs::{
-    Completion, Destination, Opcode, PostError, QpState, Scatter, Status, Transport, check_receive,
+    Completion, Destination, Message, Opcode, PostError, QpState, Scatter, Status, Transport, check_receive,
 };
 use sinew_fabric::{Peer, RxPacket};
 use sinew_mem::copy::copy_short;
-use sinew_mem::ring::{Consumer, Taken};
+use sinew_mem::ring::{Consumer, InRing};
 use sinew_mem::{MessageBuffer, Revoked, SharedBytes};
 
 use super::QueuePair;
@@ -132,6 +132,36 @@ fn shorten(buffers: &mut [MessageBuffer], len: usize) {
     }
 }
 
+/// Where [`QueuePair::take_datagrams`] stopped.
+pub(crate) enum Stopped {
+    /// At the first packet.
+    AtOnce,
+    /// At a later one.
+    Later,
+    /// The user's places, the receives or the burst's room are used up, and the ring may hold more.
+    ForRoom,
+}
+
+impl Stopped {
+    /// After `count` datagrams, of `most` for which there was room.
+    #[inline(always)]
+    fn after(count: usize, most: usize) -> Self {
+        match count {
+            0 => Self::AtOnce,
+            _ if count == most => Self::ForRoom,
+            _ => Self::Later,
+        }
+    }
+}
+
+/// The header and the message of a packet, if it is a datagram to the queue pair of this first word and key.
+#[inline(always)]
+fn message_to(first_word: u64, key: u32, packet: InRing<'_>) -> Option<(Datagram, InRing<'_>)> {
+    let (words, message) = packet.split_words()?;
+    let datagram = Datagram::from_words_to(first_word, words)?;
+    (datagram.key == key).then_some((datagram, message))
+}
+
 /// The parts of an engine that an arrival changes besides the queue pair.
 pub(crate) struct Inbound<'a> {
     pub queues: &'a mut Queues,
@@ -141,45 +171,35 @@ pub(crate) struct Inbound<'a> {
 }
 
 impl QueuePair {
-    /// Takes datagrams for the user who is polling, the first of which is `taken` already: their bytes go from the ring
-    /// to the buffers, and the completions to the user's list. Returns the first packet that needs another path; `None`
-    /// also when the user's places, the receives or the room are used up, where the ring may hold more.
-    ///
-    /// # Safety
-    ///
-    /// `taken` is the last packet taken from `consumer`, and was not given back.
+    /// Takes datagrams for the user who is polling: their bytes go from the ring to the buffers, and the completions to
+    /// the user's list. Stops at the first packet that needs another path.
     #[inline(never)]
-    pub unsafe fn take_datagrams(
+    pub fn take_datagrams(
         &mut self,
-        taken: Taken,
         from: Peer,
         consumer: &mut Consumer,
         room: &mut BurstRoom,
         queues: &mut Queues,
-    ) -> Option<Taken> {
-        let Some(key) = self.datagram_key else { return Some(taken) };
+    ) -> Stopped {
+        let Some(key) = self.datagram_key else { return Stopped::AtOnce };
         let (qp, first_word, handle) = (self.number, Datagram::first_word_to(self.number), handle_of(from));
         let queue = queues.get(self.receive_queue);
         let (places, posted) = (queue.places_for_poller(), self.receives.front_slice());
         let most = places.len().min(posted.len()).min(room.left);
-        let (mut next, mut count) = (Some(taken), 0);
-        for (place, posted) in places[..most].iter_mut().zip(&mut posted[..most]) {
-            let Some(taken) = next else { break };
-            // SAFETY: it is the last packet taken: the first by the caller's promise, the others were taken below.
-            let Some(packet) = (unsafe { consumer.in_ring(&taken) }) else { break };
-            let Some((words, message)) = packet.split_words() else { break };
-            let Some(datagram) = Datagram::from_words_to(first_word, words) else { break };
-            if datagram.key != key {
-                break;
-            }
-            let Some(mut buffer) = posted.buffers.take_single() else { break };
+        let (mut places, mut posted) = (places[..most].iter_mut(), posted[..most].iter_mut());
+        let mut bytes = 0;
+        consumer.take_whole(|packet| {
+            let Some((datagram, message)) = message_to(first_word, key, packet) else { return false };
+            let Some(posted) = posted.next() else { return false };
+            let Some(mut buffer) = posted.buffers.take_single() else { return false };
             if !message.copy_to(&mut buffer) {
                 posted.buffers = Buffers::one(buffer);
-                break;
+                return false;
             }
             let Datagram { from: number, immediate, .. } = datagram;
             let (id, len) = (posted.id, message.len());
             buffer.truncate(len);
+            let Some(place) = places.next() else { return false };
             // The buffer is added in place, because it costs less than to move a list of buffers there.
             let completion = place.write(Completion {
                 id,
@@ -192,16 +212,54 @@ impl QueuePair {
                 buffers: Scatter::new_const(),
             });
             completion.buffers.push(buffer);
-            count += 1;
-            room.bytes += packet.len();
-            next = if count < most { consumer.take() } else { None };
-        }
+            bytes += packet.len();
+            true
+        });
+        let count = most - places.len();
         room.left -= count;
+        room.bytes += bytes;
         self.receives.drop_fronts(count);
         self.receives_held -= count;
         // SAFETY: that many places were filled, from the first on.
         unsafe { queue.fill_for_poller(count) };
-        next
+        Stopped::after(count, most)
+    }
+
+    /// Shows up to `max` datagrams to the user who is polling, each in the buffer of the oldest receive, which stays
+    /// the oldest. Stops at the first packet that needs another path.
+    #[inline(never)]
+    pub fn show_datagrams(
+        &mut self,
+        from: Peer,
+        consumer: &mut Consumer,
+        room: &mut BurstRoom,
+        max: usize,
+        take: &mut impl FnMut(Message<'_>),
+    ) -> (usize, Stopped) {
+        let Some(key) = self.datagram_key else { return (0, Stopped::AtOnce) };
+        let Some(buffer) = self.receives.front().and_then(|posted| posted.buffers.single()) else {
+            return (0, Stopped::AtOnce);
+        };
+        let (first_word, handle) = (Datagram::first_word_to(self.number), handle_of(from));
+        let most = room.left.min(max);
+        let (mut left, mut bytes) = (most, 0);
+        let buffer = &mut buffer[..];
+        consumer.take_whole(|packet| {
+            let Some((datagram, message)) = message_to(first_word, key, packet) else { return false };
+            if left == 0 || !message.copy_to(buffer) {
+                return false;
+            }
+            let Datagram { from: number, immediate, .. } = datagram;
+            let from = Some(Destination { handle, number, qkey: key });
+            take(Message { bytes: &buffer[..message.len()], immediate, from });
+            left -= 1;
+            bytes += packet.len();
+            true
+        });
+        let count = most - left;
+        room.left -= count;
+        room.bytes += bytes;
+        (count, Stopped::after(count, most))
     }
 
     /// Handles a packet that is addressed to this queue pair.
@@ -276,7 +334,7 @@ impl QueuePair {
             let stopped = slots.try_for_each(|posted| match buffers.next() {
                 Some((id, buffer)) if last_arena.is_some_and(|arena| buffer.is_from(arena)) => {
                     posted.id = id;
-                    posted.buffers = Buffers::one(buffer);
+                    posted.buffers.fill(buffer);
                     count += 1;
                     ControlFlow::Continue(())
                 }
