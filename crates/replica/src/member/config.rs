@@ -95,7 +95,10 @@ pub enum MemberError {
 
 impl From<JournalError> for MemberError {
     fn from(error: JournalError) -> Self {
-        Self::Journal(error)
+        match error {
+            JournalError::OtherFormat { file, found } => Self::OtherRelease(format!("{file} has format {found}")),
+            error => Self::Journal(error),
+        }
     }
 }
 

@@ -218,6 +218,16 @@ fn a_directory_of_another_release_is_refused() {
 }
 
 #[test]
+fn a_journal_of_a_later_format_is_left_to_the_release_that_wrote_it() {
+    let mut disk = written();
+    let name = disk.names().unwrap().into_iter().find(|name| name.starts_with("snapshot-")).unwrap();
+    disk.create(&name).unwrap();
+    disk.append(&name, &[b"SnFs", &9_u32.to_le_bytes()[..], &[1; 50]].concat()).unwrap();
+    let error = reopen("a", disk).unwrap_err();
+    assert!(matches!(&error, MemberError::OtherRelease(what) if what.contains("format 9")), "{error}");
+}
+
+#[test]
 fn sessions_outlive_a_crash_of_all() {
     let mut world = World::new(3, true, 5);
     let mut session = world.open(7);
