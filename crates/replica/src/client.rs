@@ -395,12 +395,8 @@ impl<E: Endpoint> Client<E> {
         self.refused.clear();
         for id in self.pending.keys().copied().collect::<Vec<_>>() {
             let may_have_run = self.pending.get(&id).is_some_and(|pending| pending.may_have_run);
-            let error = if may_have_run {
-                let (reached, silent) = (self.reached.clone(), self.silent.clone());
-                ClientError::NoAnswer { reached, silent, may_have_run }
-            } else {
-                ClientError::NotAdmitted { address: address.clone(), why }
-            };
+            let error = ClientError::NotAdmitted { address: address.clone(), why };
+            let error = if may_have_run { self.no_answer(true) } else { error };
             self.finish(id, Err(error));
         }
     }
@@ -414,8 +410,7 @@ impl<E: Endpoint> Client<E> {
             let Some(pending) = self.pending.get_mut(&id) else { continue };
             if pending.end_ns <= now_ns {
                 let may_have_run = pending.may_have_run || pending.send_at_ns.is_none();
-                let (reached, silent) = (self.reached.clone(), self.silent.clone());
-                self.finish(id, Err(ClientError::NoAnswer { reached, silent, may_have_run }));
+                self.finish(id, Err(self.no_answer(may_have_run)));
                 busy = true;
                 continue;
             }
@@ -569,8 +564,8 @@ impl<E: Endpoint> Client<E> {
                 self.reopen_session();
                 self.finish(id, Err(ClientError::Expired));
             }
-            Answer::DiskFull => self.finish(id, Err(ClientError::DiskFull)),
-            Answer::Refused(why) => self.finish(id, Err(ClientError::Refused(why))),
+            Answer::DiskFull => self.fail(id, ClientError::DiskFull),
+            Answer::Refused(why) => self.fail(id, ClientError::Refused(why)),
             Answer::NotAdmitted => {
                 // The member may have restarted: the next attempt begins with the proofs.
                 if self.key.is_some()
@@ -592,6 +587,30 @@ impl<E: Endpoint> Client<E> {
                 self.send_again(id, now_ns + wait_ns.max(RETRY_NS / 4));
             }
         }
+    }
+
+    fn no_answer(&self, may_have_run: bool) -> ClientError {
+        ClientError::NoAnswer { reached: self.reached.clone(), silent: self.silent.clone(), may_have_run }
+    }
+
+    /// Handles a member that does not carry a request out. This says nothing about a command's earlier attempts, of
+    /// which one may have run. Without a session, no command can run.
+    fn fail(&mut self, id: u64, error: ClientError) {
+        let Some(Pending { request, may_have_run, .. }) = self.pending.get(&id) else { return };
+        match request {
+            Request::Open => {
+                self.finish(id, Ok(RequestOutcome::Done));
+                self.commands().into_iter().for_each(|command| self.finish(command, Err(error.clone())));
+            }
+            Request::Run { .. } if *may_have_run => self.finish(id, Err(self.no_answer(true))),
+            _ => self.finish(id, Err(error)),
+        }
+    }
+
+    /// Commands that have not finished.
+    fn commands(&self) -> Vec<u64> {
+        let commands = self.pending.iter().filter(|(_, pending)| matches!(pending.request, Request::Run { .. }));
+        commands.map(|(id, _)| *id).collect()
     }
 
     fn note_that_it_may_have_run(&mut self, id: u64) {
@@ -634,11 +653,7 @@ impl<E: Endpoint> Client<E> {
         // Drops pending requests to open a session: that would be a second session, under which commands could run
         // again.
         self.pending.retain(|_, pending| !matches!(pending.request, Request::Open));
-        let commands = self.pending.iter().filter(|(_, pending)| matches!(pending.request, Request::Run { .. }));
-        let ids: Vec<u64> = commands.map(|(id, _)| *id).collect();
-        for id in ids {
-            self.finish(id, Err(ClientError::Expired));
-        }
+        self.commands().into_iter().for_each(|id| self.finish(id, Err(ClientError::Expired)));
     }
 
     fn finish(&mut self, id: u64, result: Result<RequestOutcome, ClientError>) {

@@ -143,6 +143,12 @@ impl Sessions {
         }
     }
 
+    /// The answer of a command that has run, if it is kept.
+    pub fn answer(&self, name: u64, number: u64) -> Option<&[u8]> {
+        let session = self.sessions.get(&name)?;
+        session.position(number).ok().map(|place| &session.answers[place].1[..])
+    }
+
     /// Returns an empty buffer for an answer.
     pub fn buffer(&mut self) -> Vec<u8> {
         let mut buffer = self.spare.0.pop_front().unwrap_or_default();

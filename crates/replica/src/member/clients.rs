@@ -232,7 +232,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             ClientRequest::Open { nonce } => self.propose(LogCommand::Open { nonce })?,
             ClientRequest::Close { session } => self.propose(LogCommand::Close { session })?,
             ClientRequest::Run { session, number, done_below, command } => {
-                self.propose(LogCommand::Run { session, number, done_below, command })?
+                match self.propose(LogCommand::Run { session, number, done_below, command }) {
+                    // A command that has run needs no room.
+                    Err(Answer::DiskFull) if let Some(answer) = self.sessions.answer(session, number) => {
+                        return Ok(Accepted::Answer(to_bytes(&Answer::CommandAnswer(answer))));
+                    }
+                    proposed => proposed?,
+                }
             }
             _ => self.begin_membership_change(ask, now_ns)?,
         };

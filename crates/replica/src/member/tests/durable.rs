@@ -143,6 +143,22 @@ fn a_full_disk_stops_writes_and_lets_reads_go_on() {
 }
 
 #[test]
+fn a_repeat_of_a_command_that_has_run_is_answered_by_a_full_disk() {
+    let mut world = World::new(3, true, 1);
+    let session = world.open(7);
+    let command = put("k", "v");
+    let first = world.ask_leader(&session.run(&command));
+    let leader = world.elect();
+    world.nodes[leader].disk.as_ref().unwrap().fail_at(1, Fault::Full);
+    let long = put("k", &"x".repeat(900_000));
+    let run = |number| ClientRequest::Run { session: session.name, number, done_below: 0, command: &long };
+    let is_full = |answer: Vec<u8>| wire::decode(&answer) == Ok(Answer::DiskFull);
+    (1..20).find(|number| world.call(leader, &run(*number), 500).is_some_and(is_full)).expect("the disk is full");
+    let repeat = run(0);
+    assert_eq!(world.call(leader, &repeat, 500), Some(first));
+}
+
+#[test]
 fn proposals_of_one_turn_do_not_take_the_same_room() {
     let mut world = World::new(3, true, 1);
     let mut session = world.open(7);
