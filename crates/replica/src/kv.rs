@@ -90,7 +90,11 @@ fn check(command: &Command<'_>) -> Result<(), Malformed> {
     match *command {
         Command::Put { key, value } => check_key(key).and_then(|()| check_value(value)),
         Command::Delete { key } => check_key(key),
-        Command::Swap { key, value, .. } => check_key(key).and_then(|()| value.map_or(Ok(()), check_value)),
+        Command::Swap { key, expect, value } => {
+            check_key(key)?;
+            let expected = if let Expect::Value(expected) = expect { Some(expected) } else { None };
+            expected.into_iter().chain(value).try_for_each(check_value)
+        }
     }
 }
 

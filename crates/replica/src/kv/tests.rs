@@ -59,6 +59,8 @@ fn keys_and_values_of_a_wrong_size_are_refused_and_change_nothing() {
         Command::Put { key: &long_key, value: b"x" },
         Command::Put { key: b"k", value: &long_value },
         Command::Swap { key: b"k", expect: Expect::Nothing, value: Some(&long_value) },
+        Command::Swap { key: b"k", expect: Expect::Value(&long_value), value: None },
+        Command::Swap { key: b"k", expect: Expect::Nothing, value: Some(&long_value) },
         Command::Delete { key: b"" },
     ] {
         let mut bytes = Vec::new();

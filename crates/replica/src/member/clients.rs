@@ -191,7 +191,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             ClientRequest::Read { query, .. } | ClientRequest::Watch { query } => {
                 self.machine.check_query(query).map_err(refused)?
             }
-            ClientRequest::Run { command, .. } => self.machine.check_command(command).map_err(refused)?,
+            ClientRequest::Run { command, .. } => {
+                let (len, max) = (command.len(), self.config.command_len_max);
+                if len > max {
+                    return Err(Answer::Refused(format!("a command of {len} bytes: at most {max} are allowed")));
+                }
+                self.machine.check_command(command).map_err(refused)?
+            }
             _ => {}
         }
         if let ClientRequest::Run { session, number, .. } = *ask
