@@ -174,10 +174,8 @@ impl KvStore {
                 }
                 match value {
                     Some(value) => CommandResult::Changed { revision: self.put(key, value) },
-                    None => {
-                        self.delete(key);
-                        CommandResult::Changed { revision: self.revision }
-                    }
+                    None if self.delete(key) => CommandResult::Changed { revision: self.revision },
+                    None => CommandResult::KeyMissing,
                 }
             }
         }

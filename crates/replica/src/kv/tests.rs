@@ -51,6 +51,14 @@ fn a_swap_changes_what_is_as_expected_and_nothing_else() {
 }
 
 #[test]
+fn a_swap_of_nothing_for_nothing_is_no_change() {
+    let mut store = KvStore::new();
+    run(&mut store, Command::Put { key: b"other", value: b"v" });
+    let answer = run(&mut store, Command::Swap { key: b"k", expect: Expect::Nothing, value: None });
+    assert_eq!((done(&answer), store.revision()), (CommandResult::KeyMissing, 1));
+}
+
+#[test]
 fn keys_and_values_of_a_wrong_size_are_refused_and_change_nothing() {
     let mut store = KvStore::new();
     let (long_key, long_value) = (vec![1; KEY_LEN_MAX + 1], vec![1; VALUE_LEN_MAX + 1]);
@@ -156,7 +164,9 @@ proptest! {
                     };
                     let answer = run(&mut store, swap);
                     let is_so = map.get(&key) == expect.as_ref();
-                    prop_assert_eq!(matches!(done(&answer), CommandResult::Changed { .. }), is_so);
+                    let changes = is_so && (expect.is_some() || value.is_some());
+                    prop_assert_eq!(matches!(done(&answer), CommandResult::Changed { .. }), changes);
+                    prop_assert_eq!(done(&answer) == CommandResult::KeyMissing, is_so && !changes);
                     match value {
                         Some(value) if is_so => drop(map.insert(key, value)),
                         None if is_so => drop(map.remove(&key)),
