@@ -259,6 +259,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.founding = Some(replicated.founding);
         self.applied = snapshot.get_metadata().index;
         self.pending_snapshot = None;
+        self.clients.has_changed = true;
         Ok(())
     }
 
