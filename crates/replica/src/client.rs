@@ -87,6 +87,7 @@ pub enum RequestOutcome {
 enum Request {
     Open,
     Run { number: u64, command: Vec<u8> },
+    Close { session: u64 },
     Read { freshness: Freshness, query: Vec<u8> },
     Watch { query: Vec<u8> },
     Other { bytes: Vec<u8> },
@@ -112,6 +113,8 @@ struct Pending {
     /// The only address that may answer, if given.
     at: Option<String>,
     may_have_run: bool,
+    /// Session in which a command was last sent.
+    session: Option<u64>,
     /// Attempts that ended without an answer.
     failures: u32,
 }
@@ -221,14 +224,22 @@ impl<E: Endpoint> Client<E> {
         if self.pending.len() >= IN_FLIGHT_MAX {
             return Err(ClientError::WindowFull);
         }
-        let now_ns = self.rpc.now_ns();
-        let end_ns = now_ns.saturating_add(timeout_ns);
-        self.pending.insert(
-            self.next_id,
-            Pending { tag, request, end_ns, send_at_ns: Some(now_ns), at, may_have_run: false, failures: 0 },
-        );
-        self.next_id += 1;
+        self.insert(tag, request, at, timeout_ns);
         Ok(())
+    }
+
+    fn insert(&mut self, tag: u64, request: Request, at: Option<String>, timeout_ns: u64) {
+        let now_ns = self.rpc.now_ns();
+        let (end_ns, send_at_ns) = (now_ns.saturating_add(timeout_ns), Some(now_ns));
+        let (may_have_run, session, failures) = Default::default();
+        let pending = Pending { tag, request, end_ns, send_at_ns, at, may_have_run, session, failures };
+        self.pending.insert(self.next_id, pending);
+        self.next_id += 1;
+    }
+
+    fn open_session(&mut self) {
+        self.is_opening = true;
+        self.insert(0, Request::Open, None, u64::MAX >> 1);
     }
 
     /// Runs a command once. `tag` comes back with the answer.
@@ -237,14 +248,26 @@ impl<E: Endpoint> Client<E> {
     ///
     /// [`ClientError::WindowFull`] if too many requests are in flight.
     pub fn run(&mut self, tag: u64, command: &[u8], timeout_ns: u64) -> Result<(), ClientError> {
-        if self.session.is_none() && !self.is_opening {
-            self.begin(0, Request::Open, None, u64::MAX >> 1)?;
-            self.is_opening = true;
-        }
         let request = Request::Run { number: self.next_number, command: command.to_vec() };
         self.begin(tag, request, None, timeout_ns)?;
         self.next_number += 1;
+        if self.session.is_none() && !self.is_opening {
+            self.open_session();
+        }
         Ok(())
+    }
+
+    /// Ends the client's session, of which the members then keep nothing, unless commands are in flight. Returns
+    /// whether there is a session to end; then `tag` comes back with the answer. Later commands open another session.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::WindowFull`] if too many requests are in flight.
+    pub fn close(&mut self, tag: u64, timeout_ns: u64) -> Result<bool, ClientError> {
+        let Some(session) = self.session.filter(|_| self.commands().is_empty()) else { return Ok(false) };
+        self.begin(tag, Request::Close { session }, None, timeout_ns)?;
+        (self.session, self.nonce) = (None, self.random.next_u64());
+        Ok(true)
     }
 
     /// Reads. `tag` comes back with the answer.
@@ -422,13 +445,21 @@ impl<E: Endpoint> Client<E> {
     fn try_request(&mut self, id: u64, now_ns: u64) -> bool {
         let done_below = self.done_below();
         let Some(pending) = self.pending.get_mut(&id) else { return false };
+        let is_command = matches!(pending.request, Request::Run { .. });
+        if is_command && pending.may_have_run && pending.session != self.session {
+            // In another session it could run again.
+            self.finish(id, Err(ClientError::Expired));
+            return true;
+        }
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         match (&pending.request, self.session) {
             (Request::Open, _) => wire::encode(&ClientRequest::Open { nonce: self.nonce }, &mut bytes),
             (Request::Run { number, command }, Some(session)) => {
+                pending.session = Some(session);
                 wire::encode(&ClientRequest::Run { session, number: *number, done_below, command }, &mut bytes);
             }
+            (Request::Close { session }, _) => wire::encode(&ClientRequest::Close { session: *session }, &mut bytes),
             // It waits for its session.
             (Request::Run { .. }, None) => {
                 pending.send_at_ns = Some(now_ns + RETRY_NS);
@@ -560,10 +591,8 @@ impl<E: Endpoint> Client<E> {
                 self.note_that_it_may_have_run(id);
                 self.send_again(id, now_ns + RETRY_NS);
             }
-            Answer::Expired | Answer::Forgotten => {
-                self.reopen_session();
-                self.finish(id, Err(ClientError::Expired));
-            }
+            Answer::Expired => self.handle_expiry(id, now_ns),
+            Answer::Forgotten => self.finish(id, Err(ClientError::Expired)),
             Answer::DiskFull => self.fail(id, ClientError::DiskFull),
             Answer::Refused(why) => self.fail(id, ClientError::Refused(why)),
             Answer::NotAdmitted => {
@@ -648,12 +677,20 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    fn reopen_session(&mut self) {
-        (self.session, self.is_opening, self.nonce) = (None, false, self.random.next_u64());
-        // Drops pending requests to open a session: that would be a second session, under which commands could run
-        // again.
-        self.pending.retain(|_, pending| !matches!(pending.request, Request::Open));
-        self.commands().into_iter().for_each(|id| self.finish(id, Err(ClientError::Expired)));
+    /// Handles the expiry of the session in which a command was sent. The command has not run if this was its first
+    /// attempt, and is then sent in another session.
+    fn handle_expiry(&mut self, id: u64, now_ns: u64) {
+        let Some(Pending { session, may_have_run, .. }) = self.pending.get(&id) else { return };
+        let (session, may_have_run) = (*session, *may_have_run);
+        if session.is_some() && session == self.session {
+            (self.session, self.nonce) = (None, self.random.next_u64());
+            self.open_session();
+        }
+        if may_have_run {
+            self.finish(id, Err(ClientError::Expired));
+        } else {
+            self.send_again(id, now_ns);
+        }
     }
 
     fn finish(&mut self, id: u64, result: Result<RequestOutcome, ClientError>) {

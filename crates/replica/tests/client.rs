@@ -46,6 +46,8 @@ type Outcome = (u64, Result<RequestOutcome, ClientError>);
 struct Asker {
     client: Client<SimRpc>,
     begin: Option<Box<dyn FnOnce(&mut Client<SimRpc>)>>,
+    /// What it is asked after each outcome.
+    then: Box<dyn FnMut(&mut Client<SimRpc>, &Outcome)>,
     outcomes: Rc<RefCell<Vec<Outcome>>>,
 }
 
@@ -56,6 +58,7 @@ impl Actor for Asker {
         }
         let busy = self.client.turn();
         while let Some(outcome) = self.client.poll() {
+            (self.then)(&mut self.client, &outcome);
             self.outcomes.borrow_mut().push(outcome);
         }
         next_turn(busy, self.client.next_turn_ns().unwrap_or(u64::MAX), self.client.rpc())
@@ -70,10 +73,18 @@ fn next_turn(busy: bool, next_ns: u64, rpc: &mut SimRpc) -> ActorState {
     }
 }
 
-/// Runs a client with a member that follows this script, for ten seconds. Returns the outcomes of its requests.
 fn outcomes(
     script: impl FnMut(&ClientRequest<'_>) -> Option<Answer<'static>> + 'static,
     begin: impl FnOnce(&mut Client<SimRpc>) + 'static,
+) -> Vec<Outcome> {
+    outcomes_then(script, begin, |_, _| {})
+}
+
+/// Runs a client with a member that follows this script, for ten seconds. Returns the outcomes of its requests.
+fn outcomes_then(
+    script: impl FnMut(&ClientRequest<'_>) -> Option<Answer<'static>> + 'static,
+    begin: impl FnOnce(&mut Client<SimRpc>) + 'static,
+    then: impl FnMut(&mut Client<SimRpc>, &Outcome) + 'static,
 ) -> Vec<Outcome> {
     let network = Network::new(Topology::star(2, 25.0, 200, 1500), 1).unwrap();
     let nexus = Nexus::builder().config(Config::default()).build().unwrap();
@@ -86,7 +97,8 @@ fn outcomes(
     let outcomes = Rc::new(RefCell::new(Vec::new()));
     let places = [&member, &client].map(|rpc| rpc.port().place());
     let client = Client::new(client, vec!["sim://member".to_owned()], Box::new(SeededGenerator::new(5)));
-    let asker = Asker { client, begin: Some(Box::new(begin)), outcomes: Rc::clone(&outcomes) };
+    let (begin, then) = (Some(Box::new(begin) as _), Box::new(then));
+    let asker = Asker { client, begin, then, outcomes: Rc::clone(&outcomes) };
     let member = Scripted { rpc: member, script: Box::new(script), unanswered: Vec::new() };
     cluster.add("member", [places[0]], Box::new(member));
     cluster.add("client", [places[1]], Box::new(asker));
@@ -123,4 +135,70 @@ fn a_refusal_is_definite_only_if_no_earlier_attempt_may_have_run() {
 fn a_command_whose_session_is_refused_has_not_run() {
     let all = outcomes(|_| Some(Answer::DiskFull), |client| client.run(3, b"command", 5_000 * MS).unwrap());
     assert_eq!(all, [(3, Err(ClientError::DiskFull))]);
+}
+
+/// A member whose sessions expire once, after this many commands have been sent. It lists what it was asked.
+fn expiring(mut first: Vec<Option<Answer<'static>>>, asked: Rc<RefCell<Vec<String>>>) -> Script {
+    first.reverse();
+    let mut opened = 0;
+    Box::new(move |ask| match ask {
+        ClientRequest::Open { .. } => {
+            opened += 1;
+            asked.borrow_mut().push(format!("open {opened}"));
+            Some(Answer::Opened { session: opened })
+        }
+        ClientRequest::Run { session, .. } => {
+            asked.borrow_mut().push(format!("run in {session}"));
+            first.pop().unwrap_or(Some(if *session < opened {
+                Answer::Expired
+            } else {
+                Answer::CommandAnswer(b"done")
+            }))
+        }
+        ClientRequest::Close { session } => {
+            asked.borrow_mut().push(format!("close {session}"));
+            Some(Answer::Done)
+        }
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn a_command_whose_session_has_expired_runs_in_another_unless_it_may_have_run() {
+    let done = || Ok(RequestOutcome::CommandAnswer(b"done".to_vec()));
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let run = |client: &mut Client<SimRpc>| client.run(0, b"command", 5_000 * MS).unwrap();
+    assert_eq!(outcomes(expiring(vec![Some(Answer::Expired)], Rc::clone(&asked)), run), [(0, done())]);
+    assert_eq!(asked.take(), ["open 1", "run in 1", "open 2", "run in 2"]);
+    // An attempt before may have run, and its answer been lost with the session.
+    let script = expiring(vec![None, Some(Answer::Expired)], Rc::clone(&asked));
+    assert_eq!(outcomes(script, run), [(0, Err(ClientError::Expired))]);
+    assert_eq!(asked.take(), ["open 1", "run in 1", "run in 1", "open 2"]);
+}
+
+#[test]
+fn commands_in_flight_when_their_session_expires_open_one_other_session() {
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let run = |client: &mut Client<SimRpc>| (0..20).for_each(|tag| client.run(tag, b"command", 5_000 * MS).unwrap());
+    let all = outcomes(expiring(vec![Some(Answer::Expired)], Rc::clone(&asked)), run);
+    assert!(all.len() == 20 && all.iter().all(|(_, outcome)| outcome.is_ok()), "{all:?}");
+    assert_eq!(asked.take().iter().filter(|ask| ask.starts_with("open")).count(), 2);
+}
+
+#[test]
+fn a_client_that_closes_its_session_leaves_none_and_opens_another_for_later_commands() {
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let again = |client: &mut Client<SimRpc>, (tag, _): &Outcome| match tag {
+        0 => assert_eq!(client.close(1, 5_000 * MS), Ok(true)),
+        1 => client.run(2, b"command", 5_000 * MS).unwrap(),
+        _ => {}
+    };
+    let begin = |client: &mut Client<SimRpc>| {
+        assert_eq!(client.close(9, 5_000 * MS), Ok(false), "there is no session yet");
+        client.run(0, b"command", 5_000 * MS).unwrap();
+        assert_eq!(client.close(9, 5_000 * MS), Ok(false), "a command is in flight");
+    };
+    let all = outcomes_then(expiring(vec![], Rc::clone(&asked)), begin, again);
+    assert!(all.len() == 3 && all[1] == (1, Ok(RequestOutcome::Done)), "{all:?}");
+    assert_eq!(asked.take(), ["open 1", "run in 1", "close 1", "open 2", "run in 2"]);
 }
