@@ -585,7 +585,12 @@ impl<E: Endpoint> Client<E> {
             Answer::QueryAnswer(found) => self.finish(id, Ok(RequestOutcome::QueryAnswer(found.to_vec()))),
             Answer::Status(status) => self.finish(id, Ok(RequestOutcome::Status(status))),
             Answer::Done => self.finish(id, Ok(RequestOutcome::Done)),
-            Answer::NothingYet => self.send_again(id, now_ns),
+            Answer::NothingYet { query: later } => {
+                if let Some(Pending { request: Request::Watch { query }, .. }) = self.pending.get_mut(&id) {
+                    *query = later.to_vec();
+                }
+                self.send_again(id, now_ns);
+            }
             Answer::Busy => {
                 // The member may have accepted an earlier attempt.
                 self.note_that_it_may_have_run(id);

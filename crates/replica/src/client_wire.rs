@@ -180,8 +180,12 @@ pub enum Answer<'a> {
     CommandAnswer(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
     /// The query found this.
     QueryAnswer(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
-    /// A watch found nothing for a while; repeat it.
-    NothingYet,
+    /// A watch found nothing for a while; go on with another query, which does not search again what was searched.
+    NothingYet {
+        /// The query, for the state machine.
+        #[serde(borrow, with = "serde_bytes")]
+        query: &'a [u8],
+    },
     /// Status of the member.
     Status(Box<Status>),
     /// It was done.

@@ -251,6 +251,15 @@ impl StateMachine for KvStore {
         true
     }
 
+    fn resume(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let Ok(Query::Watch { prefix, from, limit }) = wire::decode(query) else { return None };
+        (from <= self.revision).then(|| {
+            let mut later = Vec::with_capacity(query.len() + 8);
+            wire::encode(&Query::Watch { prefix, from: self.revision + 1, limit }, &mut later);
+            later
+        })
+    }
+
     fn snapshot(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         Frozen::begin(self.revision, &self.items, &mut bytes).serialize(&self.items, &mut bytes, usize::MAX);

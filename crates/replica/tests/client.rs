@@ -202,3 +202,14 @@ fn a_client_that_closes_its_session_leaves_none_and_opens_another_for_later_comm
     assert!(all.len() == 3 && all[1] == (1, Ok(RequestOutcome::Done)), "{all:?}");
     assert_eq!(asked.take(), ["open 1", "run in 1", "close 1", "open 2", "run in 2"]);
 }
+
+#[test]
+fn a_watch_goes_on_with_the_query_that_the_member_returns() {
+    let script = |ask: &ClientRequest<'_>| match ask {
+        ClientRequest::Watch { query: b"first" } => Some(Answer::NothingYet { query: b"second" }),
+        ClientRequest::Watch { query: b"second" } => Some(Answer::QueryAnswer(b"found")),
+        other => panic!("{other:?}"),
+    };
+    let all = outcomes(script, |client| client.watch(0, b"first", 5_000 * MS).unwrap());
+    assert_eq!(all, [(0, Ok(RequestOutcome::QueryAnswer(b"found".to_vec())))]);
+}

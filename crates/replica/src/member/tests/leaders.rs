@@ -11,6 +11,27 @@ fn transfer(world: &World, to: usize) -> ClientRequest<'static> {
 }
 
 #[test]
+fn a_watch_that_finds_nothing_goes_on_after_what_was_searched() {
+    let mut world = World::new(1, false, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "before");
+    let watch = |from| {
+        let mut query = Vec::new();
+        wire::encode(&Query::Watch { prefix: b"w", from, limit: 1 }, &mut query);
+        query
+    };
+    let Some(Accepted::Deferred(held)) = world.ask(0, &ClientRequest::Watch { query: &watch(1) }) else {
+        panic!("there was no change to find")
+    };
+    for value in 0..3 {
+        world.put(&mut session, "k", &value.to_string());
+    }
+    world.run_ms(5000);
+    let answer = world.answer(0, held).expect("its time is over");
+    assert_eq!(wire::decode(&answer), Ok(Answer::NothingYet { query: &watch(5) }));
+}
+
+#[test]
 fn a_snapshot_wakes_the_watches_that_it_concerns() {
     let mut world = World::new(3, false, 1);
     (world.config.log_len_max, world.config.entries_kept) = (1, 0);
