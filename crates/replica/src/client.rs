@@ -45,8 +45,11 @@ pub enum ClientError {
         /// Whether a command may have run.
         may_have_run: bool,
     },
-    /// The session has expired: the client was silent for long, or there are very many sessions.
-    #[error("the client's session has expired: it is no longer known whether the command ran; begin anew")]
+    /// The session has expired, as the client was silent for long or there are very many sessions; or there are too many
+    /// long answers.
+    #[error(
+        "the client's session or the answer is no longer kept: it is not known whether the command ran; begin anew"
+    )]
     Expired,
     /// The leader's disk is full.
     #[error("the leader's disk is full: writes are refused, but reads go on; make room there")]

@@ -202,7 +202,8 @@ pub enum Answer<'a> {
     },
     /// The session has expired, and it is no longer known whether the command ran.
     Expired,
-    /// The client has said that it has the answer to this command.
+    /// The command has run, but its answer is no longer kept: the client has said that it has it, or there were too
+    /// many long ones.
     Forgotten,
     /// Too many commands are in flight, here or in the session; repeat it in a moment.
     Busy,
