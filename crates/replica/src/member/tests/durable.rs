@@ -159,6 +159,29 @@ fn a_repeat_of_a_command_that_has_run_is_answered_by_a_full_disk() {
 }
 
 #[test]
+fn a_member_that_is_restarted_on_a_full_disk_goes_on_without_a_vote_until_there_is_room() {
+    for restarted in [vec![0], vec![0, 1], vec![0, 1, 2]] {
+        let mut world = World::new(3, true, 1);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        world.run_ms(50);
+        for at in &restarted {
+            world.crash(*at);
+            world.nodes[*at].disk.as_ref().unwrap().fail_at(1, Fault::Full);
+            world.start(*at);
+        }
+        world.run_ms(1000);
+        for at in &restarted {
+            assert_eq!(world.nodes[*at].error, None, "{restarted:?}");
+            assert!(!world.member(*at).is_leader());
+            world.nodes[*at].disk.as_ref().unwrap().heal();
+        }
+        world.put(&mut session, "k", "w");
+        assert_eq!(world.get("k").as_deref(), Some("w"));
+    }
+}
+
+#[test]
 fn proposals_of_one_turn_do_not_take_the_same_room() {
     let mut world = World::new(3, true, 1);
     let mut session = world.open(7);
