@@ -45,8 +45,8 @@ pub enum ClientError {
         /// Whether a command may have run.
         may_have_run: bool,
     },
-    /// The session has expired, as the client was silent for long or there are very many sessions; or there are too many
-    /// long answers.
+    /// The session has expired, as the client was silent for long or there are very many sessions; or the answer was
+    /// dropped, as there are too many long ones.
     #[error(
         "the client's session or the answer is no longer kept: it is not known whether the command ran; begin anew"
     )]
@@ -240,11 +240,6 @@ impl<E: Endpoint> Client<E> {
         self.next_id += 1;
     }
 
-    fn open_session(&mut self) {
-        self.is_opening = true;
-        self.insert(0, Request::Open, None, u64::MAX >> 1);
-    }
-
     /// Runs a command once. `tag` comes back with the answer.
     ///
     /// # Errors
@@ -254,9 +249,6 @@ impl<E: Endpoint> Client<E> {
         let request = Request::Run { number: self.next_number, command: command.to_vec() };
         self.begin(tag, request, None, timeout_ns)?;
         self.next_number += 1;
-        if self.session.is_none() && !self.is_opening {
-            self.open_session();
-        }
         Ok(())
     }
 
@@ -467,6 +459,10 @@ impl<E: Endpoint> Client<E> {
             (Request::Run { .. }, None) => {
                 pending.send_at_ns = Some(now_ns + RETRY_NS);
                 self.scratch = bytes;
+                if !self.is_opening {
+                    self.is_opening = true;
+                    self.insert(0, Request::Open, None, u64::MAX >> 1);
+                }
                 return false;
             }
             (Request::Read { freshness, query }, _) => {
@@ -631,13 +627,17 @@ impl<E: Endpoint> Client<E> {
     }
 
     /// Handles a member that does not carry a request out. This says nothing about a command's earlier attempts, of
-    /// which one may have run. Without a session, no command can run.
+    /// which one may have run. Without a session, no command that waits for one can run.
     fn fail(&mut self, id: u64, error: ClientError) {
         let Some(Pending { request, may_have_run, .. }) = self.pending.get(&id) else { return };
         match request {
             Request::Open => {
                 self.finish(id, Ok(RequestOutcome::Done));
-                self.commands().into_iter().for_each(|command| self.finish(command, Err(error.clone())));
+                for command in self.commands() {
+                    if self.pending.get(&command).is_some_and(|pending| pending.send_at_ns.is_some()) {
+                        self.fail(command, error.clone());
+                    }
+                }
             }
             Request::Run { .. } if *may_have_run => self.finish(id, Err(self.no_answer(true))),
             _ => self.finish(id, Err(error)),
@@ -692,7 +692,6 @@ impl<E: Endpoint> Client<E> {
         let (session, may_have_run) = (*session, *may_have_run);
         if session.is_some() && session == self.session {
             (self.session, self.nonce) = (None, self.random.next_u64());
-            self.open_session();
         }
         if may_have_run {
             self.finish(id, Err(ClientError::Expired));
