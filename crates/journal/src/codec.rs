@@ -7,7 +7,8 @@ pub(super) const HEADER: usize = 40;
 
 const SNAPSHOT: u32 = u32::from_le_bytes(*b"SnFs");
 const RECORD: u32 = u32::from_le_bytes(*b"SnFr");
-const FORMAT: u32 = 1;
+/// Format of the snapshot and its log.
+pub(super) const FORMAT: u32 = 1;
 /// Offset of the checksum in either header.
 const CHECKSUM_OFFSET: usize = 32;
 
@@ -65,6 +66,15 @@ pub(super) fn read_snapshot(bytes: &[u8]) -> Option<Snapshot> {
         && read_u64(header, 24)? == payload.len() as u64
         && sum == key.checksum(&header[..CHECKSUM_OFFSET], payload);
     is_one.then(|| Snapshot { key, sequence, sum, payload: payload.to_vec() })
+}
+
+/// The format of a snapshot that another release wrote; none if the bytes are no snapshot. One that is right but for
+/// its format is of this release, and damaged.
+pub(super) fn other_format(bytes: &[u8]) -> Option<u32> {
+    let format = read_u32(bytes, 4).filter(|format| read_u32(bytes, 0) == Some(SNAPSHOT) && *format != FORMAT)?;
+    let mut ours = bytes.to_vec();
+    ours[4..8].copy_from_slice(&FORMAT.to_le_bytes());
+    read_snapshot(&ours).is_none().then_some(format)
 }
 
 /// Appends a record with number `sequence`, written when the record with number `synced` was known to be durable.

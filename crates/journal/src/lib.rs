@@ -31,7 +31,7 @@ pub mod disk;
 mod log;
 
 use crate::disk::{Disk, DiskError};
-use codec::{Key, Scan, Snapshot};
+use codec::{FORMAT, Key, Scan, Snapshot};
 use log::{Log, log_name};
 
 /// Length of a log in bytes below which no new snapshot is made.
@@ -70,6 +70,14 @@ pub enum JournalError {
     BadSnapshot {
         /// Name of the snapshot's file.
         file: String,
+    },
+    /// A snapshot has a format of another release.
+    #[error("{file} has format {found}, but this release knows format {FORMAT}: use the release that wrote it")]
+    OtherFormat {
+        /// Name of the snapshot's file.
+        file: String,
+        /// Its format.
+        found: u32,
     },
 }
 
@@ -156,8 +164,12 @@ fn find(disk: &mut impl Disk, names: &[String]) -> Result<Option<FoundJournal>, 
         return Ok(None);
     };
     let (file, log) = (snapshot_name(number), log_name(number));
-    let Some(snapshot) = codec::read_snapshot(&disk.read(&file)?) else {
-        return Err(JournalError::BadSnapshot { file });
+    let bytes = disk.read(&file)?;
+    let Some(snapshot) = codec::read_snapshot(&bytes) else {
+        return Err(match codec::other_format(&bytes) {
+            Some(found) => JournalError::OtherFormat { file, found },
+            None => JournalError::BadSnapshot { file },
+        });
     };
     let bytes = match disk.read(&log) {
         Err(DiskError::NotFound(missing)) => return Err(JournalError::Missing { missing, found: file }),

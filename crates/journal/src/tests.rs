@@ -137,6 +137,18 @@ proptest! {
     }
 
     #[test]
+    fn a_snapshot_of_another_format_is_left_alone_and_not_called_damaged(
+        found in 2_u32..,
+        rest in proptest::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let mut disk = filled(1);
+        disk.create(&snapshot_name(1)).unwrap();
+        disk.append(&snapshot_name(1), &[b"SnFs", &found.to_le_bytes()[..], &rest].concat()).unwrap();
+        let expected = JournalError::OtherFormat { file: snapshot_name(1), found };
+        prop_assert_eq!(Journal::open(disk, 6).unwrap_err(), expected);
+    }
+
+    #[test]
     fn a_log_may_be_cut_off_anywhere(len in 0..10 * RECORD_LEN) {
         let mut disk = filled(10);
         disk.truncate(&log_name(1), len as u64).unwrap();

@@ -45,8 +45,11 @@ pub enum ClientError {
         /// Whether a command may have run.
         may_have_run: bool,
     },
-    /// The session has expired: the client was silent for long, or there are very many sessions.
-    #[error("the client's session has expired: it is no longer known whether the command ran; begin anew")]
+    /// The session has expired, as the client was silent for long or there are very many sessions; or the answer was
+    /// dropped, as there are too many long ones.
+    #[error(
+        "the client's session or the answer is no longer kept: it is not known whether the command ran; begin anew"
+    )]
     Expired,
     /// The leader's disk is full.
     #[error("the leader's disk is full: writes are refused, but reads go on; make room there")]
@@ -87,6 +90,7 @@ pub enum RequestOutcome {
 enum Request {
     Open,
     Run { number: u64, command: Vec<u8> },
+    Close { session: u64 },
     Read { freshness: Freshness, query: Vec<u8> },
     Watch { query: Vec<u8> },
     Other { bytes: Vec<u8> },
@@ -112,6 +116,8 @@ struct Pending {
     /// The only address that may answer, if given.
     at: Option<String>,
     may_have_run: bool,
+    /// Session in which a command was last sent.
+    session: Option<u64>,
     /// Attempts that ended without an answer.
     failures: u32,
 }
@@ -221,14 +227,17 @@ impl<E: Endpoint> Client<E> {
         if self.pending.len() >= IN_FLIGHT_MAX {
             return Err(ClientError::WindowFull);
         }
-        let now_ns = self.rpc.now_ns();
-        let end_ns = now_ns.saturating_add(timeout_ns);
-        self.pending.insert(
-            self.next_id,
-            Pending { tag, request, end_ns, send_at_ns: Some(now_ns), at, may_have_run: false, failures: 0 },
-        );
-        self.next_id += 1;
+        self.insert(tag, request, at, timeout_ns);
         Ok(())
+    }
+
+    fn insert(&mut self, tag: u64, request: Request, at: Option<String>, timeout_ns: u64) {
+        let now_ns = self.rpc.now_ns();
+        let (end_ns, send_at_ns) = (now_ns.saturating_add(timeout_ns), Some(now_ns));
+        let (may_have_run, session, failures) = Default::default();
+        let pending = Pending { tag, request, end_ns, send_at_ns, at, may_have_run, session, failures };
+        self.pending.insert(self.next_id, pending);
+        self.next_id += 1;
     }
 
     /// Runs a command once. `tag` comes back with the answer.
@@ -237,14 +246,23 @@ impl<E: Endpoint> Client<E> {
     ///
     /// [`ClientError::WindowFull`] if too many requests are in flight.
     pub fn run(&mut self, tag: u64, command: &[u8], timeout_ns: u64) -> Result<(), ClientError> {
-        if self.session.is_none() && !self.is_opening {
-            self.begin(0, Request::Open, None, u64::MAX >> 1)?;
-            self.is_opening = true;
-        }
         let request = Request::Run { number: self.next_number, command: command.to_vec() };
         self.begin(tag, request, None, timeout_ns)?;
         self.next_number += 1;
         Ok(())
+    }
+
+    /// Ends the client's session, of which the members then keep nothing, unless commands are in flight. Returns
+    /// whether there is a session to end; then `tag` comes back with the answer. Later commands open another session.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::WindowFull`] if too many requests are in flight.
+    pub fn close(&mut self, tag: u64, timeout_ns: u64) -> Result<bool, ClientError> {
+        let Some(session) = self.session.filter(|_| self.commands().is_empty()) else { return Ok(false) };
+        self.begin(tag, Request::Close { session }, None, timeout_ns)?;
+        (self.session, self.nonce) = (None, self.random.next_u64());
+        Ok(true)
     }
 
     /// Reads. `tag` comes back with the answer.
@@ -395,12 +413,8 @@ impl<E: Endpoint> Client<E> {
         self.refused.clear();
         for id in self.pending.keys().copied().collect::<Vec<_>>() {
             let may_have_run = self.pending.get(&id).is_some_and(|pending| pending.may_have_run);
-            let error = if may_have_run {
-                let (reached, silent) = (self.reached.clone(), self.silent.clone());
-                ClientError::NoAnswer { reached, silent, may_have_run }
-            } else {
-                ClientError::NotAdmitted { address: address.clone(), why }
-            };
+            let error = ClientError::NotAdmitted { address: address.clone(), why };
+            let error = if may_have_run { self.no_answer(true) } else { error };
             self.finish(id, Err(error));
         }
     }
@@ -414,8 +428,7 @@ impl<E: Endpoint> Client<E> {
             let Some(pending) = self.pending.get_mut(&id) else { continue };
             if pending.end_ns <= now_ns {
                 let may_have_run = pending.may_have_run || pending.send_at_ns.is_none();
-                let (reached, silent) = (self.reached.clone(), self.silent.clone());
-                self.finish(id, Err(ClientError::NoAnswer { reached, silent, may_have_run }));
+                self.finish(id, Err(self.no_answer(may_have_run)));
                 busy = true;
                 continue;
             }
@@ -427,17 +440,29 @@ impl<E: Endpoint> Client<E> {
     fn try_request(&mut self, id: u64, now_ns: u64) -> bool {
         let done_below = self.done_below();
         let Some(pending) = self.pending.get_mut(&id) else { return false };
+        let is_command = matches!(pending.request, Request::Run { .. });
+        if is_command && pending.may_have_run && pending.session != self.session {
+            // In another session it could run again.
+            self.finish(id, Err(ClientError::Expired));
+            return true;
+        }
         let mut bytes = std::mem::take(&mut self.scratch);
         bytes.clear();
         match (&pending.request, self.session) {
             (Request::Open, _) => wire::encode(&ClientRequest::Open { nonce: self.nonce }, &mut bytes),
             (Request::Run { number, command }, Some(session)) => {
+                pending.session = Some(session);
                 wire::encode(&ClientRequest::Run { session, number: *number, done_below, command }, &mut bytes);
             }
+            (Request::Close { session }, _) => wire::encode(&ClientRequest::Close { session: *session }, &mut bytes),
             // It waits for its session.
             (Request::Run { .. }, None) => {
                 pending.send_at_ns = Some(now_ns + RETRY_NS);
                 self.scratch = bytes;
+                if !self.is_opening {
+                    self.is_opening = true;
+                    self.insert(0, Request::Open, None, u64::MAX >> 1);
+                }
                 return false;
             }
             (Request::Read { freshness, query }, _) => {
@@ -559,18 +584,21 @@ impl<E: Endpoint> Client<E> {
             Answer::QueryAnswer(found) => self.finish(id, Ok(RequestOutcome::QueryAnswer(found.to_vec()))),
             Answer::Status(status) => self.finish(id, Ok(RequestOutcome::Status(status))),
             Answer::Done => self.finish(id, Ok(RequestOutcome::Done)),
-            Answer::NothingYet => self.send_again(id, now_ns),
+            Answer::NothingYet { query: later } => {
+                if let Some(Pending { request: Request::Watch { query }, .. }) = self.pending.get_mut(&id) {
+                    *query = later.to_vec();
+                }
+                self.send_again(id, now_ns);
+            }
             Answer::Busy => {
                 // The member may have accepted an earlier attempt.
                 self.note_that_it_may_have_run(id);
                 self.send_again(id, now_ns + RETRY_NS);
             }
-            Answer::Expired | Answer::Forgotten => {
-                self.reopen_session();
-                self.finish(id, Err(ClientError::Expired));
-            }
-            Answer::DiskFull => self.finish(id, Err(ClientError::DiskFull)),
-            Answer::Refused(why) => self.finish(id, Err(ClientError::Refused(why))),
+            Answer::Expired => self.handle_expiry(id, now_ns),
+            Answer::Forgotten => self.finish(id, Err(ClientError::Expired)),
+            Answer::DiskFull => self.fail(id, ClientError::DiskFull),
+            Answer::Refused(why) => self.fail(id, ClientError::Refused(why)),
             Answer::NotAdmitted => {
                 // The member may have restarted: the next attempt begins with the proofs.
                 if self.key.is_some()
@@ -592,6 +620,34 @@ impl<E: Endpoint> Client<E> {
                 self.send_again(id, now_ns + wait_ns.max(RETRY_NS / 4));
             }
         }
+    }
+
+    fn no_answer(&self, may_have_run: bool) -> ClientError {
+        ClientError::NoAnswer { reached: self.reached.clone(), silent: self.silent.clone(), may_have_run }
+    }
+
+    /// Handles a member that does not carry a request out. This says nothing about a command's earlier attempts, of
+    /// which one may have run. Without a session, no command that waits for one can run.
+    fn fail(&mut self, id: u64, error: ClientError) {
+        let Some(Pending { request, may_have_run, .. }) = self.pending.get(&id) else { return };
+        match request {
+            Request::Open => {
+                self.finish(id, Ok(RequestOutcome::Done));
+                for command in self.commands() {
+                    if self.pending.get(&command).is_some_and(|pending| pending.send_at_ns.is_some()) {
+                        self.fail(command, error.clone());
+                    }
+                }
+            }
+            Request::Run { .. } if *may_have_run => self.finish(id, Err(self.no_answer(true))),
+            _ => self.finish(id, Err(error)),
+        }
+    }
+
+    /// Commands that have not finished.
+    fn commands(&self) -> Vec<u64> {
+        let commands = self.pending.iter().filter(|(_, pending)| matches!(pending.request, Request::Run { .. }));
+        commands.map(|(id, _)| *id).collect()
     }
 
     fn note_that_it_may_have_run(&mut self, id: u64) {
@@ -629,15 +685,18 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    fn reopen_session(&mut self) {
-        (self.session, self.is_opening, self.nonce) = (None, false, self.random.next_u64());
-        // Drops pending requests to open a session: that would be a second session, under which commands could run
-        // again.
-        self.pending.retain(|_, pending| !matches!(pending.request, Request::Open));
-        let commands = self.pending.iter().filter(|(_, pending)| matches!(pending.request, Request::Run { .. }));
-        let ids: Vec<u64> = commands.map(|(id, _)| *id).collect();
-        for id in ids {
+    /// Handles the expiry of the session in which a command was sent. The command has not run if this was its first
+    /// attempt, and is then sent in another session.
+    fn handle_expiry(&mut self, id: u64, now_ns: u64) {
+        let Some(Pending { session, may_have_run, .. }) = self.pending.get(&id) else { return };
+        let (session, may_have_run) = (*session, *may_have_run);
+        if session.is_some() && session == self.session {
+            (self.session, self.nonce) = (None, self.random.next_u64());
+        }
+        if may_have_run {
             self.finish(id, Err(ClientError::Expired));
+        } else {
+            self.send_again(id, now_ns);
         }
     }
 

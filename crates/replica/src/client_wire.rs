@@ -180,8 +180,12 @@ pub enum Answer<'a> {
     CommandAnswer(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
     /// The query found this.
     QueryAnswer(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
-    /// A watch found nothing for a while; repeat it.
-    NothingYet,
+    /// A watch found nothing for a while; go on with another query, which does not search again what was searched.
+    NothingYet {
+        /// The query, for the state machine.
+        #[serde(borrow, with = "serde_bytes")]
+        query: &'a [u8],
+    },
     /// Status of the member.
     Status(Box<Status>),
     /// It was done.
@@ -198,7 +202,8 @@ pub enum Answer<'a> {
     },
     /// The session has expired, and it is no longer known whether the command ran.
     Expired,
-    /// The client has said that it has the answer to this command.
+    /// The command has run, but its answer is no longer kept: the client has said that it has it, or there were too
+    /// many long ones.
     Forgotten,
     /// Too many commands are in flight, here or in the session; repeat it in a moment.
     Busy,

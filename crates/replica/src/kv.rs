@@ -90,7 +90,11 @@ fn check(command: &Command<'_>) -> Result<(), Malformed> {
     match *command {
         Command::Put { key, value } => check_key(key).and_then(|()| check_value(value)),
         Command::Delete { key } => check_key(key),
-        Command::Swap { key, value, .. } => check_key(key).and_then(|()| value.map_or(Ok(()), check_value)),
+        Command::Swap { key, expect, value } => {
+            check_key(key)?;
+            let expected = if let Expect::Value(expected) = expect { Some(expected) } else { None };
+            expected.into_iter().chain(value).try_for_each(check_value)
+        }
     }
 }
 
@@ -170,10 +174,8 @@ impl KvStore {
                 }
                 match value {
                     Some(value) => CommandResult::Changed { revision: self.put(key, value) },
-                    None => {
-                        self.delete(key);
-                        CommandResult::Changed { revision: self.revision }
-                    }
+                    None if self.delete(key) => CommandResult::Changed { revision: self.revision },
+                    None => CommandResult::KeyMissing,
                 }
             }
         }
@@ -247,6 +249,15 @@ impl StateMachine for KvStore {
         };
         wire::encode(&found, answer);
         true
+    }
+
+    fn resume(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let Ok(Query::Watch { prefix, from, limit }) = wire::decode(query) else { return None };
+        (from <= self.revision).then(|| {
+            let mut later = Vec::with_capacity(query.len() + 8);
+            wire::encode(&Query::Watch { prefix, from: self.revision + 1, limit }, &mut later);
+            later
+        })
     }
 
     fn snapshot(&self) -> Vec<u8> {

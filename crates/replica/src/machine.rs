@@ -37,6 +37,13 @@ pub trait StateMachine: Debug {
     /// when commands have been applied.
     fn read(&self, query: &[u8], answer: &mut Vec<u8>) -> bool;
 
+    /// Returns a query to wait with in the place of this one, for which [`Self::read`] has just found nothing: one
+    /// that does not search again what was searched. `None` if there is none. Any member may be asked it later.
+    fn resume(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let _ = query;
+        None
+    }
+
     /// Serialises the whole state.
     fn snapshot(&self) -> Vec<u8>;
 

@@ -259,6 +259,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.founding = Some(replicated.founding);
         self.applied = snapshot.get_metadata().index;
         self.pending_snapshot = None;
+        self.clients.has_changed = true;
         Ok(())
     }
 
@@ -404,8 +405,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             && raft.election_elapsed >= self.election_ticks_drawn
             && now_ns >= self.quiet_until_ns
         {
-            if raft.promotable() {
-                raft.election_elapsed = 0;
+            if raft.promotable() && self.can_promise() {
+                self.node.raft.election_elapsed = 0;
                 // It fails only if this member already leads, or has a change still to apply.
                 let _ = self.node.campaign();
                 self.has_campaigned = true;

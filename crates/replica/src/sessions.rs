@@ -2,7 +2,7 @@
 //!
 //! A session is part of the replicated state. It keeps the answers to commands that its client may repeat. Sessions
 //! expire by the log: when there are too many, the one least recently used, in the log's order, is dropped. So all
-//! members agree on which have expired.
+//! members agree on which have expired. In the same way the oldest long answers are dropped when there are too many.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,6 +14,11 @@ use crate::wire::ClusterId;
 pub const SESSIONS_MAX: usize = 4096;
 /// Answers that a session keeps, and so commands that a client may have in flight.
 pub const IN_FLIGHT_MAX: usize = 256;
+/// Bytes of long answers that all sessions keep together, at most, apart from the last. It bounds what a snapshot
+/// serialises in one go.
+pub const LONG_ANSWERS_LEN_MAX: usize = 8 << 20;
+/// Longest answer, in bytes, that is kept however many there are.
+const SHORT_LEN_MAX: usize = 64;
 
 /// Decision on a command of a session.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,7 +27,7 @@ pub enum Verdict<'a> {
     Run,
     /// It has run, with this answer.
     HasRun(&'a [u8]),
-    /// It has run, and its client has confirmed the answer.
+    /// It has run, and its answer is no longer kept: its client has confirmed it, or there were too many long ones.
     Forgotten,
     /// The session does not exist, or not any more.
     Expired,
@@ -39,13 +44,45 @@ struct Session {
     /// Commands below this number have run, and their answers have arrived.
     done_below: u64,
     /// Answers, in order of the commands' numbers.
-    answers: VecDeque<(u64, Vec<u8>)>,
+    answers: VecDeque<KeptAnswer>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KeptAnswer {
+    number: u64,
+    /// Index of the command's log entry.
+    index: u64,
+    /// `None` once it was dropped.
+    bytes: Option<Vec<u8>>,
 }
 
 impl Session {
     /// Position of a command's answer (`Ok`), or the position at which to insert it (`Err`).
     fn position(&self, number: u64) -> Result<usize, usize> {
-        self.answers.binary_search_by_key(&number, |(number, _)| *number)
+        self.answers.binary_search_by_key(&number, |answer| answer.number)
+    }
+}
+
+/// The long answers of all sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct LongAnswers {
+    /// Session and number of each one's command, by the index of the log entry.
+    places: BTreeMap<u64, (u64, u64)>,
+    len: usize,
+}
+
+impl LongAnswers {
+    fn add(&mut self, index: u64, place: (u64, u64), len: usize) {
+        if len > SHORT_LEN_MAX {
+            self.places.insert(index, place);
+            self.len += len;
+        }
+    }
+
+    fn remove(&mut self, answer: &KeptAnswer) {
+        if self.places.remove(&answer.index).is_some() {
+            self.len = self.len.saturating_sub(answer.bytes.as_ref().map_or(0, Vec::len));
+        }
     }
 }
 
@@ -54,6 +91,7 @@ impl Session {
 pub struct Sessions {
     sessions: BTreeMap<u64, Session>,
     by_use: BTreeMap<u64, u64>,
+    long_answers: LongAnswers,
     /// Buffers of answers, for reuse.
     #[serde(skip)]
     spare: SpareBuffers,
@@ -92,9 +130,9 @@ impl Sessions {
         }
         let name = cluster.0 ^ index;
         if self.sessions.len() >= SESSIONS_MAX
-            && let Some((_, oldest)) = self.by_use.pop_first()
+            && let Some((_, oldest)) = self.by_use.first_key_value()
         {
-            self.sessions.remove(&oldest);
+            self.close(*oldest);
         }
         self.sessions.insert(name, Session { last_used_index: index, nonce, ..Session::default() });
         self.by_use.insert(index, name);
@@ -105,6 +143,7 @@ impl Sessions {
     pub fn close(&mut self, name: u64) {
         if let Some(session) = self.sessions.remove(&name) {
             self.by_use.remove(&session.last_used_index);
+            session.answers.iter().for_each(|answer| self.long_answers.remove(answer));
         }
     }
 
@@ -121,11 +160,12 @@ impl Sessions {
     pub fn begin(&mut self, index: u64, name: u64, number: u64, done_below: u64) -> Verdict<'_> {
         self.touch(name, index);
         let Some(session) = self.sessions.get_mut(&name) else { return Verdict::Expired };
-        while session.answers.front().is_some_and(|(number, _)| *number < done_below) {
-            if let Some((_, answer)) = session.answers.pop_front()
+        while let Some(answer) = session.answers.pop_front_if(|answer| answer.number < done_below) {
+            self.long_answers.remove(&answer);
+            if let Some(buffer) = answer.bytes.filter(|bytes| bytes.capacity() <= SHORT_LEN_MAX)
                 && self.spare.0.len() < IN_FLIGHT_MAX
             {
-                self.spare.0.push_back(answer);
+                self.spare.0.push_back(buffer);
             }
         }
         session.done_below = session.done_below.max(done_below);
@@ -138,9 +178,15 @@ impl Sessions {
             return Verdict::TooMany;
         }
         match session.position(number) {
-            Ok(place) => Verdict::HasRun(&session.answers[place].1),
+            Ok(place) => session.answers[place].bytes.as_deref().map_or(Verdict::Forgotten, Verdict::HasRun),
             Err(_) => Verdict::Run,
         }
+    }
+
+    /// The answer of a command that has run, if it is kept.
+    pub fn answer(&self, name: u64, number: u64) -> Option<&[u8]> {
+        let session = self.sessions.get(&name)?;
+        session.position(number).ok().and_then(|place| session.answers[place].bytes.as_deref())
     }
 
     /// Returns an empty buffer for an answer.
@@ -150,14 +196,29 @@ impl Sessions {
         buffer
     }
 
-    /// Keeps the answer of a command for which [`Self::begin`] returned [`Verdict::Run`].
+    /// Keeps the answer of a command for which [`Self::begin`] has just returned [`Verdict::Run`].
     pub fn store_answer(&mut self, name: u64, number: u64, answer: Vec<u8>) -> &[u8] {
         let Some(session) = self.sessions.get_mut(&name) else { return &[] };
-        let place = session.position(number).unwrap_or_else(|place| {
-            session.answers.insert(place, (number, answer));
-            place
-        });
-        &session.answers[place].1
+        let index = session.last_used_index;
+        if let Err(place) = session.position(number) {
+            self.long_answers.add(index, (name, number), answer.len());
+            session.answers.insert(place, KeptAnswer { number, index, bytes: Some(answer) });
+        }
+        self.drop_long_answers();
+        self.answer(name, number).unwrap_or_default()
+    }
+
+    /// Drops the oldest long answers while there are too many. Their commands stay known as having run.
+    fn drop_long_answers(&mut self) {
+        while self.long_answers.len > LONG_ANSWERS_LEN_MAX
+            && self.long_answers.places.len() > 1
+            && let Some((_, (name, number))) = self.long_answers.places.pop_first()
+        {
+            let Some(session) = self.sessions.get_mut(&name) else { continue };
+            let Ok(place) = session.position(number) else { continue };
+            let len = session.answers[place].bytes.take().map_or(0, |bytes| bytes.len());
+            self.long_answers.len = self.long_answers.len.saturating_sub(len);
+        }
     }
 }
 
@@ -251,7 +312,59 @@ mod tests {
         assert!(run(&mut sessions, 1001, name, IN_FLIGHT_MAX as u64, 1).is_some());
     }
 
+    #[test]
+    fn the_oldest_long_answers_are_dropped_and_their_commands_run_no_second_time() {
+        let mut sessions = Sessions::default();
+        let names: Vec<_> = (1..=3).map(|index| open(&mut sessions, index, index)).collect();
+        let mut index = 10;
+        let mut run = |sessions: &mut Sessions, name, number, len| {
+            index += 1;
+            assert_eq!(sessions.begin(index, name, number, 0), Verdict::Run);
+            assert_eq!(sessions.store_answer(name, number, vec![7; len]).len(), len);
+        };
+        run(&mut sessions, names[0], 0, SHORT_LEN_MAX);
+        for number in 1..20 {
+            run(&mut sessions, names[0], number, 1 << 20);
+            run(&mut sessions, names[1], number, 1 << 20);
+        }
+        run(&mut sessions, names[2], 0, 2 * LONG_ANSWERS_LEN_MAX);
+        assert_eq!(sessions.answer(names[2], 0).map(<[u8]>::len), Some(2 * LONG_ANSWERS_LEN_MAX), "it is the last");
+        run(&mut sessions, names[1], 20, 1 << 20);
+        assert_eq!(sessions.begin(200, names[0], 0, 0), Verdict::HasRun(&[7; SHORT_LEN_MAX]));
+        for (name, number) in [(names[0], 1), (names[1], 19), (names[2], 0)] {
+            assert_eq!(sessions.begin(201, name, number, 0), Verdict::Forgotten);
+        }
+        assert!(matches!(sessions.begin(202, names[1], 20, 0), Verdict::HasRun(_)));
+        sessions.close(names[1]);
+        assert_eq!(sessions.long_answers, LongAnswers::default());
+    }
+
     proptest::proptest! {
+        /// What is counted is what is there, whichever way answers go.
+        #[test]
+        fn the_length_of_long_answers_is_right(
+            steps in proptest::collection::vec((0_u64..4, 0_u64..30, 0_u64..30, 0_usize..3 << 20), 0..60),
+        ) {
+            let mut sessions = Sessions::default();
+            let mut names: Vec<_> = (0..3).map(|nonce| open(&mut sessions, nonce + 1, nonce)).collect();
+            for (index, (client, number, done_below, len)) in (10..).zip(steps) {
+                let Some(name) = names.get(client as usize) else {
+                    sessions.close(names[0]);
+                    names[0] = open(&mut sessions, index, index);
+                    continue;
+                };
+                if sessions.begin(index, *name, number, done_below) == Verdict::Run {
+                    sessions.store_answer(*name, number, vec![0; len]);
+                }
+                let kept = sessions.sessions.values().flat_map(|session| &session.answers);
+                let long = kept.filter_map(|answer| answer.bytes.as_ref()).filter(|bytes| bytes.len() > SHORT_LEN_MAX);
+                let (count, len) = long.fold((0, 0), |(count, len), bytes| (count + 1, len + bytes.len()));
+                let counted = (sessions.long_answers.places.len(), sessions.long_answers.len);
+                proptest::prop_assert_eq!(counted, (count, len));
+                proptest::prop_assert!(len <= LONG_ANSWERS_LEN_MAX || count == 1);
+            }
+        }
+
         /// Compares with a map that never forgets.
         #[test]
         fn each_command_runs_once(tries in proptest::collection::vec((0_u64..3, 0_u64..20, 0_u64..20), 0..200)) {

@@ -29,6 +29,9 @@ pub struct ClusterArgs {
 /// Addresses of the members in the examples.
 pub const DEFAULTS: [&str; 3] = ["udp://127.0.0.1:7401", "udp://127.0.0.1:7402", "udp://127.0.0.1:7403"];
 
+/// Time for which the end of a session is waited for, in ns.
+const CLOSE_NS: u64 = 200_000_000;
+
 impl ClusterArgs {
     /// Opens a client of the cluster.
     pub fn open(&self) -> anyhow::Result<Cluster> {
@@ -99,7 +102,7 @@ impl Cluster {
         Ok(self.next()?.1?)
     }
 
-    /// Runs a command, and returns its encoded result.
+    /// Runs a command in a session of its own, and returns its encoded result.
     pub fn command(&mut self, command: &Command<'_>) -> anyhow::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         wire::encode(command, &mut bytes);
@@ -107,9 +110,18 @@ impl Cluster {
         match self.one()? {
             RequestOutcome::CommandAnswer(done) => {
                 ensure!(wire::decode(&done) != Ok(CommandResult::Malformed), "the members run another release");
+                self.close();
                 Ok(done)
             }
             other => bail!("an answer to another request: {other:?}"),
+        }
+    }
+
+    /// Ends the session, so that the members need not keep it until it expires. The command has its answer, so a
+    /// failure to do so is no error.
+    fn close(&mut self) {
+        if self.client.close(0, CLOSE_NS.min(self.timeout_ns)) == Ok(true) {
+            let _ = self.next();
         }
     }
 

@@ -113,7 +113,7 @@ pub enum CommandResult<'a> {
         /// Revision of the change.
         revision: u64,
     },
-    /// There was no such key to delete.
+    /// There was no such key to delete. Nothing has changed.
     KeyMissing,
     /// The key is not in the expected state.
     Differs {

@@ -51,6 +51,41 @@ fn a_swap_changes_what_is_as_expected_and_nothing_else() {
 }
 
 #[test]
+fn a_swap_of_nothing_for_nothing_is_no_change() {
+    let mut store = KvStore::new();
+    run(&mut store, Command::Put { key: b"other", value: b"v" });
+    let answer = run(&mut store, Command::Swap { key: b"k", expect: Expect::Nothing, value: None });
+    assert_eq!((done(&answer), store.revision()), (CommandResult::KeyMissing, 1));
+}
+
+/// Each look searches only what came since the last, so it does not matter when earlier changes are dropped.
+#[test]
+fn a_watch_that_is_resumed_outlives_any_number_of_other_changes() {
+    let mut store = KvStore::new();
+    let mut query = Vec::new();
+    wire::encode(&Query::Watch { prefix: b"a", from: 1, limit: 9 }, &mut query);
+    let first = query.clone();
+    for round in 0..70 {
+        for _ in 0..1000 {
+            store.put(b"b", b"v");
+        }
+        assert!(!store.read(&query, &mut Vec::new()));
+        query = store.resume(&query).unwrap();
+        let from = (round + 1) * 1000 + 1;
+        assert_eq!(wire::decode(&query), Ok(Query::Watch { prefix: b"a", from, limit: 9 }));
+        assert_eq!(store.resume(&query), None, "all was searched");
+    }
+    let revision = store.put(b"a", b"v");
+    let mut answer = Vec::new();
+    assert!(store.read(&query, &mut answer));
+    let changes = vec![Change { revision, key: b"a", value: Some(b"v") }];
+    assert_eq!(wire::decode(&answer), Ok(QueryResult::Changes { changes, next: revision + 1 }));
+    answer.clear();
+    assert!(store.read(&first, &mut answer));
+    assert!(matches!(wire::decode(&answer), Ok(QueryResult::Compacted { .. })));
+}
+
+#[test]
 fn keys_and_values_of_a_wrong_size_are_refused_and_change_nothing() {
     let mut store = KvStore::new();
     let (long_key, long_value) = (vec![1; KEY_LEN_MAX + 1], vec![1; VALUE_LEN_MAX + 1]);
@@ -58,6 +93,8 @@ fn keys_and_values_of_a_wrong_size_are_refused_and_change_nothing() {
         Command::Put { key: b"", value: b"x" },
         Command::Put { key: &long_key, value: b"x" },
         Command::Put { key: b"k", value: &long_value },
+        Command::Swap { key: b"k", expect: Expect::Nothing, value: Some(&long_value) },
+        Command::Swap { key: b"k", expect: Expect::Value(&long_value), value: None },
         Command::Swap { key: b"k", expect: Expect::Nothing, value: Some(&long_value) },
         Command::Delete { key: b"" },
     ] {
@@ -154,7 +191,9 @@ proptest! {
                     };
                     let answer = run(&mut store, swap);
                     let is_so = map.get(&key) == expect.as_ref();
-                    prop_assert_eq!(matches!(done(&answer), CommandResult::Changed { .. }), is_so);
+                    let changes = is_so && (expect.is_some() || value.is_some());
+                    prop_assert_eq!(matches!(done(&answer), CommandResult::Changed { .. }), changes);
+                    prop_assert_eq!(done(&answer) == CommandResult::KeyMissing, is_so && !changes);
                     match value {
                         Some(value) if is_so => drop(map.insert(key, value)),
                         None if is_so => drop(map.remove(&key)),

@@ -33,6 +33,7 @@ struct Proposed {
 
 struct Watch {
     held: u64,
+    /// Finds only what the state did not have when it was last searched.
     query: Vec<u8>,
     end_ns: u64,
 }
@@ -140,21 +141,25 @@ impl Clients {
     pub fn answer_watches(&mut self, machine: &impl StateMachine, now_ns: u64) {
         let has_changed = std::mem::take(&mut self.has_changed);
         let mut finished = Vec::new();
-        self.watches.retain(|watch| {
-            let mut found = Vec::new();
-            if has_changed && machine.read(&watch.query, &mut found) {
-                finished.push((watch.held, Some(found)));
-            } else if now_ns >= watch.end_ns {
-                finished.push((watch.held, None));
-            } else {
-                return true;
+        self.watches.retain_mut(|watch| {
+            if has_changed {
+                let mut found = Vec::new();
+                if machine.read(&watch.query, &mut found) {
+                    finished.push((watch.held, Ok(found)));
+                    return false;
+                }
+                watch.query = machine.resume(&watch.query).unwrap_or(std::mem::take(&mut watch.query));
             }
-            false
+            let is_over = now_ns >= watch.end_ns;
+            if is_over {
+                finished.push((watch.held, Err(std::mem::take(&mut watch.query))));
+            }
+            !is_over
         });
         for (held, found) in finished {
             match found {
-                Some(found) => self.answer(held, &Answer::QueryAnswer(&found)),
-                None => self.answer(held, &Answer::NothingYet),
+                Ok(found) => self.answer(held, &Answer::QueryAnswer(&found)),
+                Err(query) => self.answer(held, &Answer::NothingYet { query: &query }),
             }
         }
     }
@@ -191,7 +196,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             ClientRequest::Read { query, .. } | ClientRequest::Watch { query } => {
                 self.machine.check_query(query).map_err(refused)?
             }
-            ClientRequest::Run { command, .. } => self.machine.check_command(command).map_err(refused)?,
+            ClientRequest::Run { command, .. } => {
+                let (len, max) = (command.len(), self.config.command_len_max);
+                if len > max {
+                    return Err(Answer::Refused(format!("a command of {len} bytes: at most {max} are allowed")));
+                }
+                self.machine.check_command(command).map_err(refused)?
+            }
             _ => {}
         }
         if let ClientRequest::Run { session, number, .. } = *ask
@@ -217,7 +228,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 return Ok(Accepted::Answer(to_bytes(&Answer::QueryAnswer(&found))));
             }
             let held = self.clients.defer();
-            self.clients.watches.push(Watch { held, query: query.to_vec(), end_ns: now_ns + WATCH_NS });
+            let query = self.machine.resume(query).unwrap_or_else(|| query.to_vec());
+            self.clients.watches.push(Watch { held, query, end_ns: now_ns + WATCH_NS });
             return Ok(Accepted::Deferred(held));
         }
         if !self.is_leader() {
@@ -232,7 +244,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             ClientRequest::Open { nonce } => self.propose(LogCommand::Open { nonce })?,
             ClientRequest::Close { session } => self.propose(LogCommand::Close { session })?,
             ClientRequest::Run { session, number, done_below, command } => {
-                self.propose(LogCommand::Run { session, number, done_below, command })?
+                match self.propose(LogCommand::Run { session, number, done_below, command }) {
+                    // A command that has run needs no room.
+                    Err(Answer::DiskFull) if let Some(answer) = self.sessions.answer(session, number) => {
+                        return Ok(Accepted::Answer(to_bytes(&Answer::CommandAnswer(answer))));
+                    }
+                    proposed => proposed?,
+                }
             }
             _ => self.begin_membership_change(ask, now_ns)?,
         };

@@ -38,6 +38,9 @@ pub struct MemberConfig {
     pub drift_max_ppm: u64,
     /// Requests of clients that may wait at a time.
     pub held_max: usize,
+    /// Bytes of a command, at most. One message carries it to another member, so it must be shorter than the endpoint's
+    /// longest message.
+    pub command_len_max: usize,
 }
 
 impl Default for MemberConfig {
@@ -55,6 +58,7 @@ impl Default for MemberConfig {
             snapshot_write_len: 256 << 10,
             drift_max_ppm: 10_000,
             held_max: 1 << 14,
+            command_len_max: 4 << 20,
         }
     }
 }
@@ -95,7 +99,10 @@ pub enum MemberError {
 
 impl From<JournalError> for MemberError {
     fn from(error: JournalError) -> Self {
-        Self::Journal(error)
+        match error {
+            JournalError::OtherFormat { file, found } => Self::OtherRelease(format!("{file} has format {found}")),
+            error => Self::Journal(error),
+        }
     }
 }
 

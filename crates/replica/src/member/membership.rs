@@ -10,7 +10,7 @@ use super::engine::Change;
 use super::{Member, Receiver, Transport};
 use crate::client_wire::{Answer, ClientRequest};
 use crate::machine::StateMachine;
-use crate::wire::{self, Hello, MEMBERS_MAX, MemberId, MemberInfo, PeerMessage, Phase};
+use crate::wire::{self, Founding, Hello, MEMBERS_MAX, MemberId, MemberInfo, PeerMessage, Phase};
 
 /// Interval at which a member that is to be added is asked for its id, in ns.
 const ASK_NS: u64 = 20_000_000;
@@ -141,7 +141,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 // All lives of the name go: the one that died, and one that was started in its place.
                 let gone: Vec<MemberId> = self.incarnations(name).collect();
                 if gone.is_empty() {
-                    return Err(unknown(name));
+                    return self.answer_repeated_removal(name);
                 }
                 let voters = self.node.raft.prs().conf().voters().ids();
                 if voters.iter().all(|voter| gone.contains(&MemberId(voter))) {
@@ -173,6 +173,20 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         };
         let held = self.clients.defer();
         self.changes.current = Some(MembershipChange { held, end_ns: now_ns + CHANGE_TIMEOUT_NS, step });
+        Ok(held)
+    }
+
+    /// Answers a request to remove a name that no member has. It may repeat one that a leader carried out before it
+    /// died. Of former members, only those that founded the cluster are known.
+    fn answer_repeated_removal(&mut self, name: &str) -> Result<u64, Answer<'static>> {
+        let has_founded = |founding: &Founding| founding.members.iter().any(|member| member.name == name);
+        if !self.founding.as_ref().is_some_and(has_founded) {
+            return Err(Answer::Refused(format!(
+                "there is no member {name}: it has been removed, or it never was one; `status` lists the members"
+            )));
+        }
+        let held = self.clients.defer();
+        self.clients.answer(held, &Answer::Done);
         Ok(held)
     }
 

@@ -164,6 +164,19 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 self.dropped.contradiction += 1;
                 continue;
             }
+            // A higher term, or a vote, has to be promised on the disk.
+            let asks_for_promise = message.term > self.node.raft.term
+                || matches!(
+                    kind,
+                    MessageType::MsgRequestVote
+                        | MessageType::MsgRequestVoteResponse
+                        | MessageType::MsgRequestPreVoteResponse
+                        | MessageType::MsgTimeoutNow
+                );
+            if asks_for_promise && !self.can_promise() {
+                self.dropped.disk_full += 1;
+                continue;
+            }
             if !message.entries.is_empty() {
                 let len = message.entries.iter().map(|entry| entry.data.len() + entry.context.len()).sum();
                 if !self.has_room(message.entries.len(), len) {
@@ -177,6 +190,16 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             // The engine itself answers what it refuses.
             let _ = self.node.step(message);
         }
+    }
+
+    /// Whether the engine's own entries and promises find room on the disk. Where none is left, as after a restart on a
+    /// full disk, a member neither votes nor follows a leader of a later term, but goes on with what it has.
+    pub(super) fn can_promise(&mut self) -> bool {
+        let Some(journal) = &mut self.journal else { return true };
+        let is_full =
+            journal.reserve(self.unwritten.0 + 2, self.unwritten.1 + JOURNAL_SPARE_LEN) == Err(DiskError::Full);
+        self.is_full |= is_full;
+        !is_full
     }
 
     /// Whether this many entries, of `len` bytes in all, find room on the disk, besides those already accepted in this

@@ -143,6 +143,45 @@ fn a_full_disk_stops_writes_and_lets_reads_go_on() {
 }
 
 #[test]
+fn a_repeat_of_a_command_that_has_run_is_answered_by_a_full_disk() {
+    let mut world = World::new(3, true, 1);
+    let session = world.open(7);
+    let command = put("k", "v");
+    let first = world.ask_leader(&session.run(&command));
+    let leader = world.elect();
+    world.nodes[leader].disk.as_ref().unwrap().fail_at(1, Fault::Full);
+    let long = put("k", &"x".repeat(900_000));
+    let run = |number| ClientRequest::Run { session: session.name, number, done_below: 0, command: &long };
+    let is_full = |answer: Vec<u8>| wire::decode(&answer) == Ok(Answer::DiskFull);
+    (1..20).find(|number| world.call(leader, &run(*number), 500).is_some_and(is_full)).expect("the disk is full");
+    let repeat = run(0);
+    assert_eq!(world.call(leader, &repeat, 500), Some(first));
+}
+
+#[test]
+fn a_member_that_is_restarted_on_a_full_disk_goes_on_without_a_vote_until_there_is_room() {
+    for restarted in [vec![0], vec![0, 1], vec![0, 1, 2]] {
+        let mut world = World::new(3, true, 1);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        world.run_ms(50);
+        for at in &restarted {
+            world.crash(*at);
+            world.nodes[*at].disk.as_ref().unwrap().fail_at(1, Fault::Full);
+            world.start(*at);
+        }
+        world.run_ms(1000);
+        for at in &restarted {
+            assert_eq!(world.nodes[*at].error, None, "{restarted:?}");
+            assert!(!world.member(*at).is_leader());
+            world.nodes[*at].disk.as_ref().unwrap().heal();
+        }
+        world.put(&mut session, "k", "w");
+        assert_eq!(world.get("k").as_deref(), Some("w"));
+    }
+}
+
+#[test]
 fn proposals_of_one_turn_do_not_take_the_same_room() {
     let mut world = World::new(3, true, 1);
     let mut session = world.open(7);
@@ -214,7 +253,18 @@ fn a_directory_of_another_release_is_refused() {
     base[0] = wire::VERSION + 1;
     opened.journal.replace(&base).unwrap();
     let error = reopen("a", disk).unwrap_err();
-    assert!(matches!(&error, MemberError::OtherRelease(what) if what.contains("version 2")), "{error}");
+    let version = format!("version {}", wire::VERSION + 1);
+    assert!(matches!(&error, MemberError::OtherRelease(what) if what.contains(&version)), "{error}");
+}
+
+#[test]
+fn a_journal_of_a_later_format_is_left_to_the_release_that_wrote_it() {
+    let mut disk = written();
+    let name = disk.names().unwrap().into_iter().find(|name| name.starts_with("snapshot-")).unwrap();
+    disk.create(&name).unwrap();
+    disk.append(&name, &[b"SnFs", &9_u32.to_le_bytes()[..], &[1; 50]].concat()).unwrap();
+    let error = reopen("a", disk).unwrap_err();
+    assert!(matches!(&error, MemberError::OtherRelease(what) if what.contains("format 9")), "{error}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use sinew_journal::disk::SimDisk;
 
 use super::super::*;
 use super::world::*;
-use crate::client_wire::ClientRequest;
+use crate::client_wire::{Answer, ClientRequest};
 use crate::kv::KvStore;
 use crate::wire::{self, Piece, PieceId, Roles, SnapshotMeta};
 
@@ -32,6 +32,22 @@ fn messages_for_another_cluster_or_life_are_dropped_and_counted() {
     assert!(matches!(answer, PeerAnswer::Now(PeerMessage::WrongReceiver { .. })) && dropped.cluster == 1);
     let (answer, dropped) = tell(cluster, MemberId(me.0 ^ 1));
     assert!(matches!(answer, PeerAnswer::Now(PeerMessage::WrongReceiver { .. })) && dropped.member == 1);
+}
+
+/// A command that no message could carry to another member would be sent for ever, and all later ones would wait.
+#[test]
+fn a_command_that_is_too_long_for_a_message_is_refused() {
+    let mut world = World::new(1, false, 1);
+    let mut session = world.open(7);
+    let command = put("k", "value");
+    for (len_max, is_taken) in [(command.len() - 1, false), (command.len(), true)] {
+        world.member(0).config.command_len_max = len_max;
+        let answer = world.ask_leader(&session.run(&command));
+        let is_refused = matches!(wire::decode(&answer), Ok(Answer::Refused(why)) if why.contains("bytes"));
+        assert_eq!(is_refused, !is_taken);
+    }
+    session.next += 1;
+    world.put(&mut session, "k", "v");
 }
 
 fn arbitrary_number() -> impl Strategy<Value = u64> {

@@ -2,11 +2,63 @@
 
 use super::world::*;
 use crate::client_wire::{Answer, ClientRequest};
+use crate::kv::{Query, QueryResult};
 use crate::member::{Accepted, appends};
 use crate::wire::{self, MemberId};
 
 fn transfer(world: &World, to: usize) -> ClientRequest<'static> {
     ClientRequest::Transfer { name: Some(world.nodes[to].name.clone()) }
+}
+
+#[test]
+fn a_watch_that_finds_nothing_goes_on_after_what_was_searched() {
+    let mut world = World::new(1, false, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "before");
+    let watch = |from| {
+        let mut query = Vec::new();
+        wire::encode(&Query::Watch { prefix: b"w", from, limit: 1 }, &mut query);
+        query
+    };
+    let Some(Accepted::Deferred(held)) = world.ask(0, &ClientRequest::Watch { query: &watch(1) }) else {
+        panic!("there was no change to find")
+    };
+    for value in 0..3 {
+        world.put(&mut session, "k", &value.to_string());
+    }
+    world.run_ms(5000);
+    let answer = world.answer(0, held).expect("its time is over");
+    assert_eq!(wire::decode(&answer), Ok(Answer::NothingYet { query: &watch(5) }));
+}
+
+#[test]
+fn a_snapshot_wakes_the_watches_that_it_concerns() {
+    let mut world = World::new(3, false, 1);
+    (world.config.log_len_max, world.config.entries_kept) = (1, 0);
+    for at in 0..3 {
+        let config = world.config.clone();
+        world.member(at).config = config;
+    }
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "0");
+    let apart = (world.elect() + 1) % 3;
+    world.run_until("it has the first value", |world| world.member(apart).machine().len() == 1);
+    let mut query = Vec::new();
+    wire::encode(&Query::Watch { prefix: b"k", from: 2, limit: 1 }, &mut query);
+    let Some(Accepted::Deferred(held)) = world.ask(apart, &ClientRequest::Watch { query: &query }) else {
+        panic!("there was no change to find")
+    };
+    world.isolate(&[apart]);
+    for value in 1..50 {
+        world.put(&mut session, "k", &value.to_string());
+    }
+    world.run_ms(100);
+    world.cut.clear();
+    world.run_until("it has all", |world| world.member(apart).machine().revision() == 50);
+    world.run_ms(1);
+    let answer = world.answer(apart, held).expect("the watch is answered long before its time is over");
+    let Ok(Answer::QueryAnswer(found)) = wire::decode(&answer) else { panic!("{answer:?}") };
+    assert_eq!(wire::decode(found), Ok(QueryResult::Compacted { oldest: 51 }));
 }
 
 #[test]

@@ -89,6 +89,27 @@ fn a_name_that_two_lives_share_is_removed_with_both() {
 }
 
 #[test]
+fn a_removal_that_is_repeated_at_the_next_leader_is_done_or_says_what_is_unknown() {
+    let mut world = World::new(3, false, 1);
+    world.add_node("x", false);
+    done(&world.ask_leader(&add("x")));
+    let leader = world.elect();
+    let founder = world.nodes[(leader + 1) % 3].name.clone();
+    for name in ["x", &founder] {
+        done(&world.ask_leader(&ClientRequest::Remove { name: name.into() }));
+    }
+    let other = (leader + 2) % 3;
+    let to = ClientRequest::Transfer { name: Some(world.nodes[other].name.clone()) };
+    done(&world.ask_leader(&to));
+    done(&world.ask_leader(&ClientRequest::Remove { name: founder }));
+    for name in ["x", "unheard"] {
+        let answer = world.ask_leader(&ClientRequest::Remove { name: name.into() });
+        let Ok(Answer::Refused(why)) = wire::decode(&answer) else { panic!("{answer:?}") };
+        assert!(why.contains("has been removed, or it never was"), "{why}");
+    }
+}
+
+#[test]
 fn an_empty_member_makes_no_majority() {
     let mut world = World::new(3, false, 1);
     let mut session = world.open(7);
