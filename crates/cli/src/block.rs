@@ -194,7 +194,7 @@ impl Args {
             .with_context(|| format!("reserving {} of memory", units::size(memory)))?;
         if self.for_paging {
             store.memory().back();
-            paging::back(store.arena(), paging::DATA);
+            store.arena().back(paging::DATA);
         }
         let server = Server::open(listener, store, config)?;
         let (server, outcome) = self.serve(server, interrupt, |_| {})?;

@@ -152,7 +152,7 @@ impl<J: WithDonors> OpeningDonors<J> {
             .context("reserving memory for buffers")?;
         if buffers.are_for_paging {
             rpc.back_buffers(paging::DATA);
-            paging::back(donors.arena(), paging::DATA);
+            donors.arena().back(paging::DATA);
         }
         job.run(donors, &names)
     }
@@ -167,7 +167,7 @@ impl<J: WithDonors> Job for OpeningDonors<J> {
         let donors = VerbsDonors::new(&device, donors, buffers.len, config)?;
         if buffers.are_for_paging {
             rpc.back_buffers(paging::MESSAGES);
-            paging::back(donors.arena(), paging::DATA);
+            donors.arena().back(paging::DATA);
         }
         job.run(donors, &names)
     }

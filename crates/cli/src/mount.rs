@@ -205,7 +205,7 @@ impl Joining {
         if !self.for_paging {
             return 0;
         }
-        paging::back(arena, arena.capacity());
+        arena.back(arena.capacity());
         messages
     }
 

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, ensure};
 use sinew::host::serve_paging;
-use sinew::mem::Arena;
 use sinew_harness::units;
 
 use crate::output;
@@ -11,11 +10,6 @@ use crate::output;
 pub const DATA: usize = 32 << 20;
 /// Bytes of the other messages of an endpoint.
 pub const MESSAGES: usize = 1 << 20;
-
-/// Takes memory for `len` bytes of an arena's buffers now: later, the system might need this process to find any.
-pub fn back(arena: &Arena, len: usize) {
-    arena.back(len.saturating_sub(arena.touched()));
-}
 
 /// Prepares this process, which will take `len` bytes at the start, for what is paged to it or for its buffers. Must run
 /// before it starts threads, which inherit this. Reports what cannot be had.

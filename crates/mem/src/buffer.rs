@@ -206,13 +206,16 @@ impl Arena {
         self.0.free().fresh
     }
 
-    /// Has the system back the next `len` bytes, or as many as there are, that no block was made from yet. A process
+    /// Has the system back the first `len` bytes that blocks are made from, and all of those that were made. A process
     /// that must not wait for memory later calls this when it starts.
     pub fn back(&self, len: usize) {
         let free = self.0.free();
-        let end = free.fresh.saturating_add(len).min(self.capacity());
-        let first_page = free.fresh.next_multiple_of(PAGE_LEN_MIN);
-        for offset in (first_page..end).step_by(PAGE_LEN_MIN) {
+        let end = len.max(free.fresh).min(self.capacity());
+        if self.0.region.populate(end) {
+            return;
+        }
+        // An older system backs what is written to, which nobody but their holders may do to blocks.
+        for offset in (free.fresh.next_multiple_of(PAGE_LEN_MIN)..end).step_by(PAGE_LEN_MIN) {
             // SAFETY: the offset lies in the region, and no block has the byte, as none is made while we hold the lock.
             // The write is volatile because nobody reads it.
             unsafe { self.0.region.start().add(offset).write_volatile(0) };

@@ -144,6 +144,13 @@ impl Region {
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
     }
 
+    /// Has the system back the first `len` bytes, whose contents stay as they are. Returns whether it did (Linux 5.14).
+    pub(crate) fn populate(&self, len: usize) -> bool {
+        let len = len.min(self.len);
+        // SAFETY: the range lies in this mapping, and the advice changes none of its contents.
+        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) }.is_ok()
+    }
+
     /// Gives the memory from byte `start` on back to the system, in whole pages: a private region then reads as zeros
     /// there until written again. If the system refuses, the bytes stay resident and keep their contents.
     pub(crate) fn give_back(&self, start: usize) {
@@ -210,6 +217,11 @@ impl Region {
 
     /// Does nothing: miri has no huge pages.
     pub fn prefer_huge_pages(&self) {}
+
+    /// Does nothing: miri's memory is backed.
+    pub(crate) fn populate(&self, _len: usize) -> bool {
+        true
+    }
 
     /// Does nothing: miri has no pages to give back.
     pub(crate) fn give_back(&self, _start: usize) {}

@@ -219,8 +219,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     /// Has the system back this many bytes of message buffers, those that were made included: an endpoint that must not
     /// wait for memory later does so when it starts.
     pub fn back_buffers(&self, len: usize) {
-        let arena = &self.core.shared.arena;
-        arena.back(len.saturating_sub(arena.touched()));
+        self.core.shared.arena.back(len);
     }
 
     /// Begins to open a session, without waiting. Calls can be enqueued at once, and leave when the session is open.
