@@ -9,7 +9,7 @@ use sinew_harness::load::Drive;
 use sinew_harness::load::replica::{Replica, Shape};
 use sinew_harness::units::parse_size;
 
-use super::cluster::ClusterArgs;
+use super::cluster::{Cluster, ClusterArgs};
 use crate::{Outcome, output};
 
 const AFTER_HELP: &str = "\
@@ -49,17 +49,13 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     ensure!(args.seconds > 0.0 && args.seconds <= 3600.0, "--seconds: must be more than 0, and an hour at most");
     ensure!(args.value_len <= 1 << 20, "--value-len: must be 1 MiB at most");
-    let cluster = args.cluster.open()?;
+    let Cluster { client, timeout_ns } = args.cluster.open()?;
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-    let shape = Shape {
-        window: usize::from(args.in_flight),
-        keys: args.keys,
-        value_len: args.value_len,
-        timeout_ns: cluster.timeout_ns,
-    };
+    let shape = Shape { window: usize::from(args.in_flight), keys: args.keys, value_len: args.value_len, timeout_ns };
     let clock = HostClock::new();
-    let mut load = Replica::new(cluster.client, clock.clone(), shape, 1);
+    let mut load = Replica::new(client, clock.clone(), shape, 1);
     let slice = load.drive(&clock, Duration::from_secs_f64(args.seconds), interrupt)?;
+    Cluster { client: load.into_client(), timeout_ns }.close();
     let (puts, seconds) = (slice.done, slice.elapsed_ns as f64 / 1e9);
     let at = |part: f64| slice.latency.value_at_quantile(part) as f64 / 1e3;
     let (p50_us, p99_us, longest_us) = (at(0.5), at(0.99), at(1.0));

@@ -117,9 +117,9 @@ impl Cluster {
         }
     }
 
-    /// Ends the session, so that the members need not keep it until it expires. The command has its answer, so a
+    /// Ends the session, so that the members need not keep it until it expires. Commands have their answers, so a
     /// failure to do so is no error.
-    fn close(&mut self) {
+    pub fn close(&mut self) {
         if self.client.close(0, CLOSE_NS.min(self.timeout_ns)) == Ok(true) {
             let _ = self.next();
         }

@@ -88,6 +88,11 @@ impl<E: Endpoint, C: Clock> Replica<E, C> {
         }
     }
 
+    /// Returns the client, for example to close its session.
+    pub fn into_client(self) -> Client<E> {
+        self.client
+    }
+
     /// Sets the kind of requests, from the next slice on.
     pub fn set_kind(&mut self, kind: ReplicaRequest) {
         self.kind = kind;
