@@ -185,6 +185,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 "there is no member {name}: it has been removed, or it never was one; `status` lists the members"
             )));
         }
+        // A new leader may not have applied that the name was added again.
+        if !self.node.raft.commit_to_current_term() || self.applied < self.node.raft.raft_log.committed {
+            return Err(Answer::Busy);
+        }
         let held = self.clients.defer();
         self.clients.answer(held, &Answer::Done);
         Ok(held)

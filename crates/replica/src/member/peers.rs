@@ -10,6 +10,8 @@ use crate::wire::{self, ClusterId, DecodeError, MemberId, PeerMessage, PieceId, 
 
 /// Room on the disk that the engine's own entries may need, in bytes.
 const JOURNAL_SPARE_LEN: usize = 64 << 10;
+/// Room that one promise and an empty entry take, in bytes, with some to spare.
+const PROMISES_LEN: usize = 512;
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Handles a message that came as a call, and returns the answer. No message can stop the member.
@@ -196,8 +198,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// full disk, a member neither votes nor follows a leader of a later term, but goes on with what it has.
     pub(super) fn can_promise(&mut self) -> bool {
         let Some(journal) = &mut self.journal else { return true };
-        let is_full =
-            journal.reserve(self.unwritten.0 + 2, self.unwritten.1 + JOURNAL_SPARE_LEN) == Err(DiskError::Full);
+        // What is written next: a promise, an empty entry, and what was accepted. The spare is there for these.
+        let (entries, len) = (self.unwritten.0 + 4, self.unwritten.1 + 64 * self.unwritten.0 + PROMISES_LEN);
+        let is_full = journal.reserve(entries, len) == Err(DiskError::Full);
         self.is_full |= is_full;
         !is_full
     }
