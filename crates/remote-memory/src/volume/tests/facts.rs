@@ -213,7 +213,7 @@ fn a_writer_that_loses_all_donors_for_a_while_keeps_what_it_acknowledged() {
         let mut volume = create(&world, &arena, 32, 2, config());
         (0..PAGES).for_each(|number| write(&world, &mut volume, number * PAGE, &page(1)).unwrap());
         run_until_idle(&world, &mut volume);
-        let mut draw = |bound: u64| world.borrow_mut().random.below(bound);
+        let draw = |bound: u64| world.borrow_mut().random.below(bound);
         let (before, during) = (draw(40), draw(200));
         for number in 0..PAGES {
             let job = write_job(&volume, number * PAGE, &page(2));
@@ -310,7 +310,7 @@ fn a_volume_with_all_its_copies_says_when_no_other_voter_may_fail() {
     let mut volume = create(&world, &arena, 32, 2, config());
     write(&world, &mut volume, 0, &page(1)).unwrap();
     assert_eq!(volume.status(), Status::Whole);
-    let mut lose = |volume: &mut Volume<Writer>, host: usize| {
+    let lose = |volume: &mut Volume<Writer>, host: usize| {
         world.borrow_mut().hosts[host].is_alive = false;
         // Each segment has a copy at the host or is written at it, so that its loss is noticed.
         (0..32).for_each(|number| write(&world, volume, number * PAGE, &page(2)).unwrap());
