@@ -13,7 +13,7 @@ pub struct Args {
     seconds: u64,
 
     /// Instead of clusters, run replicated stores with these seeds, FROM..TO: members crash with and without a disk,
-    /// networks are cut, members join and leave, and each history is checked for linearizability.
+    /// those without are added again, networks are cut, and each history is checked for linearizability.
     #[arg(long, value_name = "FROM..TO", conflicts_with = "seconds", value_parser = seeds)]
     replica: Option<Range<u64>>,
 
@@ -25,9 +25,7 @@ pub struct Args {
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let parsed = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    parsed
-        .filter(|seeds: &std::ops::Range<u64>| !seeds.is_empty())
-        .ok_or(format!("{text}: give FROM..TO, as in 0..1000"))
+    parsed.filter(|seeds: &Range<u64>| !seeds.is_empty()).ok_or(format!("{text}: give FROM..TO, as in 0..1000"))
 }
 
 /// Builds the program, optimised, and runs its search.

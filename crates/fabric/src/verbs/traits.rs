@@ -119,7 +119,8 @@ pub trait CompletionQueue: Readiness {
     /// of anything else, of failed receives, and of receives of several buffers are appended to `others`. Returns the
     /// number of messages.
     ///
-    /// `take` must not use queues of the thread: it may find them borrowed, and then panics.
+    /// `take` must not use queues of the thread: it may find them borrowed, and then panics. After a panic of `take`,
+    /// messages may be shown again.
     ///
     /// # Errors
     ///

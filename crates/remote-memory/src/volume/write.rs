@@ -247,6 +247,7 @@ impl<D: Donors> Volume<D> {
         if run.needs > self.voting.durable && self.ended.is_none() {
             return self.gated.push(key);
         }
+        // Where nothing failed, every copy that counts has it: a chunk with runs in flight is not copied to new ones.
         let is_lost = run.failed != 0 && run.lanes & !run.failed & self.named_lanes(run.place.segment) == 0;
         if is_lost || self.ended.is_some() {
             return self.fail_run(key);

@@ -89,6 +89,12 @@ impl UnknownSender {
         let (bytes, len) = header.to_bytes();
         self.send(&[&bytes[..len], rest].concat());
     }
+
+    /// Sends a datagram in the short form.
+    fn send_datagram(&mut self, datagram: Datagram, message: &[u8]) {
+        let words = datagram.to_words().unwrap().map(u64::to_le_bytes);
+        self.send(&[words.as_flattened(), message].concat());
+    }
 }
 
 /// A header that the peer of `to` would send.
@@ -145,10 +151,7 @@ fn datagrams_in_the_short_form_are_checked_as_the_others_are() {
     let address = end.qp.address();
     let mut stranger = UnknownSender::to(&address);
     let good = Datagram { to: address.number, from: QpNumber(5), key: address.qkey, immediate: Some(9) };
-    let mut send = |datagram: Datagram, message: &[u8]| {
-        let words = datagram.to_words().unwrap().map(u64::to_le_bytes);
-        stranger.send(&[words.as_flattened(), message].concat());
-    };
+    let mut send = |datagram, message: &[u8]| stranger.send_datagram(datagram, message);
     send(good, b"nobody waits for it");
     assert!(end.poll().is_empty());
     assert_eq!(end.thread.discarded(Discarded::NoReceive), 1);
@@ -185,10 +188,7 @@ fn datagrams_that_are_shown_are_checked_as_the_others_are_and_leave_the_receives
     let address = end.qp.address();
     let mut stranger = UnknownSender::to(&address);
     let good = Datagram { to: address.number, from: QpNumber(5), key: address.qkey, immediate: Some(9) };
-    let mut send = |datagram: Datagram, message: &[u8]| {
-        let words = datagram.to_words().unwrap().map(u64::to_le_bytes);
-        stranger.send(&[words.as_flattened(), message].concat());
-    };
+    let mut send = |datagram, message: &[u8]| stranger.send_datagram(datagram, message);
     let (mut shown, mut others) = (Vec::new(), Vec::new());
     let mut poll = |end: &mut End, others: &mut Vec<Completion>| {
         for _ in 0..300 {
