@@ -1,6 +1,8 @@
 //! The remote file system as programs see it: donors, a service and mounts are processes, some of which are killed.
 
 mod common;
+#[path = "common/device.rs"]
+mod device;
 mod mounts {
     pub mod facts;
     pub mod mapping;
@@ -17,6 +19,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Folder, PATIENCE, run, sinew, text};
+use device::rdma_device;
 use mounts::remote::{Cluster, is_mounted, wait_until};
 use mounts::{facts, others, random};
 use rustix::process::Signal;
@@ -29,15 +32,17 @@ fn bytes(number: usize, len: usize) -> Vec<u8> {
 
 #[test]
 fn remote_files_are_as_posix_has_them() {
-    let cluster = Cluster::new(2, 2, false);
-    let Some(mounted) = cluster.mount("a", &[]) else { return };
-    for (name, fact) in facts::ALL.iter().chain(facts::MORE) {
-        let directory = mounted.point.join(name);
-        fs::create_dir(&directory).unwrap();
-        eprintln!("{name}");
-        fact(&directory);
+    for fabric in ["shm", "udp"] {
+        let cluster = Cluster::over(fabric, 2, 2, false);
+        let Some(mounted) = cluster.mount("a", &[]) else { return };
+        for (name, fact) in facts::ALL.iter().chain(facts::MORE) {
+            let directory = mounted.point.join(name);
+            fs::create_dir(&directory).unwrap();
+            eprintln!("{fabric}: {name}");
+            fact(&directory);
+        }
+        mounted.end();
     }
-    mounted.end();
 }
 
 #[test]
@@ -58,16 +63,18 @@ fn privileges_go_when_others_change_files() {
 
 #[test]
 fn random_steps_on_remote_files_are_as_in_their_shadows() {
-    let cluster = Cluster::new(2, 2, false);
-    // The limit on unwritten data is so low that data is written out while more comes in.
-    let Some(mounted) = cluster.mount("a", &["--unwritten", "4M"]) else { return };
-    std::thread::scope(|scope| {
-        for seed in 0..4 {
-            let point = &mounted.point;
-            scope.spawn(move || random::run(point, 100 + seed, 400, 600_000));
-        }
-    });
-    mounted.end();
+    for fabric in ["shm", "udp"] {
+        let cluster = Cluster::over(fabric, 2, 2, false);
+        // The limit on unwritten data is so low that data is written out while more comes in.
+        let Some(mounted) = cluster.mount("a", &["--unwritten", "4M"]) else { return };
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let point = &mounted.point;
+                scope.spawn(move || random::run(point, 100 + seed, 400, 600_000));
+            }
+        });
+        mounted.end();
+    }
 }
 
 #[test]
@@ -216,42 +223,43 @@ done; echo $i";
 
 #[test]
 fn what_was_synced_is_there_after_the_service_was_killed() {
-    let mut cluster = Cluster::new(2, 2, true);
-    let Some(mounted) = cluster.mount("a", &[]) else { return };
-    let (source, stop) = (cluster.folder.0.join("source"), cluster.folder.0.join("stop"));
-    fs::write(&source, bytes(1, 30_000)).unwrap();
-    let mut writer = Command::new("sh");
-    writer.args(["-c", WRITER, "writer"]).arg(&mounted.point).arg(&source).arg(&stop);
-    let writer = writer.stdout(Stdio::piped()).spawn().unwrap();
-    for _ in 0..3 {
-        std::thread::sleep(Duration::from_millis(700));
-        cluster.kill_service();
-        std::thread::sleep(Duration::from_millis(200));
-        cluster.start_service();
-    }
-    std::thread::sleep(Duration::from_millis(500));
-    fs::write(&stop, b"").unwrap();
-    let written = writer.wait_with_output().unwrap();
-    assert!(written.status.success(), "{}", mounted.log());
-    let done: usize = text(&written.stdout).trim().parse().unwrap();
-    assert!(done > 3, "{done}");
-    let check = |at: &Path| {
-        for number in 0..done {
-            let read = fs::read(at.join(format!("file-{number}"))).unwrap();
-            let expected = [format!("{number}\n").into_bytes(), bytes(1, 30_000)].concat();
-            assert!(read == expected, "file {number}");
+    for fabric in ["shm", "udp"] {
+        let mut cluster = Cluster::over(fabric, 2, 2, true);
+        let Some(mounted) = cluster.mount("a", &[]) else { return };
+        let (source, stop) = (cluster.folder.0.join("source"), cluster.folder.0.join("stop"));
+        fs::write(&source, bytes(1, 30_000)).unwrap();
+        let mut writer = Command::new("sh");
+        writer.args(["-c", WRITER, "writer"]).arg(&mounted.point).arg(&source).arg(&stop);
+        let writer = writer.stdout(Stdio::piped()).spawn().unwrap();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(700));
+            cluster.kill_service();
+            std::thread::sleep(Duration::from_millis(200));
+            cluster.start_service();
         }
-    };
-    check(&mounted.point);
-    let Some(other) = cluster.mount("b", &[]) else { return };
-    check(&other.point);
-    mounted.end();
-    other.end();
+        std::thread::sleep(Duration::from_millis(500));
+        fs::write(&stop, b"").unwrap();
+        let written = writer.wait_with_output().unwrap();
+        assert!(written.status.success(), "{}", mounted.log());
+        let done: usize = text(&written.stdout).trim().parse().unwrap();
+        assert!(done > 3, "{done}");
+        let check = |at: &Path| {
+            for number in 0..done {
+                let read = fs::read(at.join(format!("file-{number}"))).unwrap();
+                let expected = [format!("{number}\n").into_bytes(), bytes(1, 30_000)].concat();
+                assert!(read == expected, "file {number}");
+            }
+        };
+        check(&mounted.point);
+        let Some(other) = cluster.mount("b", &[]) else { return };
+        check(&other.point);
+        mounted.end();
+        other.end();
+    }
 }
 
-#[test]
-fn a_donor_that_is_killed_takes_nothing_with_it() {
-    let mut cluster = Cluster::new(3, 2, false);
+fn kill_a_donor(fabric: &str) {
+    let mut cluster = Cluster::over(fabric, 3, 2, false);
     let Some(mounted) = cluster.mount("a", &[]) else { return };
     let write = |number: usize| fs::write(mounted.point.join(format!("{number}")), bytes(number, 900_000)).unwrap();
     let check = |count: usize| {
@@ -270,6 +278,18 @@ fn a_donor_that_is_killed_takes_nothing_with_it() {
     (20..40).for_each(write);
     check(40);
     mounted.end();
+}
+
+#[test]
+fn a_donor_that_is_killed_takes_nothing_with_it() {
+    ["shm", "udp"].into_iter().for_each(kill_a_donor);
+}
+
+#[test]
+fn a_donor_that_is_killed_takes_nothing_with_it_over_rdma() {
+    if rdma_device().is_some() {
+        kill_a_donor("ibverbs");
+    }
 }
 
 #[test]

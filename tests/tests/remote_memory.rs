@@ -1,7 +1,11 @@
-//! Engines of remote memory over shared memory: by verbs, by calls, and on several threads at once.
+//! Engines of remote memory: by verbs of shared memory and of RDMA devices, by calls, and on several threads at once.
+
+#[path = "common/device.rs"]
+mod device;
 
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use sinew::fabric::readiness::wait_on;
 use sinew::fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
@@ -17,8 +21,14 @@ use sinew_remote_memory::engine::{
 use sinew_rpc::{Nexus, Rpc};
 
 const LEN: usize = 4 << 20;
+/// Rights that paths need.
+const ACCESS_OF_PATHS: Access = Access { atomic: false, ..Access::ALL };
 
-fn open_pair(device: &ShmDevice, domain: &ShmDomain, arena: &Arena, memory: &ShmExposed) -> PathPair {
+type Domain<D> = <D as Device>::Domain;
+type Memory<D> = <Domain<D> as ProtectionDomain>::Exposed;
+type PathPair<D> = (VerbsPath<D>, DonorQueuePairs<D>);
+
+fn open_pair<D: Device>(device: &D, domain: &Domain<D>, arena: &Arena, memory: &Memory<D>) -> PathPair<D> {
     let config = VerbsPathConfig { depth: 32, ..VerbsPathConfig::default() };
     let mut path = VerbsPath::new(device, domain, std::slice::from_ref(arena), &config).unwrap();
     let lending = DonorQueuePairs::new(device, domain, &path.addresses()).unwrap();
@@ -26,69 +36,83 @@ fn open_pair(device: &ShmDevice, domain: &ShmDomain, arena: &Arena, memory: &Shm
     (path, lending)
 }
 
-type PathPair = (VerbsPath<ShmDevice>, DonorQueuePairs<ShmDevice>);
+/// A donor's memory, and paths to it by the verbs of a device.
+struct Verbs<D: Device> {
+    device: D,
+    domain: Domain<D>,
+    memory: Option<Memory<D>>,
+    kept: SharedMemory,
+    arena: Arena,
+    lending: Vec<DonorQueuePairs<D>>,
+    clock: ManualClock,
+    /// Whether something other than this thread carries the requests out.
+    is_apart: bool,
+}
+
+impl<D: Device> Verbs<D> {
+    fn new(device: D, is_apart: bool) -> Self {
+        let domain = device.protection_domain().unwrap();
+        let memory = domain.expose(LEN, ACCESS_OF_PATHS).unwrap();
+        let arena = domain.arena(256 << 20).unwrap();
+        let kept = SharedMemory::clone(&memory);
+        let clock = ManualClock::new();
+        Self { device, domain, memory: Some(memory), kept, arena, lending: Vec::new(), clock, is_apart }
+    }
+}
+
+impl<D: Device> TestSetup for Verbs<D> {
+    type Path = VerbsPath<D>;
+
+    fn len(&self) -> u64 {
+        LEN as u64
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn path(&mut self) -> Self::Path {
+        let memory = self.memory.as_ref().expect("the donor is alive");
+        let (path, lending) = open_pair(&self.device, &self.domain, &self.arena, memory);
+        self.lending.push(lending);
+        path
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    fn advance(&mut self) {
+        self.clock.advance(1000);
+        if self.is_apart {
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    fn read_donor(&self, at: u64, bytes: &mut [u8]) {
+        self.kept.read(at as usize, bytes).unwrap();
+    }
+
+    fn kill_donor(&mut self) {
+        self.lending.clear();
+        self.memory = None;
+    }
+}
 
 mod by_verbs {
     use super::*;
 
-    struct Verbs {
-        device: ShmDevice,
-        domain: ShmDomain,
-        memory: Option<ShmExposed>,
-        kept: SharedMemory,
-        arena: Arena,
-        lending: Vec<DonorQueuePairs<ShmDevice>>,
-        clock: ManualClock,
-    }
+    sinew_remote_memory::engine_tests!(Verbs::new(ShmDevice::threads().unwrap(), false));
+}
 
-    impl Verbs {
-        fn new() -> Self {
-            let device = ShmDevice::threads().unwrap();
-            let domain = device.protection_domain().unwrap();
-            let memory = domain.expose(LEN, Access::ALL).unwrap();
-            let arena = domain.arena(256 << 20).unwrap();
-            let kept = SharedMemory::clone(&memory);
-            Self { device, domain, memory: Some(memory), kept, arena, lending: Vec::new(), clock: ManualClock::new() }
-        }
-    }
+/// On a machine without a device, these tests are skipped.
+mod by_device {
+    use super::*;
 
-    impl TestSetup for Verbs {
-        type Path = VerbsPath<ShmDevice>;
-
-        fn len(&self) -> u64 {
-            LEN as u64
-        }
-
-        fn arena(&self) -> &Arena {
-            &self.arena
-        }
-
-        fn path(&mut self) -> Self::Path {
-            let memory = self.memory.as_ref().expect("the donor is alive");
-            let (path, lending) = open_pair(&self.device, &self.domain, &self.arena, memory);
-            self.lending.push(lending);
-            path
-        }
-
-        fn now_ns(&self) -> u64 {
-            self.clock.now_ns()
-        }
-
-        fn advance(&mut self) {
-            self.clock.advance(1000);
-        }
-
-        fn read_donor(&self, at: u64, bytes: &mut [u8]) {
-            self.kept.read(at as usize, bytes).unwrap();
-        }
-
-        fn kill_donor(&mut self) {
-            self.lending.clear();
-            self.memory = None;
-        }
-    }
-
-    sinew_remote_memory::engine_tests!(Verbs::new());
+    sinew_remote_memory::engine_tests!(match device::rdma_device() {
+        Some(device) => Verbs::new(device, true),
+        None => return,
+    });
 }
 
 mod by_calls {

@@ -181,15 +181,17 @@ fn a_loop_device_that_somebody_else_has_set_up_stays() {
 #[test]
 fn a_file_in_remote_memory_is_swap_to_a_program_that_needs_it() {
     let Some(_swap) = may_swap() else { return };
-    let cluster = Cluster::new(2, 2, false);
-    let Some(mounted) = cluster.mount("a", &["--for-paging"]) else { return };
-    let file = mounted.point.join("swap").display().to_string();
-    let device = on(&[&file, "--size", "128M", "--priority", "31000"]);
-    use_memory();
-    let off = run(&mut sinew(&["swap", "off", &file, "--remove"]));
-    assert!(off.status.success(), "{}", text(&off.stderr));
-    assert!(listed(&device).is_none() && std::fs::read_dir(&mounted.point).unwrap().next().is_none());
-    mounted.end();
+    for fabric in ["shm", "udp"] {
+        let cluster = Cluster::over(fabric, 2, 2, false);
+        let Some(mounted) = cluster.mount("a", &["--for-paging"]) else { return };
+        let file = mounted.point.join("swap").display().to_string();
+        let device = on(&[&file, "--size", "128M", "--priority", "31000"]);
+        use_memory();
+        let off = run(&mut sinew(&["swap", "off", &file, "--remove"]));
+        assert!(off.status.success(), "{}", text(&off.stderr));
+        assert!(listed(&device).is_none() && std::fs::read_dir(&mounted.point).unwrap().next().is_none());
+        mounted.end();
+    }
 }
 
 #[test]
@@ -237,7 +239,7 @@ fn donor_for_paging() -> Server {
 fn a_file_in_remote_memory_is_swap_though_its_mount_gets_no_more_memory() {
     let Some(_swap) = may_swap() else { return };
     let Some(group) = group_of_server() else { return };
-    let cluster = Cluster::with_donors(vec![donor_for_paging(), donor_for_paging()], 2, false);
+    let cluster = Cluster::with_donors("shm", vec![donor_for_paging(), donor_for_paging()], 2, false);
     let point = cluster.folder.0.join("a");
     std::fs::create_dir_all(&point).unwrap();
     let in_group = |command| group.with(&command);

@@ -1,6 +1,8 @@
 //! Volumes on donors in processes of their own, which are killed.
 
 mod common;
+#[path = "common/device.rs"]
+mod device;
 #[path = "common/nbd.rs"]
 mod nbd;
 
@@ -9,6 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use common::{Folder, PATIENCE, Process, Server, run, sinew, text, unique};
+use device::rdma_device;
 use nbd::Client;
 use rustix::process::Signal;
 
@@ -20,7 +23,9 @@ fn donor(fabric: &str) -> Server {
         "shm" => format!("shm://{}", unique("donor")),
         _ => format!("{fabric}://127.0.0.1:0"),
     };
-    Server::of(&mut sinew(&["serve", "memory", &address, "--child", "--memory", "40M"]))
+    // Over RDMA, other hosts could reach it.
+    let open: &[&str] = if fabric == "ibverbs" { &["--open"] } else { &[] };
+    Server::of(sinew(&["serve", "memory", &address, "--child", "--memory", "40M"]).args(open))
 }
 
 /// A block device on a volume, whose output is read.
@@ -140,6 +145,13 @@ fn a_device_in_shared_memory_survives_a_donor_and_its_server() {
 #[test]
 fn a_device_over_udp_survives_a_donor_and_its_server() {
     survives("udp");
+}
+
+#[test]
+fn a_device_over_rdma_survives_a_donor_and_its_server() {
+    if rdma_device().is_some() {
+        survives("ibverbs");
+    }
 }
 
 #[test]

@@ -322,11 +322,15 @@ mod tests {
                 format!("[[package]]\nname = 'sinew-mem'\ntests_min = 1\nexclude = [{exclude}]\nhidden = [{hidden}]\n");
             check_sources(&toml::from_str(&text).unwrap()).unwrap()
         };
-        let region = "{ file = 'crates/mem/src/region.rs', reason = 'r' }";
+        let buffers = "{ file = 'crates/mem/src/buffer/tests.rs', reason = 'r' }";
+        let all = &format!("{buffers}, {{ file = 'crates/mem/src/region.rs', reason = 'r' }}");
         let gone = "{ test = 'a_test_that_went', reason = 'r' }";
-        assert_eq!(listed("", region), CLEAN);
-        assert_eq!(listed(gone, region), ["sinew-mem: a_test_that_went is excluded, but there is no such test"]);
-        assert_eq!(listed("", ""), ["sinew-mem: crates/mem/src/region.rs hides tests from miri, but is not listed"]);
+        assert_eq!(listed("", all), CLEAN);
+        assert_eq!(listed(gone, all), ["sinew-mem: a_test_that_went is excluded, but there is no such test"]);
+        assert_eq!(
+            listed("", buffers),
+            ["sinew-mem: crates/mem/src/region.rs hides tests from miri, but is not listed"]
+        );
     }
 
     #[test]

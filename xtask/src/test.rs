@@ -24,6 +24,9 @@ const GUEST_TESTS: &[(&str, &str)] = &[
         "calls:: handlers:: peers:: protocol:: recovery:: sessions:: unreachable:: packets_are_carried",
     ),
     ("tests: services_on_verbs", "a_device_carries"),
+    ("tests: remote_memory", "by_device::"),
+    ("tests: volume_processes", "over_rdma"),
+    ("tests: mounted", "over_rdma"),
     ("tests: kills", "what_was_swapped_out_to_a_volume"),
     ("tests: swap", "a_file_is a_file_in a_file_that a_served a_server the_program"),
 ];

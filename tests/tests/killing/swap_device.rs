@@ -35,7 +35,7 @@ impl World {
         for line in self.server.err.try_iter() {
             self.plan.say(&format!("the server: {line}"));
             assert!(!line.contains("damaged") && !line.contains("no longer use"), "{line}");
-            self.is_whole = line.contains("all its copies again");
+            self.is_whole = line.contains("is whole again");
             self.settled = self.settled.max(Instant::now() + Duration::from_millis(200));
         }
         assert!(!self.server.has_ended(), "the server ended");

@@ -135,7 +135,7 @@ impl World {
             for line in device.server.err.try_iter() {
                 self.plan.say(&format!("the server: {line}"));
                 assert!(!line.contains("damaged") && !line.contains("no longer use"), "{line}");
-                self.is_whole = line.contains("all its copies again");
+                self.is_whole = line.contains("is whole again");
                 self.awaits_loss = false;
                 self.settled = Instant::now() + Duration::from_millis(200);
             }

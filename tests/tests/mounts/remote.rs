@@ -22,23 +22,30 @@ pub struct Cluster {
 impl Cluster {
     /// Starts this many donors, and a service that keeps this many copies, with its names on a disk if `is_kept`.
     pub fn new(donors: usize, copies: usize, is_kept: bool) -> Self {
-        let donor = |_| {
-            let address = format!("shm://{}", unique("donor"));
-            Server::of(&mut sinew(&["serve", "memory", &address, "--child", "--memory", "320M"]))
-        };
-        Self::with_donors((0..donors).map(donor).collect(), copies, is_kept)
+        Self::over("shm", donors, copies, is_kept)
     }
 
-    /// As [`Self::new`], with these donors.
-    pub fn with_donors(donors: Vec<Server>, copies: usize, is_kept: bool) -> Self {
+    /// As [`Self::new`], on this fabric.
+    pub fn over(fabric: &str, donors: usize, copies: usize, is_kept: bool) -> Self {
+        let donor = |_| {
+            let address = new_address(fabric, "donor");
+            let mut command = sinew(&["serve", "memory", &address, "--child", "--memory", "320M"]);
+            Server::of(command.args(openness(fabric)))
+        };
+        Self::with_donors(fabric, (0..donors).map(donor).collect(), copies, is_kept)
+    }
+
+    /// As [`Self::over`], with these donors.
+    pub fn with_donors(fabric: &str, donors: Vec<Server>, copies: usize, is_kept: bool) -> Self {
         let folder = Folder::new();
         let mut options: Vec<String> =
             donors.iter().flat_map(|donor| ["--donor".into(), donor.address.clone()]).collect();
         options.extend(["--copies".into(), copies.to_string()]);
+        options.extend(openness(fabric).iter().map(|option| option.to_string()));
         if is_kept {
             options.extend(["--data".into(), folder.0.join("data").display().to_string()]);
         }
-        let address = format!("shm://{}", unique("files"));
+        let address = new_address(fabric, "files");
         let donors = donors.into_iter().map(Some).collect();
         let mut cluster = Self { donors, service: None, address, options, folder };
         cluster.start_service();
@@ -47,7 +54,10 @@ impl Cluster {
 
     pub fn start_service(&mut self) {
         let mut command = sinew(&["serve", "files", &self.address, "--child"]);
-        self.service = Some(Server::of(command.args(&self.options)));
+        let service = Server::of(command.args(&self.options));
+        // The system chose its UDP port when it first started.
+        self.address.clone_from(&service.address);
+        self.service = Some(service);
     }
 
     /// Kills the service, without a chance to put anything in order.
@@ -65,6 +75,19 @@ impl Cluster {
         std::fs::create_dir_all(&point).unwrap();
         Mounted::start(&self.address, &point, options)
     }
+}
+
+/// An address that no other server has.
+fn new_address(fabric: &str, what: &str) -> String {
+    match fabric {
+        "shm" => format!("shm://{}", unique(what)),
+        _ => format!("{fabric}://127.0.0.1:0"),
+    }
+}
+
+/// Options of a server that other hosts could reach.
+fn openness(fabric: &str) -> &'static [&'static str] {
+    if fabric == "ibverbs" { &["--open"] } else { &[] }
 }
 
 fn kill(server: &mut Option<Server>) {

@@ -49,8 +49,8 @@ pub struct Args {
     /// Let users other than the one who mounts use the files, as the files' modes allow
     #[arg(long)]
     pub allow_other: bool,
-    /// Make the mount fit for a file that this host swaps to: memory for its buffers is taken at the start, this
-    /// process's memory is locked, and the kernel never kills the process when memory runs out
+    /// Make the mount fit for a file that this host swaps to: memory for data is taken at the start, and for a thread's
+    /// messages at its first request; this process's memory is locked, and the kernel never kills it when memory runs out
     #[arg(long)]
     pub for_paging: bool,
     #[command(flatten)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hdrhistogram::Histogram;
-use sinew_fabric::{Clock, WorkerPool};
+use sinew_fabric::{Clock, PollPolicy, WorkerPool};
 use sinew_harness::load::index::{Index, key_of, value_of};
 use sinew_harness::load::replica::Replica;
 use sinew_harness::load::{Load, Slice, State, index, replica};
@@ -124,7 +124,8 @@ pub fn puts(keys: u64, duration: Duration) -> anyhow::Result<Puts> {
 
 fn udp_endpoint() -> anyhow::Result<Rpc<UdpPort, HostClock>> {
     let port = UdpPort::open(&"udp://127.0.0.1:0".parse()?)?;
-    let nexus = Nexus::builder().config(Config::default()).build()?;
+    let config = Config { poller: PollPolicy::SLEEP, ..Config::default() };
+    let nexus = Nexus::builder().config(config).build()?;
     Ok(Rpc::new(&nexus, port, HostClock::new(), Box::new(SystemEntropy::new()?)))
 }
 

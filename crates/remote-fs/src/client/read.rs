@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sinew_mem::MessageBuffer;
+use sinew_mem::{Arena, MessageBuffer};
 use sinew_remote_memory::pool::AccessMethod;
 use sinew_rpc::Endpoint;
 
@@ -27,7 +27,7 @@ enum ReadPlan {
     /// The whole range is stored consecutively, from this page on.
     One(u64, Stored),
     /// The bytes that are available here, and the pieces to fetch into the gaps, each with its first page.
-    Several(Vec<u8>, Vec<(u64, Stored)>),
+    Several(MessageBuffer, Vec<(u64, Stored)>),
 }
 
 /// The first page of a range, and the page after its last.
@@ -43,22 +43,25 @@ impl FileState {
         follows
     }
 
-    fn plan(&self, at: u64, len: usize) -> ReadPlan {
+    fn plan(&self, at: u64, len: usize, arena: &Arena) -> Result<ReadPlan, ClientError> {
         let (first, end) = pages(at, len);
         if len == 0 {
-            return ReadPlan::Nothing;
+            return Ok(ReadPlan::Nothing);
         }
         let is_mixed = self.dirty.overlaps(first, end - first);
         if !is_mixed {
             match self.layout.piece(first, end - first) {
-                Piece::Unknown => return ReadPlan::Unknown(first),
+                Piece::Unknown => return Ok(ReadPlan::Unknown(first)),
                 Piece::Stored(stored) if stored.sums.len() as u64 == end - first => {
-                    return ReadPlan::One(first, stored);
+                    return Ok(ReadPlan::One(first, stored));
                 }
                 _ => {}
             }
         }
-        let mut bytes = vec![0; (end - first) as usize * PAGE];
+        // From the arena, since a client for paging must not need the system's memory.
+        let len = (end - first) as usize * PAGE;
+        let mut bytes = arena.alloc(len, len).map_err(|_| ClientError::NoMemory)?;
+        bytes[..].fill(0);
         let mut pieces = Vec::new();
         let mut page = first;
         while page < end {
@@ -73,7 +76,7 @@ impl FileState {
                 false => end - page,
             };
             page += match self.layout.piece(page, clean) {
-                Piece::Unknown => return ReadPlan::Unknown(page),
+                Piece::Unknown => return Ok(ReadPlan::Unknown(page)),
                 Piece::Hole { count } => count,
                 Piece::Stored(stored) => {
                     let count = stored.sums.len() as u64;
@@ -82,7 +85,7 @@ impl FileState {
                 }
             };
         }
-        ReadPlan::Several(bytes, pieces)
+        Ok(ReadPlan::Several(bytes, pieces))
     }
 }
 
@@ -122,7 +125,11 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             let (plan, len) = {
                 let state = file.lock();
                 let len = len.min(usize::try_from(state.len().saturating_sub(at)).unwrap_or(usize::MAX));
-                (state.plan(at, len), len)
+                (state.plan(at, len, &self.client.arena), len)
+            };
+            let plan = match plan {
+                Ok(plan) => plan,
+                Err(error) => return answer_once(Err(error)),
             };
             let start = (at % PAGE as u64) as usize;
             match plan {
@@ -192,7 +199,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         let stored = {
             let state = file.lock();
             let len = len.min(usize::try_from(state.len().saturating_sub(at)).unwrap_or(usize::MAX));
-            let ReadPlan::One(_, stored) = state.plan(at, len) else { return };
+            let Ok(ReadPlan::One(_, stored)) = state.plan(at, len, &self.client.arena) else { return };
             stored
         };
         // An error here will show again when the range is read.

@@ -220,12 +220,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
         }
         if let ClientRequest::Watch { query } = *ask {
-            if self.applied == 0 {
-                return Err(self.redirect_now(now_ns));
-            }
             let mut found = Vec::new();
-            if self.machine.read(query, &mut found) {
+            if self.applied > 0 && self.machine.read(query, &mut found) {
                 return Ok(Accepted::Answer(to_bytes(&Answer::QueryAnswer(&found))));
+            }
+            // A member that was removed, or hears of no leader, may never see another change.
+            if self.is_outside() || self.leader().is_none() {
+                return Err(self.redirect_now(now_ns));
             }
             let held = self.clients.defer();
             let query = self.machine.resume(query).unwrap_or_else(|| query.to_vec());
@@ -301,6 +302,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         answer
     }
 
+    /// Whether the member is none of the cluster's members, as far as it knows.
+    fn is_outside(&self) -> bool {
+        self.applied == 0 || self.is_unwanted || !self.members.contains_key(&self.me.id)
+    }
+
     /// Returns the status of this member.
     pub fn status(&self, now_ns: u64) -> Status {
         let raft = &self.node.raft;
@@ -310,7 +316,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let is_voter = |id: MemberId| voters.contains(id.0);
         let role = match raft.state {
             _ if self.cluster.is_none() && !self.founding_state.is_too_late => Role::Founding,
-            _ if self.applied == 0 || self.is_unwanted || !self.members.contains_key(&self.me.id) => Role::Outside,
+            _ if self.is_outside() => Role::Outside,
             StateRole::Leader => Role::Leader,
             StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
             StateRole::Follower if is_voter(self.me.id) => Role::Follower,

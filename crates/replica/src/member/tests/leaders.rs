@@ -32,6 +32,38 @@ fn a_watch_that_finds_nothing_goes_on_after_what_was_searched() {
 }
 
 #[test]
+fn a_watch_does_not_stay_at_a_member_that_hears_of_no_more_changes() {
+    for removed in [true, false] {
+        let mut world = World::new(3, false, 1);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        let mut query = Vec::new();
+        wire::encode(&Query::Watch { prefix: b"k", from: 2, limit: 1 }, &mut query);
+        let watch = ClientRequest::Watch { query: &query };
+        let old = world.elect();
+        let Some(Accepted::Deferred(held)) = world.ask(old, &watch) else { panic!("there was no change to find") };
+        if removed {
+            let name = world.nodes[old].name.clone();
+            world.ask_leader(&ClientRequest::Remove { name });
+        } else {
+            world.isolate(&[old]);
+        }
+        world.run_ms(5000);
+        let answer = world.answer(old, held).expect("its time is over");
+        assert!(matches!(wire::decode(&answer), Ok(Answer::NothingYet { .. })), "{answer:?}");
+        let Some(Accepted::Answer(answer)) = world.ask(old, &watch) else { panic!("it would wait for ever") };
+        assert!(matches!(wire::decode(&answer), Ok(Answer::NotLeader { .. })), "{answer:?}");
+        // A member that hears of changes takes the watch, and what stands already is told by any.
+        let other = (old + 1) % 3;
+        assert!(matches!(world.ask(other, &watch), Some(Accepted::Deferred(_))));
+        let mut query = Vec::new();
+        wire::encode(&Query::Watch { prefix: b"k", from: 1, limit: 1 }, &mut query);
+        let Some(Accepted::Answer(answer)) = world.ask(old, &ClientRequest::Watch { query: &query }) else { panic!() };
+        assert!(matches!(wire::decode(&answer), Ok(Answer::QueryAnswer(_))), "{answer:?}");
+    }
+}
+
+#[test]
 fn a_snapshot_wakes_the_watches_that_it_concerns() {
     let mut world = World::new(3, false, 1);
     (world.config.log_len_max, world.config.entries_kept) = (1, 0);
