@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Folder, PATIENCE, Server, sinew};
@@ -10,7 +13,7 @@ use rustix::process::Signal;
 use sinew::fabric::readiness::wait_on;
 use sinew::fabric::verbs::Slice;
 use sinew::fabric::{Clock, Readiness, SeededGenerator};
-use sinew::far_memory::{FarMemory, FarVec, Options, PAGE as FAR_PAGE};
+use sinew::far_memory::{FarMapping, FarMemory, FarVec, Handler, MapError, MapOptions, Options, PAGE as FAR_PAGE};
 use sinew::host::{HostClock, SystemEntropy};
 use sinew::prelude::*;
 use sinew::remote_memory::donor::{Key, Service, ServiceConfig};
@@ -257,4 +260,74 @@ fn far_memory_on_a_volume_is_memory_while_a_donor_is_killed() {
         let stored = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
         assert!(stored.eq(words.iter().copied()), "seed {SEED}, page {page}");
     }
+}
+
+/// Threads load and store words of their own in pages that they share, and of which few are local.
+#[test]
+fn plain_loads_and_stores_on_a_volume_are_memory_while_a_donor_is_killed() {
+    const THREADS: usize = 3;
+    const STEPS: u64 = 15_000;
+    let map = MapOptions { user_mode_only: true, ..MapOptions::default() };
+    let mapping = match FarMapping::new(LEN / FAR_PAGE as u64, map) {
+        Ok(mapping) => mapping,
+        Err(error @ (MapError::Forbidden | MapError::NotPermitted | MapError::Absent | MapError::Lacks(_))) => {
+            return sinew_conformance::skipped(format_args!("no userfaultfd: {error}"));
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let folder = Folder::new();
+    let key_file = folder.0.join("key").display().to_string();
+    std::fs::write(&key_file, KEY).unwrap();
+    let names = names(3);
+    let serve = |name: &String| {
+        Server::of(&mut sinew(&["serve", "memory", name, "--child", "--memory", "48M", "--key-file", &key_file]))
+    };
+    let mut servers: Vec<Server> = names.iter().map(serve).collect();
+    let (sender, receiver) = mpsc::channel();
+    let mapped = mapping.clone();
+    let handler = thread::spawn(move || {
+        let volume = create(&names, VolumeConfig::default());
+        let mut handler = Handler::new(&mapped, volume, Options::with_local_pages(200), HostClock::new()).unwrap();
+        sender.send(handler.control()).unwrap();
+        let mut errors = Vec::new();
+        handler.run(|error| errors.push(error)).unwrap();
+        (handler.stats(), errors)
+    });
+    let control = receiver.recv().unwrap();
+    let (half_done, half) = mpsc::channel();
+    let mut shadow = vec![0u64; LEN as usize / 8];
+    thread::scope(|scope| {
+        let threads = Vec::from_iter((0..THREADS).map(|mine| {
+            let (words, half_done) = (mapping.words(), half_done.clone());
+            scope.spawn(move || {
+                let mut random = SeededGenerator::new(mine as u64);
+                let mut shadow = std::collections::HashMap::new();
+                for step in 1..=STEPS {
+                    let at = random.below((words.len() / THREADS) as u64) as usize * THREADS + mine;
+                    if random.below(2) == 0 {
+                        words[at].store(step, Relaxed);
+                        shadow.insert(at, step);
+                    } else {
+                        let expected = shadow.get(&at).copied().unwrap_or(0);
+                        assert_eq!(words[at].load(Relaxed), expected, "word {at} of thread {mine}, step {step}");
+                    }
+                    if step == STEPS / 2 {
+                        half_done.send(()).unwrap();
+                    }
+                }
+                shadow
+            })
+        }));
+        half.recv().unwrap();
+        servers.remove(2).process.signal(Signal::KILL);
+        for thread in threads {
+            thread.join().unwrap().into_iter().for_each(|(at, word)| shadow[at] = word);
+        }
+    });
+    assert!(mapping.words().iter().map(|word| word.load(Relaxed)).eq(shadow));
+    control.flush().unwrap();
+    control.stop();
+    let (stats, errors) = handler.join().unwrap();
+    assert!(errors.is_empty(), "{errors:?}");
+    assert!(stats.local <= 200 && stats.dirty == 0, "{stats:?}");
 }

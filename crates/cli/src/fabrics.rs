@@ -73,6 +73,11 @@ impl Fabric {
     }
 }
 
+/// Options as an address has them.
+pub fn options(options: &[String]) -> String {
+    if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) }
+}
+
 /// Opens an endpoint on the calling thread that calls a server at `to`; for [`Fabric::Hub`], in `hub`.
 pub fn open(fabric: Fabric, limits: &LimitArgs, options: &str, to: &str, hub: &Hub) -> anyhow::Result<FabricEndpoint> {
     let nexus = Nexus::builder().config(limits.config()).build()?;

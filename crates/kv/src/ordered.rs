@@ -1,8 +1,8 @@
 //! An ordered index over RPC (nsdi19 7.2).
 //!
 //! All threads of a server share one `store::ordered::OrderedIndex`. GETs, PUTs and DELETEs run in the endpoints'
-//! threads; scans, which may take a thousand times as long, run in workers, so that they do not delay GETs. Requests
-//! and responses are those of [`protocol`].
+//! threads; scans, which may take a thousand times as long, run in workers, so that they do not delay GETs while a
+//! worker has a processor of its own. Requests and responses are those of [`protocol`].
 //!
 //! GETs, PUTs and DELETEs are one request type, and scans and sums another. A scan is answered with at most 256 KB of
 //! entries, or with one entry that is longer; the client continues after the last key.

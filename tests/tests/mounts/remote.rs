@@ -81,6 +81,8 @@ impl Cluster {
 fn new_address(fabric: &str, what: &str) -> String {
     match fabric {
         "shm" => format!("shm://{}", unique(what)),
+        // All of the arena is locked in memory, of which the guest has little.
+        "ibverbs" => "ibverbs://127.0.0.1:0?arena=67108864".into(),
         _ => format!("{fabric}://127.0.0.1:0"),
     }
 }

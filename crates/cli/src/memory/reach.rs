@@ -41,9 +41,10 @@ impl ByArgs {
         })
     }
 
-    /// The RDMA device that was asked for, if any.
-    pub fn device(&self) -> Option<&str> {
-        self.device.as_deref()
+    /// The RDMA device that was asked for, if any, as options of an address.
+    pub fn address_options(&self) -> Vec<String> {
+        let device = self.device.as_ref().map(|device| format!("device={}", device.replace('?', "&")));
+        device.into_iter().collect()
     }
 
     /// The device that reads and writes; `None` for calls.

@@ -102,11 +102,12 @@ impl Args {
 
     /// Settings for joining the file system.
     pub fn joining(&self) -> Joining {
-        let Self { address, key, timeout, unwritten, lifetime_ms, for_paging, .. } = self;
+        let Self { address, key, timeout, unwritten, lifetime_ms, for_paging, by, .. } = self;
         let (address, key) = (address.clone(), key.clone());
         Joining {
             address,
             key,
+            rdma_options: by.address_options(),
             timeout: *timeout,
             unwritten: unwritten.unwrap_or(if *for_paging { UNWRITTEN_PAGES } else { UNWRITTEN_DEFAULT }),
             lifetime_ms: *lifetime_ms,
@@ -119,6 +120,8 @@ impl Args {
 pub struct Joining {
     pub address: String,
     pub key: KeyArgs,
+    /// Options of this program's own addresses on an RDMA device.
+    pub rdma_options: Vec<String>,
     pub timeout: u32,
     pub unwritten: usize,
     pub lifetime_ms: u64,
@@ -128,6 +131,7 @@ pub struct Joining {
 impl Joining {
     /// The defaults of a mount.
     pub fn new(address: String, key: KeyArgs) -> Self {
-        Self { address, key, timeout: 30, unwritten: UNWRITTEN_DEFAULT, lifetime_ms: 1000, for_paging: false }
+        let (timeout, unwritten, lifetime_ms) = (30, UNWRITTEN_DEFAULT, 1000);
+        Self { address, key, rdma_options: Vec::new(), timeout, unwritten, lifetime_ms, for_paging: false }
     }
 }

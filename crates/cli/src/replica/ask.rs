@@ -78,7 +78,7 @@ pub struct GetArgs {
     /// Number of keys to print at most, with --prefix, from 1
     #[arg(long, default_value_t = 1000, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// Let the leader answer alone, which trusts clocks to run at nearly the same rate
+    /// Let the leader answer alone, which trusts all members' clocks to run at one rate within 1 %
     #[arg(long, conflicts_with = "stale")]
     lease: bool,
     /// Let any member answer with what it has, which may be old

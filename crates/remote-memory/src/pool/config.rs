@@ -45,7 +45,7 @@ pub struct PoolConfig {
     pub path: VerbsPathConfig,
     /// Configuration of the engines.
     pub engine: EngineConfig,
-    /// Limit on the bytes in flight to each donor.
+    /// Limit on the bytes in flight to each donor, on each path: clients with several threads have one of each thread.
     pub admission: AdmissionMaker,
     /// Unfinished operations of one donor, at most.
     pub depth: usize,
