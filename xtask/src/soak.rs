@@ -75,6 +75,10 @@ struct KillTest {
     /// that each write ran once.
     #[arg(long)]
     replica: bool,
+    /// Instead, kill the leader of a replicated store under load, and say how long writes stood still: the median of
+    /// --kills times, and the longest [default: 6].
+    #[arg(long, conflicts_with_all = ["seconds", "seed"])]
+    leaders: bool,
     /// Instead, kill donors and the service of a file system that a program's memory is swapped to, and check every
     /// page (as root).
     #[arg(long)]
@@ -86,9 +90,12 @@ struct KillTest {
 }
 
 impl KillTest {
-    /// Name of the test to run.
-    fn test(&self) -> Option<&'static str> {
-        [
+    /// Program and name of the test to run.
+    fn test(&self) -> Option<(&'static str, &'static str)> {
+        if self.leaders {
+            return Some(("replica", "the_leader_is_killed_under_load"));
+        }
+        let test = [
             (self.volumes, "what_was_written_is_in_the_volume_whoever_is_killed"),
             (self.files, "what_was_synced_is_in_the_files_whoever_is_killed"),
             (self.replica, "a_replicated_store_is_linearizable_whichever_member_is_killed"),
@@ -96,18 +103,19 @@ impl KillTest {
             (self.swap_device, "what_was_swapped_out_to_a_volume_comes_back_whichever_donor_is_killed"),
         ]
         .into_iter()
-        .find_map(|(is_wanted, test)| is_wanted.then_some(test))
+        .find_map(|(is_wanted, test)| is_wanted.then_some(test));
+        test.map(|test| (PROGRAM, test))
     }
 }
 
-/// Test program that holds the tests that kill.
+/// Test program that holds most tests that kill.
 const PROGRAM: &str = "kills";
 
 /// Spends half of the time on property tests, in rounds of growing size and fresh seeds; the other half on fuzz
 /// targets, where cargo-fuzz is installed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    if let Some(test) = args.what.test() {
-        kill(args, test)?;
+    if let Some((program, test)) = args.what.test() {
+        kill(args, program, test)?;
         println!("soak: nothing was lost");
         return Ok(());
     }
@@ -126,8 +134,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Runs a test that kills processes, for the time or number of kills that was asked for.
-fn kill(args: &Args, test: &str) -> anyhow::Result<()> {
-    let mut command = if args.what.swap_device { in_guest(args)? } else { on_this_machine() };
+fn kill(args: &Args, program: &str, test: &str) -> anyhow::Result<()> {
+    let mut command = if args.what.swap_device { in_guest(args)? } else { on_this_machine(program) };
     command.args([test, "--exact", "--nocapture"]).env("SINEW_SOAK_FABRIC", &args.fabric);
     match args.kills {
         Some(kills) => command.env("SINEW_SOAK_KILLS", kills.to_string()),
@@ -144,9 +152,9 @@ fn kill(args: &Args, test: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn on_this_machine() -> Command {
+fn on_this_machine(program: &str) -> Command {
     let mut command = process::cargo();
-    command.args(["test", "--release", "--locked", "--package", "sinew-tests", "--test", PROGRAM, "--"]);
+    command.args(["test", "--release", "--locked", "--package", "sinew-tests", "--test", program, "--"]);
     command
 }
 
