@@ -182,6 +182,40 @@ fn a_member_that_is_restarted_on_a_full_disk_goes_on_without_a_vote_until_there_
 }
 
 #[test]
+fn a_member_that_is_added_on_a_full_disk_waits_for_room() {
+    let mut world = World::new(3, true, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let at = world.add_node("x", true);
+    let disk = world.nodes[at].disk.clone().unwrap();
+    disk.fail_at(1, Fault::Full);
+    let leader = world.elect();
+    world.ask(leader, &ClientRequest::Add { name: "x".into(), address: "sim://x".into(), learner: false });
+    world.run_ms(500);
+    assert_eq!(world.nodes[at].error, None);
+    disk.heal();
+    world.run_until("it has all", |world| world.member(at).machine().len() == 1);
+}
+
+#[test]
+fn members_that_are_founded_on_full_disks_wait_for_room() {
+    for full in [vec![1], vec![0, 1, 2]] {
+        let mut world = World::new(3, true, 1);
+        let disks: Vec<_> = full.iter().map(|at| world.nodes[*at].disk.clone().unwrap()).collect();
+        disks.iter().for_each(|disk| disk.fail_at(1, Fault::Full));
+        world.run_ms(1000);
+        assert_eq!(world.leader().is_some(), full.len() == 1);
+        disks.iter().for_each(SimDisk::heal);
+        world.open(7);
+        world.run_ms(100);
+        for at in 0..3 {
+            assert_eq!(world.nodes[at].error, None, "{full:?}");
+            assert!(world.member(at).applied() > 1, "{full:?}");
+        }
+    }
+}
+
+#[test]
 fn proposals_of_one_turn_do_not_take_the_same_room() {
     let mut world = World::new(3, true, 1);
     let mut session = world.open(7);
