@@ -449,12 +449,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.collect_messages(ready.take_persisted_messages());
             self.reads.on_confirmed(ready.take_read_states());
             let committed = ready.take_committed_entries();
-            self.apply(&committed)?;
-            let mut light = self.node.advance(ready);
+            // What is applied may remove this member. Before that, the engine must note what its leader has written.
+            let mut light = self.node.advance_append(ready);
             if let Some(commit) = light.commit_index() {
                 self.node.mut_store().set_commit(commit);
             }
             self.collect_messages(light.take_messages());
+            self.apply(&committed)?;
             let committed = light.take_committed_entries();
             self.apply(&committed)?;
             self.node.advance_apply();

@@ -197,6 +197,41 @@ fn a_leader_that_is_removed_hands_over_first() {
     assert_eq!(world.status(now).members.len(), 2);
 }
 
+/// It is elected while its removal is in the log, but not committed yet.
+#[test]
+fn a_member_that_leads_as_its_removal_is_committed_steps_down() {
+    for seed in 0..10 {
+        let mut world = World::new(5, false, seed * 100);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        let leader = world.elect();
+        let gone = (leader + 1) % 5;
+        world.run_ms(20);
+        let last = |world: &mut World, at| raft::Storage::last_index(world.member(at).node.store()).unwrap();
+        let before = last(&mut world, leader);
+        let name = world.nodes[gone].name.clone();
+        world.ask(leader, &ClientRequest::Remove { name });
+        world.run_until("all others have it", |world| (0..5).all(|at| at == leader || last(world, at) > before));
+        world.crash(leader);
+        for at in (0..5).filter(|at| *at != leader) {
+            world.member(at).election_ticks_drawn = if at == gone { 14 } else { 24 };
+        }
+        world.run_until("it leads", |world| world.leader() == Some(gone));
+        let since_ns = world.now_ns;
+        let command = put("k", "w");
+        world.run_until("another leads", |world| {
+            // It has entries to write as it learns that it is removed.
+            world.ask(gone, &session.run(&command));
+            world.leader().is_some_and(|now| now != gone)
+        });
+        let took_ms = (world.now_ns - since_ns) / 1_000_000;
+        assert!(took_ms < 80, "seed {seed}: {took_ms} ms");
+        world.put(&mut session, "k", "w");
+        let now = world.elect();
+        assert!(now != gone && world.status(now).members.len() == 4, "seed {seed}");
+    }
+}
+
 #[test]
 fn leadership_goes_to_whom_it_is_given() {
     let mut world = World::new(3, false, 11);
