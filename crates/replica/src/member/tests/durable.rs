@@ -301,6 +301,38 @@ fn a_journal_of_a_later_format_is_left_to_the_release_that_wrote_it() {
     assert!(matches!(&error, MemberError::OtherRelease(what) if what.contains("format 9")), "{error}");
 }
 
+/// Two of the three founders are no majority of the five that there are now.
+#[test]
+fn members_that_were_added_count_after_a_crash_of_all() {
+    for pair in [[0, 1], [0, 2], [1, 2]] {
+        let mut world = World::new(3, true, 5);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        for name in ["x", "y"] {
+            world.add_node(name, true);
+            let (name, address) = (name.to_owned(), format!("sim://{name}"));
+            let add = ClientRequest::Add { name: name.clone(), address, learner: true };
+            for ask in [add, ClientRequest::Promote { name }] {
+                assert_eq!(wire::decode(&world.ask_leader(&ask)), Ok(Answer::Done));
+                // All hear from heartbeats that it is committed.
+                world.run_ms(100);
+            }
+        }
+        for at in 0..5 {
+            world.crash(at);
+        }
+        pair.iter().for_each(|at| world.start(*at));
+        for _ in 0..2000 {
+            world.step();
+            assert_eq!(world.leader(), None, "{pair:?}");
+        }
+        world.start(3);
+        assert_eq!(world.get("k").as_deref(), Some("v"));
+        let leader = world.elect();
+        assert_eq!(world.status(leader).members.len(), 5, "{pair:?}");
+    }
+}
+
 #[test]
 fn sessions_outlive_a_crash_of_all() {
     let mut world = World::new(3, true, 5);
