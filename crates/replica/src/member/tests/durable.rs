@@ -181,6 +181,47 @@ fn a_member_that_is_restarted_on_a_full_disk_goes_on_without_a_vote_until_there_
     }
 }
 
+/// Commands leave a spare. It is for elections, and no member takes more than there is.
+#[test]
+fn disks_that_are_full_to_the_last_byte_have_room_for_elections_until_the_spare_is_used_up() {
+    let mut world = World::new(3, true, 1);
+    let mut session = world.open(7);
+    for at in 0..3 {
+        world.set_full(at, true);
+    }
+    let mut len = 500_000;
+    while len > 0 {
+        let (leader, command) = (world.elect(), put("k", &"x".repeat(len)));
+        match world.call(leader, &session.run(&command), 500) {
+            Some(answer) if wire::decode(&answer) == Ok(Answer::DiskFull) => len /= 2,
+            _ => session.next += 1,
+        }
+    }
+    let mut elections = 0;
+    let mut leader = world.elect();
+    loop {
+        world.isolate(&[leader]);
+        let is_ready = |world: &mut World, at| world.member(at).node.raft.commit_to_current_term();
+        let next = (0..1000).find_map(|_| {
+            world.step();
+            world.leader().filter(|at| *at != leader).filter(|at| is_ready(&mut world, *at))
+        });
+        let Some(next) = next else { break };
+        assert!(world.get("k").is_some());
+        (leader, elections) = (next, elections + 1);
+        world.cut.clear();
+        world.run_ms(50);
+    }
+    assert!(elections > 50, "{elections}");
+    world.cut.clear();
+    world.run_ms(1000);
+    for at in 0..3 {
+        assert_eq!(world.nodes[at].error, None);
+        world.set_full(at, false);
+    }
+    world.put(&mut session, "k", "w");
+}
+
 #[test]
 fn a_member_that_is_added_on_a_full_disk_waits_for_room() {
     let mut world = World::new(3, true, 1);
