@@ -537,6 +537,8 @@ fn wrong_usage_is_told_once_before_anything_is_started() {
         "rpc serve shm://test --threads 2 --pin 0",
         "rpc serve shm://test --pin 100000",
         "rpc serve shm://test --slots 3",
+        "replica bench --seconds 0",
+        "replica bench --value-len 2M",
         "limits --seconds 0",
         "limits --seconds -1",
         "limits --pin 0",

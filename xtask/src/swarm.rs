@@ -12,8 +12,9 @@ pub struct Args {
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 
-    /// Instead of clusters, run replicated stores with these seeds, FROM..TO: members crash with and without a disk,
-    /// those without are added again, networks are cut, and each history is checked for linearizability.
+    /// Instead of clusters, run replicated stores with these seeds, FROM..TO: members die, also between two writes to
+    /// their disks, and stand still, disks are slow and full, networks are cut and late, members are added, promoted,
+    /// removed and replaced, and each history is checked for linearizability.
     #[arg(long, value_name = "FROM..TO", conflicts_with = "seconds", value_parser = seeds)]
     replica: Option<Range<u64>>,
 

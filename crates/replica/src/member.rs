@@ -39,7 +39,7 @@ mod reads;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry, Message, Snapshot};
+use raft::eraftpb::{Entry, EntryType, Message, Snapshot};
 use raft::{RawNode, StateRole};
 use sinew_fabric::Generator;
 use sinew_journal::Journal;
@@ -242,7 +242,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
         }
         let last = raft::Storage::last_index(&log).unwrap_or(0);
-        promise.commit = promise.commit.min(last).max(self.applied);
+        // Votes are counted by the last change of the members that is known to be committed. One that was two changes
+        // behind could be elected beside another. A change is proposed once the one before is committed, so all but the
+        // last of them are, though the commit index on the disk may be older.
+        let changes = log.after(self.applied).filter(|entry| entry.get_entry_type() != EntryType::EntryNormal);
+        let committed = changes.fold([0; 2], |[_, last], entry| [last, entry.index])[0];
+        promise.commit = promise.commit.max(committed).min(last).max(self.applied);
         log.set_hard_state(promise.to_state());
         (self.me.id, self.has_base) = (base.me.id, true);
         self.cluster = Some(base.cluster);
@@ -449,12 +454,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.collect_messages(ready.take_persisted_messages());
             self.reads.on_confirmed(ready.take_read_states());
             let committed = ready.take_committed_entries();
-            self.apply(&committed)?;
-            let mut light = self.node.advance(ready);
+            // What is applied may remove this member. Before that, the engine must note what its leader has written.
+            let mut light = self.node.advance_append(ready);
             if let Some(commit) = light.commit_index() {
                 self.node.mut_store().set_commit(commit);
             }
             self.collect_messages(light.take_messages());
+            self.apply(&committed)?;
             let committed = light.take_committed_entries();
             self.apply(&committed)?;
             self.node.advance_apply();

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use serde_json::json;
 use sinew::host::{HostClock, Interrupt};
+use sinew::replica::kv::VALUE_LEN_MAX;
 use sinew_harness::load::Drive;
 use sinew_harness::load::replica::{Replica, Shape};
-use sinew_harness::units::parse_size;
+use sinew_harness::units::{parse_seconds, parse_size};
 
 use super::cluster::{Cluster, ClusterArgs};
 use crate::{Outcome, output};
@@ -29,11 +30,11 @@ pub struct Args {
     /// PUTs in flight, 1 to 200
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=200))]
     in_flight: u16,
-    /// Seconds to measure, more than 0 and at most 3600
-    #[arg(long, default_value_t = 3.0, allow_negative_numbers = true)]
-    seconds: f64,
-    /// Length of each value, in bytes
-    #[arg(long, value_name = "BYTES", default_value = "64", allow_negative_numbers = true, value_parser = parse_size)]
+    /// Seconds to measure, 0.01 to 86400
+    #[arg(long, default_value = "3", allow_negative_numbers = true, value_parser = parse_seconds)]
+    seconds: Duration,
+    /// Length of each value, in bytes, up to 1M
+    #[arg(long, value_name = "BYTES", default_value = "64", allow_negative_numbers = true, value_parser = parse_value_len)]
     value_len: usize,
     /// Number of keys to draw from, from 1
     #[arg(long, default_value_t = 1_000_000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
@@ -45,16 +46,19 @@ pub struct Args {
     json: bool,
 }
 
+fn parse_value_len(text: &str) -> Result<usize, String> {
+    let len = parse_size(text)?;
+    if len <= VALUE_LEN_MAX { Ok(len) } else { Err(format!("must be {VALUE_LEN_MAX} bytes at most")) }
+}
+
 /// Measures, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    ensure!(args.seconds > 0.0 && args.seconds <= 3600.0, "--seconds: must be more than 0, and an hour at most");
-    ensure!(args.value_len <= 1 << 20, "--value-len: must be 1 MiB at most");
     let Cluster { client, timeout_ns } = args.cluster.open()?;
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let shape = Shape { window: usize::from(args.in_flight), keys: args.keys, value_len: args.value_len, timeout_ns };
     let clock = HostClock::new();
     let mut load = Replica::new(client, clock.clone(), shape, 1);
-    let slice = load.drive(&clock, Duration::from_secs_f64(args.seconds), interrupt)?;
+    let slice = load.drive(&clock, args.seconds, interrupt)?;
     Cluster { client: load.into_client(), timeout_ns }.close();
     let (puts, seconds) = (slice.done, slice.elapsed_ns as f64 / 1e9);
     let at = |part: f64| slice.latency.value_at_quantile(part) as f64 / 1e3;

@@ -16,13 +16,14 @@ pub struct Table6;
 type Cost = [f64; 2];
 const NOTHING: Cost = [0.0; 2];
 /// Cost of Raft's engine (`cargo xtask cost --row "Raft engine"`).
-const ENGINE: Cost = [12_005.0, 6_498.0];
-/// Cost of a whole member (`cargo xtask cost --row "replicated PUT"`), without an estimate of the RPC layer's part:
-/// 2,000 for four calls and an answer, and 1,000 for two answers.
-const MEMBER: Cost = [41_000.0, 24_000.0];
-/// Messages that a member takes for a PUT. The leader takes the request, and from each of two followers an
-/// acknowledgement of the entry and one of the commit index; another member takes the entry and the commit index.
-const MESSAGES: Cost = [5.0, 2.0];
+const ENGINE: Cost = [9_617.0, 4_137.0];
+/// Cost of a whole member (33,321 and 18,338 in `cargo xtask cost --row "replicated PUT"`), without an estimate of the
+/// RPC layer's part: two calls and an answer, and one answer. A lone small call takes 886 at its client and 699 at its
+/// server (`--row "batches of 1, shared rings"`).
+const MEMBER: Cost = [30_900.0, 17_600.0];
+/// Messages that a member takes for a PUT: the leader the request and two acknowledgements, another member the entry,
+/// with which it learns that the one before is committed.
+const MESSAGES: Cost = [3.0, 1.0];
 /// Instructions per ns of the paper's processor: 2.6 GHz (Xeon E5-2697 v3), times 1.5 per cycle, which is an estimate.
 const INSTRUCTIONS_PER_NS: f64 = 2.6 * 1.5;
 /// Time for which PUTs are measured on this machine.
@@ -85,10 +86,10 @@ impl Experiment for Table6 {
         "Three members of sinew's replicated store, in memory, and one client that puts one key after the other, on \
          four hosts with the modelled CX5. Keys of 16 B are drawn from a million; values have 64 B. A member's core is \
          charged for the call, and for two lines of the table's memory when the PUT is applied. At first, Raft costs \
-         nothing. Then the cost of a PUT at a member is spread evenly over the messages that it takes: 12,005 \
-         instructions of the engine at the leader and 6,498 at another member, or some 41,000 and 24,000 for \
+         nothing. Then the cost of a PUT at a member is spread evenly over the messages that it takes: 9,617 \
+         instructions of the engine at the leader and 4,137 at another member, or some 30,900 and 17,600 for \
          everything above the RPC layer, at 2.6 GHz and 1.5 instructions per cycle, which is an estimate. The leader \
-         takes five messages and another member two, of which two and one have to be done before a PUT is answered. \
+         takes three messages and another member one; the leader's second acknowledgement may come after the answer. \
          The leader's time runs from when it takes the request until a majority has the entry. At last the same PUTs \
          are measured for two seconds on this machine: three members and the client are threads that sleep while they \
          wait, and talk over UDP on loopback."

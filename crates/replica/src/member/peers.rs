@@ -181,7 +181,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             if !message.entries.is_empty() {
                 let len = message.entries.iter().map(|entry| entry.data.len() + entry.context.len()).sum();
-                if !self.has_room(message.entries.len(), len) {
+                // An entry of the engine's own has no data. The spare is there for these: until the first one of a new
+                // leader is committed, it can answer no reads.
+                let is_own = len == 0 && self.can_promise();
+                if is_own {
+                    self.unwritten.0 += message.entries.len();
+                } else if !self.has_room(message.entries.len(), len) {
                     self.dropped.disk_full += 1;
                     continue;
                 }
@@ -197,25 +202,34 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Whether the engine's own entries and promises find room on the disk. Where none is left, as after a restart on a
     /// full disk, a member neither votes nor follows a leader of a later term, but goes on with what it has.
     pub(super) fn can_promise(&mut self) -> bool {
-        let Some(journal) = &mut self.journal else { return true };
         // What is written next: a promise, an empty entry, and what was accepted. The spare is there for these.
         let (entries, len) = (self.unwritten.0 + 4, self.unwritten.1 + 64 * self.unwritten.0 + PROMISES_LEN);
-        let is_full = journal.reserve(entries, len) == Err(DiskError::Full);
-        self.is_full |= is_full;
-        !is_full
+        let is_reserved = self.reserve(entries, len);
+        self.is_full |= !is_reserved;
+        is_reserved
     }
 
     /// Whether this many entries, of `len` bytes in all, find room on the disk, besides those already accepted in this
     /// turn.
     pub(super) fn has_room(&mut self, entries: usize, len: usize) -> bool {
-        let Some(journal) = &mut self.journal else { return true };
         let (more, more_len) = (self.unwritten.0 + entries, self.unwritten.1 + len);
-        let reserved = journal.reserve(more + 2, more_len + 64 * more + JOURNAL_SPARE_LEN);
-        self.is_full = reserved == Err(DiskError::Full);
+        self.is_full = !self.reserve(more + 2, more_len + 64 * more + JOURNAL_SPARE_LEN);
         if !self.is_full {
             self.unwritten = (more, more_len);
         }
-        // A disk that has failed reports that when it is written to.
         !self.is_full
+    }
+
+    /// Reserves room in the journal, if there is one. Returns false if the disk is full. A disk that has failed reports
+    /// that when it is written to.
+    fn reserve(&mut self, records: usize, len: usize) -> bool {
+        // Nothing can be written to a journal without a base.
+        if !self.has_base {
+            let written = self.replace_journal();
+            if written.is_ok() && !self.has_base {
+                return false;
+            }
+        }
+        self.journal.as_mut().is_none_or(|journal| journal.reserve(records, len) != Err(DiskError::Full))
     }
 }

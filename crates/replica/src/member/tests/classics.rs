@@ -5,10 +5,28 @@ use crate::client_wire::{Answer, ClientRequest, Freshness};
 use crate::member::Accepted;
 use crate::wire;
 
-#[test]
-fn a_cluster_is_founded_and_keeps_what_it_is_told() {
+in_memory_and_on_disk! {
+    a_cluster_is_founded_and_keeps_what_it_is_told,
+    nobody_founds_a_cluster_until_all_are_there,
+    five_and_seven_members_are_founded_too,
+    a_dead_leader_is_replaced_and_nothing_acknowledged_is_lost,
+    repeats_of_a_command_that_waits_enter_the_log_once_and_the_last_is_answered,
+    a_leader_that_was_cut_off_gives_no_stale_reads,
+    a_lease_holds_though_its_leader_has_a_longer_election_timeout_than_the_others,
+    a_leader_with_a_fresh_confirmation_answers_reads_by_lease_at_once,
+    a_member_that_was_cut_off_and_returns_unseats_nobody,
+    a_leader_that_lives_and_is_often_late_is_not_replaced,
+    a_leader_whose_followers_are_often_late_goes_on_leading,
+    candidates_that_began_together_do_not_duel_for_long,
+    a_leader_without_a_majority_steps_down_and_its_clients_hear_of_it,
+    a_command_that_is_repeated_at_another_leader_runs_once,
+    a_planned_stop_hands_leadership_over_in_a_few_milliseconds,
+    a_watch_is_answered_when_something_changes_at_any_member,
+}
+
+fn a_cluster_is_founded_and_keeps_what_it_is_told(on_disk: bool) {
     for seed in 0..20 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let mut session = world.open(7);
         assert_eq!(world.put(&mut session, "k", "v"), 1);
         assert_eq!(world.get("k").as_deref(), Some("v"));
@@ -17,9 +35,8 @@ fn a_cluster_is_founded_and_keeps_what_it_is_told() {
     }
 }
 
-#[test]
-fn nobody_founds_a_cluster_until_all_are_there() {
-    let mut world = World::new(3, false, 1);
+fn nobody_founds_a_cluster_until_all_are_there(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
     world.crash(1);
     world.run_ms(1000);
     assert_eq!(world.leader(), None);
@@ -27,19 +44,17 @@ fn nobody_founds_a_cluster_until_all_are_there() {
     world.elect();
 }
 
-#[test]
-fn five_and_seven_members_are_founded_too() {
+fn five_and_seven_members_are_founded_too(on_disk: bool) {
     for members in [1, 5, 7] {
-        let mut world = World::new(members, false, 3);
+        let mut world = World::new(members, on_disk, 3);
         let mut session = world.open(7);
         world.put(&mut session, "k", "v");
     }
 }
 
-#[test]
-fn a_dead_leader_is_replaced_and_nothing_acknowledged_is_lost() {
+fn a_dead_leader_is_replaced_and_nothing_acknowledged_is_lost(on_disk: bool) {
     for seed in 0..20 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let mut session = world.open(7);
         world.put(&mut session, "k", "v");
         let dead = world.elect();
@@ -52,10 +67,9 @@ fn a_dead_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     }
 }
 
-#[test]
-fn repeats_of_a_command_that_waits_enter_the_log_once_and_the_last_is_answered() {
+fn repeats_of_a_command_that_waits_enter_the_log_once_and_the_last_is_answered(on_disk: bool) {
     for seed in 0..10 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let session = world.open(7);
         let leader = world.elect();
         let before = world.status(leader).last;
@@ -78,11 +92,10 @@ fn repeats_of_a_command_that_waits_enter_the_log_once_and_the_last_is_answered()
 }
 
 /// The old leader does not know yet that it no longer leads.
-#[test]
-fn a_leader_that_was_cut_off_gives_no_stale_reads() {
+fn a_leader_that_was_cut_off_gives_no_stale_reads(on_disk: bool) {
     for freshness in [Freshness::Linear, Freshness::Lease] {
         for seed in 0..20 {
-            let mut world = World::new(3, false, seed * 100);
+            let mut world = World::new(3, on_disk, seed * 100);
             let mut session = world.open(7);
             world.put(&mut session, "k", "old");
             let old = world.elect();
@@ -104,11 +117,10 @@ fn a_leader_that_was_cut_off_gives_no_stale_reads() {
 }
 
 /// Another member may lead before the lease would end by the leader's own clock.
-#[test]
-fn a_lease_holds_though_its_leader_has_a_longer_election_timeout_than_the_others() {
+fn a_lease_holds_though_its_leader_has_a_longer_election_timeout_than_the_others(on_disk: bool) {
     for (times_longer, may_confirm) in [(2, true), (3, false)] {
         for seed in 0..20 {
-            let mut world = World::new(3, false, seed * 100);
+            let mut world = World::new(3, on_disk, seed * 100);
             let tick_ns = world.config.tick_ns;
             for at in 0..3 {
                 world.config.tick_ns = if at == 0 { tick_ns * times_longer } else { tick_ns };
@@ -140,9 +152,8 @@ fn a_lease_holds_though_its_leader_has_a_longer_election_timeout_than_the_others
     }
 }
 
-#[test]
-fn a_leader_with_a_fresh_confirmation_answers_reads_by_lease_at_once() {
-    let mut world = World::new(3, false, 5);
+fn a_leader_with_a_fresh_confirmation_answers_reads_by_lease_at_once(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 5);
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
     let leader = world.elect();
@@ -209,9 +220,8 @@ fn an_entry_of_an_earlier_term_is_not_decided_by_counting() {
     }
 }
 
-#[test]
-fn a_member_that_was_cut_off_and_returns_unseats_nobody() {
-    let mut world = World::new(3, false, 9);
+fn a_member_that_was_cut_off_and_returns_unseats_nobody(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 9);
     let mut session = world.open(7);
     let leader = world.elect();
     let term = world.member(leader).term();
@@ -225,10 +235,9 @@ fn a_member_that_was_cut_off_and_returns_unseats_nobody() {
     assert_eq!(world.member(away).machine().len(), 1);
 }
 
-#[test]
-fn a_leader_that_lives_and_is_often_late_is_not_replaced() {
+fn a_leader_that_lives_and_is_often_late_is_not_replaced(on_disk: bool) {
     for seed in 0..20 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let leader = world.elect();
         world.run_ms(50);
         let term = world.member(leader).term();
@@ -240,10 +249,9 @@ fn a_leader_that_lives_and_is_often_late_is_not_replaced() {
     }
 }
 
-#[test]
-fn a_leader_whose_followers_are_often_late_goes_on_leading() {
+fn a_leader_whose_followers_are_often_late_goes_on_leading(on_disk: bool) {
     for seed in 0..20 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let leader = world.elect();
         world.run_ms(50);
         let term = world.member(leader).term();
@@ -254,10 +262,9 @@ fn a_leader_whose_followers_are_often_late_goes_on_leading() {
     }
 }
 
-#[test]
-fn candidates_that_began_together_do_not_duel_for_long() {
+fn candidates_that_began_together_do_not_duel_for_long(on_disk: bool) {
     for seed in 0..50 {
-        let mut world = World::new(5, false, seed * 100);
+        let mut world = World::new(5, on_disk, seed * 100);
         let leader = world.elect();
         world.run_ms(50);
         world.crash(leader);
@@ -290,9 +297,8 @@ fn a_member_that_has_campaigned_waits_as_long_as_the_others_for_the_next_leader(
     }
 }
 
-#[test]
-fn a_leader_without_a_majority_steps_down_and_its_clients_hear_of_it() {
-    let mut world = World::new(3, false, 11);
+fn a_leader_without_a_majority_steps_down_and_its_clients_hear_of_it(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 11);
     let session = world.open(7);
     let leader = world.elect();
     world.isolate(&[leader]);
@@ -305,10 +311,9 @@ fn a_leader_without_a_majority_steps_down_and_its_clients_hear_of_it() {
     assert_eq!((silent.len(), members.len()), (2, 3));
 }
 
-#[test]
-fn a_command_that_is_repeated_at_another_leader_runs_once() {
+fn a_command_that_is_repeated_at_another_leader_runs_once(on_disk: bool) {
     for seed in 0..30 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let mut session = world.open(7);
         world.put(&mut session, "k", "v");
         let old = world.elect();
@@ -324,9 +329,8 @@ fn a_command_that_is_repeated_at_another_leader_runs_once() {
     }
 }
 
-#[test]
-fn a_planned_stop_hands_leadership_over_in_a_few_milliseconds() {
-    let mut world = World::new(3, false, 13);
+fn a_planned_stop_hands_leadership_over_in_a_few_milliseconds(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 13);
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
     let old = world.elect();
@@ -338,9 +342,8 @@ fn a_planned_stop_hands_leadership_over_in_a_few_milliseconds() {
     world.put(&mut session, "k", "w");
 }
 
-#[test]
-fn a_watch_is_answered_when_something_changes_at_any_member() {
-    let mut world = World::new(3, false, 15);
+fn a_watch_is_answered_when_something_changes_at_any_member(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 15);
     let mut session = world.open(7);
     world.put(&mut session, "a/1", "v");
     world.run_ms(20);

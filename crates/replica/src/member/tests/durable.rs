@@ -181,6 +181,81 @@ fn a_member_that_is_restarted_on_a_full_disk_goes_on_without_a_vote_until_there_
     }
 }
 
+/// Commands leave a spare. It is for elections, and no member takes more than there is.
+#[test]
+fn disks_that_are_full_to_the_last_byte_have_room_for_elections_until_the_spare_is_used_up() {
+    let mut world = World::new(3, true, 1);
+    let mut session = world.open(7);
+    for at in 0..3 {
+        world.set_full(at, true);
+    }
+    let mut len = 500_000;
+    while len > 0 {
+        let (leader, command) = (world.elect(), put("k", &"x".repeat(len)));
+        match world.call(leader, &session.run(&command), 500) {
+            Some(answer) if wire::decode(&answer) == Ok(Answer::DiskFull) => len /= 2,
+            _ => session.next += 1,
+        }
+    }
+    let mut elections = 0;
+    let mut leader = world.elect();
+    loop {
+        world.isolate(&[leader]);
+        let is_ready = |world: &mut World, at| world.member(at).node.raft.commit_to_current_term();
+        let next = (0..1000).find_map(|_| {
+            world.step();
+            world.leader().filter(|at| *at != leader).filter(|at| is_ready(&mut world, *at))
+        });
+        let Some(next) = next else { break };
+        assert!(world.get("k").is_some());
+        (leader, elections) = (next, elections + 1);
+        world.cut.clear();
+        world.run_ms(50);
+    }
+    assert!(elections > 50, "{elections}");
+    world.cut.clear();
+    world.run_ms(1000);
+    for at in 0..3 {
+        assert_eq!(world.nodes[at].error, None);
+        world.set_full(at, false);
+    }
+    world.put(&mut session, "k", "w");
+}
+
+#[test]
+fn a_member_that_is_added_on_a_full_disk_waits_for_room() {
+    let mut world = World::new(3, true, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let at = world.add_node("x", true);
+    let disk = world.nodes[at].disk.clone().unwrap();
+    disk.fail_at(1, Fault::Full);
+    let leader = world.elect();
+    world.ask(leader, &ClientRequest::Add { name: "x".into(), address: "sim://x".into(), learner: false });
+    world.run_ms(500);
+    assert_eq!(world.nodes[at].error, None);
+    disk.heal();
+    world.run_until("it has all", |world| world.member(at).machine().len() == 1);
+}
+
+#[test]
+fn members_that_are_founded_on_full_disks_wait_for_room() {
+    for full in [vec![1], vec![0, 1, 2]] {
+        let mut world = World::new(3, true, 1);
+        let disks: Vec<_> = full.iter().map(|at| world.nodes[*at].disk.clone().unwrap()).collect();
+        disks.iter().for_each(|disk| disk.fail_at(1, Fault::Full));
+        world.run_ms(1000);
+        assert_eq!(world.leader().is_some(), full.len() == 1);
+        disks.iter().for_each(SimDisk::heal);
+        world.open(7);
+        world.run_ms(100);
+        for at in 0..3 {
+            assert_eq!(world.nodes[at].error, None, "{full:?}");
+            assert!(world.member(at).applied() > 1, "{full:?}");
+        }
+    }
+}
+
 #[test]
 fn proposals_of_one_turn_do_not_take_the_same_room() {
     let mut world = World::new(3, true, 1);
@@ -265,6 +340,38 @@ fn a_journal_of_a_later_format_is_left_to_the_release_that_wrote_it() {
     disk.append(&name, &[b"SnFs", &9_u32.to_le_bytes()[..], &[1; 50]].concat()).unwrap();
     let error = reopen("a", disk).unwrap_err();
     assert!(matches!(&error, MemberError::OtherRelease(what) if what.contains("format 9")), "{error}");
+}
+
+/// Two of the three founders are no majority of the five that there are now.
+#[test]
+fn members_that_were_added_count_after_a_crash_of_all() {
+    for pair in [[0, 1], [0, 2], [1, 2]] {
+        let mut world = World::new(3, true, 5);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        for name in ["x", "y"] {
+            world.add_node(name, true);
+            let (name, address) = (name.to_owned(), format!("sim://{name}"));
+            let add = ClientRequest::Add { name: name.clone(), address, learner: true };
+            for ask in [add, ClientRequest::Promote { name }] {
+                assert_eq!(wire::decode(&world.ask_leader(&ask)), Ok(Answer::Done));
+                // All hear from heartbeats that it is committed.
+                world.run_ms(100);
+            }
+        }
+        for at in 0..5 {
+            world.crash(at);
+        }
+        pair.iter().for_each(|at| world.start(*at));
+        for _ in 0..2000 {
+            world.step();
+            assert_eq!(world.leader(), None, "{pair:?}");
+        }
+        world.start(3);
+        assert_eq!(world.get("k").as_deref(), Some("v"));
+        let leader = world.elect();
+        assert_eq!(world.status(leader).members.len(), 5, "{pair:?}");
+    }
 }
 
 #[test]

@@ -6,13 +6,24 @@ use crate::kv::{Query, QueryResult};
 use crate::member::{Accepted, appends};
 use crate::wire::{self, MemberId};
 
+in_memory_and_on_disk! {
+    a_watch_that_finds_nothing_goes_on_after_what_was_searched,
+    a_watch_does_not_stay_at_a_member_that_hears_of_no_more_changes,
+    a_snapshot_wakes_the_watches_that_it_concerns,
+    a_leader_that_was_deposed_just_before_a_check_does_not_make_it_when_it_leads_again,
+    a_transfer_that_does_not_come_about_ends_after_an_election_timeout_and_writes_go_on,
+    a_hand_over_that_is_asked_for_again_and_again_ends_after_an_election_timeout,
+    a_leader_that_is_deposed_sends_none_of_the_appends_that_it_had_queued,
+    appends_that_are_queued_for_a_member_are_dropped_once_it_cannot_be_reached,
+    appends_that_are_queued_for_a_member_are_dropped_once_it_is_removed,
+}
+
 fn transfer(world: &World, to: usize) -> ClientRequest<'static> {
     ClientRequest::Transfer { name: Some(world.nodes[to].name.clone()) }
 }
 
-#[test]
-fn a_watch_that_finds_nothing_goes_on_after_what_was_searched() {
-    let mut world = World::new(1, false, 1);
+fn a_watch_that_finds_nothing_goes_on_after_what_was_searched(on_disk: bool) {
+    let mut world = World::new(1, on_disk, 1);
     let mut session = world.open(7);
     world.put(&mut session, "k", "before");
     let watch = |from| {
@@ -31,10 +42,9 @@ fn a_watch_that_finds_nothing_goes_on_after_what_was_searched() {
     assert_eq!(wire::decode(&answer), Ok(Answer::NothingYet { query: &watch(5) }));
 }
 
-#[test]
-fn a_watch_does_not_stay_at_a_member_that_hears_of_no_more_changes() {
+fn a_watch_does_not_stay_at_a_member_that_hears_of_no_more_changes(on_disk: bool) {
     for removed in [true, false] {
-        let mut world = World::new(3, false, 1);
+        let mut world = World::new(3, on_disk, 1);
         let mut session = world.open(7);
         world.put(&mut session, "k", "v");
         let mut query = Vec::new();
@@ -63,9 +73,8 @@ fn a_watch_does_not_stay_at_a_member_that_hears_of_no_more_changes() {
     }
 }
 
-#[test]
-fn a_snapshot_wakes_the_watches_that_it_concerns() {
-    let mut world = World::new(3, false, 1);
+fn a_snapshot_wakes_the_watches_that_it_concerns(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
     (world.config.log_len_max, world.config.entries_kept) = (1, 0);
     for at in 0..3 {
         let config = world.config.clone();
@@ -93,10 +102,9 @@ fn a_snapshot_wakes_the_watches_that_it_concerns() {
     assert_eq!(wire::decode(found), Ok(QueryResult::Compacted { oldest: 51 }));
 }
 
-#[test]
-fn a_leader_that_was_deposed_just_before_a_check_does_not_make_it_when_it_leads_again() {
+fn a_leader_that_was_deposed_just_before_a_check_does_not_make_it_when_it_leads_again(on_disk: bool) {
     for seed in 0..10 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let leader = world.elect();
         let (other, third) = ((leader + 1) % 3, (leader + 2) % 3);
         world.run_ms(50);
@@ -120,10 +128,9 @@ fn a_leader_that_was_deposed_just_before_a_check_does_not_make_it_when_it_leads_
     }
 }
 
-#[test]
-fn a_transfer_that_does_not_come_about_ends_after_an_election_timeout_and_writes_go_on() {
+fn a_transfer_that_does_not_come_about_ends_after_an_election_timeout_and_writes_go_on(on_disk: bool) {
     for seed in 0..10 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let mut session = world.open(7);
         let leader = world.elect();
         let (dead, third) = ((leader + 1) % 3, (leader + 2) % 3);
@@ -142,10 +149,9 @@ fn a_transfer_that_does_not_come_about_ends_after_an_election_timeout_and_writes
 }
 
 /// The client repeats its request to remove the leader, which hands over each time to the one member that has all.
-#[test]
-fn a_hand_over_that_is_asked_for_again_and_again_ends_after_an_election_timeout() {
+fn a_hand_over_that_is_asked_for_again_and_again_ends_after_an_election_timeout(on_disk: bool) {
     for seed in 0..10 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let mut session = world.open(7);
         let leader = world.elect();
         let (best, behind) = ((leader + 1) % 3, (leader + 2) % 3);
@@ -170,8 +176,8 @@ fn a_hand_over_that_is_asked_for_again_and_again_ends_after_an_election_timeout(
 }
 
 /// Makes a leader that has many appends queued for a follower. Returns both.
-fn with_queued_appends(seed: u64) -> (World, usize, usize) {
-    let mut world = World::new(3, false, seed * 100);
+fn with_queued_appends(seed: u64, on_disk: bool) -> (World, usize, usize) {
+    let mut world = World::new(3, on_disk, seed * 100);
     world.config.append_len_max = 300;
     for at in 0..3 {
         world.crash(at);
@@ -201,10 +207,9 @@ fn queued_for(world: &mut World, leader: usize, to: MemberId) -> usize {
     messages.map_or(0, |messages| messages.iter().filter(|message| appends::is_of_leader(message)).count())
 }
 
-#[test]
-fn a_leader_that_is_deposed_sends_none_of_the_appends_that_it_had_queued() {
+fn a_leader_that_is_deposed_sends_none_of_the_appends_that_it_had_queued(on_disk: bool) {
     for seed in 0..5 {
-        let (mut world, leader, behind) = with_queued_appends(seed);
+        let (mut world, leader, behind) = with_queued_appends(seed, on_disk);
         let to_third = transfer(&world, (leader + 2) % 3);
         world.ask(leader, &to_third);
         let mut left = 0;
@@ -219,10 +224,9 @@ fn a_leader_that_is_deposed_sends_none_of_the_appends_that_it_had_queued() {
     }
 }
 
-#[test]
-fn appends_that_are_queued_for_a_member_are_dropped_once_it_cannot_be_reached() {
+fn appends_that_are_queued_for_a_member_are_dropped_once_it_cannot_be_reached(on_disk: bool) {
     for seed in 0..5 {
-        let (mut world, leader, behind) = with_queued_appends(seed);
+        let (mut world, leader, behind) = with_queued_appends(seed, on_disk);
         let to = world.member(behind).me().id;
         world.crash(behind);
         world.step();
@@ -231,10 +235,9 @@ fn appends_that_are_queued_for_a_member_are_dropped_once_it_cannot_be_reached() 
     }
 }
 
-#[test]
-fn appends_that_are_queued_for_a_member_are_dropped_once_it_is_removed() {
+fn appends_that_are_queued_for_a_member_are_dropped_once_it_is_removed(on_disk: bool) {
     for seed in 0..5 {
-        let (mut world, leader, behind) = with_queued_appends(seed);
+        let (mut world, leader, behind) = with_queued_appends(seed, on_disk);
         let (to, name) = (world.member(behind).me().id, world.nodes[behind].name.clone());
         world.ask(leader, &ClientRequest::Remove { name });
         let mut left = 0;

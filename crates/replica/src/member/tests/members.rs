@@ -4,6 +4,22 @@ use super::world::*;
 use crate::client_wire::{Answer, ClientRequest, Role};
 use crate::wire;
 
+in_memory_and_on_disk! {
+    nobody_is_added_under_the_name_of_the_member_that_leads,
+    a_member_that_comes_back_empty_waits_to_be_added,
+    a_leader_that_dies_just_after_it_has_added_a_member_leaves_a_majority,
+    a_name_that_two_lives_share_is_removed_with_both,
+    a_removal_that_is_repeated_at_the_next_leader_is_done_or_says_what_is_unknown,
+    a_removal_that_is_repeated_before_the_leader_has_applied_its_log_waits,
+    an_empty_member_makes_no_majority,
+    a_learner_learns_and_votes_once_it_is_promoted,
+    a_removed_member_disturbs_nobody,
+    a_leader_that_is_removed_hands_over_first,
+    a_member_that_leads_as_its_removal_is_committed_steps_down,
+    leadership_goes_to_whom_it_is_given,
+    a_large_state_goes_to_a_new_member_without_a_change_of_leader,
+}
+
 fn add(name: &str) -> ClientRequest<'static> {
     ClientRequest::Add { name: name.into(), address: format!("sim://{name}"), learner: false }
 }
@@ -13,9 +29,8 @@ fn done(answer: &[u8]) {
     assert_eq!(wire::decode(answer), Ok(Answer::Done));
 }
 
-#[test]
-fn nobody_is_added_under_the_name_of_the_member_that_leads() {
-    let mut world = World::new(3, false, 1);
+fn nobody_is_added_under_the_name_of_the_member_that_leads(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
     let leader = world.elect();
     let name = world.nodes[leader].name.clone();
     let answer = world.call(leader, &add(&name), 10).unwrap();
@@ -24,16 +39,15 @@ fn nobody_is_added_under_the_name_of_the_member_that_leads() {
 }
 
 /// Each member in turn comes back with the same command. It waits until it is added again, and votes for nobody before.
-#[test]
-fn a_member_that_comes_back_empty_waits_to_be_added() {
+fn a_member_that_comes_back_empty_waits_to_be_added(on_disk: bool) {
     for seed in 0..5 {
-        let mut world = World::new(3, false, seed * 100);
+        let mut world = World::new(3, on_disk, seed * 100);
         let mut session = world.open(7);
         for at in 0..3 {
             world.put(&mut session, "k", &at.to_string());
             world.crash(at);
             world.run_ms(10);
-            world.start(at);
+            world.replace(at);
             world.run_ms(500);
             let status = world.status(at);
             assert_eq!((status.role, status.applied), (Role::Outside, 0), "seed {seed}");
@@ -50,32 +64,30 @@ fn a_member_that_comes_back_empty_waits_to_be_added() {
     }
 }
 
-#[test]
-fn a_leader_that_dies_just_after_it_has_added_a_member_leaves_a_majority() {
+fn a_leader_that_dies_just_after_it_has_added_a_member_leaves_a_majority(on_disk: bool) {
     for seed in 0..20 {
-        let mut world = World::new(3, false, seed);
+        let mut world = World::new(3, on_disk, seed);
         let leader = world.elect();
         let at = (leader + 1) % 3;
         let name = world.nodes[at].name.clone();
         world.crash(at);
         world.run_ms(10);
-        world.start(at);
+        world.replace(at);
         done(&world.ask_leader(&add(&name)));
         world.crash(leader);
         world.run_until("another leads", |world| world.leader().is_some_and(|of| of != leader));
     }
 }
 
-#[test]
-fn a_name_that_two_lives_share_is_removed_with_both() {
+fn a_name_that_two_lives_share_is_removed_with_both(on_disk: bool) {
     for seed in 0..8 {
-        let mut world = World::new(3, false, seed);
+        let mut world = World::new(3, on_disk, seed);
         let leader = world.elect();
         let at = (leader + 1) % 3;
         let name = world.nodes[at].name.clone();
         world.crash(at);
         world.run_ms(10);
-        world.start(at);
+        world.replace(at);
         done(&world.ask_leader(&ClientRequest::Add {
             name: name.clone(),
             address: format!("sim://{name}"),
@@ -88,10 +100,9 @@ fn a_name_that_two_lives_share_is_removed_with_both() {
     }
 }
 
-#[test]
-fn a_removal_that_is_repeated_at_the_next_leader_is_done_or_says_what_is_unknown() {
-    let mut world = World::new(3, false, 1);
-    world.add_node("x", false);
+fn a_removal_that_is_repeated_at_the_next_leader_is_done_or_says_what_is_unknown(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
+    world.add_node("x", on_disk);
     done(&world.ask_leader(&add("x")));
     let leader = world.elect();
     let founder = world.nodes[(leader + 1) % 3].name.clone();
@@ -109,17 +120,39 @@ fn a_removal_that_is_repeated_at_the_next_leader_is_done_or_says_what_is_unknown
     }
 }
 
-#[test]
-fn an_empty_member_makes_no_majority() {
-    let mut world = World::new(3, false, 1);
+fn a_removal_that_is_repeated_before_the_leader_has_applied_its_log_waits(on_disk: bool) {
+    for seed in 0..10 {
+        let mut world = World::new(5, on_disk, seed * 100);
+        let leader = world.elect();
+        let gone = (leader + 1) % 5;
+        let name = world.nodes[gone].name.clone();
+        let remove = ClientRequest::Remove { name: name.clone() };
+        done(&world.ask_leader(&remove));
+        // It is added again, and the next leader has that in its log.
+        world.replace(gone);
+        world.run_ms(20);
+        world.ask(leader, &add(&name));
+        let before = world.status(leader).last;
+        world.run_until("it is asked for", |world| world.status(leader).last > before);
+        crash_before_commit(&mut world, leader, (0..5).filter(|at| *at != gone).collect());
+        world.run_until("another leads", |world| world.leader().is_some());
+        let leader = world.elect();
+        assert!(world.status(leader).members.iter().all(|member| member.info.name != name));
+        assert_eq!(world.call(leader, &remove, 10).map(|answer| wire::decode(&answer) == Ok(Answer::Busy)), Some(true));
+        done(&world.ask_leader(&remove));
+        world.run_ms(50);
+        assert!(world.status(leader).members.iter().all(|member| member.info.name != name), "seed {seed}");
+    }
+}
+
+fn an_empty_member_makes_no_majority(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
     let leader = world.elect();
     let (one, other) = ((leader + 1) % 3, (leader + 2) % 3);
-    world.crash(one);
-    world.start(one);
-    world.crash(leader);
-    world.start(leader);
+    world.replace(one);
+    world.replace(leader);
     world.run_ms(5000);
     assert_eq!(world.leader(), None);
     assert!(!world.member(other).is_leader());
@@ -153,12 +186,11 @@ fn a_fourth_and_fifth_member_are_added_while_the_cluster_serves() {
     world.put(&mut session, "k", "w");
 }
 
-#[test]
-fn a_learner_learns_and_votes_once_it_is_promoted() {
-    let mut world = World::new(3, false, 5);
+fn a_learner_learns_and_votes_once_it_is_promoted(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 5);
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
-    let at = world.add_node("x", false);
+    let at = world.add_node("x", on_disk);
     done(&world.ask_leader(&ClientRequest::Add { name: "x".into(), address: "sim://x".into(), learner: true }));
     world.run_until("it has all", |world| world.member(at).machine().len() == 1);
     assert_eq!(world.status(at).role, Role::Learner);
@@ -166,9 +198,8 @@ fn a_learner_learns_and_votes_once_it_is_promoted() {
     world.run_until("it votes", |world| world.status(at).role == Role::Follower);
 }
 
-#[test]
-fn a_removed_member_disturbs_nobody() {
-    let mut world = World::new(3, false, 7);
+fn a_removed_member_disturbs_nobody(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 7);
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
     let leader = world.elect();
@@ -181,9 +212,8 @@ fn a_removed_member_disturbs_nobody() {
     world.put(&mut session, "k", "w");
 }
 
-#[test]
-fn a_leader_that_is_removed_hands_over_first() {
-    let mut world = World::new(3, false, 9);
+fn a_leader_that_is_removed_hands_over_first(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 9);
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
     let leader = world.elect();
@@ -197,9 +227,48 @@ fn a_leader_that_is_removed_hands_over_first() {
     assert_eq!(world.status(now).members.len(), 2);
 }
 
-#[test]
-fn leadership_goes_to_whom_it_is_given() {
-    let mut world = World::new(3, false, 11);
+/// Lets a leader die when what it was just asked for is in the logs of these members, but not committed yet.
+#[track_caller]
+fn crash_before_commit(world: &mut World, leader: usize, members: Vec<usize>) {
+    let asked = world.status(leader).last;
+    world.run_until("all have it", |world| members.iter().all(|at| world.status(*at).last >= asked));
+    assert!(world.status(leader).committed < asked);
+    world.crash(leader);
+}
+
+/// It is elected while its removal is in the log, but not committed yet.
+fn a_member_that_leads_as_its_removal_is_committed_steps_down(on_disk: bool) {
+    for seed in 0..10 {
+        let mut world = World::new(5, on_disk, seed * 100);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        let leader = world.elect();
+        let gone = (leader + 1) % 5;
+        world.run_ms(20);
+        let name = world.nodes[gone].name.clone();
+        world.ask(leader, &ClientRequest::Remove { name });
+        crash_before_commit(&mut world, leader, (0..5).collect());
+        for at in (0..5).filter(|at| *at != leader) {
+            world.member(at).election_ticks_drawn = if at == gone { 14 } else { 24 };
+        }
+        world.run_until("it leads", |world| world.leader() == Some(gone));
+        let since_ns = world.now_ns;
+        let command = put("k", "w");
+        world.run_until("another leads", |world| {
+            // It has entries to write as it learns that it is removed.
+            world.ask(gone, &session.run(&command));
+            world.leader().is_some_and(|now| now != gone)
+        });
+        let took_ms = (world.now_ns - since_ns) / 1_000_000;
+        assert!(took_ms < 80, "seed {seed}: {took_ms} ms");
+        world.put(&mut session, "k", "w");
+        let now = world.elect();
+        assert!(now != gone && world.status(now).members.len() == 4, "seed {seed}");
+    }
+}
+
+fn leadership_goes_to_whom_it_is_given(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 11);
     world.open(7);
     let leader = world.elect();
     for at in (0..3).cycle().skip(leader + 1).take(5) {
@@ -231,9 +300,8 @@ fn two_members_of_one_name_are_not_taken_for_each_other() {
     world.run_until("the first has it", |world| world.member(double).machine().revision() == 2);
 }
 
-#[test]
-fn a_large_state_goes_to_a_new_member_without_a_change_of_leader() {
-    let mut world = World::new(3, false, 15);
+fn a_large_state_goes_to_a_new_member_without_a_change_of_leader(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 15);
     let mut session = world.open(7);
     let value = "x".repeat(500_000);
     for index in 0..8 {
@@ -241,7 +309,7 @@ fn a_large_state_goes_to_a_new_member_without_a_change_of_leader() {
     }
     let leader = world.elect();
     let term = world.member(leader).term();
-    let at = world.add_node("x", false);
+    let at = world.add_node("x", on_disk);
     done(&world.ask_leader(&add("x")));
     world.run_until("it has all", |world| world.member(at).machine().len() == 8);
     assert_eq!(world.member(leader).term(), term);

@@ -1,9 +1,10 @@
-//! Members, a network and clients in virtual time that tests advance: a message takes one step, unless it is cut off.
+//! Members, a network and clients in virtual time that tests advance. A message takes one step, unless it is cut off or
+//! the network delays messages.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use sinew_fabric::SeededGenerator;
-use sinew_journal::disk::SimDisk;
+use sinew_journal::disk::{DiskError, Fault, SimDisk};
 
 use super::super::*;
 use crate::client_wire::{Answer, ClientRequest, Freshness, Status};
@@ -19,26 +20,47 @@ struct Sent {
     address: Option<String>,
     bytes: Vec<u8>,
     piece: Option<PieceId>,
+    /// Whether it left before the member wrote to its disk.
+    is_flushed: bool,
 }
-
-/// A call: the caller, the receiver, whether it was a piece, and the answer if there is one already.
-type CallOutcome = (usize, Option<MemberId>, Option<PieceId>, Option<Vec<u8>>);
 
 #[derive(Default)]
 struct Outbox(Vec<Sent>);
 
 impl Transport for Outbox {
     fn send(&mut self, to: Receiver<'_>, say: &PeerMessage<'_>) {
-        let mut bytes = Vec::new();
-        wire::to_bytes(say, &mut bytes);
         let (to, address) = match to {
             Receiver::Member(to, address) => (Some(to), address.map(str::to_owned)),
             Receiver::Address(address) => (None, Some(address.to_owned())),
         };
-        self.0.push(Sent { to, address, bytes, piece: say.piece_id() });
+        self.0.push(Sent { to, address, bytes: to_bytes(say), piece: say.piece_id(), is_flushed: false });
     }
 
-    fn flush(&mut self) {}
+    fn flush(&mut self) {
+        self.0.iter_mut().for_each(|sent| sent.is_flushed = true);
+    }
+}
+
+/// The node that made a call, and its life at that time.
+#[derive(Clone, Copy)]
+struct Caller {
+    at: usize,
+    life: u64,
+}
+
+/// What arrives at a node.
+enum Parcel {
+    Call { caller: Caller, sent: Sent },
+    Answer { from: Option<MemberId>, piece: Option<PieceId>, bytes: Vec<u8> },
+    Request { ticket: u64, bytes: Vec<u8> },
+}
+
+/// What a member's turn produced, besides what it sent by itself.
+#[derive(Default)]
+struct Produced {
+    outbox: Outbox,
+    calls: Vec<(Caller, Sent, PeerAnswer<'static>)>,
+    replies: Vec<(u64, Vec<u8>)>,
 }
 
 pub struct Node {
@@ -48,8 +70,69 @@ pub struct Node {
     pub error: Option<MemberError>,
     /// How much faster its clock runs than the world's.
     pub drift_ppm: i64,
-    inbox: VecDeque<(usize, Sent)>,
+    /// Time until which it does not run, and what arrives waits.
+    pub away_until_ns: u64,
+    /// Time that a turn takes in which it writes to its disk, beyond the step.
+    pub write_ns: u64,
+    /// Whether its disk has no room, also after a restart.
+    pub is_full: bool,
+    /// Id of the member that runs here, or that would continue if it were started.
+    pub id: Option<MemberId>,
+    /// Number of times that the member here has ended.
+    life: u64,
+    /// What is on its way to it, with the time at which it arrives.
+    inbox: Vec<(u64, Parcel)>,
     answers: BTreeMap<u64, Vec<u8>>,
+    /// Tickets of clients' requests that wait for answers, by the member's numbers.
+    tickets: BTreeMap<u64, u64>,
+}
+
+impl Node {
+    /// Hands the member what has arrived, and gives it a turn.
+    fn run(&mut self, arrived: Vec<Parcel>, now_ns: u64, produced: &mut Produced) -> Result<(), MemberError> {
+        let Some(member) = &mut self.member else { return Ok(()) };
+        for parcel in arrived {
+            match parcel {
+                Parcel::Call { caller, sent } => {
+                    let answer = member.handle_peer(&sent.bytes, now_ns)?;
+                    produced.calls.push((caller, sent, answer));
+                }
+                Parcel::Answer { from, piece, bytes } => member.handle_answer(from, piece, &bytes, now_ns)?,
+                Parcel::Request { ticket, bytes } => match member.handle_client(&bytes, now_ns) {
+                    Accepted::Answer(answer) => produced.replies.push((ticket, answer)),
+                    Accepted::Deferred(held) => _ = self.tickets.insert(held, ticket),
+                },
+            }
+        }
+        let was_replacing = member.is_replacing_journal();
+        member.turn(now_ns, &mut produced.outbox)?;
+        if was_replacing && !member.is_replacing_journal() {
+            check_journal(member, self.disk.as_ref().expect("a journal has a disk"));
+        }
+        member.take_answers(|held, answer| match self.tickets.remove(&held) {
+            Some(ticket) => produced.replies.push((ticket, answer.to_vec())),
+            None => _ = self.answers.insert(held, answer.to_vec()),
+        });
+        Ok(())
+    }
+
+    /// Ends the member without a crash of its disk.
+    fn end(&mut self) {
+        self.member = None;
+        self.life += 1;
+        self.inbox.clear();
+        self.answers.clear();
+        self.tickets.clear();
+    }
+
+    /// Index of the last entry in the member's snapshot.
+    fn snapshot_index(&self) -> u64 {
+        self.member.as_ref().map_or(0, |member| member.node.store().latest_snapshot().get_metadata().index)
+    }
+
+    fn writes(&self) -> u64 {
+        self.disk.as_ref().map_or(0, SimDisk::writes)
+    }
 }
 
 pub struct World {
@@ -61,7 +144,18 @@ pub struct World {
     pub cut: BTreeSet<(usize, usize)>,
     /// Members that do not run, and for which messages wait.
     pub stopped: BTreeSet<usize>,
+    /// Draws how late each message arrives, if any are to be late.
+    pub delays: Option<SeededGenerator>,
+    /// Answers to clients that were sent by [`Self::submit`], with the times at which they arrive.
+    replies: BTreeMap<u64, (u64, Vec<u8>)>,
+    tickets: u64,
     seed: u64,
+}
+
+fn to_bytes(say: &PeerMessage<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    wire::to_bytes(say, &mut bytes);
+    bytes
 }
 
 fn address(name: &str) -> String {
@@ -76,11 +170,13 @@ pub fn check_journal(member: &Kv, disk: &SimDisk) {
     let mut found: Kv =
         Member::open(config, &me.name, vec![(me.name.clone(), me.address)], KvStore::new(), None, random, 0).unwrap();
     found.recover(&history.snapshot.expect("there is a base"), &history.records).unwrap();
-    let state = |member: &Kv| {
-        let log = member.node.store();
-        let after = log.latest_snapshot().get_metadata().index;
-        let entries: Vec<_> = log.after(after).map(|entry| (entry.index, entry.term, entry.data.clone())).collect();
-        (after, log.hard_state().term, log.hard_state().vote, entries)
+    let place = |member: &Kv| member.node.store().latest_snapshot().get_metadata().index;
+    // Without room for a new journal, the old one goes on.
+    assert!(place(&found) == place(member) || member.is_full && place(&found) < place(member));
+    let state = |of: &Kv| {
+        let log = of.node.store();
+        let entries = log.after(place(member)).map(|entry| (entry.index, entry.term, entry.data.clone()));
+        (log.hard_state().term, log.hard_state().vote, entries.collect::<Vec<_>>())
     };
     assert_eq!(state(member), state(&found));
 }
@@ -96,6 +192,9 @@ impl World {
             peers,
             cut: BTreeSet::new(),
             stopped: BTreeSet::new(),
+            delays: None,
+            replies: BTreeMap::new(),
+            tickets: 0,
             seed,
         };
         for name in names {
@@ -105,10 +204,21 @@ impl World {
     }
 
     pub fn add_node(&mut self, name: &str, on_disk: bool) -> usize {
-        let disk = on_disk.then(SimDisk::new);
-        let name = name.to_owned();
-        let (inbox, answers) = Default::default();
-        self.nodes.push(Node { name, member: None, disk, error: None, drift_ppm: 0, inbox, answers });
+        self.nodes.push(Node {
+            name: name.to_owned(),
+            member: None,
+            disk: on_disk.then(SimDisk::new),
+            error: None,
+            drift_ppm: 0,
+            away_until_ns: 0,
+            write_ns: 0,
+            is_full: false,
+            id: None,
+            life: 0,
+            inbox: Vec::new(),
+            answers: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+        });
         let at = self.nodes.len() - 1;
         self.start(at);
         at
@@ -132,7 +242,7 @@ impl World {
         let random = Box::new(SeededGenerator::new(self.seed));
         let disk = place.disk.clone();
         match Member::open(self.config.clone(), &place.name, peers, KvStore::new(), disk, random, now_ns) {
-            Ok(member) => place.member = Some(member),
+            Ok(member) => (place.id, place.member) = (Some(member.me().id), Some(member)),
             Err(error) => place.error = Some(error),
         }
     }
@@ -140,12 +250,32 @@ impl World {
     pub fn crash(&mut self, at: usize) {
         self.seed += 1;
         let place = &mut self.nodes[at];
-        place.member = None;
-        place.inbox.clear();
-        place.answers.clear();
+        place.end();
         if let Some(disk) = &place.disk {
             disk.crash(self.seed);
         }
+        self.set_full(at, self.nodes[at].is_full);
+    }
+
+    /// Lets a member start again with no memory and an empty disk.
+    pub fn replace(&mut self, at: usize) {
+        self.crash(at);
+        let place = &mut self.nodes[at];
+        place.disk = place.disk.is_some().then(SimDisk::new);
+        place.is_full = false;
+        self.start(at);
+    }
+
+    /// Takes all room from a member's disk, or gives it back.
+    pub fn set_full(&mut self, at: usize, is_full: bool) {
+        let place = &mut self.nodes[at];
+        let Some(disk) = &place.disk else { return };
+        if is_full {
+            disk.fail_at(1, Fault::Full);
+        } else if place.is_full {
+            disk.heal();
+        }
+        place.is_full = is_full;
     }
 
     pub fn member(&mut self, at: usize) -> &mut Kv {
@@ -170,70 +300,72 @@ impl World {
     /// Advances the time by half a millisecond.
     pub fn step(&mut self) {
         self.now_ns += STEP_NS;
-        for at in (0..self.nodes.len()).filter(|at| !self.stopped.contains(at)).collect::<Vec<_>>() {
-            self.turn(at);
+        for at in 0..self.nodes.len() {
+            if !self.stopped.contains(&at) && self.nodes[at].away_until_ns <= self.now_ns {
+                self.turn(at);
+            }
         }
     }
 
     fn turn(&mut self, at: usize) {
-        let now_ns = self.local_ns(at);
+        let (now_ns, arrives_ns) = (self.local_ns(at), self.now_ns);
         let place = &mut self.nodes[at];
-        let Some(member) = &mut place.member else { return };
-        let mut calls: Vec<CallOutcome> = Vec::new();
-        let mut failed = None;
-        for (from, sent) in place.inbox.drain(..) {
-            match member.handle_peer(&sent.bytes, now_ns) {
-                Ok(PeerAnswer::Now(say)) => {
-                    let mut bytes = Vec::new();
-                    wire::to_bytes(&say, &mut bytes);
-                    calls.push((from, sent.to, sent.piece, Some(bytes)));
+        if place.member.is_none() {
+            return;
+        }
+        let arrived = place.inbox.extract_if(.., |(due_ns, _)| *due_ns <= arrives_ns).map(|(_, parcel)| parcel);
+        let arrived = arrived.collect();
+        let (writes, snapshot) = (place.writes(), place.snapshot_index());
+        let mut produced = Produced::default();
+        let ended = place.run(arrived, now_ns, &mut produced);
+        if let Err(error) = ended {
+            // Only what it had sent out leaves it.
+            produced.outbox.0.retain(|sent| sent.is_flushed);
+            (produced.calls, produced.replies) = Default::default();
+            let has_installed = place.snapshot_index() > snapshot;
+            place.end();
+            if place.disk.as_ref().is_some_and(SimDisk::has_crashed) {
+                self.crash(at);
+            } else if !(place.is_full && has_installed && error == MemberError::Disk(DiskError::Full)) {
+                // A member stops without harm where there is no room for the leader's snapshot.
+                place.error = Some(error);
+            }
+        }
+        let place = &mut self.nodes[at];
+        let took_ns = if place.writes() > writes { place.write_ns } else { 0 };
+        place.away_until_ns = place.away_until_ns.max(arrives_ns + took_ns);
+        self.deliver(at, produced, took_ns);
+    }
+
+    /// Sends on what a turn produced. What was not flushed before its writes leaves after them.
+    fn deliver(&mut self, at: usize, produced: Produced, took_ns: u64) {
+        let Produced { mut outbox, calls, replies } = produced;
+        for (caller, call, answer) in calls {
+            // What the turn sends to the caller is the answer.
+            let found = match answer {
+                PeerAnswer::AtEndOfTurn(id) => {
+                    outbox.0.iter().position(|sent| sent.to == Some(id) && sent.piece.is_none())
                 }
-                // The answer is what the turn sends to the caller; it is found below.
-                Ok(PeerAnswer::AtEndOfTurn(_)) => calls.push((from, sent.to, sent.piece, None)),
-                Err(error) => failed = Some(error),
+                PeerAnswer::Now(_) => None,
+            };
+            let (bytes, is_flushed) = match (answer, found) {
+                (_, Some(found)) => {
+                    let sent = outbox.0.remove(found);
+                    (sent.bytes, sent.is_flushed)
+                }
+                (PeerAnswer::Now(say), None) => (to_bytes(&say), true),
+                (PeerAnswer::AtEndOfTurn(_), None) => (to_bytes(&PeerMessage::Nothing), false),
+            };
+            if !self.cut.contains(&(at, caller.at)) && self.nodes[caller.at].life == caller.life {
+                let answer = Parcel::Answer { from: call.to, piece: call.piece, bytes };
+                self.post(caller.at, if is_flushed { 0 } else { took_ns }, answer);
             }
         }
-        let mut outbox = Outbox::default();
-        let was_replacing = member.is_replacing_journal();
-        match member.turn(now_ns, &mut outbox) {
-            Err(error) => failed = Some(error),
-            Ok(_) if was_replacing && !member.is_replacing_journal() => {
-                check_journal(member, place.disk.as_ref().expect("a journal has a disk"));
-            }
-            Ok(_) => {}
-        }
-        member.take_answers(|held, answer| drop(place.answers.insert(held, answer.to_vec())));
-        if failed.is_some() {
-            place.error = failed;
-            place.member = None;
-        }
-        let id_of = |world: &Self, at: usize| world.nodes[at].member.as_ref().map(|member| member.me().id);
-        for (from, to, piece, answer) in calls {
-            let answer = answer.unwrap_or_else(|| {
-                let found = outbox.0.iter().position(|sent| sent.to.is_some() && sent.to == id_of(self, from));
-                found.map_or_else(
-                    || {
-                        let mut bytes = Vec::new();
-                        wire::to_bytes(&PeerMessage::Nothing, &mut bytes);
-                        bytes
-                    },
-                    |found| outbox.0.remove(found).bytes,
-                )
-            });
-            if self.cut.contains(&(at, from)) {
-                continue;
-            }
-            let now_ns = self.local_ns(from);
-            if let Some(member) = &mut self.nodes[from].member
-                && let Err(error) = member.handle_answer(to, piece, &answer, now_ns)
-            {
-                self.nodes[from].error = Some(error);
-            }
-        }
+        let caller = Caller { at, life: self.nodes[at].life };
         for sent in outbox.0 {
             match self.node_of(&sent) {
                 Some(to) if !self.cut.contains(&(at, to)) && self.nodes[to].member.is_some() => {
-                    self.nodes[to].inbox.push_back((at, sent));
+                    self.post(to, if sent.is_flushed { 0 } else { took_ns }, Parcel::Call { caller, sent });
                 }
                 _ => {
                     if let Some(member) = &mut self.nodes[at].member {
@@ -242,6 +374,27 @@ impl World {
                 }
             }
         }
+        for (ticket, answer) in replies {
+            let due_ns = self.now_ns + took_ns + self.delay_ns();
+            self.replies.insert(ticket, (due_ns, answer));
+        }
+    }
+
+    fn post(&mut self, to: usize, took_ns: u64, parcel: Parcel) {
+        let due_ns = self.now_ns + took_ns + self.delay_ns();
+        self.nodes[to].inbox.push((due_ns, parcel));
+    }
+
+    /// Draws how late a message arrives: most are on time, some a little late, and a few very late.
+    fn delay_ns(&mut self) -> u64 {
+        let Some(random) = &mut self.delays else { return 0 };
+        let word = random.next_u64();
+        let steps = match word % 64 {
+            0 => (word >> 32) % 200,
+            1..8 => (word >> 32) % 10,
+            _ => 0,
+        };
+        steps * STEP_NS
     }
 
     pub fn run_ms(&mut self, ms: u64) {
@@ -295,6 +448,22 @@ impl World {
         let mut bytes = Vec::new();
         wire::encode(ask, &mut bytes);
         Some(self.nodes[at].member.as_mut()?.handle_client(&bytes, now_ns))
+    }
+
+    /// Sends a client's request over the network, to a member that is running. Returns its ticket.
+    pub fn submit(&mut self, at: usize, ask: &ClientRequest<'_>) -> Option<u64> {
+        self.nodes[at].member.as_ref()?;
+        let mut bytes = Vec::new();
+        wire::encode(ask, &mut bytes);
+        self.tickets += 1;
+        self.post(at, 0, Parcel::Request { ticket: self.tickets, bytes });
+        Some(self.tickets)
+    }
+
+    /// Takes the answer to a request that was sent over the network.
+    pub fn reply(&mut self, ticket: u64) -> Option<Vec<u8>> {
+        let has_arrived = self.replies.get(&ticket).is_some_and(|(due_ns, _)| *due_ns <= self.now_ns);
+        has_arrived.then(|| self.replies.remove(&ticket)).flatten().map(|(_, answer)| answer)
     }
 
     /// Takes an answer that was held.
