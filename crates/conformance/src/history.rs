@@ -214,6 +214,7 @@ mod tests {
         // Only one of the two can have succeeded.
         assert!(is_linearizable(&[&swap(1, 1)]) && !is_linearizable(&[&swap(1, 1), &swap(2, 2)]));
     }
+
     #[test]
     fn the_checker_finds_ranges_that_never_were() {
         let put = |client, key, value| {
