@@ -24,6 +24,9 @@ const RETRY_STEPS: u64 = 60;
 const GIVE_UP_STEPS: u64 = 600;
 /// Operations of one run that are given up. Each may run at any later time, which the checker has to try.
 const GIVE_UPS_MAX: u64 = 4;
+/// Length of a value, which is a number, and of values that fill the room that a journal reserves.
+const NUMBER_LEN: usize = 8;
+const LONG_LEN: usize = 300_000;
 /// Names of members that may come later.
 const NEWCOMERS: [&str; 2] = ["x", "y"];
 
@@ -50,6 +53,7 @@ struct RandomRun {
     world: World,
     random: SeededGenerator,
     on_disk: bool,
+    value_len: usize,
     /// Whether it has ranges, so that the history of all keys is one.
     has_ranges: bool,
     /// One for all keys, or one for each.
@@ -81,12 +85,15 @@ impl RandomRun {
         let members = if draw(3) == 0 { 5 } else { 3 };
         let (on_disk, has_ranges, has_delays) = (draw(3) > 0, draw(3) == 0, draw(2) == 0);
         let mut world = World::new(members, on_disk, draw(1 << 63));
+        let mut value_len = NUMBER_LEN;
         if draw(2) == 0 {
             world.config.log_len_max = 2000;
             world.config.entries_kept = draw(20);
             world.config.piece_len = 200;
             world.config.snapshot_step_len = 1 + draw(100) as usize;
             world.config.snapshot_write_len = 1 + draw(500) as usize;
+        } else if on_disk && draw(4) == 0 {
+            value_len = LONG_LEN;
         }
         for name in &NEWCOMERS[..draw(3) as usize] {
             world.add_node(name, on_disk);
@@ -109,6 +116,7 @@ impl RandomRun {
         Self {
             world,
             on_disk,
+            value_len,
             has_ranges,
             histories: vec![History::default(); if has_ranges { 1 } else { KEYS as usize }],
             seen: BTreeMap::new(),
@@ -362,7 +370,7 @@ impl RandomRun {
         let Client { session, pending: Some(under_way), .. } = &mut self.clients[client] else { return };
         (under_way.at, under_way.again) = (at, self.step + RETRY_STEPS);
         let (session, number, freshness) = (*session, under_way.number, under_way.freshness);
-        let bytes = encode(&under_way.op);
+        let bytes = encode(&under_way.op, self.value_len);
         let ask = match under_way.op {
             StoreOp::One(_, Op::Get) | StoreOp::All => ClientRequest::Read { freshness, query: &bytes },
             _ => ClientRequest::Run { session, number, done_below: number, command: &bytes },
@@ -402,18 +410,23 @@ fn key_bytes(key: u64) -> [u8; 2] {
     [b'k', key as u8]
 }
 
-/// The command or query for an operation.
-fn encode(op: &StoreOp) -> Vec<u8> {
+/// The command or query for an operation. Values have this length.
+fn encode(op: &StoreOp, value_len: usize) -> Vec<u8> {
+    let value_bytes = |number: u64| {
+        let mut bytes = number.to_le_bytes().to_vec();
+        bytes.resize(value_len, 0);
+        bytes
+    };
     let mut bytes = Vec::new();
     match op {
         StoreOp::All => wire::encode(&Query::Range { from: b"k", to: Some(b"l"), limit: 100 }, &mut bytes),
         StoreOp::One(key, Op::Get) => wire::encode(&Query::Get { key: &key_bytes(*key) }, &mut bytes),
         StoreOp::One(key, Op::Put(value)) => {
-            let (key, value) = (key_bytes(*key), value.to_le_bytes());
+            let (key, value) = (key_bytes(*key), value_bytes(*value));
             wire::encode(&Command::Put { key: &key, value: &value }, &mut bytes);
         }
         StoreOp::One(key, Op::Swap { expect, value }) => {
-            let (key, expect, value) = (key_bytes(*key), expect.map(u64::to_le_bytes), value.to_le_bytes());
+            let (key, expect, value) = (key_bytes(*key), expect.map(value_bytes), value_bytes(*value));
             let expect = expect.as_ref().map_or(Expect::Nothing, |expect| Expect::Value(expect));
             wire::encode(&Command::Swap { key: &key, expect, value: Some(&value) }, &mut bytes);
         }
@@ -424,7 +437,7 @@ fn encode(op: &StoreOp) -> Vec<u8> {
 /// The result of an operation.
 #[track_caller]
 fn decode(op: &StoreOp, answer: &[u8]) -> StoreRet {
-    let value_of = |value: &[u8]| u64::from_le_bytes(value.try_into().unwrap());
+    let value_of = |value: &[u8]| u64::from_le_bytes(*value.first_chunk().unwrap());
     match (wire::decode(answer).unwrap(), op) {
         (Answer::CommandAnswer(done), StoreOp::One(_, op)) => StoreRet::One(match (wire::decode(done).unwrap(), op) {
             (CommandResult::Changed { .. }, Op::Put(_)) => Ret::Put,
