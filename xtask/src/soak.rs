@@ -77,7 +77,7 @@ struct KillTest {
     replica: bool,
     /// Instead, kill the leader of a replicated store under load, and say how long writes stood still: the median of
     /// --kills times, and the longest [default: 6].
-    #[arg(long, conflicts_with_all = ["seconds", "seed"])]
+    #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric"])]
     leaders: bool,
     /// Instead, kill donors and the service of a file system that a program's memory is swapped to, and check every
     /// page (as root).

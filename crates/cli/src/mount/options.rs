@@ -50,7 +50,8 @@ pub struct Args {
     #[arg(long)]
     pub allow_other: bool,
     /// Make the mount fit for a file that this host swaps to: memory for data is taken at the start, and for a thread's
-    /// messages at its first request; this process's memory is locked, and the kernel never kills it when memory runs out
+    /// messages at its first request; this process's memory is locked, and the kernel never kills it when memory runs
+    /// out
     #[arg(long)]
     pub for_paging: bool,
     #[command(flatten)]

@@ -90,8 +90,6 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         // It was elected while its removal was in the log. The engine's leader goes on, but takes no commands, and
         // panics once more is committed.
         if self.is_leader() && !self.node.raft.prs().conf().voters().contains(self.me.id.0) {
-            // If no other is up to date, one is elected later.
-            let _ = self.transfer_leadership(None);
             let term = self.node.raft.term;
             self.node.raft.become_follower(term, raft::INVALID_ID);
         }

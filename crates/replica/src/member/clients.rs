@@ -224,8 +224,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if self.applied > 0 && self.machine.read(query, &mut found) {
                 return Ok(Accepted::Answer(to_bytes(&Answer::QueryAnswer(&found))));
             }
-            // A member that was removed, or hears of no leader, may never see another change.
-            if self.is_outside() || self.leader().is_none() {
+            // A member that was removed, or does not hear its leader, may never see another change.
+            if self.is_outside() || !self.hears_leader(now_ns) {
                 return Err(self.redirect_now(now_ns));
             }
             let held = self.clients.defer();
@@ -300,6 +300,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             silent.extend(self.silent(now_ns).into_iter().map(str::to_owned));
         }
         answer
+    }
+
+    /// Whether the member leads, or has heard its leader lately.
+    fn hears_leader(&self, now_ns: u64) -> bool {
+        let silent = self.silent(now_ns);
+        self.leader().is_some_and(|leader| leader.id == self.me.id || !silent.contains(leader.name.as_str()))
     }
 
     /// Whether the member is none of the cluster's members, as far as it knows.

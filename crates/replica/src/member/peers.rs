@@ -1,6 +1,6 @@
 //! Messages from other members.
 
-use raft::eraftpb::MessageType;
+use raft::eraftpb::{Entry, MessageType};
 use sinew_journal::disk::{Disk, DiskError};
 
 use super::appends;
@@ -180,16 +180,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 continue;
             }
             if !message.entries.is_empty() {
-                let len = message.entries.iter().map(|entry| entry.data.len() + entry.context.len()).sum();
-                // An entry of the engine's own has no data. The spare is there for these: until the first one of a new
-                // leader is committed, it can answer no reads.
-                let is_own = len == 0 && self.can_promise();
-                if is_own {
-                    self.unwritten.0 += message.entries.len();
-                } else if !self.has_room(message.entries.len(), len) {
+                let count = self.count_with_room(&message.entries);
+                if count == 0 {
                     self.dropped.disk_full += 1;
                     continue;
                 }
+                // The first entries of an append are an append.
+                message.entries.truncate(count);
             }
             if matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat) {
                 self.is_unwanted = false;
@@ -197,6 +194,22 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             // The engine itself answers what it refuses.
             let _ = self.node.step(message);
         }
+    }
+
+    /// How many of an append's entries, from the first on, find room on the disk. The engine's own entries have no data.
+    /// The spare is there for these: until the first one of a new leader is committed, it can answer no reads.
+    pub(super) fn count_with_room(&mut self, entries: &[Entry]) -> usize {
+        let len = |entry: &Entry| entry.data.len() + entry.context.len();
+        if self.has_room(entries.len(), entries.iter().map(len).sum()) {
+            return entries.len();
+        }
+        let own = entries.iter().take_while(|entry| len(entry) == 0).count();
+        self.unwritten.0 += own;
+        if own > 0 && !self.can_promise() {
+            self.unwritten.0 -= own;
+            return 0;
+        }
+        own
     }
 
     /// Whether the engine's own entries and promises find room on the disk. Where none is left, as after a restart on a

@@ -182,8 +182,8 @@ fn a_member_that_is_restarted_on_a_full_disk_goes_on_without_a_vote_until_there_
 }
 
 /// Commands leave a spare. It is for elections, and no member takes more than there is.
-#[test]
-fn disks_that_are_full_to_the_last_byte_have_room_for_elections_until_the_spare_is_used_up() {
+/// Three members whose disks have no more room for commands, and a client's session.
+fn on_full_disks() -> (World, Session) {
     let mut world = World::new(3, true, 1);
     let mut session = world.open(7);
     for at in 0..3 {
@@ -197,6 +197,26 @@ fn disks_that_are_full_to_the_last_byte_have_room_for_elections_until_the_spare_
             _ => session.next += 1,
         }
     }
+    (world, session)
+}
+
+#[test]
+fn of_an_append_a_full_disk_takes_the_first_entries_that_have_no_data_and_for_which_there_is_room() {
+    let (mut world, _) = on_full_disks();
+    let follower = (world.elect() + 1) % 3;
+    let member = world.member(follower);
+    let own = Entry::default();
+    let command = Entry { data: vec![1; 1 << 20].into(), ..Entry::default() };
+    assert_eq!(member.count_with_room(&vec![own.clone(); 20_000]), 0);
+    assert_eq!(member.count_with_room(&[command.clone(), own.clone()]), 0);
+    assert_eq!(member.count_with_room(&[own.clone(), own.clone(), command, own]), 2);
+    world.run_ms(100);
+    assert_eq!(world.nodes[follower].error, None);
+}
+
+#[test]
+fn disks_that_are_full_to_the_last_byte_have_room_for_elections_until_the_spare_is_used_up() {
+    let (mut world, mut session) = on_full_disks();
     let mut elections = 0;
     let mut leader = world.elect();
     loop {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sinew_conformance::history::{History, Op, Ret, Store, StoreOp, StoreRet};
 use sinew_fabric::{Generator, SeededGenerator};
-use sinew_journal::disk::Fault;
+use sinew_journal::disk::{Fault, SimDisk};
 
 use super::world::*;
 use crate::client_wire::{Answer, ClientRequest, Freshness};
@@ -143,6 +143,7 @@ impl RandomRun {
 
     fn run(mut self) -> Outcome {
         let faults_end = 1500 + self.draw(2500);
+        let mut is_over = false;
         while self.step < faults_end + 4000 {
             self.step += 1;
             self.world.step();
@@ -156,11 +157,12 @@ impl RandomRun {
             for client in 0..CLIENTS {
                 self.turn(client);
             }
-            let is_over = self.begun >= self.ops() && self.clients.iter().all(|client| client.pending.is_none());
+            is_over = self.begun >= self.ops() && self.clients.iter().all(|client| client.pending.is_none());
             if is_over && self.step > faults_end {
                 break;
             }
         }
+        assert!(is_over, "with all members up, operations do not end: {}", self.world.describe());
         self.check();
         Outcome { ops: self.ops(), done: self.done, members: self.world.describe() }
     }
@@ -220,7 +222,11 @@ impl RandomRun {
     fn heal(&mut self) {
         self.world.cut.clear();
         self.make_room();
-        self.world.nodes.iter_mut().for_each(|place| place.away_until_ns = 0);
+        for place in &mut self.world.nodes {
+            place.away_until_ns = 0;
+            // No death at a later write.
+            place.disk.iter().for_each(SimDisk::heal);
+        }
         self.start_all();
     }
 
