@@ -215,6 +215,8 @@ struct Run {
     completed: u64,
     /// Calls whose client was told that they did not run.
     not_run: Vec<u64>,
+    /// Whether the sessions of inner calls have been disconnected.
+    is_ending: bool,
 }
 
 const NAMES: [&str; 3] = ["client", "server", "inner"];
@@ -254,6 +256,7 @@ impl Run {
             next_tag: 0,
             completed: 0,
             not_run: Vec::new(),
+            is_ending: false,
         }
     }
 
@@ -333,6 +336,8 @@ impl Run {
             let Some(deferred) = deferred else { continue };
             match inner.result {
                 Ok(()) => deferred.reply(&inner.response),
+                // The handler ran late, for a client that had given its call up.
+                Err(error) if self.is_ending => assert_eq!(error.cause, Cause::Disconnected),
                 Err(error) => assert!(DAMAGED.get(), "{error}"),
             }
         }
@@ -443,6 +448,7 @@ impl Run {
             self.endpoints[0].disconnect(session);
             self.disconnected.push(session);
         }
+        self.is_ending = !damaged;
         if let Some(inner) = INNER_SESSION.take() {
             self.endpoints[1].disconnect(inner);
         }
@@ -652,6 +658,30 @@ fn eight_megabytes_survive_loss_duplication_and_reordering() {
         run.turn_until("both complete", |run| run.asked.is_empty());
         run.finish(&case);
     }
+}
+
+#[test]
+fn an_inner_call_that_begins_after_its_client_gave_up_ends_with_its_session() {
+    let port = LoopbackConfig { packet_len_max: 124, burst_max: 1, ..LoopbackConfig::default() };
+    // Packets that are taken for lost too early make the inner call long.
+    let tuning = Tuning { cumulative_credits: false, ..Tuning::default() };
+    let timeout = Timeout::Fixed;
+    let config = Config {
+        credits: 1,
+        slots: 1,
+        recovery: Recovery::GoBackN,
+        retransmit_timeout_ns: 50_000,
+        timeout,
+        tuning,
+        ..Config::default()
+    };
+    let sides = [(); 3].map(|()| Side { config: config.clone(), port });
+    let case = Case { seed: 1, sides, faults: Faults::NONE, latency_ns: 300_000, steps: Vec::new() };
+    let mut run = Run::new(&case);
+    run.step(&Step::Turn { turns: 12 });
+    let (kind, timeout_us) = (NESTED, 1);
+    run.step(&Step::Call { session: 0, kind, request_len: 0, response_len: 2601, timeout_us, aside: false });
+    run.finish(&case);
 }
 
 #[test]

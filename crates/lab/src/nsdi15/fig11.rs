@@ -119,10 +119,14 @@ mod tests {
     #[test]
     fn every_application_has_its_latencies() {
         let sizes = Sizes { ipv4: 1000, ipv6: 100, frames: 1000 };
-        let found = run_of(sizes, Duration::from_millis(10), &mut |_| {});
-        assert!(found.iter().all(Option::is_some), "{found:?}");
-        let rows: Vec<_> =
-            NAMES.into_iter().zip(&found).flat_map(|(name, found)| rows_of(name, found.as_ref())).collect();
-        assert!(rows.len() == 21 && rows.iter().all(|row| row.measured.is_some_and(|value| value > 0.0)));
+        // On a busy machine, little comes back in the shortest time.
+        let has_all = [10, 100, 1000].map(Duration::from_millis).into_iter().any(|duration| {
+            let found = run_of(sizes, duration, &mut |_| {});
+            assert!(found.iter().all(Option::is_some), "{found:?}");
+            let rows: Vec<_> =
+                NAMES.into_iter().zip(&found).flat_map(|(name, found)| rows_of(name, found.as_ref())).collect();
+            rows.len() == 21 && rows.iter().all(|row| row.measured.is_some_and(|value| value > 0.0))
+        });
+        assert!(has_all);
     }
 }
