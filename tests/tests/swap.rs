@@ -250,7 +250,7 @@ fn a_file_in_remote_memory_is_swap_though_its_mount_gets_no_more_memory() {
     use_memory();
     let off = run(&mut sinew(&["swap", "off", &file, "--remove"]));
     assert!(off.status.success(), "{}", text(&off.stderr));
-    // Nothing is paged to it any more, and its end takes memory: it starts a process.
+    // Nothing is paged to it any more, so it may take memory to end.
     group.limit_to_more(1 << 30);
     mounted.end();
 }
