@@ -196,8 +196,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// How many of an append's entries, from the first on, find room on the disk. The engine's own entries have no data.
-    /// The spare is there for these: until the first one of a new leader is committed, it can answer no reads.
+    /// How many of an append's entries, from the first on, find room on the disk. The engine's own entries have no
+    /// data. The spare is there for these: until the first one of a new leader is committed, it can answer no reads.
     pub(super) fn count_with_room(&mut self, entries: &[Entry]) -> usize {
         let len = |entry: &Entry| entry.data.len() + entry.context.len();
         if self.has_room(entries.len(), entries.iter().map(len).sum()) {
