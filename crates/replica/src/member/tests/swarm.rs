@@ -259,8 +259,7 @@ impl RandomRun {
         let raft = &member.node.raft;
         let is_certain =
             raft.commit_to_current_term() && member.applied() == raft.raft_log.committed && !raft.has_pending_conf();
-        let voters = raft.prs().conf().voters().ids().iter().map(MemberId).collect();
-        is_certain.then(|| (member.members.keys().copied().collect(), voters))
+        is_certain.then(|| (member.members.keys().copied().collect(), voters_of(member)))
     }
 
     /// Whether most of these voters would still exist without this node, though they may be down.
@@ -270,9 +269,15 @@ impl RandomRun {
         2 * ids.filter(|id| voters.contains(id)).count() > voters.len()
     }
 
-    /// Lets a member lose all that it had, unless the cluster would lose its majority for ever.
+    /// Lets a member lose all that it had, unless the cluster would lose its majority for ever: that of its leader, or
+    /// that of another voter which has not applied the last change yet. Each counts votes by what it has applied.
     fn replace(&mut self, at: usize) {
-        if self.members().is_some_and(|(_, voters)| self.would_survive(&voters, at)) {
+        let Some((_, voters)) = self.members() else { return };
+        let of_voter = |place: &Node| Some(voters_of(place.member.as_ref()?));
+        let is_voter = |place: &&Node| place.id.is_some_and(|id| voters.contains(&id));
+        // Nobody knows what a member that is down has applied.
+        let views: Option<Vec<_>> = self.world.nodes.iter().filter(is_voter).map(of_voter).collect();
+        if views.is_some_and(|views| views.iter().all(|voters| self.would_survive(voters, at))) {
             self.world.replace(at);
         }
     }
@@ -410,6 +415,11 @@ impl RandomRun {
         self.history(&op).record_return(thread, ret);
         self.done += 1;
     }
+}
+
+/// Members that have votes, by what this one has applied: in the midst of a change, those before and after it.
+fn voters_of(member: &Kv) -> BTreeSet<MemberId> {
+    member.node.raft.prs().conf().voters().ids().iter().map(MemberId).collect()
 }
 
 fn key_bytes(key: u64) -> [u8; 2] {

@@ -13,7 +13,7 @@ use crate::wire::{self, PieceId};
 
 pub const STEP_NS: u64 = 500_000;
 
-type Kv = Member<KvStore, SimDisk>;
+pub type Kv = Member<KvStore, SimDisk>;
 
 struct Sent {
     to: Option<MemberId>,
