@@ -131,6 +131,8 @@ pub struct Member<S, D> {
     last_heard_ns: BTreeMap<MemberId, u64>,
     /// Whether others have said that it is no member.
     is_unwanted: bool,
+    /// Whether a change of the members was applied in this turn.
+    has_changed_members: bool,
     next_tick_ns: u64,
     patience: Patience,
     /// Ticks of silence after which it asks for votes.
@@ -204,6 +206,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             outbox: BTreeMap::new(),
             last_heard_ns: BTreeMap::new(),
             is_unwanted: false,
+            has_changed_members: false,
             next_tick_ns: now_ns,
             quiet_until_ns: 0,
             led_term: None,
@@ -466,6 +469,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.node.advance_apply();
         }
         self.unwritten = (0, 0);
+        self.keep_change()?;
         self.answer_reads();
         busy |= self.compact_in_steps()?;
         Ok(busy)
@@ -480,6 +484,19 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             let outbox = self.outbox.entry(MemberId(message.to)).or_default();
             appends::split(message, self.config.append_len_max, |part| outbox.push(part));
         }
+    }
+
+    /// Makes a restart know that a change of the members was committed, if one was applied in this turn. Without that,
+    /// it would count the votes of the members before the change, of which most may be gone.
+    fn keep_change(&mut self) -> Result<(), MemberError> {
+        if std::mem::take(&mut self.has_changed_members) && self.journal.is_some() && self.can_promise() {
+            let promise = Promise::of(self.node.store().hard_state());
+            self.journal_entries(&[], Some(promise));
+            if let Some(journal) = &mut self.journal {
+                journal.sync()?;
+            }
+        }
+        Ok(())
     }
 
     /// Sends what was gathered, to each member in one message of bounded length. Returns whether there is more.

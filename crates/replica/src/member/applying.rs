@@ -87,6 +87,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             // All members refuse it alike.
             return Ok(());
         }
+        self.has_changed_members = true;
         // It was elected while its removal was in the log. The engine's leader goes on, but takes no commands, and
         // panics once more is committed.
         if self.is_leader() && !self.node.raft.prs().conf().voters().contains(self.me.id.0) {

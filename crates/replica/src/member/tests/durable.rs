@@ -182,6 +182,30 @@ fn a_member_that_is_restarted_on_a_full_disk_goes_on_without_a_vote_until_there_
 }
 
 /// Commands leave a spare. It is for elections, and no member takes more than there is.
+#[test]
+fn members_that_restart_count_votes_by_the_change_that_they_had_applied() {
+    for seed in 0..5 {
+        let mut world = World::new(3, true, seed * 100);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        let leader = world.elect();
+        let (replaced, gone) = ((leader + 1) % 3, (leader + 2) % 3);
+        world.crash(replaced);
+        world.run_ms(10);
+        world.replace(replaced);
+        let name = world.nodes[replaced].name.clone();
+        let address = format!("sim://{name}");
+        world.ask_leader(&ClientRequest::Add { name, address, learner: false });
+        world.run_ms(200);
+        world.crash(gone);
+        for at in [leader, replaced] {
+            world.crash(at);
+            world.start(at);
+        }
+        assert_eq!(world.get("k").as_deref(), Some("v"), "seed {seed}");
+    }
+}
+
 /// Three members whose disks have no more room for commands, and a client's session.
 fn on_full_disks() -> (World, Session) {
     let mut world = World::new(3, true, 1);
