@@ -217,11 +217,8 @@ fn a_volume_is_opened_by_a_thread_that_sleeps() {
     assert_eq!(volume.status(), Status::Whole);
 }
 
-/// Compares far memory with a vector in ordinary memory.
-#[test]
-fn far_memory_on_a_volume_is_memory_while_a_donor_is_killed() {
-    const COUNT: usize = LEN as usize / 8;
-    const SEED: u64 = 20_240_731;
+/// Starts three donors with the key as processes, to be killed. Returns them, and their names.
+fn start_donors() -> (Vec<Server>, Vec<String>) {
     let folder = Folder::new();
     let key_file = folder.0.join("key").display().to_string();
     std::fs::write(&key_file, KEY).unwrap();
@@ -229,7 +226,15 @@ fn far_memory_on_a_volume_is_memory_while_a_donor_is_killed() {
     let serve = |name: &String| {
         Server::of(&mut sinew(&["serve", "memory", name, "--child", "--memory", "48M", "--key-file", &key_file]))
     };
-    let mut servers: Vec<Server> = names.iter().map(serve).collect();
+    (names.iter().map(serve).collect(), names)
+}
+
+/// Compares far memory with a vector in ordinary memory.
+#[test]
+fn far_memory_on_a_volume_is_memory_while_a_donor_is_killed() {
+    const COUNT: usize = LEN as usize / 8;
+    const SEED: u64 = 20_240_731;
+    let (mut servers, names) = start_donors();
     let options = Options::with_local_pages(200);
     let memory = FarMemory::new(create(&names, VolumeConfig::default()), options, HostClock::new()).unwrap();
     let mut vector = FarVec::<u64, _>::zeroed(&memory, COUNT).unwrap();
@@ -275,14 +280,7 @@ fn plain_loads_and_stores_on_a_volume_are_memory_while_a_donor_is_killed() {
         }
         Err(error) => panic!("{error}"),
     };
-    let folder = Folder::new();
-    let key_file = folder.0.join("key").display().to_string();
-    std::fs::write(&key_file, KEY).unwrap();
-    let names = names(3);
-    let serve = |name: &String| {
-        Server::of(&mut sinew(&["serve", "memory", name, "--child", "--memory", "48M", "--key-file", &key_file]))
-    };
-    let mut servers: Vec<Server> = names.iter().map(serve).collect();
+    let (mut servers, names) = start_donors();
     let (sender, receiver) = mpsc::channel();
     let mapped = mapping.clone();
     let handler = thread::spawn(move || {

@@ -104,8 +104,8 @@ impl DonorArgs {
         self.check(addresses)?;
         let parsed = addresses.iter().map(|address| Ok(address.parse()?)).collect::<anyhow::Result<Vec<Address>>>()?;
         let fabric = Fabric::of(&parsed[0]).context("an address of an unknown fabric")?;
-        let options =
-            if fabric == Fabric::Ibverbs { fabrics::options(&self.by.address_options()) } else { String::new() };
+        let device = self.by.device().filter(|_| fabric == Fabric::Ibverbs).map(fabrics::device_option);
+        let options = fabrics::options_of(device.as_deref());
         let nexus = Nexus::builder().build()?;
         let rpc = SharedEndpoint::new(Rpc::open_with(&nexus, &fabric.client_address(&options, Some(&addresses[0])))?);
         let config = PoolConfig { key: self.key.key()?, ..PoolConfig::default() };

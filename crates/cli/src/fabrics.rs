@@ -73,11 +73,6 @@ impl Fabric {
     }
 }
 
-/// Options as an address has them.
-pub fn options(options: &[String]) -> String {
-    if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) }
-}
-
 /// Opens an endpoint on the calling thread that calls a server at `to`; for [`Fabric::Hub`], in `hub`.
 pub fn open(fabric: Fabric, limits: &LimitArgs, options: &str, to: &str, hub: &Hub) -> anyhow::Result<FabricEndpoint> {
     let nexus = Nexus::builder().config(limits.config()).build()?;
@@ -95,6 +90,11 @@ pub fn options_of(options: Option<&str>) -> String {
         None | Some("") => String::new(),
         Some(options) => format!("?{options}"),
     }
+}
+
+/// An RDMA device as an option of an address: mlx5_0?gid=3 as device=mlx5_0&gid=3.
+pub fn device_option(device: &str) -> String {
+    format!("device={}", device.replace('?', "&"))
 }
 
 /// The fabric of a benchmark's clients: that of the address, which is checked for each thread, or the one asked for.

@@ -167,7 +167,7 @@ impl Job for Benching<'_> {
             Some(server) => server.address()?.to_owned(),
             None => args.address.clone().unwrap_or_default(),
         };
-        let joining = mount::Joining::new(address, args.key.clone());
+        let joining = mount::Joining::new(address, args.key.clone(), args.device.device.clone());
         let remote = mount::join(&joining, device, Arc::new(|text: &str| output::complain(text)))?;
         let folder = Folder::new()?;
         let remote = at(remote, &folder.0.join("remote"))?;

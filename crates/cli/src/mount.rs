@@ -39,7 +39,7 @@ const BUFFERS: usize = 128 << 20;
 /// Memory of a lane for what it sends when it reaches donors by calls, in bytes.
 const LANE_BUFFERS: usize = 16 << 20;
 /// Options of a lane's endpoint on an RDMA device: 32 MB for messages, and room for as many as are on their way.
-const RDMA_MESSAGES: [&str; 3] = ["arena=33554432", "receives=1024", "sends=256"];
+const RDMA_MESSAGES: &str = "arena=33554432&receives=1024&sends=256";
 /// The hidden command that looks after a mount.
 pub const WATCH: &str = "mount-watch";
 
@@ -226,10 +226,15 @@ impl Joining {
     fn own_address(&self) -> anyhow::Result<String> {
         let address: Address = self.address.parse()?;
         let fabric = Fabric::of(&address).with_context(|| format!("{address}: no such fabric"))?;
+        if fabric != Fabric::Ibverbs {
+            return Ok(fabric.client_address("", Some(&self.address)));
+        }
         // Over RDMA all of it is locked in memory, for each thread of the mount.
-        let memory = RDMA_MESSAGES.map(str::to_owned);
-        let options = if fabric == Fabric::Ibverbs { [&memory, &*self.rdma_options].concat() } else { Vec::new() };
-        Ok(fabric.client_address(&fabrics::options(&options), Some(&self.address)))
+        let mut options = format!("?{RDMA_MESSAGES}");
+        if let Some(device) = &self.device {
+            options += &format!("&{}", fabrics::device_option(device));
+        }
+        Ok(fabric.client_address(&options, Some(&self.address)))
     }
 
     fn join<E: Endpoint + 'static, A: AccessMethod + 'static>(

@@ -41,10 +41,9 @@ impl ByArgs {
         })
     }
 
-    /// The RDMA device that was asked for, if any, as options of an address.
-    pub fn address_options(&self) -> Vec<String> {
-        let device = self.device.as_ref().map(|device| format!("device={}", device.replace('?', "&")));
-        device.into_iter().collect()
+    /// The RDMA device that was asked for, if any.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
     }
 
     /// The device that reads and writes; `None` for calls.

@@ -108,7 +108,7 @@ impl Args {
         Joining {
             address,
             key,
-            rdma_options: by.address_options(),
+            device: by.device().map(str::to_owned),
             timeout: *timeout,
             unwritten: unwritten.unwrap_or(if *for_paging { UNWRITTEN_PAGES } else { UNWRITTEN_DEFAULT }),
             lifetime_ms: *lifetime_ms,
@@ -121,8 +121,8 @@ impl Args {
 pub struct Joining {
     pub address: String,
     pub key: KeyArgs,
-    /// Options of this program's own addresses on an RDMA device.
-    pub rdma_options: Vec<String>,
+    /// The RDMA device that was asked for, if any.
+    pub device: Option<String>,
     pub timeout: u32,
     pub unwritten: usize,
     pub lifetime_ms: u64,
@@ -131,8 +131,8 @@ pub struct Joining {
 
 impl Joining {
     /// The defaults of a mount.
-    pub fn new(address: String, key: KeyArgs) -> Self {
+    pub fn new(address: String, key: KeyArgs, device: Option<String>) -> Self {
         let (timeout, unwritten, lifetime_ms) = (30, UNWRITTEN_DEFAULT, 1000);
-        Self { address, key, rdma_options: Vec::new(), timeout, unwritten, lifetime_ms, for_paging: false }
+        Self { address, key, device, timeout, unwritten, lifetime_ms, for_paging: false }
     }
 }

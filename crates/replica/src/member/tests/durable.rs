@@ -181,7 +181,6 @@ fn a_member_that_is_restarted_on_a_full_disk_goes_on_without_a_vote_until_there_
     }
 }
 
-/// Commands leave a spare. It is for elections, and no member takes more than there is.
 #[test]
 fn members_that_restart_count_votes_by_the_change_that_they_had_applied() {
     for seed in 0..5 {
@@ -238,6 +237,7 @@ fn of_an_append_a_full_disk_takes_the_first_entries_that_have_no_data_and_for_wh
     assert_eq!(world.nodes[follower].error, None);
 }
 
+/// Commands leave a spare. It is for elections, and no member takes more than there is.
 #[test]
 fn disks_that_are_full_to_the_last_byte_have_room_for_elections_until_the_spare_is_used_up() {
     let (mut world, mut session) = on_full_disks();
