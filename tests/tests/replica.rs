@@ -92,11 +92,13 @@ fn keys_that_are_not_text_are_given_and_printed_as_hexadecimal_digits() {
 }
 
 /// Writes go on, no acknowledged one is lost, and none runs twice: each has a revision of its own.
-/// `SINEW_SOAK_KILLS=COUNT` kills more often.
+/// `SINEW_SOAK_KILLS=COUNT` kills as often as that, with default time-outs, and measures.
 #[test]
 fn the_leader_is_killed_under_load() {
-    let kills = std::env::var("SINEW_SOAK_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(6).max(1);
-    let mut members = Members::start(3, true);
+    let measured: Option<u64> = std::env::var("SINEW_SOAK_KILLS").ok().and_then(|count| count.parse().ok());
+    let kills = measured.unwrap_or(6).max(1);
+    let start = if measured.is_some() { Members::start_as_users_do } else { Members::start };
+    let mut members = start(3, true);
     members.leader();
     let mut client = client(members.addresses.clone());
     put(&mut client, b"count", b"0");

@@ -75,9 +75,9 @@ struct KillTest {
     /// that each write ran once.
     #[arg(long)]
     replica: bool,
-    /// Instead, kill the leader of a replicated store under load, and say how long writes stood still: the median of
-    /// --kills times, and the longest [default: 6].
-    #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric"])]
+    /// Instead, kill the leader of a replicated store under load --kills times, and say how long writes stood still at
+    /// the median, and at most.
+    #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric"], requires = "kills")]
     leaders: bool,
     /// Instead, kill donors and the service of a file system that a program's memory is swapped to, and check every
     /// page (as root).
@@ -135,7 +135,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Runs a test that kills processes, for the time or number of kills that was asked for.
 fn kill(args: &Args, program: &str, test: &str) -> anyhow::Result<()> {
-    let mut command = if args.what.swap_device { in_guest(args)? } else { on_this_machine(program) };
+    let mut command = if args.what.swap_device { in_guest(args, program)? } else { on_this_machine(program) };
     command.args([test, "--exact", "--nocapture"]).env("SINEW_SOAK_FABRIC", &args.fabric);
     match args.kills {
         Some(kills) => command.env("SINEW_SOAK_KILLS", kills.to_string()),
@@ -158,10 +158,10 @@ fn on_this_machine(program: &str) -> Command {
     command
 }
 
-/// The test program, to be run in the guest, for as long as is asked for and some minutes more.
-fn in_guest(args: &Args) -> anyhow::Result<Command> {
+/// A test program, to be run in the guest, for as long as is asked for and some minutes more.
+fn in_guest(args: &Args, program: &str) -> anyhow::Result<Command> {
     let programs = programs::build(&["sinew-tests".to_owned()])?;
-    let name = format!("tests: {PROGRAM}");
+    let name = format!("tests: {program}");
     let program = programs.into_iter().find(|program| program.name == name).context("the build made no such test")?;
     let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
     let timeout_s = args

@@ -19,6 +19,8 @@ pub struct Members {
     pub data: Option<Folder>,
     /// The cluster's key, where it has one.
     pub key: Option<PathBuf>,
+    /// Time-out of elections, if it is not the default.
+    election_ms: Option<u32>,
     pub servers: Vec<Option<Server>>,
 }
 
@@ -32,14 +34,24 @@ impl Members {
     }
 
     pub fn start_with(count: usize, on_disk: bool, key: Option<PathBuf>) -> Self {
+        // A machine that runs many tests at once is slower than hosts in one room.
+        Self::start_all(count, on_disk, key, Some(60))
+    }
+
+    /// Starts members whose time-outs are the defaults, to be measured.
+    pub fn start_as_users_do(count: usize, on_disk: bool) -> Self {
+        Self::start_all(count, on_disk, None, None)
+    }
+
+    fn start_all(count: usize, on_disk: bool, key: Option<PathBuf>, election_ms: Option<u32>) -> Self {
         let sockets: Vec<_> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let address = |socket: &UdpSocket| format!("udp://{}", socket.local_addr().unwrap());
         let addresses: Vec<_> = sockets.iter().map(address).collect();
         let peers: Vec<_> =
             addresses.iter().enumerate().map(|(at, address)| format!("{}={address}", name(at))).collect();
         drop(sockets);
-        let mut members =
-            Self { peers: peers.join(","), addresses, data: on_disk.then(Folder::new), key, servers: Vec::new() };
+        let (peers, data, servers) = (peers.join(","), on_disk.then(Folder::new), Vec::new());
+        let mut members = Self { peers, addresses, data, key, election_ms, servers };
         for at in 0..count {
             members.servers.push(None);
             members.begin(at);
@@ -51,8 +63,9 @@ impl Members {
     pub fn begin(&mut self, at: usize) {
         let name = name(at);
         let mut command = sinew(&["serve", "replica", "--child", "--name", &name, "--peers", &self.peers]);
-        // A machine that runs many tests at once is slower than hosts in one room.
-        command.args(["--election-ms", "60"]);
+        if let Some(election_ms) = self.election_ms {
+            command.args(["--election-ms", &election_ms.to_string()]);
+        }
         if let Some(data) = &self.data {
             command.arg("--data").arg(data.0.join(&name));
         }
