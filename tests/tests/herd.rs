@@ -330,6 +330,8 @@ fn slots_that_are_written_while_they_are_read_are_executed_whole_or_not_at_all()
                         }
                         vandal.write(index, sequence, &bytes);
                     }
+                    // On a single CPU each would wait for the end of the other's time slice.
+                    std::thread::yield_now();
                 }
             });
             let (hello, sender) = asked.recv().unwrap();
@@ -347,6 +349,7 @@ fn slots_that_are_written_while_they_are_read_are_executed_whole_or_not_at_all()
                     world.worker.turn(0);
                 });
                 answered += client.poll(0, |answer| assert_eq!(answer.kind, KIND + 1)).unwrap();
+                std::thread::yield_now();
                 let stats = world.worker.stats();
                 assert!(began.elapsed() < Duration::from_secs(60), "{answered} answers, {stats:?}");
             }

@@ -17,6 +17,9 @@ use sinew::host::{HostClock, Rendezvous, RendezvousLimits};
 use sinew::kv::herd::{CacheClient, Status, layout};
 use sinew::shm::verbs::ShmDevice;
 
+/// Requests of a client after which it is at work, beyond the thousand that fill the cache.
+const EXECUTED: u64 = 5_000;
+
 /// Starts a server with places for two clients; also returns its address.
 fn serve(design: &str) -> (Process, String) {
     let args = ["serve", "herd", "--design", design, "--clients", "2", "--window", "16", "--keys", "1K", "--child"];
@@ -95,7 +98,7 @@ fn clients_that_are_killed_leave_their_places_and_disturb_nobody() {
             let (mut other, before) = (start(), executed());
             let began = Instant::now();
             // The other client takes the second place, once its predecessor has left it.
-            while executed() < before + 50_000 {
+            while executed() < before + EXECUTED {
                 work(Duration::from_millis(5));
                 if let Ok(Some(_)) = other.0.try_wait() {
                     other = start();

@@ -158,12 +158,20 @@ fn all_are_killed_at_once_and_go_on_from_their_disks() {
 
 #[test]
 fn a_quorum_that_is_lost_is_said_so() {
-    let mut members = Members::start(3, false);
-    members.leader();
-    members.kill(0);
-    members.kill(1);
-    let (status, _, complaint) = members.ask(&["put", "k", "v", "--timeout-ms", "1000"]);
-    assert!(status == 1 && complaint.contains("no answer in time"), "{complaint}");
+    let mut members = Members::start(3, true);
+    let leader = members.leader();
+    let (dead, alive) = ([leader, (leader + 1) % 3], (leader + 2) % 3);
+    assert_eq!(members.ask(&["put", "k", "v"]).0, 0);
+    dead.into_iter().for_each(|at| members.kill(at));
+    for request in [&["put", "k", "other"][..], &["delete", "k"], &["get", "k"]] {
+        let (status, _, complaint) = members.ask(&[request, &["--timeout-ms", "1000"]].concat());
+        assert!(status == 1 && complaint.contains("no answer in time from a leader"), "{complaint}");
+        assert!(complaint.contains(&format!("reached: {}", members.addresses[alive])), "{complaint}");
+        assert!(complaint.contains("it may have run") && complaint.contains("not heard of: "), "{complaint}");
+    }
+    // A majority goes on from what was acknowledged.
+    dead.into_iter().for_each(|at| members.begin(at));
+    assert_eq!(members.ask(&["get", "k"]), (0, "v\n".into(), String::new()));
 }
 
 #[test]

@@ -43,8 +43,8 @@ pub struct Args {
     /// Measurements of each side; at least 3.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Only these peers: ucx, tonic, tarpc, nbdkit, dpdk, etcd, redis, tmpfs, bindfs, nbdfuse, zram, disk (may be given
-    /// more than once).
+    /// Only these peers: ucx, tonic, tarpc, nbdkit, dpdk, etcd, fdatasync, redis, tmpfs, bindfs, nbdfuse, zram, disk (may
+    /// be given more than once).
     #[arg(long)]
     peer: Vec<String>,
     /// Only contests whose name contains this text, such as "paging" (may be given more than once).
@@ -53,6 +53,10 @@ pub struct Args {
     /// The two cores: the server's and the client's.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1])]
     cores: Vec<usize>,
+    /// Keep idle processors polling meanwhile, so that none has to wake up: takes the right to write
+    /// `/dev/cpu_dma_latency`.
+    #[arg(long)]
+    idle_states_off: bool,
     /// Transports for UCX, in the form of its UCX_TLS.
     #[arg(long, default_value = "posix,self")]
     ucx_tls: String,
@@ -84,6 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let setting =
         Setting { seconds: args.seconds, cores: [server, client], ucx_tls: args.ucx_tls.clone(), progress: !args.json };
     let load = busy_cores();
+    let _held = args.idle_states_off.then(sinew_host::hold_idle_states_off).transpose()?;
     setting.say("building this system");
     process::run(process::cargo().args(["build", "--release", "--quiet"]))?;
 
@@ -102,7 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         missing.extend(redis.err().map(|remedy| ("paging of redis", remedy)));
     }
     contests.retain(|contest| args.only.is_empty() || args.only.iter().any(|text| contest.title.contains(text)));
-    let peers: [Peer; 7] = [
+    let peers: [Peer; 8] = [
         ("ucx", ucx::present),
         ("tonic", rust::build),
         ("tarpc", rust::build),
@@ -110,6 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tables::PEER,
         ("redis", index::present),
         ("etcd", replica::present),
+        ("fdatasync", || Ok(())),
     ];
     for (name, check) in peers.into_iter().chain(files::PEERS).chain(paging::PEERS) {
         if !contests.iter().any(|contest| contest.peers.iter().any(|peer| peer.system == name)) {

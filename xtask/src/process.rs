@@ -38,6 +38,34 @@ pub fn nightly_cargo() -> Command {
     command
 }
 
+/// Whose time [`cpu_ns`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuOf {
+    /// The process with all of its threads.
+    Itself,
+    /// Children that have ended and were waited for.
+    EndedChildren,
+}
+
+/// Nanoseconds of a tick in `/proc/PID/stat`: Linux shows a hundred a second, whatever the kernel's own are.
+const TICK_NS: f64 = 1e7;
+
+/// Returns the processors' time that a process or its children took, in nanoseconds, in steps of [`TICK_NS`].
+pub fn cpu_ns(pid: u32, of: CpuOf) -> anyhow::Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    // The name before it may contain spaces and brackets.
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let first = match of {
+        CpuOf::Itself => 11,
+        CpuOf::EndedChildren => 13,
+    };
+    let ticks: Vec<f64> =
+        fields.split_whitespace().skip(first).take(2).filter_map(|field| field.parse().ok()).collect();
+    let &[user, system] = &ticks[..] else { bail!("{path} is not as expected: {text}") };
+    Ok((user + system) * TICK_NS)
+}
+
 /// Runs a command to its end; what it writes goes to our own output.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let shown = show(command);
@@ -158,6 +186,14 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo \"$NAME\" >&2"]).env("NAME", "error");
         assert_eq!(output(&mut with_errors_in_output(&command)).unwrap(), "out\nerror\n");
+    }
+
+    #[test]
+    fn a_process_that_computes_takes_the_processors_time() {
+        let own = || cpu_ns(std::process::id(), CpuOf::Itself).unwrap();
+        let began = own();
+        while own() == began {}
+        assert!(cpu_ns(u32::MAX, CpuOf::EndedChildren).is_err());
     }
 
     #[test]

@@ -37,7 +37,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         command.args(["--", facts, "--nocapture"]).env(variable, format!("{}..{}", seeds.start, seeds.end));
     };
     if let Some(seeds) = &args.replica {
-        random_runs("sinew-replica", &["--lib"], "histories_are_linearizable", "SINEW_REPLICA_SEEDS", seeds);
+        random_runs(
+            "sinew-replica",
+            &["--lib", "--test", "virtual_time"],
+            "histories_are_linearizable",
+            "SINEW_REPLICA_SEEDS",
+            seeds,
+        );
     } else if let Some(seeds) = &args.volumes {
         let program = ["--test", "volume_on_nics"];
         random_runs("sinew-remote-memory", &program, "whatever_befalls", "SINEW_VOLUME_SEEDS", seeds);

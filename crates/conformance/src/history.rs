@@ -5,6 +5,8 @@ mod map;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
@@ -17,12 +19,14 @@ pub enum Op {
     Put(u64),
     /// Gets the key's value.
     Get,
+    /// Takes the key's value away.
+    Delete,
     /// Sets the key's value if it has the expected one.
     Swap {
         /// The expected value; `None` for a key without one.
         expect: Option<u64>,
-        /// The new value.
-        value: u64,
+        /// The new value; `None` takes it away.
+        value: Option<u64>,
     },
 }
 
@@ -33,6 +37,8 @@ pub enum Ret {
     Put,
     /// The key's value.
     Got(Option<u64>),
+    /// Whether the key had a value.
+    Deleted(bool),
     /// Whether the key had the expected value.
     Swapped(bool),
 }
@@ -52,10 +58,11 @@ impl SequentialSpec for Key {
                 Ret::Put
             }
             Op::Get => Ret::Got(self.0),
+            Op::Delete => Ret::Deleted(self.0.take().is_some()),
             Op::Swap { expect, value } => {
                 let is_so = self.0 == expect;
                 if is_so {
-                    self.0 = Some(value);
+                    self.0 = value;
                 }
                 Ret::Swapped(is_so)
             }
@@ -172,6 +179,32 @@ impl<M: Model> History<M> {
     }
 }
 
+/// Checks that each of these histories is linearizable.
+///
+/// # Panics
+///
+/// When one is not, when the checker takes longer than `limit`, and as [`History::is_linearizable`] does.
+pub fn check<M>(histories: Vec<History<M>>, limit: Duration)
+where
+    M: Model<Op: Send, Ret: Send> + 'static,
+{
+    let (say, hear) = mpsc::channel();
+    // The checker cannot be stopped. If it takes too long, it ends with the process.
+    let checker = std::thread::spawn(move || {
+        let wrong = histories.into_iter().find(|history| !history.is_linearizable());
+        let _ = say.send(wrong);
+    });
+    match hear.recv_timeout(limit) {
+        Ok(None) => {}
+        Ok(Some(wrong)) => panic!("not linearizable: {wrong:?}"),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the checker does not come to an end within {limit:?}"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => match checker.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => unreachable!("it says what it found before it ends"),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,7 +229,11 @@ mod tests {
     }
 
     fn swap(client: u64, value: u64) -> [Event<Key>; 2] {
-        [(client, Ok(Op::Swap { expect: None, value })), (client, Err(Ret::Swapped(true)))]
+        [(client, Ok(Op::Swap { expect: None, value: Some(value) })), (client, Err(Ret::Swapped(true)))]
+    }
+
+    fn delete(client: u64, had_value: bool) -> [Event<Key>; 2] {
+        [(client, Ok(Op::Delete)), (client, Err(Ret::Deleted(had_value)))]
     }
 
     #[test]
@@ -213,6 +250,47 @@ mod tests {
         assert!(!is_linearizable(&[&open_get, &put(1, 1), &open, &get(2, Some(3)), &get(2, Some(1))]));
         // Only one of the two can have succeeded.
         assert!(is_linearizable(&[&swap(1, 1)]) && !is_linearizable(&[&swap(1, 1), &swap(2, 2)]));
+        // A value that was deleted and is seen again, and one that was deleted twice.
+        assert!(is_linearizable(&[&delete(1, false), &put(1, 1), &delete(2, true), &get(1, None), &swap(1, 2)]));
+        assert!(!is_linearizable(&[&put(1, 1), &delete(2, true), &get(1, Some(1))]));
+        assert!(!is_linearizable(&[&put(1, 1), &delete(1, true), &delete(2, true)]));
+        let taken = [(1, Ok(Op::Swap { expect: Some(1), value: None })), (1, Err(Ret::Swapped(true)))];
+        assert!(is_linearizable(&[&put(1, 1), &taken, &get(2, None)]));
+        assert!(!is_linearizable(&[&put(1, 1), &taken, &get(2, Some(1))]));
+    }
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn histories_that_are_right_pass() {
+        check(vec![History::<Key>(put(1, 1).into()), History::default()], LIMIT);
+    }
+
+    #[test]
+    #[should_panic(expected = "not linearizable")]
+    fn a_history_that_is_wrong_fails() {
+        check(vec![History::default(), History::<Key>(get(1, Some(1)).into())], LIMIT);
+    }
+
+    #[test]
+    #[should_panic(expected = "does not come to an end")]
+    fn a_check_that_takes_too_long_fails() {
+        // Puts that all overlap, none of which made the value that was read: each order is tried.
+        let mut history = History::<Key>::default();
+        (1..13).for_each(|client| history.record_call(client, Op::Put(client)));
+        (1..13).for_each(|client| history.record_return(client, Ret::Put));
+        for event in get(1, Some(99)) {
+            history.0.push(event);
+        }
+        check(vec![history], Duration::from_millis(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "one request in flight")]
+    fn a_client_with_two_requests_in_flight_is_a_mistake() {
+        let mut history = History::<Key>::default();
+        (0..2).for_each(|_| history.record_call(1, Op::Put(1)));
+        check(vec![history], LIMIT);
     }
 
     #[test]

@@ -114,7 +114,9 @@ pub struct Member<S, D> {
     members: BTreeMap<MemberId, MemberInfo>,
     applied: u64,
     journal: Option<Journal<D>>,
-    /// Whether its journal begins with a base; always true if there is no journal.
+    /// Whether its journal has at least its id; always true if there is no journal.
+    has_kept_id: bool,
+    /// Whether its journal begins with a base of the cluster; always true if there is no journal.
     has_base: bool,
     is_full: bool,
     /// Entries given to the engine since the last write, and their bytes.
@@ -192,6 +194,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             sessions: Sessions::default(),
             members: BTreeMap::new(),
             applied: 0,
+            has_kept_id: journal.is_none(),
             has_base: journal.is_none(),
             journal,
             is_full: false,
@@ -213,9 +216,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             dropped: Dropped::default(),
         };
         member.draw_election_ticks();
-        if let Some(base) = base {
-            member.recover(&base, &records)?;
-            member.quiet_until_ns = now_ns + 2 * member.config.election_ticks as u64 * member.config.tick_ns;
+        match base {
+            Some(base) => {
+                member.recover(&base, &records)?;
+                member.quiet_until_ns = now_ns + 2 * member.config.election_ticks as u64 * member.config.tick_ns;
+            }
+            None => member.keep_id()?,
         }
         Ok(member)
     }
@@ -252,8 +258,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let committed = changes.fold([0; 2], |[_, last], entry| [last, entry.index])[0];
         promise.commit = promise.commit.max(committed).min(last).max(self.applied);
         log.set_hard_state(promise.to_state());
-        (self.me.id, self.has_base) = (base.me.id, true);
-        self.cluster = Some(base.cluster);
+        (self.me.id, self.has_kept_id) = (base.me.id, true);
+        self.cluster = Some(base.cluster).filter(|cluster| *cluster != ClusterId::NONE);
+        self.has_base = self.cluster.is_some();
         self.node = engine::start(&self.config, self.me.id, log, self.applied)?;
         Ok(())
     }

@@ -37,6 +37,11 @@ pub struct MemberId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClusterId(pub u64);
 
+impl ClusterId {
+    /// No cluster: that of a member which has not joined any.
+    pub const NONE: Self = Self(0);
+}
+
 /// A member as others know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberInfo {

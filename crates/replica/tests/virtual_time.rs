@@ -1,5 +1,8 @@
 //! Members and clients on a simulated cluster, over the RPC layer, in virtual time.
 
+#[path = "virtual_time/random.rs"]
+mod random;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,7 +18,8 @@ use sinew_replica::wire;
 use sinew_rpc::gate::Key;
 use sinew_rpc::{Config, Endpoint, Nexus, Rpc};
 use sinew_sim::{
-    Actor, ActorId, ActorState, Cluster, HostId, LinkFaults, LinkId, Network, PortConfig, SimClock, SimPort, Topology,
+    Actor, ActorId, ActorState, Cluster, HostId, LinkFaults, LinkId, Network, PortConfig, PortId, SimClock, SimPort,
+    Topology,
 };
 
 type SimRpc = Rpc<SimPort, SimClock>;
@@ -213,16 +217,19 @@ impl Sim {
 
     fn writer_with(&mut self, end: u64, pause_ns: u64, key: Option<Key>) -> Rc<RefCell<Vec<Event>>> {
         let log = Rc::new(RefCell::new(Vec::new()));
-        let rpc = self.endpoint(self.disks.len(), "client");
-        let place = rpc.port().place();
-        let addresses = (0..self.disks.len()).map(|at| format!("sim://{}", name(at))).collect();
-        let mut client = Client::new(rpc, addresses, Box::new(SeededGenerator::new(5)));
-        if let Some(key) = key {
-            client = client.keyed(key);
-        }
+        let (client, place) = self.client(self.disks.len(), "client", key);
         let writer = Writer { client, log: Rc::clone(&log), next: 1, end, pause_ns, begin_ns: 0 };
         self.cluster.add("client", [place], Box::new(writer));
         log
+    }
+
+    /// A client of all members, and the place of its port.
+    fn client(&mut self, host: usize, name_of_client: &str, key: Option<Key>) -> (Client<SimRpc>, PortId) {
+        let rpc = self.endpoint(host, name_of_client);
+        let place = rpc.port().place();
+        let addresses = (0..self.disks.len()).map(|at| format!("sim://{}", name(at))).collect();
+        let client = Client::new(rpc, addresses, Box::new(SeededGenerator::new(5 + host as u64)));
+        (if let Some(key) = key { client.keyed(key) } else { client }, place)
     }
 }
 

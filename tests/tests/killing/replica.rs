@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use sinew::replica::client::{Client, ClientError, RequestOutcome};
 use sinew::replica::client_wire::Freshness;
 use sinew::replica::kv::{Command, CommandResult, Expect, Query, QueryResult};
 use sinew::replica::wire;
-use sinew_conformance::history::{History, Op, Ret};
+use sinew_conformance::history::{self, History, Op, Ret};
 use sinew_fabric::SeededGenerator;
 
 use super::plan::Plan;
@@ -68,10 +67,12 @@ fn ask(client: &mut Client<Rpc>, key: &str, op: &Op, freshness: Freshness) -> Op
     match *op {
         Op::Get => wire::encode(&Query::Get { key }, &mut bytes),
         Op::Put(value) => wire::encode(&Command::Put { key, value: &value.to_le_bytes() }, &mut bytes),
+        Op::Delete => wire::encode(&Command::Delete { key }, &mut bytes),
         Op::Swap { expect, value } => {
-            let expect = expect.map(u64::to_le_bytes);
+            let [expect, value] = [expect, value].map(|value| value.map(u64::to_le_bytes));
             let expect = expect.as_ref().map_or(Expect::Nothing, |expect| Expect::Value(expect));
-            wire::encode(&Command::Swap { key, expect, value: Some(&value.to_le_bytes()) }, &mut bytes);
+            let value = value.as_ref().map(|value| &value[..]);
+            wire::encode(&Command::Swap { key, expect, value }, &mut bytes);
         }
     }
     match op {
@@ -81,6 +82,8 @@ fn ask(client: &mut Client<Rpc>, key: &str, op: &Op, freshness: Freshness) -> Op
     match (wait(client), op) {
         (Ok(RequestOutcome::CommandAnswer(done)), _) => match (wire::decode(&done).unwrap(), op) {
             (CommandResult::Changed { .. }, Op::Put(_)) => Some(Ret::Put),
+            (CommandResult::Changed { .. }, Op::Delete) => Some(Ret::Deleted(true)),
+            (CommandResult::KeyMissing, Op::Delete) => Some(Ret::Deleted(false)),
             (CommandResult::Changed { .. }, Op::Swap { .. }) => Some(Ret::Swapped(true)),
             (CommandResult::Differs { .. }, Op::Swap { .. }) => Some(Ret::Swapped(false)),
             other => panic!("{other:?}"),
@@ -110,10 +113,14 @@ fn use_store(shared: &Shared, seed: u64) {
         }
         std::thread::sleep(Duration::from_millis(random.below(PAUSE_MAX_MS)));
         let key = random.below(KEYS as u64) as usize;
-        let op = match random.below(5) {
+        let op = match random.below(6) {
             0 | 1 => Op::Put(value),
-            // Half of these succeed, if nobody else writes in between.
-            2 => Op::Swap { expect: lock(&shared.seen)[key].filter(|_| random.below(2) > 0), value },
+            2 => {
+                // Half of these succeed, if nobody else writes in between. One in four takes the value away.
+                let expect = lock(&shared.seen)[key].filter(|_| random.below(2) > 0);
+                Op::Swap { expect, value: Some(value).filter(|_| expect.is_none() || random.below(4) > 0) }
+            }
+            3 => Op::Delete,
             _ => Op::Get,
         };
         let freshness = if random.below(2) == 0 { Freshness::Lease } else { Freshness::Linear };
@@ -124,18 +131,20 @@ fn use_store(shared: &Shared, seed: u64) {
         lock(&shared.histories)[key].record_call(number, op.clone());
         match ask(&mut client, &shared.key(key), &op, freshness) {
             Some(ret) => {
-                if matches!(ret, Ret::Put | Ret::Swapped(true)) {
+                let has_changed = matches!(ret, Ret::Put | Ret::Swapped(true) | Ret::Deleted(true));
+                if has_changed {
                     lock(&shared.changes).start += 1;
-                }
-                match ret {
-                    Ret::Put | Ret::Swapped(true) => lock(&shared.seen)[key] = Some(value),
-                    Ret::Got(got) => lock(&shared.seen)[key] = got,
-                    Ret::Swapped(false) => {}
-                }
-                shared.answered.fetch_add(1, Ordering::SeqCst);
-                if ret == Ret::Swapped(false) {
+                } else if may_change {
                     lock(&shared.changes).end -= 1;
                 }
+                match (&op, &ret) {
+                    (Op::Get, Ret::Got(got)) => lock(&shared.seen)[key] = *got,
+                    (Op::Put(value), _) => lock(&shared.seen)[key] = Some(*value),
+                    (Op::Swap { value, .. }, _) if has_changed => lock(&shared.seen)[key] = *value,
+                    (Op::Delete, _) => lock(&shared.seen)[key] = None,
+                    _ => {}
+                }
+                shared.answered.fetch_add(1, Ordering::SeqCst);
                 lock(&shared.histories)[key].record_return(number, ret);
             }
             // The outcome is unknown, so the request stays open in the history.
@@ -144,20 +153,6 @@ fn use_store(shared: &Shared, seed: u64) {
         if is_last {
             return;
         }
-    }
-}
-
-/// Checks that these histories are linearizable, within [`CHECK_MAX`].
-fn check(histories: Vec<History>, round: u64) {
-    let (say, hear) = channel();
-    std::thread::spawn(move || {
-        let wrong = histories.iter().find(|history| !history.is_linearizable()).cloned();
-        let _ = say.send(wrong);
-    });
-    match hear.recv_timeout(CHECK_MAX) {
-        Ok(None) => {}
-        Ok(Some(wrong)) => panic!("round {round} is not linearizable: {wrong:?}"),
-        Err(_) => panic!("round {round}: the checker does not come to an end"),
     }
 }
 
@@ -246,7 +241,7 @@ impl World {
         }
         shared.is_over.store(true, Ordering::SeqCst);
         clients.into_iter().for_each(|client| client.join().expect("a client goes on to its end"));
-        check(lock(&shared.histories).clone(), round);
+        history::check(lock(&shared.histories).clone(), CHECK_MAX);
         // Otherwise a store that answers few requests would pass for a correct one.
         let (begun, answered) =
             (shared.begun.load(Ordering::SeqCst).min(OPS_MAX), shared.answered.load(Ordering::SeqCst));

@@ -1,16 +1,20 @@
 //! Replicated stores: three members of ours and three of etcd's under the same PUTs, with their data in memory or on
 //! the build folder's disk.
 //!
-//! Nothing is pinned and nothing spins: three members and a client share the cores.
+//! Nothing is pinned and nothing spins: three members and a client share the cores. What a PUT costs the processors is
+//! therefore a figure of its own.
 
+use std::io::Write;
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
 use super::contest::{Comparison, Runner, Side, Unit};
 use super::mounts::{require, start};
+use super::stats::Spread;
 use super::{Server, Setting, figure, rust};
 use crate::process;
 
@@ -24,33 +28,56 @@ enum Place {
     Disk,
 }
 
+/// Bytes that a record of a PUT takes in a member's log, about.
+const RECORD_LEN: usize = 256;
+
+/// What a system did under a load.
+struct Measured {
+    p50_ns: f64,
+    rate_kops: f64,
+    /// Processors' time of each PUT, at the members and the client.
+    cpu_ns: f64,
+}
+
 /// Fails, with a remedy, unless etcd is installed and its client can be built.
 pub fn present() -> Result<(), String> {
     require(&["etcd"]).map_err(|_| "there is no etcd: apt-get install etcd-server".to_owned())?;
     rust::build()
 }
 
-/// Contests between our store and etcd.
+/// Contests between our store and etcd, and between our store and the disk under it.
 pub fn contests() -> Vec<Comparison> {
-    let contest = |place: Place, in_flight: usize| {
-        let unit = if in_flight == 1 { Unit::Nanoseconds } else { Unit::ThousandPerSecond };
-        let side =
-            |system: &'static str, name: &str, measure: fn(Place, usize, &Setting) -> anyhow::Result<f64>| Side {
-                system,
-                name: name.into(),
-                counts: 1.0,
-                measure: Runner::new(move |setting: &Setting| measure(place, in_flight, setting)),
+    let mut contests = Vec::new();
+    for (place, where_it_is) in [(Place::Memory, "in memory"), (Place::Disk, "on disk")] {
+        for (in_flight, load) in [(1, "one at a time"), (64, "64 in flight")] {
+            let title = format!("replicated PUTs, three members {where_it_is}, {load}");
+            let contest = |what: &str, unit: Unit, pick: fn(Measured) -> f64| Comparison {
+                title: format!("{title}{what}"),
+                unit,
+                ours: side("sinew", "sinew", move |setting| ours(place, in_flight, setting).map(pick)),
+                peers: vec![side("etcd", "etcd", move |setting| etcd(place, in_flight, setting).map(pick))],
             };
-        let where_it_is = if place == Place::Memory { "in memory" } else { "on disk" };
-        let load = if in_flight == 1 { "one at a time, p50".to_owned() } else { format!("{in_flight} in flight") };
-        Comparison {
-            title: format!("replicated PUTs, three members {where_it_is}, {load}"),
-            unit,
-            ours: side("sinew", "sinew", ours),
-            peers: vec![side("etcd", "etcd", etcd)],
+            contests.push(if in_flight == 1 {
+                contest(", p50", Unit::Nanoseconds, |measured| measured.p50_ns)
+            } else {
+                contest("", Unit::ThousandPerSecond, |measured| measured.rate_kops)
+            });
+            if place == Place::Memory {
+                contests.push(contest(", processors' time of each", Unit::Nanoseconds, |measured| measured.cpu_ns));
+            } else if in_flight == 1 {
+                contests.last_mut().expect("one was pushed").peers.push(side(
+                    "fdatasync",
+                    "an fdatasync, and a PUT in memory",
+                    |setting| Ok(fdatasync_ns(setting)? + ours(Place::Memory, 1, setting)?.p50_ns),
+                ));
+            }
         }
-    };
-    [Place::Memory, Place::Disk].into_iter().flat_map(|place| [1, 64].map(|load| contest(place, load))).collect()
+    }
+    contests
+}
+
+fn side(system: &'static str, name: &str, measure: impl Fn(&Setting) -> anyhow::Result<f64> + 'static) -> Side {
+    Side { system, name: name.into(), counts: 1.0, measure: Runner::new(measure) }
 }
 
 /// A folder, removed when dropped.
@@ -74,7 +101,22 @@ impl Drop for Folder {
     }
 }
 
-fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> {
+/// Returns the median time in which the disk under the members' data takes a record that is appended to a file. The
+/// members' three disks are one here, so theirs wait for each other.
+fn fdatasync_ns(setting: &Setting) -> anyhow::Result<f64> {
+    let folder = Folder::new(Place::Disk)?;
+    let mut file = std::fs::File::create(folder.0.join("record"))?;
+    let (until, mut times) = (Instant::now() + Duration::from_secs_f64(setting.seconds), Vec::new());
+    while times.is_empty() || Instant::now() < until {
+        let began = Instant::now();
+        file.write_all(&[1; RECORD_LEN])?;
+        file.sync_data()?;
+        times.push(began.elapsed().as_nanos() as f64);
+    }
+    Ok(Spread::of(&times).median)
+}
+
+fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Measured> {
     let folder = (place == Place::Disk).then(|| Folder::new(place)).transpose()?;
     let program = process::target_dir().join("release/sinew");
     let sockets = NAMES.map(|_| UdpSocket::bind("127.0.0.1:0"));
@@ -94,13 +136,15 @@ fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<f64
     }
     let mut bench = Command::new(program);
     bench.args(["replica", "bench", "--at", &addresses.join(","), "--timeout-ms", "20000", "--json"]);
-    let measured = run(&mut bench, in_flight, setting)?;
-    let key = if in_flight == 1 { "p50_us" } else { "rate_per_s" };
-    let value = figure(&measured, key)?;
-    Ok(if in_flight == 1 { value * 1e3 } else { value / 1e3 })
+    let (output, cpu_ns) = run(&mut bench, &members, in_flight, setting)?;
+    Ok(Measured {
+        p50_ns: figure(&output, "p50_us")? * 1e3,
+        rate_kops: figure(&output, "rate_per_s")? / 1e3,
+        cpu_ns: cpu_ns / figure(&output, "puts")?,
+    })
 }
 
-fn etcd(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<f64> {
+fn etcd(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Measured> {
     let folder = Folder::new(place)?;
     let ports = free_ports(2 * NAMES.len())?;
     let (clients, peers) = ports.split_at(NAMES.len());
@@ -117,15 +161,25 @@ fn etcd(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<f64
     }
     let mut bench = Command::new(rust::program("etcd"));
     bench.args(["--at", &clients.join(",")]);
-    let measured = run(&mut bench, in_flight, setting)?;
-    let key = if in_flight == 1 { "p50_ns" } else { "rate_per_s" };
-    let value = figure(&measured, key)?;
-    Ok(if in_flight == 1 { value } else { value / 1e3 })
+    let (output, cpu_ns) = run(&mut bench, &members, in_flight, setting)?;
+    Ok(Measured {
+        p50_ns: figure(&output, "p50_ns")?,
+        rate_kops: figure(&output, "rate_per_s")? / 1e3,
+        cpu_ns: cpu_ns / figure(&output, "all_puts")?,
+    })
 }
 
-fn run(bench: &mut Command, in_flight: usize, setting: &Setting) -> anyhow::Result<String> {
+/// Runs a client to its end. Returns what it printed, and the processors' time that it and the members took.
+fn run(bench: &mut Command, members: &[Server], in_flight: usize, setting: &Setting) -> anyhow::Result<(String, f64)> {
+    let cpu_ns = || -> anyhow::Result<f64> {
+        let own = |member: &Server| process::cpu_ns(member.0.id(), process::CpuOf::Itself);
+        let members: f64 = members.iter().map(own).sum::<anyhow::Result<f64>>()?;
+        Ok(members + process::cpu_ns(std::process::id(), process::CpuOf::EndedChildren)?)
+    };
     bench.args(["--in-flight", &in_flight.to_string(), "--seconds", &setting.seconds.to_string()]);
-    process::output(bench.args(["--value-len", VALUE_LEN]).stdin(Stdio::null()))
+    let before = cpu_ns()?;
+    let output = process::output(bench.args(["--value-len", VALUE_LEN]).stdin(Stdio::null()))?;
+    Ok((output, cpu_ns()? - before))
 }
 
 /// Returns local addresses at which nothing listens.

@@ -2,7 +2,8 @@
 //!
 //! The member whose name comes first founds it; the others learn of it with their next hello. A member that starts
 //! empty while the others already have a cluster cannot found one: it waits to be added, and until then votes for
-//! nobody, whatever an earlier life of it promised.
+//! nobody, whatever an earlier life of it promised. One with a disk writes its id there before it says that it is new,
+//! so it is still one of the founders if it restarts before it learns of the cluster.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -66,6 +67,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     pub(super) fn find_peers(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<(), MemberError> {
         if now_ns >= self.founding_state.next_hello_ns {
             self.founding_state.next_hello_ns = now_ns + HELLO_NS;
+            self.keep_id()?;
             let hello = PeerMessage::Hello(self.hello(None));
             for (_, address) in self.peers.iter().filter(|(name, _)| *name != self.me.name) {
                 transport.send(Receiver::Address(address), &hello);
@@ -76,7 +78,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let others = self.founding_state.new_peers.values().filter(|(_, heard_ns)| *heard_ns >= fresh);
         if is_first && !self.founding_state.is_too_late && others.clone().count() + 1 == self.peers.len() {
             let members = others.map(|(member, _)| member.clone()).chain([self.me.clone()]).collect();
-            let founding = Founding { cluster: ClusterId(self.random.next_u64()), members };
+            let founding = Founding { cluster: ClusterId(self.random.next_u64().max(1)), members };
             self.found_cluster(founding)?;
         }
         Ok(())

@@ -12,7 +12,7 @@ use super::durable::{self, Promise, Record};
 use super::{Member, MemberError};
 use crate::log::Log;
 use crate::machine::StateMachine;
-use crate::wire::{self, WireEntry};
+use crate::wire::{self, ClusterId, WireEntry};
 
 /// Bytes of entries in one record, at most, apart from the last entry.
 const RECORD_LEN_MAX: usize = 1 << 20;
@@ -94,6 +94,17 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.node.mut_store().append(entries);
     }
 
+    /// Writes its id to an empty disk, if there is room.
+    pub(super) fn keep_id(&mut self) -> Result<(), MemberError> {
+        let Some(journal) = self.journal.as_mut().filter(|_| !self.has_kept_id) else { return Ok(()) };
+        let log = self.node.store();
+        let base =
+            durable::base(&self.me, ClusterId::NONE, log.hard_state(), log.latest_snapshot(), std::iter::empty());
+        let written = journal.replace(&base);
+        self.has_kept_id = self.note_full(written)?.is_some();
+        Ok(())
+    }
+
     /// Replaces the journal by one that begins with the log's latest snapshot.
     pub(super) fn replace_journal(&mut self) -> Result<(), MemberError> {
         self.new_base = None;
@@ -103,7 +114,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let tail = log.after(snapshot.get_metadata().index);
         let replaced = journal.replace(&durable::base(&self.me, cluster, log.hard_state(), snapshot, tail));
         if self.note_full(replaced)?.is_some() {
-            (self.has_base, self.is_full) = (true, false);
+            (self.has_kept_id, self.has_base, self.is_full) = (true, true, false);
         }
         Ok(())
     }

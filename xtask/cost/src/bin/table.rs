@@ -1,14 +1,19 @@
-//! The cache's table, in batches as its servers use it.
+//! The cache's table, in batches as its servers use it, and the ordered index.
+
+use std::ops::Bound;
 
 use anyhow::ensure;
 use sinew_cost::{Count, Operation, cache_config, key_bytes, operation};
 use sinew_fabric::{Generator, SeededGenerator};
 use sinew_store::cache::{Cache, Key, Put};
+use sinew_store::ordered::OrderedIndex;
 
 const OPERATIONS: &[Operation] = &[
     operation("table GET in batches of 8", &["table"], |count| table(count, true)),
     operation("table PUT in batches of 8", &["table"], |count| table(count, false)),
     operation("table PUT that evicts in batches of 8", &["table"], evicting),
+    operation("GET of an ordered index", &["index"], |count| index(count, 1)),
+    operation("sum over 128 keys of an ordered index", &["index"], |count| index(count, SUM_LEN)),
 ];
 
 fn main() -> anyhow::Result<()> {
@@ -91,6 +96,38 @@ fn evicting(count: &mut Count) -> anyhow::Result<()> {
     let stats = cache.stats();
     ensure!(stats.spared > 0 && stats.evictions > 0, "{stats:?}");
     Ok(())
+}
+
+/// Keys of a sum (nsdi19 7.2).
+const SUM_LEN: u64 = 128;
+
+/// Reads one value of an index of eight-byte keys, or sums those of a row of keys.
+fn index(count: &mut Count, keys: u64) -> anyhow::Result<()> {
+    let index = OrderedIndex::new(1 << 30);
+    // Filled in no order, as its nodes are then as full as they are with any keys.
+    for number in (0..KEYS).map(|number| number.wrapping_mul(0x9E37_79B1) % KEYS) {
+        index.put(&number.to_be_bytes(), &number.to_le_bytes())?;
+    }
+    let mut generator = SeededGenerator::new(1);
+    count.rounds(ROUNDS, ROUNDS, |count| {
+        let first = generator.next_u64() % (KEYS - keys);
+        let key = first.to_be_bytes();
+        let value_of = |value: &[u8]| value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let sum = count.step("index", 1, || {
+            if keys == 1 {
+                return index.get(&key, value_of);
+            }
+            let (mut sum, mut seen) = (0, 0);
+            index.scan_values((Bound::Included(&key), Bound::Unbounded), |value| {
+                (sum, seen) = (sum + value_of(value), seen + 1);
+                seen < keys
+            });
+            Some(sum)
+        });
+        let expected: u64 = (first..first + keys).sum();
+        ensure!(sum == Some(expected), "{sum:?} instead of {expected}");
+        Ok(())
+    })
 }
 
 #[cfg(test)]

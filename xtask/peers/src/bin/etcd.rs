@@ -111,7 +111,7 @@ async fn measure(args: Args) -> anyhow::Result<serde_json::Value> {
         let (mut client, value, args) = (client.clone(), value.clone(), Rc::clone(&args));
         tokio::task::spawn_local(async move {
             let mut word = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(number as u64 + 1);
-            let (mut times_ns, mut last) = (Vec::new(), 0);
+            let (mut times_ns, mut last, mut all) = (Vec::new(), 0, 0_u64);
             loop {
                 word ^= word << 13;
                 word ^= word >> 7;
@@ -121,9 +121,10 @@ async fn measure(args: Args) -> anyhow::Result<serde_json::Value> {
                 let revision = put(&mut client, key, value.clone()).await?;
                 ensure!(revision > last, "revision {revision} after {last}");
                 last = revision;
+                all += 1;
                 let now = Instant::now();
                 if now >= until {
-                    return anyhow::Ok(times_ns);
+                    return anyhow::Ok((times_ns, all));
                 }
                 if begun >= warm {
                     times_ns.push((now - begun).as_nanos() as u64);
@@ -131,15 +132,17 @@ async fn measure(args: Args) -> anyhow::Result<serde_json::Value> {
             }
         })
     });
-    let mut times_ns = Vec::new();
+    let (mut times_ns, mut all) = (Vec::new(), 0);
     for putter in putters.collect::<Vec<_>>() {
-        times_ns.extend(putter.await??);
+        let (own_ns, own) = putter.await??;
+        times_ns.extend(own_ns);
+        all += own;
     }
     ensure!(!times_ns.is_empty(), "no PUT came back in time");
     times_ns.sort_unstable();
     let at = |part: f64| times_ns[(part * (times_ns.len() - 1) as f64) as usize];
     let rate = times_ns.len() as f64 / args.seconds;
-    Ok(json!({ "p50_ns": at(0.5), "p99_ns": at(0.99), "rate_per_s": rate, "puts": times_ns.len() }))
+    Ok(json!({ "p50_ns": at(0.5), "p99_ns": at(0.99), "rate_per_s": rate, "puts": times_ns.len(), "all_puts": all }))
 }
 
 fn main() -> anyhow::Result<()> {

@@ -3,8 +3,9 @@
 //! the history of each key, and, in short runs with ranges, that of all keys together.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use sinew_conformance::history::{History, Op, Ret, Store, StoreOp, StoreRet};
+use sinew_conformance::history::{self, History, Op, Ret, Store, StoreOp, StoreRet};
 use sinew_fabric::{Generator, SeededGenerator};
 use sinew_journal::disk::{Fault, SimDisk};
 
@@ -24,6 +25,8 @@ const RETRY_STEPS: u64 = 60;
 const GIVE_UP_STEPS: u64 = 600;
 /// Operations of one run that are given up. Each may run at any later time, which the checker has to try.
 const GIVE_UPS_MAX: u64 = 4;
+/// Time that the checker may take for a run.
+const CHECK_MAX: Duration = Duration::from_secs(60);
 /// Length of a value, which is a number, and of values that fill the room that a journal reserves.
 const NUMBER_LEN: usize = 8;
 const LONG_LEN: usize = 300_000;
@@ -82,7 +85,7 @@ impl RandomRun {
     fn new(seed: u64) -> Self {
         let mut random = SeededGenerator::new(seed);
         let mut draw = |below: u64| random.next_u64() % below;
-        let members = if draw(3) == 0 { 5 } else { 3 };
+        let members = [3, 3, 3, 5, 5, 7][draw(6) as usize];
         let (on_disk, has_ranges, has_delays) = (draw(3) > 0, draw(3) == 0, draw(2) == 0);
         let mut world = World::new(members, on_disk, draw(1 << 63));
         let mut value_len = NUMBER_LEN;
@@ -167,7 +170,7 @@ impl RandomRun {
         Outcome { ops: self.ops(), done: self.done, members: self.world.describe() }
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
         let mut states = BTreeMap::new();
         for (at, place) in self.world.nodes.iter().enumerate() {
             assert_eq!(place.error, None, "member {at} at step {}", self.step);
@@ -177,9 +180,7 @@ impl RandomRun {
                 assert!(*others == state, "member {at} differs from another that has applied as much");
             }
         }
-        for history in &self.histories {
-            assert!(history.is_linearizable(), "{history:?}");
-        }
+        history::check(std::mem::take(&mut self.histories), CHECK_MAX);
     }
 
     fn inject_fault(&mut self) {
@@ -345,16 +346,19 @@ impl RandomRun {
     fn begin(&mut self, client: usize) {
         self.begun += 1;
         let (key, value) = (self.draw(KEYS), self.begun);
-        let op = match self.draw(6) {
+        let op = match self.draw(7) {
             0 | 1 => StoreOp::One(key, Op::Put(value)),
             2 => {
                 let expect = match self.draw(2) {
                     0 => self.seen.get(&key).copied(),
                     _ => Some(self.draw(value)).filter(|expect| *expect > 0),
                 };
+                // One in four takes the value away.
+                let value = Some(value).filter(|_| expect.is_none() || self.draw(4) > 0);
                 StoreOp::One(key, Op::Swap { expect, value })
             }
-            3 if self.has_ranges => StoreOp::All,
+            3 => StoreOp::One(key, Op::Delete),
+            4 if self.has_ranges => StoreOp::All,
             _ => StoreOp::One(key, Op::Get),
         };
         let freshness = if self.draw(2) == 0 { Freshness::Lease } else { Freshness::Linear };
@@ -402,12 +406,16 @@ impl RandomRun {
         }
         let (op, at) = (under_way.op.clone(), under_way.at);
         let ret = decode(&op, answer);
-        if let (
-            StoreOp::One(key, Op::Put(value) | Op::Swap { value, .. }),
-            StoreRet::One(Ret::Put | Ret::Swapped(true)),
-        ) = (&op, &ret)
-        {
-            self.seen.insert(*key, *value);
+        match (&op, &ret) {
+            (StoreOp::One(key, Op::Put(value)), _)
+            | (StoreOp::One(key, Op::Swap { value: Some(value), .. }), StoreRet::One(Ret::Swapped(true))) => {
+                self.seen.insert(*key, *value);
+            }
+            (StoreOp::One(key, Op::Swap { value: None, .. }), StoreRet::One(Ret::Swapped(true)))
+            | (StoreOp::One(key, Op::Delete), _) => {
+                self.seen.remove(key);
+            }
+            _ => {}
         }
         let Client { thread, next, expected_leader, pending, .. } = &mut self.clients[client];
         (*next, *expected_leader, *pending) = (*next + 1, at, None);
@@ -441,10 +449,11 @@ fn encode(op: &StoreOp, value_len: usize) -> Vec<u8> {
             let (key, value) = (key_bytes(*key), value_bytes(*value));
             wire::encode(&Command::Put { key: &key, value: &value }, &mut bytes);
         }
+        StoreOp::One(key, Op::Delete) => wire::encode(&Command::Delete { key: &key_bytes(*key) }, &mut bytes),
         StoreOp::One(key, Op::Swap { expect, value }) => {
-            let (key, expect, value) = (key_bytes(*key), expect.map(value_bytes), value_bytes(*value));
+            let (key, expect, value) = (key_bytes(*key), expect.map(value_bytes), value.map(value_bytes));
             let expect = expect.as_ref().map_or(Expect::Nothing, |expect| Expect::Value(expect));
-            wire::encode(&Command::Swap { key: &key, expect, value: Some(&value) }, &mut bytes);
+            wire::encode(&Command::Swap { key: &key, expect, value: value.as_deref() }, &mut bytes);
         }
     }
     bytes
@@ -457,6 +466,8 @@ fn decode(op: &StoreOp, answer: &[u8]) -> StoreRet {
     match (wire::decode(answer).unwrap(), op) {
         (Answer::CommandAnswer(done), StoreOp::One(_, op)) => StoreRet::One(match (wire::decode(done).unwrap(), op) {
             (CommandResult::Changed { .. }, Op::Put(_)) => Ret::Put,
+            (CommandResult::Changed { .. }, Op::Delete) => Ret::Deleted(true),
+            (CommandResult::KeyMissing, Op::Delete) => Ret::Deleted(false),
             (CommandResult::Changed { .. }, Op::Swap { .. }) => Ret::Swapped(true),
             (CommandResult::Differs { .. }, Op::Swap { .. }) => Ret::Swapped(false),
             other => panic!("{other:?}"),
