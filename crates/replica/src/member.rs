@@ -443,6 +443,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if !self.has_base {
                 self.replace_journal()?;
             }
+            // The engine adds entries of its own, such as that which ends a change of the members. A new journal may
+            // have no room for them on a full disk, and then the member is silent until there is some.
+            if !self.node.raft.raft_log.unstable_entries().is_empty() && !self.can_promise() {
+                break;
+            }
             let mut ready = self.node.ready();
             self.collect_messages(ready.take_messages());
             if !ready.snapshot().is_empty() {
@@ -496,12 +501,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Makes a restart know that a change of the members was committed, if one was applied in this turn. Without that,
     /// it would count the votes of the members before the change, of which most may be gone.
     fn keep_change(&mut self) -> Result<(), MemberError> {
-        if std::mem::take(&mut self.has_changed_members) && self.journal.is_some() && self.can_promise() {
+        // On a full disk it is tried again.
+        if self.has_changed_members && self.can_promise() {
             let promise = Promise::of(self.node.store().hard_state());
             self.journal_entries(&[], Some(promise));
             if let Some(journal) = &mut self.journal {
                 journal.sync()?;
             }
+            self.has_changed_members = false;
         }
         Ok(())
     }

@@ -460,3 +460,35 @@ fn sessions_outlive_a_crash_of_all() {
     let answer = world.ask_leader(&ClientRequest::Run { session: 999, number: 0, done_below: 0, command: &command });
     assert_eq!(wire::decode(&answer), Ok(Answer::Expired));
 }
+
+#[test]
+fn a_change_of_the_members_comes_to_its_end_though_its_leaders_new_journal_has_no_room_at_first() {
+    for steps in 0..60 {
+        let mut world = World::new(3, true, 3);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        let leader = world.elect();
+        let lost = (leader + 1) % 3;
+        // The old and the new life change places at once, which the engine ends with an entry of its own.
+        world.replace(lost);
+        let name = world.nodes[lost].name.clone();
+        let add = ClientRequest::Add { address: format!("sim://{name}"), name, learner: false };
+        world.run_ms(50);
+        world.submit(leader, &add);
+        (0..steps).for_each(|_| world.step());
+        if world.nodes[leader].member.as_ref().is_some_and(|member| member.is_leader()) {
+            world.member(leader).replace_journal().unwrap();
+        }
+        world.set_full(leader, true);
+        world.run_ms(300);
+        (0..3).for_each(|at| assert_eq!(world.nodes[at].error, None, "after {steps} steps"));
+        world.set_full(leader, false);
+        let newcomer = world.nodes[lost].id.unwrap();
+        world.run_until("it votes", |world| {
+            let Some(leader) = world.leader() else { return false };
+            world.submit(leader, &add);
+            world.status(leader).members.iter().any(|member| member.info.id == newcomer && member.votes)
+        });
+        world.put(&mut session, "k", "w");
+    }
+}
