@@ -277,8 +277,8 @@ mod tests {
     fn a_check_that_takes_too_long_fails() {
         // Puts that all overlap, none of which made the value that was read: each order is tried.
         let mut history = History::<Key>::default();
-        (1..13).for_each(|client| history.record_call(client, Op::Put(client)));
-        (1..13).for_each(|client| history.record_return(client, Ret::Put));
+        (1..10).for_each(|client| history.record_call(client, Op::Put(client)));
+        (1..10).for_each(|client| history.record_return(client, Ret::Put));
         for event in get(1, Some(99)) {
             history.0.push(event);
         }

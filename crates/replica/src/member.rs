@@ -133,7 +133,7 @@ pub struct Member<S, D> {
     last_heard_ns: BTreeMap<MemberId, u64>,
     /// Whether others have said that it is no member.
     is_unwanted: bool,
-    /// Whether a change of the members was applied in this turn.
+    /// Whether a change of the members was applied that a restart may not know of yet.
     has_changed_members: bool,
     next_tick_ns: u64,
     patience: Patience,
@@ -158,7 +158,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     ///
     /// # Errors
     ///
-    /// [`MemberError`]; nothing was changed.
+    /// [`MemberError`]; nothing was changed, except that an empty disk may have the member's id.
     pub fn open(
         config: MemberConfig,
         name: &str,
@@ -439,15 +439,16 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let (mut busy, before) = (false, self.applied);
         // A member that is behind must not be silent until it has applied everything.
         while self.node.has_ready() && self.applied - before < APPLIED_MAX {
-            busy = true;
             if !self.has_base {
                 self.replace_journal()?;
             }
             // The engine adds entries of its own, such as that which ends a change of the members. A new journal may
-            // have no room for them on a full disk, and then the member is silent until there is some.
+            // have no room for them on a full disk. The member then sends nothing until there is room.
             if !self.node.raft.raft_log.unstable_entries().is_empty() && !self.can_promise() {
+                self.node.raft.msgs.clear();
                 break;
             }
+            busy = true;
             let mut ready = self.node.ready();
             self.collect_messages(ready.take_messages());
             if !ready.snapshot().is_empty() {
@@ -455,6 +456,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             // The commit index can be found out again; a promise cannot.
             self.journal_entries(ready.entries(), ready.hs().filter(|_| ready.must_sync()).map(Promise::of));
+            self.unwritten = (0, 0);
             if let Some(state) = ready.hs() {
                 self.node.mut_store().set_hard_state(state.clone());
             }
@@ -480,7 +482,6 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.apply(&committed)?;
             self.node.advance_apply();
         }
-        self.unwritten = (0, 0);
         self.keep_change()?;
         self.answer_reads();
         busy |= self.compact_in_steps()?;
@@ -498,10 +499,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Makes a restart know that a change of the members was committed, if one was applied in this turn. Without that,
-    /// it would count the votes of the members before the change, of which most may be gone.
+    /// Makes a restart know that a change of the members was committed, if one was applied. Without that, it would count
+    /// the votes of the members before the change, of which most may be gone.
     fn keep_change(&mut self) -> Result<(), MemberError> {
-        // On a full disk it is tried again.
+        // On a full disk this is tried again in the next turn.
         if self.has_changed_members && self.can_promise() {
             let promise = Promise::of(self.node.store().hard_state());
             self.journal_entries(&[], Some(promise));

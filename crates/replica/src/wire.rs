@@ -72,10 +72,11 @@ pub struct Founding {
 }
 
 impl Founding {
-    /// Whether it has a valid number of valid members, with different ids.
+    /// Whether it has a cluster and a valid number of valid members, with different ids.
     pub fn is_valid(&self) -> bool {
         let ids: std::collections::BTreeSet<_> = self.members.iter().map(|member| member.id).collect();
-        (1..=MEMBERS_MAX).contains(&self.members.len())
+        self.cluster != ClusterId::NONE
+            && (1..=MEMBERS_MAX).contains(&self.members.len())
             && ids.len() == self.members.len()
             && self.members.iter().all(MemberInfo::is_valid)
     }

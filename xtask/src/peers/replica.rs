@@ -31,6 +31,9 @@ enum Place {
 /// Bytes that a record of a PUT takes in a member's log, about.
 const RECORD_LEN: usize = 256;
 
+/// Bytes reserved for the records of a measurement.
+const RESERVED_LEN: u64 = 64 << 20;
+
 /// What a system did under a load.
 struct Measured {
     p50_ns: f64,
@@ -106,6 +109,8 @@ impl Drop for Folder {
 fn fdatasync_ns(setting: &Setting) -> anyhow::Result<f64> {
     let folder = Folder::new(Place::Disk)?;
     let mut file = std::fs::File::create(folder.0.join("record"))?;
+    // Members reserve room for their logs as well.
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, RESERVED_LEN)?;
     let (until, mut times) = (Instant::now() + Duration::from_secs_f64(setting.seconds), Vec::new());
     while times.is_empty() || Instant::now() < until {
         let began = Instant::now();

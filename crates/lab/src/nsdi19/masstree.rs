@@ -129,7 +129,8 @@ impl Experiment for Masstree {
         "In the model, scans in dispatch disturb GETs less than the paper's did (a 99th percentile of 18 us instead of \
          26): a scan takes 8 times as long as a GET with its call here, and the paper does not say how long its scans \
          took. With scans in workers the percentile is 0.64 of that, where 0.6 was the aim. On a machine of two \
-         processors, the worker takes its time from the server or the client."
+         processors, the worker takes its time from the server or the client. `cargo xtask peers --only \"ordered \
+         index\"` measures GETs beside redis."
     }
 
     fn measures_on(&self) -> Vec<usize> {

@@ -98,7 +98,8 @@ impl Experiment for Table6 {
     fn remark(&self) -> &'static str {
         "The paper's Raft is another one, written in C, and the paper does not state its cost; its figures are \
          compared with the rows without a cost. The percentiles of the model contain no jitter of hosts. On this \
-         machine four threads share the processors, and each message takes system calls and wakes a thread."
+         machine four threads share the processors, and each message takes system calls and wakes a thread. `cargo xtask \
+         peers --only replicated` measures member processes beside etcd's, by turns in one run."
     }
 
     fn measures_on(&self) -> Vec<usize> {

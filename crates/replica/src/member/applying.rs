@@ -50,7 +50,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let Ok(order) = wire::decode(&entry.data) else { return };
         match order {
             LogCommand::Open { nonce } => {
-                let cluster = self.cluster.unwrap_or(wire::ClusterId(0));
+                let cluster = self.cluster.unwrap_or(wire::ClusterId::NONE);
                 let session = self.sessions.open(cluster, entry.index, nonce);
                 self.clients.on_applied(place, &Answer::Opened { session });
             }

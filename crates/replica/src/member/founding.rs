@@ -2,8 +2,8 @@
 //!
 //! The member whose name comes first founds it; the others learn of it with their next hello. A member that starts
 //! empty while the others already have a cluster cannot found one: it waits to be added, and until then votes for
-//! nobody, whatever an earlier life of it promised. One with a disk writes its id there before it says that it is new,
-//! so it is still one of the founders if it restarts before it learns of the cluster.
+//! nobody, whatever an earlier life of it promised. One with a disk writes its id there before it says hello, so it is
+//! still one of the founders if it restarts before it learns of the cluster. On a full disk it waits for room.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -68,6 +68,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if now_ns >= self.founding_state.next_hello_ns {
             self.founding_state.next_hello_ns = now_ns + HELLO_NS;
             self.keep_id()?;
+            if !self.has_kept_id {
+                return Ok(());
+            }
             let hello = PeerMessage::Hello(self.hello(None));
             for (_, address) in self.peers.iter().filter(|(name, _)| *name != self.me.name) {
                 transport.send(Receiver::Address(address), &hello);

@@ -101,7 +101,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let base =
             durable::base(&self.me, ClusterId::NONE, log.hard_state(), log.latest_snapshot(), std::iter::empty());
         let written = journal.replace(&base);
-        self.has_kept_id = self.note_full(written)?.is_some();
+        if self.note_full(written)?.is_some() {
+            (self.has_kept_id, self.is_full) = (true, false);
+        }
         Ok(())
     }
 

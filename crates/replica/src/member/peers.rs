@@ -24,7 +24,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             Some(PeerMessage::Hello(hello)) => {
                 let to = hello.me.id;
                 self.handle_hello(hello, false, now_ns)?;
-                PeerAnswer::Now(PeerMessage::Hello(self.hello(Some(to))))
+                let say = PeerMessage::Hello(self.hello(Some(to)));
+                PeerAnswer::Now(if self.has_kept_id { say } else { PeerMessage::Nothing })
             }
             Some(PeerMessage::Messages { cluster, from, to, messages }) => match self.check_names(cluster, to) {
                 Some(wrong) => PeerAnswer::Now(wrong),
@@ -129,7 +130,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.dropped.member += 1;
             return Some(PeerMessage::WrongReceiver { here: self.me.clone() });
         }
-        if *self.cluster.get_or_insert(cluster) != cluster {
+        if cluster == ClusterId::NONE || *self.cluster.get_or_insert(cluster) != cluster {
             self.dropped.cluster += 1;
             return Some(PeerMessage::WrongReceiver { here: self.me.clone() });
         }

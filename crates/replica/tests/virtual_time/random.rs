@@ -121,10 +121,11 @@ impl Chooser {
                 }
                 other => panic!("{other:?}"),
             },
-            Err(error @ (ClientError::NoAnswer { .. } | ClientError::Expired)) => {
-                if let (ClientError::NoAnswer { may_have_run: false, .. }, Op::Put(value)) = (&error, &op) {
-                    shared.refused.push(*value);
-                }
+            Err(ClientError::NoAnswer { may_have_run, .. }) => {
+                shared.refused.extend(match op {
+                    Op::Put(value) | Op::Swap { value: Some(value), .. } if !may_have_run => Some(value),
+                    _ => None,
+                });
                 // The request stays open in the history.
                 shared.numbers += 1;
                 self.number = shared.numbers;
@@ -202,13 +203,16 @@ impl RandomRun {
         self.sim.disks.len()
     }
 
-    /// Sets whether the hosts within `group` and those outside hear each other, in one direction or both.
-    fn part(&mut self, group: &[usize], one_way: bool) {
+    /// Parts the hosts within `group` from those outside: in both directions, or in one of them.
+    fn part(&mut self, group: &[usize]) {
+        let (is_mute, is_deaf) = [(true, true), (true, false), (false, true)][self.draw(3)];
         let network = self.sim.cluster.network();
         for inside in group {
             for outside in (0..self.members() + CLIENTS).filter(|host| !group.contains(host)) {
-                network.set_cut(HostId(*inside), HostId(outside), true);
-                if !one_way {
+                if is_mute {
+                    network.set_cut(HostId(*inside), HostId(outside), true);
+                }
+                if is_deaf {
                     network.set_cut(HostId(outside), HostId(*inside), true);
                 }
             }
@@ -231,7 +235,7 @@ impl RandomRun {
     }
 
     fn inject_fault(&mut self) {
-        let (members, one_way) = (self.members(), self.draw(3) == 0);
+        let members = self.members();
         // Faults of the leader matter most.
         let one = match self.sim.leader() {
             Some(leader) if self.draw(2) == 0 => leader,
@@ -243,11 +247,11 @@ impl RandomRun {
                 self.sim.crash(one);
                 self.down.push(one);
             }
-            2 => self.part(&[one], one_way),
-            3 => self.part(&[one, client], one_way),
+            2 => self.part(&[one]),
+            3 => self.part(&[one, client]),
             4 => {
                 let other = self.draw(members);
-                self.part(&[one, other], one_way);
+                self.part(&[one, other]);
             }
             5 => {
                 let faults = LinkFaults {
@@ -275,6 +279,9 @@ impl RandomRun {
         self.join_all();
         self.start_all();
         self.sim.pass_ms(HEALED_MS);
+        let later = self.sim.writer(2, 0);
+        self.sim.pass_ms(PATIENCE_NS / MS);
+        assert!(matches!(later.borrow()[..], [Event::Put { .. }]), "with all well, a write is not answered");
         let mut shared = self.shared.borrow_mut();
         assert_eq!((shared.begun, shared.ended), (OPS, OPS), "with all well, operations do not end");
         let ran = shared.refused.iter().find(|value| shared.read.contains(value));
@@ -298,6 +305,6 @@ fn histories_are_linearizable_whatever_befalls_the_network() {
         }
     }
     println!("{answered} of {begun} operations answered");
-    // A run in which nothing happens finds nothing.
-    assert!(answered > begun / 2, "{answered} of {begun} operations were answered");
+    // Runs in which nothing happens find nothing.
+    assert!(answered > begun / 2 || begun < 10 * OPS, "{answered} of {begun} operations were answered");
 }

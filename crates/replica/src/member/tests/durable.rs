@@ -68,6 +68,56 @@ fn a_founder_that_restarts_before_it_learns_of_the_cluster_is_still_one_of_its_m
     }
 }
 
+/// Starts members anew, with empty disks that have no room.
+fn start_on_full_disks(world: &mut World, members: &[usize]) {
+    for at in members {
+        world.crash(*at);
+        world.nodes[*at].disk = Some(SimDisk::new());
+        world.set_full(*at, true);
+        world.start(*at);
+    }
+}
+
+#[test]
+fn a_member_whose_disk_has_no_room_for_its_id_does_not_say_that_it_is_new() {
+    for full in [&[1][..], &[0, 1, 2]] {
+        let mut world = World::new(3, true, 7);
+        start_on_full_disks(&mut world, full);
+        world.run_ms(500);
+        assert!((0..3).all(|at| world.member(at).cluster.is_none() && world.nodes[at].error.is_none()));
+        assert!(full.iter().all(|at| world.status(*at).is_full));
+        full.iter().for_each(|at| world.set_full(*at, false));
+        world.run_until("they found a cluster", |world| (0..3).all(|at| world.member(at).cluster.is_some()));
+        assert!(full.iter().all(|at| !world.status(*at).is_full));
+    }
+}
+
+#[test]
+fn a_member_may_die_at_any_write_of_its_first_start() {
+    let mut deaths = 0;
+    for at in 1..30 {
+        let mut world = World::new(3, true, at);
+        world.crash(1);
+        let disk = SimDisk::new();
+        disk.fail_at(at, Fault::Crash);
+        world.nodes[1].disk = Some(disk.clone());
+        world.start(1);
+        world.run_ms(200);
+        if world.nodes[1].member.is_none() {
+            deaths += 1;
+            world.crash(1);
+            world.nodes[1].error = None;
+            world.start(1);
+        }
+        disk.heal();
+        assert_eq!(world.nodes[1].error, None, "write {at}");
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        world.run_until("all are members", |world| (0..3).all(|at| world.member(at).cluster.is_some()));
+    }
+    assert!(deaths > 5, "{deaths}");
+}
+
 /// A follower dies at each of its writes in turn, and must continue from whatever it then has.
 #[test]
 fn a_member_may_die_at_any_write() {
@@ -482,6 +532,10 @@ fn a_change_of_the_members_comes_to_its_end_though_its_leaders_new_journal_has_n
         world.set_full(leader, true);
         world.run_ms(300);
         (0..3).for_each(|at| assert_eq!(world.nodes[at].error, None, "after {steps} steps"));
+        // It does not try again before its next tick.
+        let now_ns = world.now_ns;
+        let is_busy = [(); 2].map(|()| world.member(leader).turn(now_ns, &mut Outbox::default()).unwrap());
+        assert!(!is_busy[1], "after {steps} steps");
         world.set_full(leader, false);
         let newcomer = world.nodes[lost].id.unwrap();
         world.run_until("it votes", |world| {

@@ -23,6 +23,8 @@ const RANGE_OPS: u64 = 24;
 /// Steps after which a request is repeated, perhaps elsewhere, and after which it is given up.
 const RETRY_STEPS: u64 = 60;
 const GIVE_UP_STEPS: u64 = 600;
+/// Steps for which a removal that was asked for may still begin.
+const REMOVAL_STEPS: u64 = 1000;
 /// Operations of one run that are given up. Each may run at any later time, which the checker has to try.
 const GIVE_UPS_MAX: u64 = 4;
 /// Time that the checker may take for a run.
@@ -68,6 +70,8 @@ struct RandomRun {
     begun: u64,
     done: u64,
     step: u64,
+    /// Until this step no member loses its disk, as one may be about to be removed.
+    removes_until: u64,
 }
 
 /// Result of a run.
@@ -128,6 +132,7 @@ impl RandomRun {
             begun: 0,
             done: 0,
             step: 0,
+            removes_until: 0,
             random,
         }
     }
@@ -273,6 +278,9 @@ impl RandomRun {
     /// Lets a member lose all that it had, unless the cluster would lose its majority for ever: that of its leader, or
     /// that of another voter which has not applied the last change yet. Each counts votes by what it has applied.
     fn replace(&mut self, at: usize) {
+        if self.step < self.removes_until {
+            return;
+        }
         let Some((_, voters)) = self.members() else { return };
         let of_voter = |place: &Node| Some(voters_of(place.member.as_ref()?));
         let is_voter = |place: &&Node| place.id.is_some_and(|id| voters.contains(&id));
@@ -313,6 +321,7 @@ impl RandomRun {
         {
             return;
         }
+        self.removes_until = self.step + REMOVAL_STEPS;
         self.ask_leader(&ClientRequest::Remove { name: self.world.nodes[at].name.clone() });
     }
 

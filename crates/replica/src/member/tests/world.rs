@@ -25,7 +25,7 @@ struct Sent {
 }
 
 #[derive(Default)]
-struct Outbox(Vec<Sent>);
+pub struct Outbox(Vec<Sent>);
 
 impl Transport for Outbox {
     fn send(&mut self, to: Receiver<'_>, say: &PeerMessage<'_>) {
