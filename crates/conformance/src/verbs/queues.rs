@@ -427,12 +427,13 @@ pub fn writes_at_once_are_there_and_the_others_can_be_posted<F: Fixture>(fixture
     for transport in connected(fixture) {
         let mut pair = Pair::new(fixture, transport);
         let memory = pair.far.expose(64);
+        memory.write(0, &[FILL; 64]).expect("our own memory");
         let words: Vec<[u8; 8]> = (1..9).map(|byte| [byte; 8]).collect();
         let at = |id: usize| if id == 5 { NOWHERE } else { memory.remote().at(id as u64 * 8).expect("inside") };
         let done = pair.near.qp.write_at_once((0..8).map(|id| (&words[id][..], at(id))));
         assert!(done <= 5, "{done} WRITEs, of which one goes nowhere");
         assert_eq!(read(&memory, 0, done * 8), words[..done].concat());
-        assert_eq!(read(&memory, done * 8, 64 - done * 8), vec![0; 64 - done * 8], "the others had no effect");
+        assert_eq!(read(&memory, done * 8, 64 - done * 8), vec![FILL; 64 - done * 8], "the others had no effect");
         assert_eq!(pair.near.qp.state(), QpState::ReadyToSend);
         let write =
             |id: usize| Operation::Write { source: Source::Inline(&words[id]), remote: at(id), immediate: None };
@@ -441,7 +442,7 @@ pub fn writes_at_once_are_there_and_the_others_can_be_posted<F: Fixture>(fixture
         pair.near.qp.doorbell();
         pair.expect_success(6);
         if transport == Transport::Rc {
-            assert_eq!(read(&memory, 48, 16), [words[6], [0; 8]].concat());
+            assert_eq!(read(&memory, 48, 16), [words[6], [FILL; 8]].concat());
             pair.near.post(Request::new(5, write(5)));
             let failed = pair.next_sent("a WRITE that goes nowhere");
             assert_failed(fixture, &failed, Status::RemoteAccess);
