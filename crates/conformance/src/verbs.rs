@@ -229,6 +229,8 @@ macro_rules! __verbs_facts {
             a_list_is_posted_up_to_what_is_refused
             a_list_starts_in_order_behind_what_was_pushed
             one_doorbell_starts_a_list
+            a_list_of_reads_brings_back_every_buffer
+            writes_at_once_are_there_and_the_others_can_be_posted
 
             a_reliable_message_waits_for_a_receive
             a_receiver_that_is_never_ready_is_given_up

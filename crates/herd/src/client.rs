@@ -324,10 +324,10 @@ impl<D: Device> Client<D> {
         if pending.is_in_flight || room == 0 {
             return Err(RequestError::Full);
         }
-        let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
         let head = Head::new(self.token, kind, len as u16);
-        let start = slot::start(slot_len, head);
-        let body = &mut image[start..slot_len - FOOT_LEN];
+        let (at, start) = (lane.images + slot * slot_len, slot::start(slot_len, head));
+        let image = &mut self.images[at + start..at + slot_len];
+        let (body, _) = image.split_at_mut(image.len() - FOOT_LEN);
         if let Some(last) = body.last_chunk_mut::<8>() {
             *last = [0; 8];
         }
@@ -356,13 +356,18 @@ impl<D: Device> Client<D> {
     #[inline(always)]
     pub fn flush(&mut self) {
         let Self { requests, unsent, images, memory, .. } = self;
-        let mut left = unsent.iter();
+        let write = |&UnsentRequest { image, len, offset }: &UnsentRequest| {
+            // The slots lie in the memory: the welcome was checked for that.
+            let remote = RemoteMemory { address: memory.address.wrapping_add(offset), len: len as u64, ..*memory };
+            (&images[image..][..len], remote)
+        };
+        let done = requests.qp.write_at_once(unsent.iter().map(write));
+        let mut left = unsent[done.min(unsent.len())..].iter();
         while left.len() > 0 {
-            let posted = requests.post_list(left.by_ref().map(|&UnsentRequest { image, len, offset }| {
-                // The slots lie in the memory: the welcome was checked for that.
-                let remote = RemoteMemory { address: memory.address.wrapping_add(offset), len: len as u64, ..*memory };
-                let bytes = &images[image..][..len];
-                Outgoing { bytes, operation: InlineOperation::Write(remote), immediate: None }
+            let posted = requests.post_list(left.by_ref().map(write).map(|(bytes, remote)| Outgoing {
+                bytes,
+                operation: InlineOperation::Write(remote),
+                immediate: None,
             }));
             // A device refuses requests once the connection is broken. One that found no memory is written again later.
             self.broken |= matches!(posted, Err(SendError::Post(_)));

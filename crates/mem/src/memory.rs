@@ -267,7 +267,7 @@ impl SharedSlice<'_> {
     /// # Errors
     ///
     /// [`OutOfBounds`]; nothing was copied then.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.at(offset, target.len())?;
         if (source.addr() | target.len()).is_multiple_of(8) {
@@ -285,7 +285,7 @@ impl SharedSlice<'_> {
     /// # Errors
     ///
     /// [`OutOfBounds`]; nothing was written then.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, offset: usize, source: &[u8]) -> Result<(), OutOfBounds> {
         let target = self.at(offset, source.len())?;
         // Nearly every message is some aligned words.
@@ -300,6 +300,24 @@ impl SharedSlice<'_> {
     }
 }
 
+/// Calls `$few::<COUNT>` for the number of words, without a loop for up to a line of them; `$many` for more.
+macro_rules! by_count {
+    ($count:expr, $few:ident($($arguments:expr),*), $many:ident) => {
+        match $count {
+            0 => {}
+            1 => $few::<1>($($arguments),*),
+            2 => $few::<2>($($arguments),*),
+            3 => $few::<3>($($arguments),*),
+            4 => $few::<4>($($arguments),*),
+            5 => $few::<5>($($arguments),*),
+            6 => $few::<6>($($arguments),*),
+            7 => $few::<7>($($arguments),*),
+            8 => $few::<8>($($arguments),*),
+            _ => $many($($arguments),*),
+        }
+    };
+}
+
 /// Loads words from left to right.
 ///
 /// # Safety
@@ -307,24 +325,33 @@ impl SharedSlice<'_> {
 /// The words lie in a [`SharedMemory`], the first at an aligned address.
 #[inline(always)]
 unsafe fn load_words(source: *mut u8, target: &mut [[u8; 8]]) {
-    let load = |at: usize| {
-        // SAFETY: the caller's promise. Acquire, for the order. Partners: the stores of `store_words`.
-        unsafe { (*source.add(at * 8).cast::<AtomicU64>()).load(Ordering::Acquire) }.to_ne_bytes()
-    };
-    // As in `store_words`.
-    let mut at = 0;
-    let (fours, rest) = target.as_chunks_mut::<4>();
-    for four in fours {
-        *four = [load(at), load(at + 1), load(at + 2), load(at + 3)];
-        at += 4;
+    // SAFETY: the caller's promise.
+    unsafe { by_count!(target.len(), load_few(source, target), load_many) }
+}
+
+/// As [`load_words`], of at most `COUNT` words.
+///
+/// # Safety
+///
+/// As there.
+#[inline(always)]
+unsafe fn load_few<const COUNT: usize>(source: *mut u8, target: &mut [[u8; 8]]) {
+    for (at, word) in target.iter_mut().take(COUNT).enumerate() {
+        // SAFETY: the caller's promise. Acquire, for the order. Partners: the stores of `store_few`.
+        *word = unsafe { (*source.add(at * 8).cast::<AtomicU64>()).load(Ordering::Acquire) }.to_ne_bytes();
     }
-    let (twos, ones) = rest.as_chunks_mut::<2>();
-    if let [two, ..] = twos {
-        *two = [load(at), load(at + 1)];
-        at += 2;
-    }
-    if let [one, ..] = ones {
-        *one = load(at);
+}
+
+/// As [`load_words`], a line at a time.
+///
+/// # Safety
+///
+/// As there.
+#[inline(never)]
+unsafe fn load_many(source: *mut u8, target: &mut [[u8; 8]]) {
+    for (at, line) in target.chunks_mut(8).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { load_few::<8>(source.add(at * 64), line) }
     }
 }
 
@@ -334,28 +361,35 @@ unsafe fn load_words(source: *mut u8, target: &mut [[u8; 8]]) {
 ///
 /// As for [`load_words`].
 #[inline(always)]
-unsafe fn store_words(target: *mut u8, mut source: &[[u8; 8]]) {
-    let store = |at: usize, word: &[u8; 8]| {
+unsafe fn store_words(target: *mut u8, source: &[[u8; 8]]) {
+    // SAFETY: the caller's promise.
+    unsafe { by_count!(source.len(), store_few(target, source), store_many) }
+}
+
+/// As [`store_words`], of at most `COUNT` words.
+///
+/// # Safety
+///
+/// As there.
+#[inline(always)]
+unsafe fn store_few<const COUNT: usize>(target: *mut u8, source: &[[u8; 8]]) {
+    for (at, word) in source.iter().take(COUNT).enumerate() {
         // SAFETY: the caller's promise. Release: the order of the words is part of the contract. Partners: the loads of
-        // `SharedMemory::load` and of `load_words`.
+        // `SharedMemory::load` and of `load_few`.
         unsafe { (*target.add(at * 8).cast::<AtomicU64>()).store(u64::from_ne_bytes(*word), Ordering::Release) };
-    };
-    // Half a line at a time, which is the length of most messages.
-    let mut at = 0;
-    while let Some(([first, second, third, fourth], rest)) = source.split_first_chunk::<4>() {
-        store(at, first);
-        store(at + 1, second);
-        store(at + 2, third);
-        store(at + 3, fourth);
-        (source, at) = (rest, at + 4);
     }
-    if let Some(([first, second], rest)) = source.split_first_chunk::<2>() {
-        store(at, first);
-        store(at + 1, second);
-        (source, at) = (rest, at + 2);
-    }
-    if let [one, ..] = source {
-        store(at, one);
+}
+
+/// As [`store_words`], a line at a time.
+///
+/// # Safety
+///
+/// As there.
+#[inline(never)]
+unsafe fn store_many(target: *mut u8, source: &[[u8; 8]]) {
+    for (at, line) in source.chunks(8).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { store_few::<8>(target.add(at * 64), line) }
     }
 }
 

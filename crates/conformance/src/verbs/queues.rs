@@ -5,6 +5,8 @@ use sinew_fabric::verbs::{
     Source, Status, ThreadDomain, Transport, Verb, VerbsError,
 };
 
+use sinew_mem::Arena;
+
 use super::ends::*;
 use super::*;
 
@@ -359,5 +361,92 @@ pub fn one_doorbell_starts_a_list<F: Fixture>(fixture: &F) {
         }
         assert_eq!(pair.near.sends.poll(&mut Vec::new(), 1), 0);
         assert!(transport != Transport::Rc || pair.near.sent.is_empty());
+    }
+}
+
+/// The buffers of READs that are posted as a list come back filled, in order, up to the first READ that is refused; the
+/// list is not read any further. A READ that fails flushes those behind it, whose buffers come back unchanged.
+pub fn a_list_of_reads_brings_back_every_buffer<F: Fixture>(fixture: &F) {
+    let Some(transport) = reliable(fixture) else { return };
+    let foreign = Arena::private(1 << 16).expect("an arena");
+    for refused_at in [0, 3, 6] {
+        let mut pair = Pair::new(fixture, transport);
+        let memory = pair.far.expose(128);
+        memory.write(0, &pattern(5, 128)).expect("our own memory");
+        // Their lengths and places differ, and so do the ways in which devices copy them.
+        let range = |id: u64| (id as usize * 9, 8 + 4 * id as usize);
+        let mut targets: Vec<_> = (0..8)
+            .map(|id| match range(id) {
+                (_, len) if id == refused_at => foreign.alloc(len, len).expect("room"),
+                (_, len) => pair.near.buffer(len),
+            })
+            .collect();
+        let mut reads = targets.drain(..).zip(0..).map(|(target, id)| {
+            let remote = memory.remote().at(range(id).0 as u64).expect("inside the memory");
+            (id, target, remote)
+        });
+        let mut done = Vec::new();
+        let refused = pair.near.qp.post_reads(reads.by_ref(), |id, buffer| done.push((id, buffer)));
+        let refused = refused.expect_err("a foreign target");
+        assert_eq!((refused.error, refused.buffers.len()), (PostError::ForeignBuffer, 1));
+        assert_eq!(reads.next().map(|(id, ..)| id), Some(refused_at + 1), "the list is not read any further");
+        for id in done.len() as u64..refused_at {
+            let mut completion = pair.expect_success(id);
+            assert_eq!((completion.opcode, completion.len), (Opcode::Read, range(id).1));
+            done.extend(completion.buffers.pop().map(|buffer| (id, buffer)));
+        }
+        assert!(done.iter().map(|(id, _)| *id).eq(0..refused_at), "in their order");
+        for (id, buffer) in &done {
+            let (start, len) = range(*id);
+            assert_eq!(buffer[..], pattern(5, 128)[start..][..len], "READ {id}");
+        }
+        pair.assert_quiet("no other READ was posted");
+
+        let places = [memory.remote(), NOWHERE, memory.remote(), memory.remote()];
+        let buffers: Vec<_> = places.iter().map(|_| pair.near.buffer(8)).collect();
+        let reads = buffers.into_iter().zip(places).zip(0..).map(|((target, remote), id)| (id, target, remote));
+        done.clear();
+        pair.near.qp.post_reads(reads, |id, buffer| done.push((id, buffer))).expect("there is room");
+        if done.is_empty() {
+            done.extend(pair.expect_success(0).buffers.pop().map(|buffer| (0, buffer)));
+        }
+        assert!(matches!(&done[..], [(0, buffer)] if buffer[..] == pattern(5, 128)[..8]), "{done:?}");
+        let failed = pair.next_sent("a READ that fails");
+        assert_eq!((failed.id, failed.buffers.len()), (1, 1));
+        assert_failed(fixture, &failed, Status::RemoteAccess);
+        for id in 2..4 {
+            let flushed = pair.next_sent("READs behind it");
+            assert_eq!((flushed.id, flushed.status, joined(&flushed.buffers)), (id, Status::Flushed, vec![FILL; 8]));
+        }
+    }
+}
+
+/// WRITEs that a device performs at once are there, up to the first that it must refuse, which has no effect. None goes
+/// before a request that was pushed.
+pub fn writes_at_once_are_there_and_the_others_can_be_posted<F: Fixture>(fixture: &F) {
+    for transport in connected(fixture) {
+        let mut pair = Pair::new(fixture, transport);
+        let memory = pair.far.expose(64);
+        memory.write(0, &[FILL; 64]).expect("our own memory");
+        let words: Vec<[u8; 8]> = (1..9).map(|byte| [byte; 8]).collect();
+        let at = |id: usize| if id == 5 { NOWHERE } else { memory.remote().at(id as u64 * 8).expect("inside") };
+        let done = pair.near.qp.write_at_once((0..8).map(|id| (&words[id][..], at(id))));
+        assert!(done <= 5, "{done} WRITEs, of which one goes nowhere");
+        assert_eq!(read(&memory, 0, done * 8), words[..done].concat());
+        assert_eq!(read(&memory, done * 8, 64 - done * 8), vec![FILL; 64 - done * 8], "the others had no effect");
+        assert_eq!(pair.near.qp.state(), QpState::ReadyToSend);
+        let write =
+            |id: usize| Operation::Write { source: Source::Inline(&words[id]), remote: at(id), immediate: None };
+        pair.near.push(Request::new(6, write(6)));
+        assert_eq!(pair.near.qp.write_at_once([(&words[7][..], at(7))]), 0, "a request waits");
+        pair.near.qp.doorbell();
+        pair.expect_success(6);
+        if transport == Transport::Rc {
+            assert_eq!(read(&memory, 48, 16), [words[6], [FILL; 8]].concat());
+            pair.near.post(Request::new(5, write(5)));
+            let failed = pair.next_sent("a WRITE that goes nowhere");
+            assert_failed(fixture, &failed, Status::RemoteAccess);
+            assert_eq!(pair.near.qp.write_at_once([(&words[7][..], at(7))]), 0, "the queue pair is in error");
+        }
     }
 }

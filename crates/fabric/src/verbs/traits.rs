@@ -359,4 +359,34 @@ pub trait QueuePair {
         self.doorbell();
         Ok(())
     }
+
+    /// Performs inline WRITEs, each to the start of its memory, as far as the device can perform them at once, and
+    /// returns their number. They are over then, though completions of earlier requests may not have been polled; they
+    /// have no completions. The others have to be posted: many devices perform none at once.
+    ///
+    /// `writes` must not use queues of the thread, as for [`Self::post_list`].
+    fn write_at_once<'a>(&mut self, writes: impl IntoIterator<Item = (&'a [u8], RemoteMemory)>) -> usize {
+        let _ = writes;
+        0
+    }
+
+    /// As [`Self::post_list`], of READs: their identifiers, the buffers that they fill, and their sources. Those that
+    /// the device performs at once it hands to `done`, with the filled buffers, and they have no completions: earlier
+    /// requests are over then, though their completions may not have been polled. The others complete in the queue.
+    ///
+    /// `done` must not use queues of the thread, as `reads` must not.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::post_list`]. Buffers of READs that were not asked for are still in the list.
+    fn post_reads(
+        &mut self,
+        reads: impl IntoIterator<Item = (u64, MessageBuffer, RemoteMemory)>,
+        done: impl FnMut(u64, MessageBuffer),
+    ) -> Result<(), RefusedRequest> {
+        let _ = done;
+        let pushed = reads.into_iter().try_for_each(|(id, target, remote)| self.push_read(id, target, remote));
+        self.doorbell();
+        pushed
+    }
 }

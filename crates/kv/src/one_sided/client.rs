@@ -148,7 +148,13 @@ pub struct OneSidedClient<D: Device, I: Index> {
     _thread: Thread<D>,
     _arena: Arena,
     memory: RemoteMemory,
-    pushed: bool,
+    /// READs that the next doorbell starts: their GETs, buffers and places.
+    reads: Vec<(u64, MessageBuffer, RemoteMemory)>,
+    /// READs that were done at once: their GETs and buffers.
+    done: Vec<(usize, MessageBuffer)>,
+    /// READs that complete in the queue.
+    queued: usize,
+    is_broken: bool,
     give_up_ns: u64,
     stats: ClientStats,
     calls: sinew_herd::Client<D>,
@@ -224,7 +230,10 @@ impl<D: Device> Joining<D> {
             _thread: self.thread,
             _arena: self.arena,
             memory: welcome.memory,
-            pushed: false,
+            reads: Vec::with_capacity(BURST),
+            done: Vec::with_capacity(BURST),
+            queued: 0,
+            is_broken: false,
             give_up_ns: self.config.give_up_ns,
             stats: ClientStats::default(),
             calls,
@@ -269,8 +278,8 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
     ///
     /// # Errors
     ///
-    /// [`AskError::Key`], [`AskError::Full`], and [`AskError::Request`] when the device refuses the READ; then nothing
-    /// was asked.
+    /// [`AskError::Key`], [`AskError::Full`], and [`AskError::Request`] when the owner's memory has no such place; then
+    /// nothing was asked. (That the device refuses READs is found by [`Self::flush`], and told by [`Self::poll`].)
     #[inline]
     pub fn get(&mut self, tag: u64, key: &[u8], now_ns: u64) -> Result<(), AskError> {
         check_key(key)?;
@@ -293,23 +302,27 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
         Err(AskError::Request(RequestError::Refused))
     }
 
-    /// Pushes a READ; returns false if the device refuses it.
+    /// Adds a READ to those that are posted together; returns false if the owner's memory has no such place.
     #[inline]
     fn push(&mut self, slot: usize, span: Span, mut buffer: MessageBuffer) -> bool {
         let Some(remote) = self.memory.at(span.offset).filter(|_| buffer.resize(span.len).is_ok()) else {
             self.gets[slot].buffer = Some(buffer);
             return false;
         };
-        match self.qp.push_read(slot as u64, buffer, remote) {
-            Ok(()) => {
-                self.stats.reads += 1;
-                self.pushed = true;
-                true
-            }
-            Err(mut refused) => {
-                self.gets[slot].buffer = refused.buffers.pop();
-                false
-            }
+        self.reads.push((slot as u64, buffer, remote));
+        true
+    }
+
+    /// Posts the READs.
+    #[inline]
+    fn post_reads(&mut self) {
+        let Self { qp, reads, done, queued, .. } = self;
+        if !reads.is_empty() {
+            self.stats.reads += reads.len() as u64;
+            let all = reads.len() + done.len();
+            let posted = qp.post_reads(reads.drain(..), |get, buffer| done.push((get as usize, buffer)));
+            *queued += all - done.len();
+            self.is_broken |= posted.is_err();
         }
     }
 
@@ -346,9 +359,7 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
     /// Starts the requests made so far.
     #[inline]
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.pushed) {
-            self.qp.doorbell();
-        }
+        self.post_reads();
         self.calls.flush();
     }
 
@@ -365,28 +376,23 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
             let status = Status::of(answer.kind).filter(|status| *status != Status::Found);
             take(Outcome { tag: answer.tag, status, value: &[], asked_ns: answer.asked_ns });
         })?;
-        self.cq.poll(&mut self.completions, BURST);
-        let mut completions = std::mem::take(&mut self.completions);
-        let mut failed = None;
-        for mut completion in completions.drain(..) {
-            if failed.is_some() {
-                continue;
-            }
+        if self.queued > 0 || self.done.is_empty() {
+            self.queued -= self.cq.poll(&mut self.completions, BURST);
+        }
+        for completion in &mut self.completions {
             if !completion.status.is_success() {
-                failed = Some(ClientError::Read(completion.status));
-                continue;
+                return Err(ClientError::Read(completion.status));
             }
-            let Some(buffer) = completion.buffers.pop() else { continue };
-            match self.advance(completion.id as usize, buffer, now_ns, &mut take) {
-                Ok(ended) => count += usize::from(ended),
-                Err(error) => failed = Some(error),
-            }
+            self.done.extend(completion.buffers.pop().map(|buffer| (completion.id as usize, buffer)));
         }
-        self.completions = completions;
-        if std::mem::take(&mut self.pushed) {
-            self.qp.doorbell();
+        self.completions.clear();
+        let mut done = std::mem::take(&mut self.done);
+        for (get, buffer) in done.drain(..) {
+            count += usize::from(self.advance(get, buffer, now_ns, &mut take)?);
         }
-        failed.map_or(Ok(count), Err)
+        self.done = done;
+        self.post_reads();
+        if self.is_broken { Err(ClientError::Broken) } else { Ok(count) }
     }
 
     /// Processes a completed READ of a GET; returns whether the GET has ended.

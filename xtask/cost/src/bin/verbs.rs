@@ -10,9 +10,11 @@ use sinew_mem::{Arena, MessageBuffer};
 use sinew_shm::verbs::{ShmCompletionQueue, ShmDomain, ShmQueuePair, ShmThread};
 
 const OPERATIONS: &[Operation] = &[
-    operation("WRITE of 32 B, a doorbell each", &["initiator"], |count| writes(count, false)),
-    operation("WRITE of 32 B, in lists of 16", &["initiator"], |count| writes(count, true)),
-    operation("READ of 32 B", &["initiator"], reads),
+    operation("WRITE of 32 B, a doorbell each", &["initiator"], |count| writes(count, Form::Alone)),
+    operation("WRITE of 32 B, in lists of 16 with a completion", &["initiator"], |count| writes(count, Form::List)),
+    operation("WRITE of 32 B, in lists of 16", &["initiator"], |count| writes(count, Form::AtOnce)),
+    operation("READ of 32 B, a doorbell each", &["initiator"], |count| reads(count, false)),
+    operation("READ of 32 B, in lists of 16", &["initiator"], |count| reads(count, true)),
     operation("SEND of 32 B over UD, in lists of 16", &["sender", "receiver"], |count| datagrams(count, true)),
     operation("SEND of 32 B over UD, whose receive completes", &["receiver"], |count| datagrams(count, false)),
 ];
@@ -69,16 +71,29 @@ fn all_good(completions: &[Completion], expected: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn writes(count: &mut Count, in_lists: bool) -> anyhow::Result<()> {
+/// How WRITEs are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Alone,
+    /// Posted as a list, of which the last completes.
+    List,
+    /// Performed as a list, without a completion.
+    AtOnce,
+}
+
+fn writes(count: &mut Count, form: Form) -> anyhow::Result<()> {
     let (domain, [mut end, _other]) = pair(Transport::Rc)?;
     let exposed = domain.expose(4096, Access::ALL)?;
     let remote = exposed.remote();
     let mut completions = Vec::with_capacity(64);
     count.rounds(ROUNDS, ROUNDS, |count| {
-        let bytes = std::hint::black_box([7; LEN]);
+        let bytes = &std::hint::black_box([7; LEN]);
         let posted = count.step("initiator", BURST, || {
-            let mut writes = (0..BURST as u64).map(|id| last_reports(InlineRequest::write(id, &bytes, remote)));
-            let posted = if in_lists {
+            if form == Form::AtOnce {
+                return end.qp.write_at_once((0..BURST).map(move |_| (&bytes[..], remote))) == BURST;
+            }
+            let mut writes = (0..BURST as u64).map(move |id| last_reports(InlineRequest::write(id, bytes, remote)));
+            let posted = if form == Form::List {
                 end.qp.post_inline_list(writes).is_ok()
             } else {
                 writes.all(|write| end.qp.post_inline(write).is_ok())
@@ -87,38 +102,41 @@ fn writes(count: &mut Count, in_lists: bool) -> anyhow::Result<()> {
             posted
         });
         ensure!(posted, "a WRITE was refused");
-        all_good(&completions, 1)?;
+        all_good(&completions, usize::from(form != Form::AtOnce))?;
         completions.clear();
         Ok(())
     })
 }
 
-fn reads(count: &mut Count) -> anyhow::Result<()> {
+/// Makes READs, each of which returns its buffer.
+fn reads(count: &mut Count, in_lists: bool) -> anyhow::Result<()> {
     let (domain, [mut end, _other]) = pair(Transport::Rc)?;
     let exposed = domain.expose(4096, Access::ALL)?;
     let remote = exposed.remote().at(0).context("there is memory")?;
     let mut targets = (0..BURST).map(|_| end.buffer()).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut filled = Vec::with_capacity(BURST);
     let mut completions: Vec<Completion> = Vec::with_capacity(64);
     count.rounds(ROUNDS, ROUNDS, |count| {
         let good = count.step("initiator", BURST, || {
-            for number in 0..BURST {
-                let Some(buffer) = targets.pop() else { return false };
-                // Every READ is signaled, and returns its buffer.
-                if end.qp.post_read(number as u64, buffer, remote).is_err() {
-                    return false;
-                }
+            let reads = targets.drain(..).zip(0..).map(|(buffer, number)| (number, buffer, remote));
+            let posted = if in_lists {
+                end.qp.post_reads(reads, |_, buffer| filled.push(buffer))
+            } else {
+                { reads }.try_for_each(|(number, buffer, remote)| end.qp.post_read(number, buffer, remote))
+            };
+            let mut good = posted.is_ok();
+            if filled.len() < BURST {
+                end.sends.poll(&mut completions, BURST);
             }
-            end.sends.poll(&mut completions, BURST);
-            let mut good = true;
             for completion in &mut completions {
                 good &= completion.status.is_success();
-                let Some(buffer) = completion.buffers.pop() else { return false };
-                targets.push(buffer);
+                filled.extend(completion.buffers.pop());
             }
             completions.clear();
             good
         });
-        ensure!(good && targets.len() == BURST, "{} READs of {BURST}", targets.len());
+        ensure!(good && filled.len() == BURST, "{} READs of {BURST}", filled.len());
+        std::mem::swap(&mut filled, &mut targets);
         Ok(())
     })
 }

@@ -15,7 +15,7 @@ use super::initiator::Seat;
 use super::life;
 use super::packet::{Datagram, Header};
 use super::queue_pair::{Inbound, QueuePair, Stopped, WATCH_EVERY_NS};
-use super::queues::{Freed, FreedSlots, Life, Queues};
+use super::queues::{Freed, FreedSlots, Queues};
 use super::wire::{Deferred, Wire};
 use crate::port::ShmPort;
 use crate::rx::{BURST_MAX, BurstRoom, Show};
@@ -103,20 +103,7 @@ impl Engine {
     #[inline]
     pub fn take(&mut self, index: usize, completions: &mut Vec<Completion>, max: usize) -> usize {
         let Self { queues, queue_pairs, .. } = self;
-        // Places of one life of a queue pair are counted together: all requests before one, and some receives.
-        let (mut last, mut requests, mut receives) = (Life::default(), 0, 0);
-        let count = queues.get(index).take(completions, max, |Freed { of, slots }| {
-            if of != last {
-                free(queue_pairs, last, requests, receives);
-                (last, requests, receives) = (of, 0, 0);
-            }
-            match slots {
-                FreedSlots::Requests(before) => requests = before,
-                FreedSlots::Receive => receives += 1,
-            }
-        });
-        free(queue_pairs, last, requests, receives);
-        count
+        queues.get(index).take(completions, max, |frees| free(queue_pairs, frees))
     }
 
     /// Receives a burst of packets, and sends what waits. Returns how many packets came.
@@ -340,13 +327,26 @@ unsafe impl<'a, F: FnMut(Message<'_>)> Show<'a> for Arrivals<'_, F> {
     }
 }
 
-/// Frees places of one life of a queue pair: those of all requests before this one (0 for none), and of receives.
+/// Frees places. Those of one life of a queue pair are counted together: all requests before one, and some receives.
 #[inline(always)]
-fn free(queue_pairs: &mut [Option<Box<QueuePair>>], of: Life, requests: u64, receives: usize) {
-    // A queue pair that was reset since has another life.
-    let Some(qp) = find(queue_pairs, of.number()).filter(|qp| qp.ledger.life == of) else { return };
-    qp.ledger.polled = qp.ledger.polled.max(requests);
-    qp.receives_held -= receives;
+fn free(queue_pairs: &mut [Option<Box<QueuePair>>], frees: &[Freed]) {
+    let mut frees = frees.iter().peekable();
+    while let Some(Freed { of, slots }) = frees.next() {
+        let (mut requests, mut receives) = (0, 0);
+        let mut count = |slots: &FreedSlots| match *slots {
+            FreedSlots::Requests(before) => requests = before,
+            FreedSlots::Receive => receives += 1,
+        };
+        count(slots);
+        while let Some(next) = frees.next_if(|next| next.of == *of) {
+            count(&next.slots);
+        }
+        // A queue pair that was reset since has another life.
+        if let Some(qp) = find(queue_pairs, of.number()).filter(|qp| qp.ledger.life == *of) {
+            qp.ledger.polled = qp.ledger.polled.max(requests);
+            qp.receives_held -= receives;
+        }
+    }
 }
 
 /// The queue pair of this number, if it exists.

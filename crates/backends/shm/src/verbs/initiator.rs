@@ -198,16 +198,21 @@ impl Seat {
         }
     }
 
-    /// Sits down to write to the region of this key; `None` when that is not allowed, for whatever reason.
+    /// Sits down to READ or WRITE in the region of this key; `None` when that is not allowed, for whatever reason.
     #[inline]
-    pub fn guard_region(&self, pair: RemotePair, rkey: u32) -> Option<RegionGuard<'_>> {
+    pub fn guard_region(&self, pair: RemotePair, rkey: u32, verb: Verb) -> Option<RegionGuard<'_>> {
         let life = self.target.directory.life();
         if !life::is_alive(life) {
             return None;
         }
-        let guarded = self.sit_down_to_change(pair, rkey, None).ok().and_then(|entry| {
+        let entry = match verb {
+            // The permit says whether the peer listens.
+            Verb::Read => self.sit_down(pair.domain, rkey),
+            _ => self.sit_down_to_change(pair, rkey, None).ok(),
+        };
+        let guarded = entry.filter(|entry| entry.access.allows(verb)).and_then(|entry| {
             let (start, len) = (usize::try_from(entry.start).ok()?, usize::try_from(entry.len).ok()?);
-            let bytes = self.target.exposed.slice(start, len).ok().filter(|_| entry.access.write)?;
+            let bytes = self.target.exposed.slice(start, len).ok()?;
             let by = (pair.number, pair.listening);
             let permit = self.target.directory.permit(life, by, (pair.domain, rkey, entry));
             Some(RegionGuard { seat: self, rkey, start: entry.start, bytes, permit })
@@ -266,8 +271,8 @@ impl Seat {
     }
 }
 
-/// A thread at work in a region that others may write. It leaves the region when this is dropped, and an owner that
-/// ends the exposure waits until then.
+/// A thread at work in a region that others may write, to READ or to WRITE there. It leaves the region when this is
+/// dropped, and an owner that ends the exposure waits until then.
 #[derive(Debug)]
 pub(crate) struct RegionGuard<'a> {
     seat: &'a Seat,
@@ -279,12 +284,31 @@ pub(crate) struct RegionGuard<'a> {
 }
 
 impl RegionGuard<'_> {
-    /// Writes some bytes. Returns false when it wrote nothing, for whatever reason, such as the end of the exposure.
+    /// Offset of an address in the region. An address before the start wraps round, to an offset that is out of bounds.
     #[inline(always)]
-    pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
-        // An address before the start wraps round, to an offset that is out of bounds.
-        let offset = usize::try_from(address.wrapping_sub(self.start)).unwrap_or(usize::MAX);
-        self.permit.holds() && self.bytes.write(offset, bytes).is_ok()
+    fn offset(&self, address: u64) -> usize {
+        usize::try_from(address.wrapping_sub(self.start)).unwrap_or(usize::MAX)
+    }
+
+    /// Whether work here is still allowed, as all work here was so far then: what ends a permit ends it for good. Work
+    /// for which nobody asked is no different from a copy in whose middle the permit ended: an owner waits for it, or
+    /// keeps the memory aside.
+    #[inline(always)]
+    pub fn holds(&self) -> bool {
+        self.permit.holds()
+    }
+
+    /// Writes some bytes. Returns false when it wrote nothing, for whatever reason; if the WRITE is reported, the end
+    /// of the permit is one.
+    #[inline(always)]
+    pub fn write(&self, address: u64, bytes: &[u8], is_reported: bool) -> bool {
+        (!is_reported || self.holds()) && self.bytes.write(self.offset(address), bytes).is_ok()
+    }
+
+    /// Fills `target`. Returns false when it read nothing, for whatever reason, such as the end of the exposure.
+    #[inline(always)]
+    pub fn read(&self, address: u64, target: &mut [u8]) -> bool {
+        self.holds() && self.bytes.read(self.offset(address), target).is_ok()
     }
 }
 
@@ -370,11 +394,11 @@ mod tests {
     fn whoever_sits_in_a_region_writes_nothing_once_its_exposure_ended() {
         let (memory, seat) = target();
         let (bytes, remote) = memory.expose(3, 64, Access::WRITE).unwrap();
-        assert!(seat.guard_region(remote_pair(2), remote.rkey).is_none());
-        let guard = seat.guard_region(remote_pair(3), remote.rkey).unwrap();
-        assert!(guard.write(remote.address, &[7; 8]) && !guard.write(remote.address + 57, &[8; 8]));
+        assert!(seat.guard_region(remote_pair(2), remote.rkey, Verb::Write).is_none());
+        let guard = seat.guard_region(remote_pair(3), remote.rkey, Verb::Write).unwrap();
+        assert!(guard.write(remote.address, &[7; 8], true) && !guard.write(remote.address + 57, &[8; 8], true));
         memory.withdraw(remote.rkey);
-        assert!(!guard.write(remote.address, &[8; 8]));
+        assert!(!guard.write(remote.address, &[8; 8], true));
         assert_eq!(bytes.load(0), Ok(0x0707_0707_0707_0707));
     }
 
@@ -402,7 +426,7 @@ mod tests {
         // Later changes have no effect, however they are made.
         assert_eq!(write(&seat, 3, remote, &[8; 8]), Err(Status::RetryExceeded));
         assert_eq!(seat.fetch_add(place, 1), Err(Status::RetryExceeded));
-        assert!(seat.guard_region(remote_pair(3), remote.rkey).is_none());
+        assert!(seat.guard_region(remote_pair(3), remote.rkey, Verb::Write).is_none());
         assert!((0..512).all(|word| bytes.load(word * 8) == Ok(0)));
     }
 

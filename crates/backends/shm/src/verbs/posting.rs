@@ -14,7 +14,7 @@ use super::device::MTU;
 use super::directory::ListenState;
 use super::engine::{Engine, Parts};
 use super::fifo::Buffers;
-use super::queue_pair::{Connection, Run};
+use super::queue_pair::{Connection, Read, Reads, Run};
 
 /// A queue pair of a [`super::ShmThread`].
 pub struct ShmQueuePair {
@@ -242,6 +242,23 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
             Ok(())
         })
     }
+
+    #[inline]
+    fn write_at_once<'a>(&mut self, writes: impl IntoIterator<Item = (&'a [u8], RemoteMemory)>) -> usize {
+        let engine = &mut *self.engine.borrow_mut();
+        let gate = engine.queue_pair(self.number).0.gate();
+        gate.map_or(0, |gate| gate.write_all(writes.into_iter()))
+    }
+
+    #[inline]
+    fn post_reads(
+        &mut self,
+        reads: impl IntoIterator<Item = Read>,
+        done: impl FnMut(u64, MessageBuffer),
+    ) -> Result<(), RefusedRequest> {
+        let mut reads = reads.into_iter();
+        self.perform_reads(&mut reads, done).or_else(|first| self.post_other_reads(first.into_iter().chain(reads)))
+    }
 }
 
 impl ShmQueuePair {
@@ -257,10 +274,12 @@ impl ShmQueuePair {
         let Parts { qp, queues, wire, .. } = engine.parts(self.number);
         let Some(gate) = qp.gate() else { return Err(None) };
         let mut run = Run::new(gate, queues, wire);
-        match requests.find(|&request| !run.perform(request)) {
-            None => Ok(()),
-            refused => Err(refused),
+        for request in requests {
+            if !run.perform(request) {
+                return Err(Some(request));
+            }
         }
+        Ok(())
     }
 
     /// Performs one inline request, if it may go now. Otherwise returns false, and has no effect.
@@ -280,13 +299,43 @@ impl ShmQueuePair {
     fn read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), MessageBuffer> {
         let engine = &mut *self.engine.borrow_mut();
         let (qp, queues) = engine.queue_pair(self.number);
-        qp.read_now(id, target, remote, queues)
+        match qp.gate() {
+            Some(gate) => gate.read_one((id, target, remote), queues),
+            None => Err(target),
+        }
+    }
+
+    /// As [`Self::perform`], of READs, which are done then.
+    #[inline(always)]
+    fn perform_reads(
+        &mut self,
+        reads: &mut impl Iterator<Item = Read>,
+        mut done: impl FnMut(u64, MessageBuffer),
+    ) -> Result<(), Option<Read>> {
+        let engine = &mut *self.engine.borrow_mut();
+        let Some(gate) = engine.queue_pair(self.number).0.gate() else { return Err(None) };
+        let mut run = Reads::new(gate);
+        for (id, mut target, remote) in reads {
+            if !run.perform(&mut target, remote) {
+                return Err(Some((id, target, remote)));
+            }
+            done(id, target);
+        }
+        Ok(())
     }
 
     #[inline(never)]
     fn push_any_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
         let target = [target].into_iter().collect();
         self.push_any(Request::new(id, Operation::Read { target, remote }))
+    }
+
+    /// Posts READs that may not go now.
+    #[inline(never)]
+    fn post_other_reads(&mut self, mut reads: impl Iterator<Item = Read>) -> Result<(), RefusedRequest> {
+        let pushed = reads.try_for_each(|(id, target, remote)| self.push_any_read(id, target, remote));
+        self.doorbell();
+        pushed
     }
 
     /// Posts the rest of a list.

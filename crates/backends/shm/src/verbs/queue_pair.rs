@@ -33,7 +33,7 @@ use receiving::{Assembly, Posted, ReceiveOutcome};
 use sending::Stall;
 use watch::AckProbe;
 
-pub(crate) use gate::Run;
+pub(crate) use gate::{Read, Reads, Run};
 pub(crate) use receiving::{Inbound, Stopped};
 pub(crate) use watch::WATCH_EVERY_NS;
 
@@ -78,10 +78,10 @@ impl Connection {
         life::is_alive(self.life.load(Ordering::Acquire))
     }
 
-    /// Enters a region of the peer's for writing; `None` when that is not allowed now, for whatever reason.
+    /// Enters a region of the peer's to READ or WRITE there; `None` when that is not allowed now, for whatever reason.
     #[inline]
-    pub fn guard_region(&self, rkey: u32) -> Option<RegionGuard<'_>> {
-        self.seat.guard_region(self.remote_pair(), rkey)
+    pub fn guard_region(&self, rkey: u32, verb: Verb) -> Option<RegionGuard<'_>> {
+        self.seat.guard_region(self.remote_pair(), rkey, verb)
     }
 
     /// Writes at most [`CHUNK`](super::initiator::CHUNK) bytes. Returns false when it wrote nothing, for whatever

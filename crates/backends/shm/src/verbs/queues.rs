@@ -211,7 +211,7 @@ impl Queue {
 
     /// Moves up to `max` completions to the user's list, and passes on what they free. Returns their number.
     #[inline]
-    pub fn take(&mut self, completions: &mut Vec<Completion>, max: usize, mut free: impl FnMut(Freed)) -> usize {
+    pub fn take(&mut self, completions: &mut Vec<Completion>, max: usize, mut free: impl FnMut(&[Freed])) -> usize {
         let count = self.done.len();
         let is_swapped = self.older.is_empty() && count <= max && (self.is_lent || self.takes_list(completions));
         self.is_lent = false;
@@ -219,14 +219,14 @@ impl Queue {
         if !is_swapped {
             return self.take_some(completions, max, &mut free);
         }
-        self.done_frees.iter().copied().for_each(free);
+        free(&self.done_frees);
         self.done_frees.clear();
         std::mem::swap(&mut self.done, completions);
         count
     }
 
     #[inline(never)]
-    fn take_some(&mut self, completions: &mut Vec<Completion>, max: usize, free: &mut dyn FnMut(Freed)) -> usize {
+    fn take_some(&mut self, completions: &mut Vec<Completion>, max: usize, free: &mut dyn FnMut(&[Freed])) -> usize {
         let before = completions.len();
         while completions.len() - before < max && !self.is_empty() {
             if self.older.is_empty() {
@@ -235,7 +235,7 @@ impl Queue {
             }
             // The oldest may have been freed already.
             if self.older.len() == self.older_frees.len() {
-                self.older_frees.pop().into_iter().for_each(&mut *free);
+                free(self.older_frees.pop().as_slice());
             }
             completions.extend(self.older.pop());
         }
@@ -369,9 +369,11 @@ mod tests {
                 }
             }
             let mut freed = Vec::new();
-            let count = queue.take(&mut list, max, |Freed { slots, .. }| match slots {
-                FreedSlots::Requests(id) => freed.push(id),
-                FreedSlots::Receive => panic!("there were no receives"),
+            let count = queue.take(&mut list, max, |frees| {
+                freed.extend(frees.iter().map(|frees| match frees.slots {
+                    FreedSlots::Requests(id) => id,
+                    FreedSlots::Receive => panic!("there were no receives"),
+                }));
             });
             let expected: Vec<u64> = waiting.drain(..max.min(waiting.len())).collect();
             assert_eq!(count, expected.len());

@@ -2,12 +2,13 @@
 //!
 //! A request may go now if the queue pair is ready, has room, and nothing that was posted earlier is unfinished. None
 //! of this changes while such requests are performed, so a whole list passes after one check. Others can change two
-//! things: the peer may stop listening, and the memory's exposure may end. Both are checked for each request (see
-//! [`Permit`](crate::verbs::directory::Permit)). A request that fails this check has had no effect: it is queued, and
-//! the queue determines its outcome (see [`super::sending`]).
+//! things: the peer may stop listening, and the memory's exposure may end. Both are checked before each READ, before
+//! each WRITE that reports its completion, and after WRITEs that have none (see
+//! [`Permit`](crate::verbs::directory::Permit)). A READ or a WRITE that fails the check before it has had no effect: it
+//! is queued, and the queue determines its outcome (see [`super::sending`]).
 
-use sinew_fabric::verbs::{InlineOperation, InlineRequest, Opcode, QpState, RemoteMemory, Transport};
-use sinew_mem::MessageBuffer;
+use sinew_fabric::verbs::{InlineOperation, InlineRequest, Opcode, QpConfig, QpState, RemoteMemory, Transport, Verb};
+use sinew_mem::{Arena, MessageBuffer};
 
 use super::ledger::Ledger;
 use super::sender::send_datagram;
@@ -24,6 +25,9 @@ const REQUESTS_PER_ENTRY: u64 = 64;
 /// An open gate, through which requests that may go now pass.
 pub(crate) struct Gate<'a> {
     connection: Option<&'a Connection>,
+    config: &'a QpConfig,
+    /// Arenas whose buffers may be used, the last one first.
+    arenas: &'a [Arena],
     ledger: &'a mut Ledger,
     /// The longest inline request, in bytes.
     inline_max: usize,
@@ -76,6 +80,8 @@ impl QueuePair {
     fn open(&mut self) -> (Gate<'_>, &mut Waiting) {
         let gate = Gate {
             connection: self.connection.as_ref(),
+            config: &self.config,
+            arenas: &self.arenas,
             ledger: &mut self.ledger,
             inline_max: self.config.inline_max,
             is_ud: self.config.transport == Transport::Ud,
@@ -83,40 +89,63 @@ impl QueuePair {
         };
         (gate, &mut self.waiting)
     }
-
-    /// Whether a READ into this buffer passes the checks that the gate does not make.
-    #[inline(always)]
-    fn takes_target(&self, target: &MessageBuffer) -> bool {
-        self.config.transport == Transport::Rc
-            && self.config.gather_max > 0
-            && (1..=CHUNK).contains(&target.len())
-            && self.is_from_last(|arena| target.is_from(arena))
-    }
-
-    /// Performs a READ into one buffer, if it may go now. Otherwise returns the buffer, and has no effect.
-    #[inline]
-    pub fn read_now(
-        &mut self,
-        id: u64,
-        mut target: MessageBuffer,
-        remote: RemoteMemory,
-        queues: &mut Queues,
-    ) -> Result<(), MessageBuffer> {
-        if !self.takes_target(&target) {
-            return Err(target);
-        }
-        let Some(gate) = self.gate() else { return Err(target) };
-        if !gate.connection.is_some_and(|connection| connection.read_short(remote, &mut target)) {
-            return Err(target);
-        }
-        let len = target.len();
-        *gate.grants -= 1;
-        gate.ledger.complete(id, Opcode::Read, len, queues).buffers.push(target);
-        Ok(())
-    }
 }
 
-impl Gate<'_> {
+/// Whether a READ into this buffer passes the checks that the gate has not made.
+#[inline(always)]
+fn takes_target(targets_from: Option<&Arena>, target: &MessageBuffer) -> bool {
+    target.len() <= CHUNK && targets_from.is_some_and(|arena| target.is_from(arena))
+}
+
+impl<'a> Gate<'a> {
+    /// Performs inline WRITEs that need no completion, up to the first that may not go now, and returns their number.
+    /// They take no places in the queue. A region is entered for up to 64 of them in a row, which count only if that
+    /// was allowed until the last.
+    #[inline(always)]
+    pub fn write_all<'b>(self, writes: impl Iterator<Item = (&'b [u8], RemoteMemory)>) -> usize {
+        let (mut region, mut done, mut in_region) = (None::<RegionGuard<'a>>, 0, 0u64);
+        for (bytes, remote) in writes {
+            if bytes.len() > self.inline_max {
+                break;
+            }
+            if in_region == REQUESTS_PER_ENTRY || region.as_ref().is_none_or(|region| region.rkey != remote.rkey) {
+                if region.as_ref().is_some_and(|region| !region.holds()) {
+                    return done;
+                }
+                (done, in_region) = (done + in_region as usize, 0);
+                enter(&mut region, self.connection, remote.rkey, Verb::Write);
+            }
+            let Some(region) = &region else { break };
+            if !region.write(remote.address, bytes, false) {
+                break;
+            }
+            in_region += 1;
+        }
+        let counts = region.is_some_and(|region| region.holds());
+        if counts { done + in_region as usize } else { done }
+    }
+
+    /// Arena whose buffers a READ may fill here; those of others take the queue.
+    #[inline(always)]
+    fn targets_from(&self) -> Option<&'a Arena> {
+        let takes_any = self.config.transport == Transport::Rc && self.config.gather_max > 0;
+        self.arenas.first().filter(|_| takes_any)
+    }
+
+    /// Performs a READ into one buffer. Fails with the buffer, without having changed anything, when it may not go now.
+    #[inline]
+    pub fn read_one(self, (id, mut target, remote): Read, queues: &mut Queues) -> Result<(), MessageBuffer> {
+        let len = target.len();
+        let is_read = takes_target(self.targets_from(), &target)
+            && self.connection.is_some_and(|connection| connection.read_short(remote, &mut target));
+        if !is_read {
+            return Err(target);
+        }
+        *self.grants -= 1;
+        self.ledger.complete(id, Opcode::Read, len, queues).buffers.push(target);
+        Ok(())
+    }
+
     /// Performs a WRITE that comes alone, for which a region need not be kept open. Returns false, without having
     /// changed anything, when it may not go now.
     #[inline]
@@ -167,7 +196,7 @@ impl<'a> Run<'a> {
         let opcode = match operation {
             // A zero-length WRITE skips the region check, so it does not go here.
             InlineOperation::Write(remote) if immediate.is_none() && !bytes.is_empty() => {
-                if !self.write(remote, bytes) {
+                if !self.write(remote, bytes, signaled) {
                     return false;
                 }
                 Opcode::Write
@@ -185,20 +214,14 @@ impl<'a> Run<'a> {
         true
     }
 
+    /// Writes to a region, which is entered first if it is another than the last.
     #[inline(always)]
-    fn write(&mut self, remote: RemoteMemory, bytes: &[u8]) -> bool {
-        match &self.region {
-            Some(region) if region.rkey == remote.rkey => region.write(remote.address, bytes),
-            _ => self.enter(remote.rkey).is_some_and(|region| region.write(remote.address, bytes)),
+    fn write(&mut self, remote: RemoteMemory, bytes: &[u8], is_reported: bool) -> bool {
+        if self.region.as_ref().is_none_or(|region| region.rkey != remote.rkey) {
+            enter(&mut self.region, self.gate.connection, remote.rkey, Verb::Write);
         }
-    }
-
-    /// Enters the region of this key, and leaves the one before.
-    #[inline(never)]
-    fn enter(&mut self, rkey: u32) -> Option<&RegionGuard<'a>> {
-        self.region = None;
-        self.region = self.gate.connection.and_then(|connection| connection.guard_region(rkey));
-        self.region.as_ref()
+        let Some(region) = &self.region else { return false };
+        region.write(remote.address, bytes, is_reported)
     }
 
     /// Goes on with further requests, if more are granted; the region has to be entered again.
@@ -234,5 +257,43 @@ impl Drop for Run<'_> {
     fn drop(&mut self) {
         self.settle();
         self.wire.submit();
+    }
+}
+
+/// Enters the region of this key, and leaves the one before.
+#[inline(never)]
+fn enter<'a>(region: &mut Option<RegionGuard<'a>>, connection: Option<&'a Connection>, rkey: u32, verb: Verb) {
+    *region = None;
+    *region = connection.and_then(|connection| connection.guard_region(rkey, verb));
+}
+
+/// A READ into one buffer: its identifier, its target and its source.
+pub(crate) type Read = (u64, MessageBuffer, RemoteMemory);
+
+/// READs that are performed as they come and need no completion, up to the first that may not go now. They take no
+/// places in the queue. A region is entered once for READs in a row.
+pub(crate) struct Reads<'a> {
+    gate: Gate<'a>,
+    targets_from: Option<&'a Arena>,
+    region: Option<RegionGuard<'a>>,
+}
+
+impl<'a> Reads<'a> {
+    #[inline(always)]
+    pub fn new(gate: Gate<'a>) -> Self {
+        Self { targets_from: gate.targets_from(), gate, region: None }
+    }
+
+    /// Fills a buffer. Returns false, without having changed anything, when the READ may not go now.
+    #[inline(always)]
+    pub fn perform(&mut self, target: &mut MessageBuffer, remote: RemoteMemory) -> bool {
+        if !takes_target(self.targets_from, target) {
+            return false;
+        }
+        if self.region.as_ref().is_none_or(|region| region.rkey != remote.rkey) {
+            enter(&mut self.region, self.gate.connection, remote.rkey, Verb::Read);
+        }
+        let Some(region) = &self.region else { return false };
+        region.read(remote.address, target)
     }
 }
