@@ -35,8 +35,18 @@ const GUEST_TESTS: &[(&str, &str)] = &[
 /// If one of these tests fails while others run, it is run again by itself; if it then passes, it is reported as
 /// failing sometimes. All other programs run in virtual time or from seeds, so their failures are always real. `lab` is
 /// counted among those others, although one of its tests measures two threads.
-const IN_REAL_TIME: &[&str] =
-    &["cli: ", "ibverbs: ", "kv: door", "kv: hostile_clients", "kv: memcached", "shm: ", "tests: ", "udp: ", "xdp: "];
+const IN_REAL_TIME: &[&str] = &[
+    "cli: ",
+    "conformance: ",
+    "ibverbs: ",
+    "kv: door",
+    "kv: hostile_clients",
+    "kv: memcached",
+    "shm: ",
+    "tests: ",
+    "udp: ",
+    "xdp: ",
+];
 /// Most failed tests that are run again. If more fail, chance is not the cause.
 const RETRIES_MAX: usize = 3;
 

@@ -11,9 +11,10 @@
 //! - **Memory exposed to others** is [`Exposed`]: bytes that anybody may be writing, which are copied out or loaded
 //!   word by word and never seen as a slice.
 //! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one doorbell.
-//!   Those of inline bytes have a short form that owns nothing ([`InlineRequest`]). So have
-//!   lists of READs into one buffer each ([`QueuePair::post_reads`]), and of receives ([`QueuePair::post_buffers`]).
-//!   Devices that move bytes themselves perform lists of WRITEs without completions ([`QueuePair::write_at_once`]).
+//!   Those of inline bytes have a short form that owns nothing ([`InlineRequest`]). READs into one buffer have short
+//!   forms ([`QueuePair::push_read`], [`QueuePair::post_reads`]), and so have lists of receives
+//!   ([`QueuePair::post_buffers`]). Devices that move bytes themselves perform lists of WRITEs without completions
+//!   ([`QueuePair::write_at_once`]).
 //! - **Messages that are read at once** need not leave their buffers: [`CompletionQueue::poll_messages`] shows them,
 //!   and their receives stay posted.
 //! - **Completions** come from a [`CompletionQueue`], with the standard statuses.

@@ -94,8 +94,8 @@ pub enum RequestError {
         /// Longest body, in bytes.
         max: usize,
     },
-    /// The device refused the request, as it does once the connection is broken. (Clients that READ find out at once;
-    /// [`Client::poll`] reports what [`Client::flush`] found.)
+    /// The device refused the request, as it does once the connection is broken. (DrTM's clients find out at once;
+    /// otherwise [`Client::poll`] reports what [`Client::flush`] found.)
     #[error("the device refused the request")]
     Refused,
 }

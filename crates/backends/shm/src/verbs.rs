@@ -53,8 +53,8 @@
 //! a *seat* that the owner can see. To end an exposure, the owner waits until no seat says that an initiator works
 //! there, and does not reuse memory in which a stopped initiator still sits. Memory whose owner died is refused like
 //! memory that is not exposed, where a NIC would get no answer. The words that record all this are compared with their
-//! values on entry before each READ, before each WRITE that reports its completion, and after WRITEs that have none.
-//! They change once, so the WRITEs before were allowed too.
+//! values on entry before each READ, before each WRITE that reports its completion, and after a list of WRITEs at once.
+//! (They change once, unless a peer resets its queue pair and connects it to the same one again, which did not reset.)
 //!
 //! **A datagram takes a short path.** Between queue pairs with one key, as nearly all have, its header is two words, so
 //! 40 bytes of message fill a line of the ring. The header is copied and checked, and then the message goes straight
@@ -68,7 +68,7 @@
 //! for the user's empty one. A poll that receives packets lends its list to their completions.
 //!
 //! Instructions, with the completion (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 71, and 44 by
-//! `write_at_once`, a READ of 32 B in such a list 97, and 276 by `post_read`, a SEND over UD 110, its receive 107 by
+//! `write_at_once`, a READ of 32 B in such a list 97, and 276 by `post_read`, a SEND over UD 109, its receive 107 by
 //! `poll_messages`, and 190 by `poll` with the posting of the next.
 
 mod address;

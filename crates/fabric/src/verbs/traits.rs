@@ -361,10 +361,13 @@ pub trait QueuePair {
     }
 
     /// Performs inline WRITEs, each to the start of its memory, as far as the device can perform them at once, and
-    /// returns their number. They are over then, though completions of earlier requests may not have been polled; they
-    /// have no completions. The others have to be posted: many devices perform none at once.
+    /// returns their number. They are over then, though completions of earlier requests may not have been polled. They
+    /// have no completions, and free no places of earlier unsignaled requests: signal one of these yourself. The other
+    /// WRITEs have to be posted: many devices perform none at once. If the peer has just withdrawn its memory or reset
+    /// its queue pair, some of the others may have been performed as well.
     ///
-    /// `writes` must not use queues of the thread, as for [`Self::post_list`].
+    /// `writes` must not use queues of the thread, and an owner that ends its memory's exposure may wait for it, as for
+    /// [`Self::post_list`].
     fn write_at_once<'a>(&mut self, writes: impl IntoIterator<Item = (&'a [u8], RemoteMemory)>) -> usize {
         let _ = writes;
         0
@@ -372,9 +375,11 @@ pub trait QueuePair {
 
     /// As [`Self::post_list`], of READs: their identifiers, the buffers that they fill, and their sources. Those that
     /// the device performs at once it hands to `done`, with the filled buffers, and they have no completions: earlier
-    /// requests are over then, though their completions may not have been polled. The others complete in the queue.
+    /// requests are over then, though their completions may not have been polled, and stay in their places until a
+    /// signaled one of them is polled. The other READs complete in the queue.
     ///
-    /// `done` must not use queues of the thread, as `reads` must not.
+    /// `done` must not use queues of the thread, as `reads` must not, and an owner that ends its memory's exposure may
+    /// wait for both.
     ///
     /// # Errors
     ///

@@ -376,21 +376,28 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
             let status = Status::of(answer.kind).filter(|status| *status != Status::Found);
             take(Outcome { tag: answer.tag, status, value: &[], asked_ns: answer.asked_ns });
         })?;
+        // A poll also looks after the port, whose packets may say that the owner has gone. READs that were performed when
+        // they were posted looked at that themselves.
         if self.queued > 0 || self.done.is_empty() {
             self.queued -= self.cq.poll(&mut self.completions, BURST);
         }
-        for completion in &mut self.completions {
-            if !completion.status.is_success() {
-                return Err(ClientError::Read(completion.status));
+        let Self { completions, done, .. } = self;
+        // One that has failed stays, so that later polls say so again.
+        completions.retain_mut(|completion| {
+            let is_success = completion.status.is_success();
+            if is_success {
+                done.extend(completion.buffers.pop().map(|buffer| (completion.id as usize, buffer)));
             }
-            self.done.extend(completion.buffers.pop().map(|buffer| (completion.id as usize, buffer)));
-        }
-        self.completions.clear();
+            !is_success
+        });
         let mut done = std::mem::take(&mut self.done);
         for (get, buffer) in done.drain(..) {
             count += usize::from(self.advance(get, buffer, now_ns, &mut take)?);
         }
         self.done = done;
+        if let Some(failed) = self.completions.first() {
+            return Err(ClientError::Read(failed.status));
+        }
         self.post_reads();
         if self.is_broken { Err(ClientError::Broken) } else { Ok(count) }
     }

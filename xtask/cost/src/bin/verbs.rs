@@ -11,8 +11,8 @@ use sinew_shm::verbs::{ShmCompletionQueue, ShmDomain, ShmQueuePair, ShmThread};
 
 const OPERATIONS: &[Operation] = &[
     operation("WRITE of 32 B, a doorbell each", &["initiator"], |count| writes(count, Form::Alone)),
-    operation("WRITE of 32 B, in lists of 16 with a completion", &["initiator"], |count| writes(count, Form::List)),
-    operation("WRITE of 32 B, in lists of 16", &["initiator"], |count| writes(count, Form::AtOnce)),
+    operation("WRITE of 32 B, in lists of 16", &["initiator"], |count| writes(count, Form::List)),
+    operation("WRITE of 32 B at once, in lists of 16", &["initiator"], |count| writes(count, Form::AtOnce)),
     operation("READ of 32 B, a doorbell each", &["initiator"], |count| reads(count, false)),
     operation("READ of 32 B, in lists of 16", &["initiator"], |count| reads(count, true)),
     operation("SEND of 32 B over UD, in lists of 16", &["sender", "receiver"], |count| datagrams(count, true)),

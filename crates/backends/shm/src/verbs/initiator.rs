@@ -290,9 +290,9 @@ impl RegionGuard<'_> {
         usize::try_from(address.wrapping_sub(self.start)).unwrap_or(usize::MAX)
     }
 
-    /// Whether work here is still allowed, as all work here was so far then: what ends a permit ends it for good. Work
-    /// for which nobody asked is no different from a copy in whose middle the permit ended: an owner waits for it, or
-    /// keeps the memory aside.
+    /// Whether the permit still holds. If so, it has held for all work so far, as it ends for good. WRITEs after its end
+    /// that nobody checked are like a copy in whose middle it ended: the owner waits for this guard to go, or keeps the
+    /// memory aside.
     #[inline(always)]
     pub fn holds(&self) -> bool {
         self.permit.holds()

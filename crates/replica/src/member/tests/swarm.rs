@@ -23,8 +23,8 @@ const RANGE_OPS: u64 = 24;
 /// Steps after which a request is repeated, perhaps elsewhere, and after which it is given up.
 const RETRY_STEPS: u64 = 60;
 const GIVE_UP_STEPS: u64 = 600;
-/// Steps for which a removal that was asked for may still begin.
-const REMOVAL_STEPS: u64 = 1000;
+/// Steps for which a change of the members that was asked for may still be on its way.
+const CHANGE_STEPS: u64 = 1000;
 /// Operations of one run that are given up. Each may run at any later time, which the checker has to try.
 const GIVE_UPS_MAX: u64 = 4;
 /// Time that the checker may take for a run.
@@ -72,6 +72,8 @@ struct RandomRun {
     step: u64,
     /// Until this step no member loses its disk, as one may be about to be removed.
     removes_until: u64,
+    /// Members that have lost what they had, with the steps until which one may still be given a vote.
+    lost: Vec<(u64, MemberId)>,
 }
 
 /// Result of a run.
@@ -133,6 +135,7 @@ impl RandomRun {
             done: 0,
             step: 0,
             removes_until: 0,
+            lost: Vec::new(),
             random,
         }
     }
@@ -268,11 +271,14 @@ impl RandomRun {
         is_certain.then(|| (member.members.keys().copied().collect(), voters_of(member)))
     }
 
-    /// Whether most of these voters would still exist without this node, though they may be down.
+    /// Whether most of these voters would still exist without this node, though they may be down, even if it and those
+    /// that were lost lately get votes.
     fn would_survive(&self, voters: &BTreeSet<MemberId>, without: usize) -> bool {
         let ids =
             self.world.nodes.iter().enumerate().filter(|(at, _)| *at != without).filter_map(|(_, place)| place.id);
-        2 * ids.filter(|id| voters.contains(id)).count() > voters.len()
+        let lately = self.lost.iter().filter(|(until, _)| self.step < *until).map(|(_, id)| *id);
+        let lost: BTreeSet<_> = lately.chain(self.world.nodes[without].id).filter(|id| !voters.contains(id)).collect();
+        2 * ids.filter(|id| voters.contains(id)).count() > voters.len() + lost.len()
     }
 
     /// Lets a member lose all that it had, unless the cluster would lose its majority for ever: that of its leader, or
@@ -287,6 +293,7 @@ impl RandomRun {
         // Nobody knows what a member that is down has applied.
         let views: Option<Vec<_>> = self.world.nodes.iter().filter(is_voter).map(of_voter).collect();
         if views.is_some_and(|views| views.iter().all(|voters| self.would_survive(voters, at))) {
+            self.lost.extend(self.world.nodes[at].id.map(|id| (self.step + CHANGE_STEPS, id)));
             self.world.replace(at);
         }
     }
@@ -321,7 +328,7 @@ impl RandomRun {
         {
             return;
         }
-        self.removes_until = self.step + REMOVAL_STEPS;
+        self.removes_until = self.step + CHANGE_STEPS;
         self.ask_leader(&ClientRequest::Remove { name: self.world.nodes[at].name.clone() });
     }
 

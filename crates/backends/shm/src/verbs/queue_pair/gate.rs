@@ -2,10 +2,11 @@
 //!
 //! A request may go now if the queue pair is ready, has room, and nothing that was posted earlier is unfinished. None
 //! of this changes while such requests are performed, so a whole list passes after one check. Others can change two
-//! things: the peer may stop listening, and the memory's exposure may end. Both are checked before each READ, before
-//! each WRITE that reports its completion, and after WRITEs that have none (see
+//! things: the peer may stop listening, and the memory's exposure may end. Both are checked on entry to a region, before
+//! each READ, before each WRITE that reports its completion, and after a list of WRITEs at once (see
 //! [`Permit`](crate::verbs::directory::Permit)). A READ or a WRITE that fails the check before it has had no effect: it
-//! is queued, and the queue determines its outcome (see [`super::sending`]).
+//! is queued, and the queue determines its outcome (see [`super::sending`]). WRITEs before it that report nothing may
+//! have been performed after the end, and count as done.
 
 use sinew_fabric::verbs::{InlineOperation, InlineRequest, Opcode, QpConfig, QpState, RemoteMemory, Transport, Verb};
 use sinew_mem::{Arena, MessageBuffer};
@@ -99,8 +100,8 @@ fn takes_target(targets_from: Option<&Arena>, target: &MessageBuffer) -> bool {
 
 impl<'a> Gate<'a> {
     /// Performs inline WRITEs that need no completion, up to the first that may not go now, and returns their number.
-    /// They take no places in the queue. A region is entered for up to 64 of them in a row, which count only if that
-    /// was allowed until the last.
+    /// They take no places in the queue. A region is entered for up to 64 of them in a row. These count only if the
+    /// permit still holds after the last of them.
     #[inline(always)]
     pub fn write_all<'b>(self, writes: impl Iterator<Item = (&'b [u8], RemoteMemory)>) -> usize {
         let (mut region, mut done, mut in_region) = (None::<RegionGuard<'a>>, 0, 0u64);
