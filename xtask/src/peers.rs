@@ -43,8 +43,8 @@ pub struct Args {
     /// Measurements of each side; at least 3.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
-    /// Only these peers: ucx, tonic, tarpc, nbdkit, dpdk, etcd, fdatasync, redis, tmpfs, bindfs, nbdfuse, zram, disk (may
-    /// be given more than once).
+    /// Only these peers: ucx, tonic, tarpc, nbdkit, dpdk, etcd, fdatasync, redis, tmpfs, bindfs, nbdfuse, zram, disk
+    /// (may be given more than once).
     #[arg(long)]
     peer: Vec<String>,
     /// Only contests whose name contains this text, such as "paging" (may be given more than once).

@@ -38,6 +38,7 @@ const GUEST_TESTS: &[(&str, &str)] = &[
 const IN_REAL_TIME: &[&str] = &[
     "cli: ",
     "conformance: ",
+    "harness: ",
     "ibverbs: ",
     "kv: door",
     "kv: hostile_clients",

@@ -499,8 +499,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Makes a restart know that a change of the members was committed, if one was applied. Without that, it would count
-    /// the votes of the members before the change, of which most may be gone.
+    /// Makes a restart know that a change of the members was committed, if one was applied. Without that, it would
+    /// count the votes of the members before the change, of which most may be gone.
     fn keep_change(&mut self) -> Result<(), MemberError> {
         // On a full disk this is tried again in the next turn.
         if self.has_changed_members && self.can_promise() {

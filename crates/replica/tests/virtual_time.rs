@@ -228,7 +228,9 @@ impl Sim {
         let rpc = self.endpoint(host, name_of_client);
         let place = rpc.port().place();
         let addresses = (0..self.disks.len()).map(|at| format!("sim://{}", name(at))).collect();
-        let client = Client::new(rpc, addresses, Box::new(SeededGenerator::new(5 + host as u64)));
+        // Clients with the same random numbers would share a session.
+        let random = Box::new(SeededGenerator::new(self.cluster.network().random()));
+        let client = Client::new(rpc, addresses, random);
         (if let Some(key) = key { client.keyed(key) } else { client }, place)
     }
 }

@@ -376,8 +376,8 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
             let status = Status::of(answer.kind).filter(|status| *status != Status::Found);
             take(Outcome { tag: answer.tag, status, value: &[], asked_ns: answer.asked_ns });
         })?;
-        // A poll also looks after the port, whose packets may say that the owner has gone. READs that were performed when
-        // they were posted looked at that themselves.
+        // A poll also looks after the port, whose packets may say that the owner has gone. READs that were performed
+        // when they were posted looked at that themselves.
         if self.queued > 0 || self.done.is_empty() {
             self.queued -= self.cq.poll(&mut self.completions, BURST);
         }

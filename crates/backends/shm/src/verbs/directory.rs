@@ -286,8 +286,8 @@ impl Directory {
         Some(Entry { access, start: load(start), len: load(len) })
     }
 
-    /// Permit to work in the region of `rkey` through queue pair `number`, for as long as these words say what they were
-    /// found to say: that the owner lives, that the queue pair listens, and what the region's entry is.
+    /// Permit to work in the region of `rkey` through queue pair `number`, for as long as these words say what they
+    /// were found to say: that the owner lives, that the queue pair listens, and what the region's entry is.
     #[inline(always)]
     pub fn permit(
         &self,

@@ -290,9 +290,9 @@ impl RegionGuard<'_> {
         usize::try_from(address.wrapping_sub(self.start)).unwrap_or(usize::MAX)
     }
 
-    /// Whether the permit still holds. If so, it has held for all work so far, as it ends for good. WRITEs after its end
-    /// that nobody checked are like a copy in whose middle it ended: the owner waits for this guard to go, or keeps the
-    /// memory aside.
+    /// Whether the permit still holds. If so, it has held for all work so far, as it ends for good. WRITEs after its
+    /// end that nobody checked are like a copy in whose middle it ended: the owner waits for this guard to go, or keeps
+    /// the memory aside.
     #[inline(always)]
     pub fn holds(&self) -> bool {
         self.permit.holds()

@@ -2,8 +2,8 @@
 //!
 //! A request may go now if the queue pair is ready, has room, and nothing that was posted earlier is unfinished. None
 //! of this changes while such requests are performed, so a whole list passes after one check. Others can change two
-//! things: the peer may stop listening, and the memory's exposure may end. Both are checked on entry to a region, before
-//! each READ, before each WRITE that reports its completion, and after a list of WRITEs at once (see
+//! things: the peer may stop listening, and the memory's exposure may end. Both are checked on entry to a region,
+//! before each READ, before each WRITE that reports its completion, and after a list of WRITEs at once (see
 //! [`Permit`](crate::verbs::directory::Permit)). A READ or a WRITE that fails the check before it has had no effect: it
 //! is queued, and the queue determines its outcome (see [`super::sending`]). WRITEs before it that report nothing may
 //! have been performed after the end, and count as done.
