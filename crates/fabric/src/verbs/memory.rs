@@ -62,9 +62,9 @@ pub trait Exposed: Deref<Target = SharedMemory> {
     fn access(&self) -> Access;
 
     /// Requests that may still change the memory although their queue pair at this device has been reset or dropped: if
-    /// initiators move their bytes themselves, one can be stopped in the middle of a request or of a list. Requests that
-    /// still make progress are waited for, so this may take some time. Devices that end requests with their queue pairs
-    /// have none. `None` when the device cannot tell now.
+    /// initiators move their bytes themselves, one can be stopped in the middle of a request or of a list. Requests
+    /// that still make progress are waited for, so this may take some time. Devices that end requests with their queue
+    /// pairs have none. `None` when the device cannot tell now.
     fn stragglers(&self) -> Option<Vec<Straggler>> {
         Some(Vec::new())
     }
