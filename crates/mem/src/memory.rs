@@ -349,9 +349,12 @@ unsafe fn load_few<const COUNT: usize>(source: *mut u8, target: &mut [[u8; 8]]) 
 /// As there.
 #[inline(never)]
 unsafe fn load_many(source: *mut u8, target: &mut [[u8; 8]]) {
-    for (at, line) in target.chunks_mut(8).enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { load_few::<8>(source.add(at * 64), line) }
+    let (lines, rest) = target.as_chunks_mut::<8>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        // The compiler knows the length of a line, so no word of one takes a comparison.
+        lines.iter_mut().enumerate().for_each(|(at, line)| load_few::<8>(source.add(at * 64), line));
+        load_few::<8>(source.add(lines.len() * 64), rest);
     }
 }
 
@@ -387,9 +390,12 @@ unsafe fn store_few<const COUNT: usize>(target: *mut u8, source: &[[u8; 8]]) {
 /// As there.
 #[inline(never)]
 unsafe fn store_many(target: *mut u8, source: &[[u8; 8]]) {
-    for (at, line) in source.chunks(8).enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { store_few::<8>(target.add(at * 64), line) }
+    let (lines, rest) = source.as_chunks::<8>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        // As in `load_many`.
+        lines.iter().enumerate().for_each(|(at, line)| store_few::<8>(target.add(at * 64), line));
+        store_few::<8>(target.add(lines.len() * 64), rest);
     }
 }
 
