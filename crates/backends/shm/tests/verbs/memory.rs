@@ -210,6 +210,35 @@ fn memory_whose_exposure_ended_is_refused_and_its_owner_keeps_it() {
 }
 
 #[test]
+fn lists_that_are_performed_at_once_end_with_the_exposure() {
+    for (name, devices) in devices() {
+        // A region is entered for 64 WRITEs, which count only if it is still exposed after them.
+        for (end_at, counted) in [(5, 0), (70, 64)] {
+            let mut pair = Pair::new(&devices, &config(Transport::Rc));
+            let mut exposed = Some(pair.b.expose(1024));
+            let (remote, word) = (exposed.as_ref().unwrap().remote(), [7; 8]);
+            let writes = (0..100).map(|number| {
+                exposed.take_if(|_| number == end_at);
+                (&word[..], remote.at(number * 8).unwrap())
+            });
+            assert_eq!(pair.a.qp.write_at_once(writes), counted, "{name}, ended at {end_at}");
+            pair.a.post(1, write(Source::Inline(&word), remote));
+            check(&pair.next_send(), 1, Opcode::Write, Status::RemoteAccess);
+        }
+        let mut pair = Pair::new(&devices, &config(Transport::Rc));
+        let mut exposed = Some(pair.b.expose(1024));
+        let remote = exposed.as_ref().unwrap().remote();
+        let reads: Vec<_> = (0..20).map(|id| (id, pair.a.buffer(8), remote.at(id * 8).unwrap())).collect();
+        let reads = reads.into_iter().inspect(|(id, ..)| _ = exposed.take_if(|_| *id == 5));
+        let mut done = Vec::new();
+        pair.a.qp.post_reads(reads, |id, buffer| done.push((id, buffer))).unwrap();
+        assert!(done.iter().map(|(id, _)| *id).eq(0..5), "{name}: {done:?}");
+        check(&pair.next_send(), 5, Opcode::Read, Status::RemoteAccess);
+        (6..20).for_each(|id| check(&pair.next_send(), id, Opcode::Read, Status::Flushed));
+    }
+}
+
+#[test]
 fn a_write_of_nothing_checks_nothing() {
     for (_, devices) in devices() {
         let mut pair = Pair::new(&devices, &config(Transport::Rc));
