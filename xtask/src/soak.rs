@@ -79,6 +79,9 @@ struct KillTest {
     /// the median, and at most.
     #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric"], requires = "kills")]
     leaders: bool,
+    /// Instead, tell the leader of a replicated store under load to stop, --kills times, and say the same.
+    #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric"], requires = "kills")]
+    stopped_leaders: bool,
     /// Instead, kill donors and the service of a file system that a program's memory is swapped to, and check every
     /// page (as root).
     #[arg(long)]
@@ -94,6 +97,9 @@ impl KillTest {
     fn test(&self) -> Option<(&'static str, &'static str)> {
         if self.leaders {
             return Some(("replica", "the_leader_is_killed_under_load"));
+        }
+        if self.stopped_leaders {
+            return Some(("replica", "the_leader_is_stopped_under_load"));
         }
         let test = [
             (self.volumes, "what_was_written_is_in_the_volume_whoever_is_killed"),

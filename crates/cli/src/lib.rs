@@ -89,6 +89,7 @@ Examples:
   sinew interleave bench chase        # lookups that overlap their misses
   sinew xdp bench                     # AF_XDP, on virtual interfaces
   sinew forward bench                 # routers and switches, without ports
+  sinew serve replica --help          # a store of three members
   sinew serve sequencer               # numbers; in another terminal:
   sinew seq next --count 3
   sinew sim run cx4 --workload FILE   # a workload on a simulated cluster

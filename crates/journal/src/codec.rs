@@ -105,7 +105,6 @@ pub(super) fn write_record(
 
 struct Record<'a> {
     sequence: u64,
-    synced: u64,
     before: u64,
     sum: u64,
     payload: &'a [u8],
@@ -118,13 +117,7 @@ fn read_record(bytes: &[u8], key: Key) -> Option<Record<'_>> {
     let header = bytes.get(..HEADER)?;
     let payload = bytes[HEADER..].get(..read_u32(header, 4)? as usize)?;
     let sum = read_u64(header, CHECKSUM_OFFSET)?;
-    let record = Record {
-        sequence: read_u64(header, 8)?,
-        synced: read_u64(header, 16)?,
-        before: read_u64(header, 24)?,
-        sum,
-        payload,
-    };
+    let record = Record { sequence: read_u64(header, 8)?, before: read_u64(header, 24)?, sum, payload };
     (sum == key.checksum(&header[..CHECKSUM_OFFSET], payload)).then_some(record)
 }
 
@@ -153,8 +146,15 @@ pub(super) fn scan(bytes: &[u8], key: Key, sequence: u64, sum: u64) -> Result<Sc
     }
     scan.len = (bytes.len() - rest.len()) as u64;
     let lost = scan.sequence + 1;
+    // A record may hold bytes that look like records. Only those are checked whose numbers may be later ones.
+    let last = lost + (rest.len() / HEADER) as u64;
+    let is_later = |bytes: &[u8]| {
+        let (sequence, synced) = (read_u64(bytes, 8), read_u64(bytes, 16));
+        sequence
+            .is_some_and(|sequence| sequence <= last && synced.is_some_and(|synced| (lost..sequence).contains(&synced)))
+    };
     let was_kept = memchr::memmem::find_iter(rest, &RECORD.to_le_bytes())
-        .filter_map(|at| read_record(&rest[at..], key))
-        .any(|later| later.synced >= lost);
+        .map(|at| &rest[at..])
+        .any(|bytes| is_later(bytes) && read_record(bytes, key).is_some());
     if was_kept { Err(scan.len) } else { Ok(scan) }
 }

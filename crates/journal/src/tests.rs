@@ -169,11 +169,29 @@ fn what_looks_like_a_record_inside_a_record_is_none() {
     // Somebody who does not know the key has a record stored that contains a forged one, which claims that all before
     // it were durable.
     let mut lure = vec![0; 600];
-    codec::write_record(&mut lure, codec::Key(6), (100, 99), 0, b"lure");
+    codec::write_record(&mut lure, codec::Key(6), (4, 3), 0, b"lure");
     lure.extend([0; 600]);
     journal.append(&lure);
     journal.sync().unwrap();
     // The outer record is damaged, as if it had been written in part.
+    disk.corrupt(&log_name(1), 2 * RECORD_LEN + codec::HEADER);
+    let opened = Journal::open(disk, 7).unwrap();
+    assert_eq!((opened.records.len(), opened.truncated_len), (2, (codec::HEADER + lure.len()) as u64));
+}
+
+/// Each of these would have half of the record checked, which takes hours.
+#[test]
+fn a_torn_record_full_of_what_looks_like_long_records_is_cut_off_at_once() {
+    let disk = filled(2);
+    let mut journal = Journal::open(disk.clone(), 6).unwrap().journal;
+    let mut lure = Vec::new();
+    while lure.len() < 16 << 20 {
+        let begin = lure.len();
+        codec::write_record(&mut lure, codec::Key(6), (1 << 40, 99), 0, b"");
+        lure[begin + 4..begin + 8].copy_from_slice(&u32::to_le_bytes(8 << 20));
+    }
+    journal.append(&lure);
+    journal.sync().unwrap();
     disk.corrupt(&log_name(1), 2 * RECORD_LEN + codec::HEADER);
     let opened = Journal::open(disk, 7).unwrap();
     assert_eq!((opened.records.len(), opened.truncated_len), (2, (codec::HEADER + lure.len()) as u64));

@@ -45,12 +45,12 @@ pub enum ClientError {
         /// Whether a command may have run.
         may_have_run: bool,
     },
-    /// The session has expired, as the client was silent for long or there are very many sessions; or the answer was
-    /// dropped, as there are too many long ones.
-    #[error(
-        "the client's session or the answer is no longer kept: it is not known whether the command ran; begin anew"
-    )]
+    /// The session has expired, as the client was silent for long or there are very many sessions.
+    #[error("the client's session is no longer kept: it is not known whether the command ran; begin anew")]
     Expired,
+    /// The answer was dropped, as there are too many long ones.
+    #[error("the command has run, but its answer is no longer kept")]
+    Forgotten,
     /// The leader's disk is full.
     #[error("the leader's disk is full: writes are refused, but reads go on; make room there")]
     DiskFull,
@@ -596,7 +596,7 @@ impl<E: Endpoint> Client<E> {
                 self.send_again(id, now_ns + RETRY_NS);
             }
             Answer::Expired => self.handle_expiry(id, now_ns),
-            Answer::Forgotten => self.finish(id, Err(ClientError::Expired)),
+            Answer::Forgotten => self.finish(id, Err(ClientError::Forgotten)),
             Answer::DiskFull => self.fail(id, ClientError::DiskFull),
             Answer::Refused(why) => self.fail(id, ClientError::Refused(why)),
             Answer::NotAdmitted => {
@@ -675,6 +675,9 @@ impl<E: Endpoint> Client<E> {
                 self.addresses.push(member.address.clone());
             }
         }
+        // A member may name a leader of which it has not heard for a while. (Others that it has not heard of may be well:
+        // followers have nothing to say to each other.)
+        let leader = leader.filter(|leader| !self.silent.contains(&leader.name));
         match leader.and_then(|leader| self.addresses.iter().position(|address| *address == leader.address)) {
             // That leader is gone, but the member that named it does not know yet.
             Some(leader) if self.suspects.get(&leader).is_some_and(|until_ns| now_ns < *until_ns) => {

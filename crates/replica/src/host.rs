@@ -83,8 +83,8 @@ struct Refusal {
 
 #[derive(Default)]
 struct Connections {
-    /// One for each address that a message was ever sent to. Addresses come from the cluster's configurations, so there
-    /// are few.
+    /// One for each address that a message was ever sent to. Addresses come from the cluster's configurations and from
+    /// requests to add members, of which one at a time is carried out, so there are few.
     list: Vec<Connection>,
     sent: ByNumber<Sent>,
     /// Messages of a [`CallerHandshake`] in flight, with the index of their connection.
@@ -245,11 +245,6 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         &mut self.rpc
     }
 
-    /// Messages that could not be sent.
-    pub fn unsent(&self) -> u64 {
-        self.connections.unsent
-    }
-
     /// Time for which it may sleep if nothing happens, in ns.
     pub fn sleep_ns(&self) -> u64 {
         self.member.next_turn_ns().saturating_sub(self.rpc.now_ns())
@@ -282,6 +277,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         }
         busy |= self.member.turn(now_ns, &mut sender)?;
         busy |= sender.is_busy;
+        self.member.count_unsent(std::mem::take(&mut self.connections.unsent));
         for (to, piece) in self.connections.failed.drain(..) {
             self.member.call_failed(to, piece);
         }

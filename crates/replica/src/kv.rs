@@ -26,8 +26,10 @@ pub use messages::{Change, Command, CommandResult, Expect, Item, Query, QueryRes
 pub const KEY_LEN_MAX: usize = 64 << 10;
 /// Longest value, in bytes.
 pub const VALUE_LEN_MAX: usize = 1 << 20;
-/// Bytes of keys and values in one answer, at most, apart from the first item.
+/// Bytes of keys and values in one answer, and 32 for each item, at most, apart from the first item.
 pub const ANSWER_LEN_MAX: usize = 1 << 20;
+/// Bytes of an answer that each item counts for beside its key and value, so that short ones are not too many.
+const ITEM_LEN: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Value {
@@ -186,7 +188,7 @@ impl KvStore {
         let (mut items, mut len, mut more) = (Vec::new(), 0, false);
         if to.is_none_or(|to| from < to) {
             for (key, value) in self.items.range((Bound::Included(Key::new(from)), end)) {
-                len += key.bytes().len() + value.bytes.len();
+                len += key.bytes().len() + value.bytes.len() + ITEM_LEN;
                 more = items.len() >= limit || (!items.is_empty() && len > ANSWER_LEN_MAX);
                 if more {
                     break;
@@ -200,6 +202,12 @@ impl KvStore {
 
 fn item<'a>(key: &'a [u8], value: &'a Value) -> Item<'a> {
     Item { key, value: &value.bytes, revision: value.revision, created: value.created }
+}
+
+fn read_snapshot(bytes: &[u8]) -> Result<StoredState<'_>, BadSnapshot> {
+    let state: StoredState<'_> = wire::decode(bytes).map_err(|_| BadSnapshot)?;
+    let is_wrong = |item: &StoredItem<'_>| item.revision > state.revision || item.created > item.revision;
+    if state.kind != KIND || state.items.iter().any(is_wrong) { Err(BadSnapshot) } else { Ok(state) }
 }
 
 impl StateMachine for KvStore {
@@ -279,11 +287,12 @@ impl StateMachine for KvStore {
         is_done
     }
 
+    fn check_snapshot(&self, snapshot: &[u8]) -> Result<(), BadSnapshot> {
+        read_snapshot(snapshot).map(drop)
+    }
+
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), BadSnapshot> {
-        let StoredState { kind, revision, items } = wire::decode(snapshot).map_err(|_| BadSnapshot)?;
-        if kind != KIND || items.iter().any(|item| item.revision > revision || item.created > item.revision) {
-            return Err(BadSnapshot);
-        }
+        let StoredState { revision, items, .. } = read_snapshot(snapshot)?;
         let items = items.into_iter().map(|StoredItem { key, value, revision, created }| {
             (Key::new(key), Value { bytes: value.into(), revision, created })
         });

@@ -64,6 +64,13 @@ pub trait StateMachine: Debug {
         true
     }
 
+    /// Checks that [`Self::restore`] would take a snapshot, which another member has sent.
+    ///
+    /// # Errors
+    ///
+    /// [`BadSnapshot`].
+    fn check_snapshot(&self, snapshot: &[u8]) -> Result<(), BadSnapshot>;
+
     /// Replaces the state by that of a snapshot.
     ///
     /// # Errors

@@ -393,8 +393,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let has_more = self.send(transport);
         self.send_pieces(now_ns, transport);
         self.update_leadership();
-        self.clients.answer_watches(&self.machine, now_ns);
-        Ok(busy || ticked || has_more)
+        let has_watches = self.clients.answer_watches(&self.machine, &self.config, now_ns);
+        self.clients.begin_turn();
+        Ok(busy || ticked || has_more || has_watches)
     }
 
     fn tick(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
@@ -483,7 +484,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.node.advance_apply();
         }
         self.keep_change()?;
-        self.answer_reads();
+        busy |= self.answer_reads();
         busy |= self.compact_in_steps()?;
         Ok(busy)
     }

@@ -14,8 +14,8 @@ use crate::wire::ClusterId;
 pub const SESSIONS_MAX: usize = 4096;
 /// Answers that a session keeps, and so commands that a client may have in flight.
 pub const IN_FLIGHT_MAX: usize = 256;
-/// Bytes of long answers that all sessions keep together, at most, apart from the last. It bounds what a snapshot
-/// serialises in one go.
+/// Bytes of long answers that all sessions keep together, at most, apart from the last. A snapshot serialises them in
+/// one go, with the short ones, of which there are 64 MiB at most.
 pub const LONG_ANSWERS_LEN_MAX: usize = 8 << 20;
 /// Longest answer, in bytes, that is kept however many there are.
 const SHORT_LEN_MAX: usize = 64;

@@ -136,6 +136,11 @@ fn a_refusal_is_definite_only_if_no_earlier_attempt_may_have_run() {
 }
 
 #[test]
+fn a_command_whose_answer_is_no_longer_kept_has_run() {
+    assert_eq!(outcome_of_attempts(vec![None, Some(Answer::Forgotten)]), Err(ClientError::Forgotten));
+}
+
+#[test]
 fn a_command_whose_session_is_refused_has_not_run() {
     let all = outcomes(|_| Some(Answer::DiskFull), |client| client.run(3, b"command", 5_000 * MS).unwrap());
     assert_eq!(all, [(3, Err(ClientError::DiskFull))]);

@@ -129,18 +129,21 @@ pub(crate) trait Serve {
         batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
     ) {
         let handlers = self.handlers();
-        let handler = handlers.table.get_mut(usize::from(call.location.request_type.number()));
-        if let Some(Handler::Dispatch(handler)) = handler {
-            handlers.running = true;
-            handler(core, call.id, call.location, request);
-            handlers.running = false;
-            return;
+        match handlers.table.get_mut(usize::from(call.location.request_type.number())) {
+            Some(Handler::Dispatch(handler)) => {
+                handlers.running = true;
+                handler(core, call.id, call.location, request);
+                handlers.running = false;
+            }
+            Some(Handler::Burst(_)) if core.servers.deadline_ns(call.id).is_none() => {
+                batched.push(BurstEntry { call, request: RequestData::Lent(request) });
+            }
+            _ => self.run_lent_later(core, call, request, batched),
         }
-        self.run_lent_later(core, call, request, batched);
     }
 
-    /// As [`Self::run_lent`], for requests that no dispatch handler takes. Not inlined, since more than one handler
-    /// there would cost the requests of dispatch handlers three instructions.
+    /// As [`Self::run_lent`], for other handlers. Not inlined, since more than two handlers there would cost the
+    /// requests of dispatch handlers three instructions.
     #[inline(never)]
     fn run_lent_later<'a>(
         &mut self,
@@ -150,9 +153,6 @@ pub(crate) trait Serve {
         batched: &mut ArrayVec<BurstEntry<'a>, MAX_BURST>,
     ) {
         match self.handlers().table.get(usize::from(call.location.request_type.number())) {
-            Some(Handler::Burst(_)) if core.servers.deadline_ns(call.id).is_none() => {
-                batched.push(BurstEntry { call, request: RequestData::Lent(request) });
-            }
             Some(Handler::None) | None => self.handle_unregistered(core, call, request),
             _ => self.run(core, ReadyRequest { call, request: RequestData::Lent(request) }, batched),
         }

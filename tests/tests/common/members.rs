@@ -76,8 +76,19 @@ impl Members {
     }
 
     pub fn kill(&mut self, at: usize) {
+        self.signal(at, Signal::KILL);
+        self.wait_for_end(at);
+    }
+
+    pub fn signal(&self, at: usize, signal: Signal) {
+        if let Some(server) = &self.servers[at] {
+            server.process.signal(signal);
+        }
+    }
+
+    /// Waits until a member's process has ended.
+    pub fn wait_for_end(&mut self, at: usize) {
         if let Some(mut server) = self.servers[at].take() {
-            server.process.signal(Signal::KILL);
             server.process.wait();
         }
     }

@@ -95,7 +95,7 @@ fn ask(client: &mut Client<Rpc>, key: &str, op: &Op, freshness: Freshness) -> Op
             }
             other => panic!("{other:?}"),
         },
-        (Err(ClientError::NoAnswer { .. } | ClientError::Expired), _) => None,
+        (Err(ClientError::NoAnswer { .. } | ClientError::Expired | ClientError::Forgotten), _) => None,
         (other, _) => panic!("{op:?}: {other:?}"),
     }
 }
@@ -215,6 +215,7 @@ impl World {
     /// Has all clients make requests while things go wrong, and checks the outcomes. Returns the least and the greatest
     /// number of changes.
     fn round(&mut self, round: u64) -> Range<u64> {
+        self.plan.say(&format!("round {round}"));
         let shared = Arc::new(Shared {
             addresses: self.members.addresses.clone(),
             round,

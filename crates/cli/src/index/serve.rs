@@ -31,7 +31,7 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadArgs,
     /// Memory for keys and values, in bytes; each entry takes 120 bytes more than its key and value. PUTs beyond it are
-    /// refused, and deletions make room
+    /// refused, and deletions make room. Values that were replaced or deleted are not counted, and are freed later
     #[arg(long, default_value = "1G", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
     /// Longest value, in bytes, 1 to 8M

@@ -50,9 +50,9 @@ pub struct PutArgs {
 
 const GET_HELP: &str = "\
 A read sees all that was acknowledged before it began: the leader asks a majority whether it still leads. With --lease
-the leader answers alone if a majority confirmed it a moment ago; that is just as safe while no clock runs 1 % faster
-than another's, and no member is restarted at once with a shorter --election-ms. With --stale any member answers, with
-what it has.
+the leader answers alone if a majority confirmed it a moment ago. Such a read sees as much if no clock runs more than
+1 % faster than another's and no member is restarted at once with a shorter --election-ms. With --stale any member
+answers, with what it has.
 
 If there is no such key, the command exits with status 5.
 

@@ -22,8 +22,8 @@ use crate::{Outcome, Usage, advice, output};
 const HAND_OVER_NS: u64 = 100_000_000;
 
 const AFTER_HELP: &str = "\
-Three members survive the loss of any one, five of any two, seven of any three. Start all with the same --peers; they
-form the cluster once all are up and empty. Every acknowledged write is held by a majority of them.
+Three members survive the loss of any one, five of any two, seven of any three; four survive no more losses than three.
+Start all with the same --peers; they form the cluster once all are up and empty. Every acknowledged write is held by a majority of them.
 
 Without --data everything is in memory, as in nsdi19: it is lost if a majority dies at once, and a member that is
 restarted knows nothing. It waits until it is added again (`sinew replica add NAME=URL`); until then it does not vote.

@@ -117,7 +117,7 @@ fn member_json(line: &Line, committed: u64) -> Value {
         "sessions": status.sessions, "durable": status.is_durable, "disk_full": status.is_full,
         "dropped": { "nonsense": dropped.nonsense, "version": dropped.version, "cluster": dropped.cluster, "member": dropped.member,
             "contradiction": dropped.contradiction, "disk_full": dropped.disk_full,
-            "stranger": dropped.stranger },
+            "no_way": dropped.no_way, "stranger": dropped.stranger },
     })
 }
 

@@ -13,8 +13,9 @@ use crate::{Outcome, output};
 const AFTER_HELP: &str = "\
 Prints each change as REVISION KEY=VALUE, or REVISION KEY for a deletion, in order and without a gap, until Ctrl-C or
 --count changes. Any member that hears of a leader answers; when it dies, is removed or is cut off, another goes on.
-Members keep the last 65536 changes, or 32 MiB of them; a restarted member keeps none from before. If --from is older,
-the command fails and names the oldest revision that can be had.
+Members keep the last 65536 changes, or 32 MiB of them; a restarted member keeps none from before,
+nor does one that was so far behind that its leader sent it a snapshot. If --from is older, the command fails and names
+the oldest revision that can be had.
 
 --json prints an object on each line: revision, key and value (null for a deletion).
 

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::ANSWER_LEN_MAX;
 use super::key::Key;
 use super::messages::{Change, QueryResult};
+use super::{ANSWER_LEN_MAX, ITEM_LEN};
 
 /// Changes kept, at most.
 const CHANGES_MAX: usize = 1 << 16;
@@ -62,7 +62,7 @@ impl History {
         let skip = (from - self.before - 1) as usize;
         for (entry, revision) in self.entries.iter().skip(skip).zip(from..) {
             if entry.key.bytes().starts_with(prefix) {
-                len += entry.len();
+                len += entry.len() + ITEM_LEN;
                 if changes.len() >= limit || (!changes.is_empty() && len > ANSWER_LEN_MAX) {
                     break;
                 }

@@ -6,8 +6,8 @@ use std::ops::Range;
 use raft::StateRole;
 use sinew_journal::disk::Disk;
 
-use super::Member;
 use super::applying::LogCommand;
+use super::{Member, MemberConfig};
 use crate::client_wire::{Answer, ClientRequest, MemberStatus, Role, Status};
 use crate::machine::StateMachine;
 use crate::wire::{self, DecodeError, MemberId};
@@ -58,9 +58,13 @@ pub struct Clients {
     taken: u64,
     /// Commands that wait: the position of each in `proposed`, counted from the first request ever.
     positions: BTreeMap<CommandId, u64>,
-    watches: Vec<Watch>,
+    watches: VecDeque<Watch>,
     /// Whether the machine's state has changed since the watches were last checked.
     pub has_changed: bool,
+    /// Watches, from the first on, that must be checked because of an earlier change.
+    unchecked_watches: usize,
+    /// Bytes found for reads and watches since the last turn.
+    found_len: usize,
     /// Answers that are ready, each with its place in `bytes`.
     answers: Vec<(u64, Range<usize>)>,
     bytes: Vec<u8>,
@@ -80,6 +84,17 @@ impl Clients {
         wire::encode(answer, &mut self.bytes);
         self.answers.push((held, begin..self.bytes.len()));
         self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// Gives a request what was found for it.
+    pub fn answer_with(&mut self, held: u64, found: &[u8]) {
+        self.found_len += found.len();
+        self.answer(held, &Answer::QueryAnswer(found));
+    }
+
+    /// Whether this turn may search for more.
+    pub fn may_search(&self, config: &MemberConfig) -> bool {
+        self.found_len < config.found_len_max
     }
 
     /// Returns a number for a request that waits for the last entry of the log, which has this place.
@@ -137,31 +152,40 @@ impl Clients {
         }
     }
 
-    /// Answers watches that have found something, or have waited long enough.
-    pub fn answer_watches(&mut self, machine: &impl StateMachine, now_ns: u64) {
-        let has_changed = std::mem::take(&mut self.has_changed);
-        let mut finished = Vec::new();
-        self.watches.retain_mut(|watch| {
-            if has_changed {
-                let mut found = Vec::new();
-                if machine.read(&watch.query, &mut found) {
-                    finished.push((watch.held, Ok(found)));
-                    return false;
-                }
-                watch.query = machine.resume(&watch.query).unwrap_or(std::mem::take(&mut watch.query));
+    /// Answers watches that have found something, or have waited long enough. Returns whether more may have found
+    /// something.
+    pub fn answer_watches(&mut self, machine: &impl StateMachine, config: &MemberConfig, now_ns: u64) -> bool {
+        if std::mem::take(&mut self.has_changed) {
+            self.unchecked_watches = self.watches.len();
+        }
+        while self.unchecked_watches > 0
+            && self.may_search(config)
+            && let Some(mut watch) = self.watches.pop_front()
+        {
+            self.unchecked_watches -= 1;
+            let mut found = Vec::new();
+            if machine.read(&watch.query, &mut found) {
+                self.answer_with(watch.held, &found);
+                continue;
             }
-            let is_over = now_ns >= watch.end_ns;
-            if is_over {
-                finished.push((watch.held, Err(std::mem::take(&mut watch.query))));
-            }
-            !is_over
-        });
-        for (held, found) in finished {
-            match found {
-                Ok(found) => self.answer(held, &Answer::QueryAnswer(&found)),
-                Err(query) => self.answer(held, &Answer::NothingYet { query: &query }),
+            watch.query = machine.resume(&watch.query).unwrap_or(watch.query);
+            self.watches.push_back(watch);
+        }
+        let is_over = |watch: &Watch| now_ns >= watch.end_ns;
+        // What a watch was told to find may be there if it is unchecked.
+        if self.unchecked_watches == 0 && self.watches.iter().any(is_over) {
+            let (over, left) = std::mem::take(&mut self.watches).into_iter().partition(is_over);
+            self.watches = left;
+            for Watch { held, query, .. } in Vec::from(over) {
+                self.answer(held, &Answer::NothingYet { query: &query });
             }
         }
+        self.unchecked_watches > 0
+    }
+
+    /// Begins a turn's count of what was found.
+    pub fn begin_turn(&mut self) {
+        self.found_len = 0;
     }
 }
 
@@ -210,19 +234,34 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         {
             return Ok(Accepted::Deferred(held));
         }
-        if self.clients.waiting >= self.config.held_max {
+        // Watches have a limit of their own, so that they stop no other request.
+        let is_watch = matches!(ask, ClientRequest::Watch { .. });
+        let watches = self.clients.watches.len();
+        let (waiting, waiting_max) = match is_watch {
+            true => (watches, self.config.watches_max),
+            false => (self.clients.waiting - watches, self.config.held_max),
+        };
+        if waiting >= waiting_max {
             return Err(Answer::Busy);
         }
         if let ClientRequest::Read { freshness, query } = *ask {
             let mut found = Vec::new();
-            if self.try_read_now(freshness, query, now_ns, &mut found) {
-                return Ok(Accepted::Answer(to_bytes(&Answer::QueryAnswer(&found))));
+            if self.may_read_now(freshness, now_ns) {
+                if !self.clients.may_search(&self.config) {
+                    return Err(Answer::Busy);
+                }
+                if self.machine.read(query, &mut found) {
+                    return Ok(self.found(&found));
+                }
             }
         }
         if let ClientRequest::Watch { query } = *ask {
             let mut found = Vec::new();
+            if !self.clients.may_search(&self.config) {
+                return Err(Answer::Busy);
+            }
             if self.applied > 0 && self.machine.read(query, &mut found) {
-                return Ok(Accepted::Answer(to_bytes(&Answer::QueryAnswer(&found))));
+                return Ok(self.found(&found));
             }
             // A member that was removed, or does not hear its leader, may never see another change.
             if self.is_outside() || !self.hears_leader(now_ns) {
@@ -230,7 +269,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             let held = self.clients.defer();
             let query = self.machine.resume(query).unwrap_or_else(|| query.to_vec());
-            self.clients.watches.push(Watch { held, query, end_ns: now_ns + WATCH_NS });
+            self.clients.watches.push_back(Watch { held, query, end_ns: now_ns + WATCH_NS });
             return Ok(Accepted::Deferred(held));
         }
         if !self.is_leader() {
@@ -256,6 +295,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             _ => self.begin_membership_change(ask, now_ns)?,
         };
         Ok(Accepted::Deferred(held))
+    }
+
+    /// The answer to a request for which this was found at once.
+    fn found(&mut self, found: &[u8]) -> Accepted {
+        self.clients.found_len += found.len();
+        Accepted::Answer(to_bytes(&Answer::QueryAnswer(found)))
     }
 
     /// Proposes a log entry, and makes a request wait for it. Returns the request's number.
@@ -321,7 +366,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let voters = raft.prs().conf().voters();
         let is_voter = |id: MemberId| voters.contains(id.0);
         let role = match raft.state {
-            _ if self.cluster.is_none() && !self.founding_state.is_too_late => Role::Founding,
+            _ if self.cluster.is_none() && !self.founding_state.is_too_late(now_ns) => Role::Founding,
             _ if self.is_outside() => Role::Outside,
             StateRole::Leader => Role::Leader,
             StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,

@@ -25,6 +25,8 @@ pub struct PendingSnapshot {
     bytes: Vec<u8>,
     room: usize,
     is_whole: bool,
+    /// Length of the log after the last step, in bytes.
+    log_len: u64,
 }
 
 impl PendingSnapshot {
@@ -66,7 +68,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return Ok(is_dropping || self.pending_snapshot.is_some());
         };
         if !pending.is_whole {
-            pending.is_whole = self.machine.continue_snapshot(&mut pending.bytes, self.config.snapshot_step_len);
+            // At least twice what the log has grown by, so that it does not outgrow the state.
+            let log_len = self.node.store().len_bytes();
+            let grown = usize::try_from(log_len.saturating_sub(pending.log_len)).unwrap_or(usize::MAX);
+            let step_len = self.config.snapshot_step_len.max(grown.saturating_mul(2));
+            pending.is_whole = self.machine.continue_snapshot(&mut pending.bytes, step_len);
+            pending.log_len = log_len;
             return Ok(true);
         }
         let Some(pending) = self.pending_snapshot.take() else { return Ok(is_dropping) };
@@ -97,7 +104,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let promise = Promise { term: u64::MAX, vote: u64::MAX, commit: u64::MAX };
         let base_room = durable::base_head(&self.me, cluster, promise, &place, usize::MAX).len();
         let room = base_room + head.len() + LEN_LEN_MAX;
-        let mut pending = PendingSnapshot { place, head, bytes: vec![0; room], room, is_whole: false };
+        let log_len = self.node.store().len_bytes();
+        let mut pending = PendingSnapshot { place, head, bytes: vec![0; room], room, is_whole: false, log_len };
         pending.is_whole = self.machine.begin_snapshot(&mut pending.bytes);
         self.pending_snapshot = Some(pending);
     }

@@ -28,7 +28,7 @@ pub struct MemberConfig {
     /// Entries before a snapshot that are kept, for members that are a little behind, up to a quarter of
     /// [`Self::log_len_max`].
     pub entries_kept: u64,
-    /// Bytes of a snapshot that are made in one turn, approximately.
+    /// Bytes of a snapshot that are made in one turn, approximately, or more where the log grows faster.
     pub snapshot_step_len: usize,
     /// Bytes of a snapshot that are written to the disk, and synced, in one turn, and then bytes of the entries after
     /// it, or more where these arrive faster.
@@ -36,8 +36,13 @@ pub struct MemberConfig {
     /// Most by which one member's clock may run faster than another's, in parts per million. Within this bound, reads
     /// by lease are linearizable.
     pub drift_max_ppm: u64,
-    /// Requests of clients that may wait at a time.
+    /// Requests of clients that may wait at a time, apart from watches.
     pub held_max: usize,
+    /// Watches that may wait at a time.
+    pub watches_max: usize,
+    /// Bytes of answers to reads and watches in one turn, at most, apart from the last answer. Other answers wait for
+    /// the next turn, since a leader that does nothing else for long is taken for dead.
+    pub found_len_max: usize,
     /// Bytes of a command, at most. One message carries it to another member, so it must be shorter than the endpoint's
     /// longest message.
     pub command_len_max: usize,
@@ -58,6 +63,8 @@ impl Default for MemberConfig {
             snapshot_write_len: 256 << 10,
             drift_max_ppm: 10_000,
             held_max: 1 << 14,
+            watches_max: 1 << 12,
+            found_len_max: 1 << 20,
             command_len_max: 4 << 20,
         }
     }

@@ -1,5 +1,6 @@
 //! The founding of a cluster, once all of its intended members say that they are new.
 //!
+//! They must have been started with the same names and addresses: else each could find others to found a cluster with.
 //! The member whose name comes first founds it; the others learn of it with their next hello. A member that starts
 //! empty while the others already have a cluster cannot found one: it waits to be added, and until then votes for
 //! nobody, whatever an earlier life of it promised. One with a disk writes its id there before it says hello, so it is
@@ -31,22 +32,31 @@ pub struct FoundingState {
     next_hello_ns: u64,
     /// Members that said they are new, by name, with the time of the last hello.
     new_peers: BTreeMap<String, (MemberInfo, u64)>,
-    /// Whether others have a cluster without this life.
-    pub is_too_late: bool,
+    /// When another said last that it has a cluster, of which this life is no founder.
+    refused_ns: Option<u64>,
 }
 
 impl FoundingState {
     pub fn new(peers: &[(String, String)]) -> Self {
-        let mut names: Vec<_> = peers.iter().map(|(name, _)| name).collect();
-        names.sort();
+        let mut sorted: Vec<_> = peers.iter().collect();
+        sorted.sort();
         // The same in every build.
         let mut hasher = SipHasher13::new();
-        for name in names {
-            hasher.write(&(name.len() as u64).to_le_bytes());
-            hasher.write(name.as_bytes());
+        for text in sorted.into_iter().flat_map(|(name, address)| [name, address]) {
+            hasher.write(&(text.len() as u64).to_le_bytes());
+            hasher.write(text.as_bytes());
         }
-        Self { hash: hasher.finish(), next_hello_ns: 0, new_peers: BTreeMap::new(), is_too_late: false }
+        Self { hash: hasher.finish(), next_hello_ns: 0, new_peers: BTreeMap::new(), refused_ns: None }
     }
+
+    /// Whether the others have a cluster without this life.
+    pub fn is_too_late(&self, now_ns: u64) -> bool {
+        self.refused_ns.is_some_and(|refused_ns| is_fresh(refused_ns, now_ns))
+    }
+}
+
+fn is_fresh(heard_ns: u64, now_ns: u64) -> bool {
+    heard_ns >= now_ns.saturating_sub(FRESH_NS)
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
@@ -77,9 +87,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
         }
         let is_first = self.peers.iter().all(|(name, _)| *name >= self.me.name);
-        let fresh = now_ns.saturating_sub(FRESH_NS);
-        let others = self.founding_state.new_peers.values().filter(|(_, heard_ns)| *heard_ns >= fresh);
-        if is_first && !self.founding_state.is_too_late && others.clone().count() + 1 == self.peers.len() {
+        let others = self.founding_state.new_peers.values().filter(|(_, heard_ns)| is_fresh(*heard_ns, now_ns));
+        if is_first && !self.founding_state.is_too_late(now_ns) && others.clone().count() + 1 == self.peers.len() {
             let members = others.map(|(member, _)| member.clone()).chain([self.me.clone()]).collect();
             let founding = Founding { cluster: ClusterId(self.random.next_u64().max(1)), members };
             self.found_cluster(founding)?;
@@ -100,10 +109,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if self.cluster.is_some() {
             return Ok(());
         }
+        let is_peer = hello.me.name != self.me.name && self.peers.iter().any(|(name, _)| *name == hello.me.name);
         match (hello.phase, hello.founding) {
             (Phase::New, _) => {
-                let is_peer = self.peers.iter().any(|(name, _)| *name == hello.me.name);
-                if is_peer && hello.me.name != self.me.name && hello.peers_hash == self.founding_state.hash {
+                if is_peer && hello.peers_hash == self.founding_state.hash {
                     self.founding_state.new_peers.insert(hello.me.name.clone(), (hello.me, now_ns));
                 }
             }
@@ -114,7 +123,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     return self.found_cluster(founding);
                 }
             }
-            (Phase::MemberOf(_), None) => self.founding_state.is_too_late = true,
+            // Members of other clusters say nothing about this one.
+            (Phase::MemberOf(_), None) if is_peer => self.founding_state.refused_ns = Some(now_ns),
+            (Phase::MemberOf(_), None) => {}
         }
         Ok(())
     }

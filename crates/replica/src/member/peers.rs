@@ -95,6 +95,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.dropped.stranger += 1;
     }
 
+    /// Counts messages that could not be sent.
+    pub fn count_unsent(&mut self, count: u64) {
+        self.dropped.no_way += count;
+    }
+
     /// Handles the failure of a call to a member, which did not answer it.
     pub fn call_failed(&mut self, to: Option<MemberId>, piece: Option<PieceId>) {
         let Some(of) = to else { return };

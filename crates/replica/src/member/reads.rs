@@ -120,15 +120,9 @@ impl Reads {
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
-    /// Answers a read at once, if that is possible. Returns whether it did.
-    pub(super) fn try_read_now(
-        &mut self,
-        freshness: Freshness,
-        query: &[u8],
-        now_ns: u64,
-        answer: &mut Vec<u8>,
-    ) -> bool {
-        let is_allowed = match freshness {
+    /// Whether a read may be answered at once.
+    pub(super) fn may_read_now(&self, freshness: Freshness, now_ns: u64) -> bool {
+        match freshness {
             Freshness::Stale => self.applied > 0,
             Freshness::Lease => {
                 let raft = &self.node.raft;
@@ -143,8 +137,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     && self.applied >= raft.raft_log.committed
             }
             Freshness::Linear => false,
-        };
-        is_allowed && self.machine.read(query, answer)
+        }
     }
 
     /// Decides whether to confirm a round of reads, by the context of a heartbeat. If so, and its lease is longer than
@@ -169,16 +162,19 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.reads.wants_lease |= freshness == Freshness::Lease;
     }
 
-    /// Answers confirmed reads whose entries are applied.
-    pub(super) fn answer_reads(&mut self) {
+    /// Answers confirmed reads whose entries are applied. Returns whether more of them wait for the next turn.
+    pub(super) fn answer_reads(&mut self) -> bool {
         let applied = self.applied;
-        while let Some(read) = self.reads.waiting.front()
-            && read.index.is_some_and(|index| index <= applied)
+        while let Some(read) = self.reads.waiting.pop_front_if(|read| read.index.is_some_and(|index| index <= applied))
         {
-            let Some(read) = self.reads.waiting.pop_front() else { break };
+            if !self.clients.may_search(&self.config) {
+                self.reads.waiting.push_front(read);
+                return true;
+            }
             let mut found = Vec::new();
             self.machine.read(&read.query, &mut found);
-            self.clients.answer(read.held, &Answer::QueryAnswer(&found));
+            self.clients.answer_with(read.held, &found);
         }
+        false
     }
 }

@@ -153,6 +153,32 @@ fn a_member_may_die_at_any_write() {
     }
 }
 
+/// Otherwise its memory would grow until the snapshot is whole, which takes the longer the larger the state.
+#[test]
+fn a_log_grows_by_half_of_a_snapshot_at_most_while_that_is_made() {
+    let mut world = World::new(1, false, 1);
+    (world.config.snapshot_step_len, world.config.log_len_max, world.config.entries_kept) = (16, 1, 0);
+    world.replace(0);
+    let mut session = world.open(7);
+    let value = "v".repeat(1000);
+    for key in 0..100 {
+        world.put(&mut session, &key.to_string(), &value);
+    }
+    world.run_until("the snapshot has all", |world| {
+        let member = world.member(0);
+        member.pending_snapshot.is_none()
+            && member.node.store().latest_snapshot().get_metadata().index == member.applied
+    });
+    let before = world.member(0).node.store().latest_snapshot().get_metadata().index;
+    let mut longest = 0;
+    while world.member(0).node.store().latest_snapshot().get_metadata().index < before + 10 {
+        world.put(&mut session, "0", &value);
+        longest = longest.max(world.member(0).node.store().len_bytes());
+    }
+    // While the next one is made, the log still has what came during the last.
+    assert!(longest < 110_000, "{longest} bytes, with a state of 100,000");
+}
+
 #[test]
 fn entries_that_are_replaced_while_a_new_journal_is_written_are_replaced_there_too() {
     let mut world = World::new(3, true, 5);

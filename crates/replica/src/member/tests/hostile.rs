@@ -34,6 +34,56 @@ fn messages_for_another_cluster_or_life_are_dropped_and_counted() {
     assert!(matches!(answer, PeerAnswer::Now(PeerMessage::WrongReceiver { .. })) && dropped.member == 1);
 }
 
+/// A member that took this number for its cluster would drop all messages of the cluster that it is founded in.
+#[test]
+fn messages_for_no_cluster_are_dropped_by_new_members_too() {
+    let mut world = World::new(3, false, 1);
+    let (me, from) = (world.member(0).me().id, world.member(1).me().id);
+    let mut bytes = Vec::new();
+    let message = PeerMessage::Messages { cluster: ClusterId::NONE, from, to: me, messages: Default::default() };
+    wire::to_bytes(&message, &mut bytes);
+    for (dropped, is_founded) in [(1, false), (2, true)] {
+        assert_eq!(world.status(0).cluster.is_some(), is_founded);
+        let now_ns = world.now_ns;
+        let answer = world.member(0).handle_peer(&bytes, now_ns).unwrap();
+        assert!(matches!(answer, PeerAnswer::Now(PeerMessage::WrongReceiver { .. })));
+        assert_eq!(world.member(0).dropped().cluster, dropped);
+        let mut session = world.open(dropped);
+        world.put(&mut session, "k", "v");
+    }
+}
+
+/// The engine would have taken it, and the member could not have gone on.
+#[test]
+fn a_snapshot_of_another_kind_of_state_is_refused_and_counted() {
+    let mut world = World::new(3, false, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let leader = world.elect();
+    let to = (leader + 1) % 3;
+    world.run_until("it has the value", |world| world.member(to).machine().len() == 1);
+    let (me, from) = (world.member(to).me().id, world.member(leader).me().id);
+    let (cluster, term) = (world.member(to).cluster.unwrap(), world.member(to).term());
+    let founding = world.member(to).founding.clone().unwrap();
+    let members = founding.members.clone();
+    let roles = Roles { voters: members.iter().map(|member| member.id.0).collect(), ..Roles::default() };
+    let good = world.member(leader).machine().snapshot();
+    for (machine, refused) in [(&b"junk"[..], 1), (&good, 1)] {
+        let mut data = Vec::new();
+        let (founding, members) = (founding.clone(), members.clone());
+        wire::encode(&Replicated { founding, members, sessions: Sessions::default(), machine }, &mut data);
+        let place = SnapshotMeta { index: 1000, term, roles: roles.clone() };
+        let piece = Piece { term, place, len: data.len() as u64, at: 0, bytes: &data };
+        let mut bytes = Vec::new();
+        wire::to_bytes(&PeerMessage::Piece { cluster, from, to: me, piece }, &mut bytes);
+        let now_ns = world.now_ns;
+        world.member(to).handle_peer(&bytes, now_ns).unwrap();
+        world.member(to).turn(now_ns, &mut NoTransport).unwrap();
+        assert_eq!(world.member(to).dropped().nonsense, refused);
+    }
+    assert_eq!(world.member(to).applied(), 1000);
+}
+
 /// A command that no message could carry to another member would be sent for ever, and all later ones would wait.
 #[test]
 fn a_command_that_is_too_long_for_a_message_is_refused() {

@@ -1,7 +1,7 @@
 //! Leaders that are deposed and lead again, whose hand-over does not come about, or whose followers are far behind.
 
 use super::world::*;
-use crate::client_wire::{Answer, ClientRequest};
+use crate::client_wire::{Answer, ClientRequest, Freshness};
 use crate::kv::{Query, QueryResult};
 use crate::member::{Accepted, appends};
 use crate::wire::{self, MemberId};
@@ -40,6 +40,74 @@ fn a_watch_that_finds_nothing_goes_on_after_what_was_searched(on_disk: bool) {
     world.run_ms(5000);
     let answer = world.answer(0, held).expect("its time is over");
     assert_eq!(wire::decode(&answer), Ok(Answer::NothingYet { query: &watch(5) }));
+}
+
+fn watch(from: u64) -> Vec<u8> {
+    let mut query = Vec::new();
+    wire::encode(&Query::Watch { prefix: b"k", from, limit: 1 }, &mut query);
+    query
+}
+
+#[test]
+fn watches_have_a_limit_of_their_own_and_stop_no_other_request() {
+    let mut world = World::new(1, false, 1);
+    (world.config.watches_max, world.config.held_max) = (3, 2);
+    world.replace(0);
+    let mut session = world.open(7);
+    let query = watch(1);
+    let ask = ClientRequest::Watch { query: &query };
+    let held: Vec<_> = (0..3).map(|_| world.ask(0, &ask)).collect();
+    assert!(held.iter().all(|held| matches!(held, Some(Accepted::Deferred(_)))));
+    let Some(Accepted::Answer(answer)) = world.ask(0, &ask) else { panic!("there are three") };
+    assert_eq!(wire::decode(&answer), Ok(Answer::Busy));
+    world.put(&mut session, "k", "v");
+    for held in held {
+        let Some(Accepted::Deferred(held)) = held else { panic!() };
+        assert!(world.answer(0, held).is_some());
+    }
+}
+
+/// A leader that did nothing else for long would be taken for dead.
+#[test]
+fn what_is_found_for_many_at_once_is_found_over_several_turns() {
+    let mut world = World::new(1, false, 1);
+    world.config.found_len_max = 2500;
+    world.replace(0);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "before");
+    let query = watch(2);
+    let value = "v".repeat(1000);
+    let mut held: Vec<_> = (0..10).map(|_| world.ask(0, &ClientRequest::Watch { query: &query })).collect();
+    let answered = |world: &mut World, held: &mut Vec<Option<Accepted>>| {
+        let before = held.len();
+        held.retain(|held| {
+            let Some(Accepted::Deferred(held)) = held else { panic!("{held:?}") };
+            world.answer(0, *held).is_none()
+        });
+        before - held.len()
+    };
+    let command = put("k", &value);
+    world.ask(0, &session.run(&command));
+    world.step();
+    for left in [7, 4, 1, 0] {
+        assert_eq!((answered(&mut world, &mut held), held.len()), (if left > 0 { 3 } else { 1 }, left));
+        world.step();
+    }
+    // So it is with reads, whether they wait or not.
+    let mut get = Vec::new();
+    wire::encode(&Query::Get { key: b"k" }, &mut get);
+    let read = |freshness| ClientRequest::Read { freshness, query: &get };
+    let mut held: Vec<_> = (0..7).map(|_| world.ask(0, &read(Freshness::Linear))).collect();
+    for left in [4, 1, 0] {
+        world.step();
+        assert_eq!((answered(&mut world, &mut held), held.len()), (if left > 0 { 3 } else { 1 }, left));
+    }
+    for is_busy in [false, false, false, true] {
+        let Some(Accepted::Answer(answer)) = world.ask(0, &read(Freshness::Stale)) else { panic!("it needs no turn") };
+        assert_eq!(wire::decode(&answer) == Ok(Answer::Busy), is_busy);
+    }
+    world.step();
+    assert!(matches!(world.ask(0, &read(Freshness::Stale)), Some(Accepted::Answer(answer)) if answer.len() > 1000));
 }
 
 fn a_watch_does_not_stay_at_a_member_that_hears_of_no_more_changes(on_disk: bool) {

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::client_wire::{Answer, ClientRequest, Role};
-use crate::wire;
+use crate::wire::{self, ClusterId, Hello, MemberId, MemberInfo, PeerMessage, Phase};
 
 in_memory_and_on_disk! {
     nobody_is_added_under_the_name_of_the_member_that_leads,
@@ -278,6 +278,51 @@ fn leadership_goes_to_whom_it_is_given(on_disk: bool) {
     }
     let answer = world.ask_leader(&ClientRequest::Transfer { name: Some("nobody".into()) });
     assert!(matches!(wire::decode(&answer), Ok(Answer::Refused(_))));
+}
+
+/// Otherwise two members of one name, at different addresses, could each found a cluster with half of the others.
+#[test]
+fn members_that_were_given_different_addresses_found_no_cluster() {
+    let mut world = World::new(2, false, 13);
+    world.peers[1].1 = "sim://elsewhere".into();
+    world.add_node("c", false);
+    for at in 0..3 {
+        world.peers = ["a", "b", "c"].map(|name| (name.to_owned(), address(name))).into();
+        if at == 2 {
+            world.peers[1].1 = "sim://elsewhere".into();
+        }
+        world.start(at);
+    }
+    world.run_ms(1000);
+    assert!((0..3).all(|at| world.status(at).role == Role::Founding));
+    world.peers[1].1 = address("b");
+    world.start(2);
+    world.elect();
+}
+
+#[test]
+fn a_member_of_another_cluster_keeps_nobody_from_founding_one() {
+    let mut world = World::new(2, false, 13);
+    world.peers = ["a", "b", "c"].map(|name| (name.to_owned(), address(name))).into();
+    (0..2).for_each(|at| world.start(at));
+    world.run_ms(100);
+    let hello = |name: &str| {
+        let me = MemberInfo { id: MemberId(9), name: name.into(), address: address(name) };
+        let phase = Phase::MemberOf(ClusterId(8));
+        let mut bytes = Vec::new();
+        wire::to_bytes(&PeerMessage::Hello(Hello { me, phase, peers_hash: 7, founding: None }), &mut bytes);
+        bytes
+    };
+    for (name, role) in [("x", Role::Founding), ("c", Role::Outside)] {
+        let now_ns = world.now_ns;
+        world.member(0).handle_peer(&hello(name), now_ns).unwrap();
+        assert_eq!(world.status(0).role, role);
+    }
+    // What c said counts for a while only: it may have started anew.
+    world.run_ms(300);
+    assert_eq!(world.status(0).role, Role::Founding);
+    world.add_node("c", false);
+    world.elect();
 }
 
 #[test]

@@ -139,7 +139,7 @@ pub struct World {
     pub now_ns: u64,
     pub nodes: Vec<Node>,
     pub config: MemberConfig,
-    peers: Vec<(String, String)>,
+    pub peers: Vec<(String, String)>,
     /// Pairs of sender and receiver between which nothing gets through.
     pub cut: BTreeSet<(usize, usize)>,
     /// Members that do not run, and for which messages wait.
@@ -158,7 +158,7 @@ fn to_bytes(say: &PeerMessage<'_>) -> Vec<u8> {
     bytes
 }
 
-fn address(name: &str) -> String {
+pub fn address(name: &str) -> String {
     format!("sim://{name}")
 }
 
