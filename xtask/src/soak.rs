@@ -80,7 +80,7 @@ struct KillTest {
     #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric"], requires = "kills")]
     leaders: bool,
     /// Instead, tell the leader of a replicated store under load to stop, --kills times, and say the same.
-    #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric"], requires = "kills")]
+    #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric", "leaders"], requires = "kills")]
     stopped_leaders: bool,
     /// Instead, kill donors and the service of a file system that a program's memory is swapped to, and check every
     /// page (as root).

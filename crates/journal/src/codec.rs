@@ -11,6 +11,8 @@ const RECORD: u32 = u32::from_le_bytes(*b"SnFr");
 pub(super) const FORMAT: u32 = 1;
 /// Offset of the checksum in either header.
 const CHECKSUM_OFFSET: usize = 32;
+/// How often a log's end is checked for records behind a wrong one, at most: a second for each 100 MB.
+const CHECKED_TIMES: usize = 64;
 
 /// Key of the checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,15 +148,24 @@ pub(super) fn scan(bytes: &[u8], key: Key, sequence: u64, sum: u64) -> Result<Sc
     }
     scan.len = (bytes.len() - rest.len()) as u64;
     let lost = scan.sequence + 1;
-    // A record may hold bytes that look like records. Only those are checked whose numbers may be later ones.
+    // A record may hold any number of bytes that look like records. So only those are checked whose numbers may be later
+    // ones, the last ones first, and no more than so many bytes.
+    let mut left = rest.len().saturating_mul(CHECKED_TIMES);
     let last = lost + (rest.len() / HEADER) as u64;
     let is_later = |bytes: &[u8]| {
         let (sequence, synced) = (read_u64(bytes, 8), read_u64(bytes, 16));
         sequence
             .is_some_and(|sequence| sequence <= last && synced.is_some_and(|synced| (lost..sequence).contains(&synced)))
     };
-    let was_kept = memchr::memmem::find_iter(rest, &RECORD.to_le_bytes())
+    let mut has_time_for = |bytes: &[u8]| {
+        let len = read_u32(bytes, 4).map_or(0, |len| len as usize).min(bytes.len());
+        left = left.saturating_sub(HEADER + len);
+        left > 0
+    };
+    let was_kept = memchr::memmem::rfind_iter(rest, &RECORD.to_le_bytes())
         .map(|at| &rest[at..])
-        .any(|bytes| is_later(bytes) && read_record(bytes, key).is_some());
+        .filter(|bytes| is_later(bytes))
+        .take_while(|bytes| has_time_for(bytes))
+        .any(|bytes| read_record(bytes, key).is_some());
     if was_kept { Err(scan.len) } else { Ok(scan) }
 }

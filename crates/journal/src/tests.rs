@@ -181,20 +181,30 @@ fn what_looks_like_a_record_inside_a_record_is_none() {
 
 /// Each of these would have half of the record checked, which takes hours.
 #[test]
-fn a_torn_record_full_of_what_looks_like_long_records_is_cut_off_at_once() {
-    let disk = filled(2);
-    let mut journal = Journal::open(disk.clone(), 6).unwrap().journal;
-    let mut lure = Vec::new();
-    while lure.len() < 16 << 20 {
-        let begin = lure.len();
-        codec::write_record(&mut lure, codec::Key(6), (1 << 40, 99), 0, b"");
-        lure[begin + 4..begin + 8].copy_from_slice(&u32::to_le_bytes(8 << 20));
+fn a_torn_record_full_of_what_looks_like_long_records_is_cut_off_soon() {
+    for (numbers, len) in [((1 << 40, 99), 16 << 20), ((4, 3), 4 << 20)] {
+        let disk = filled(2);
+        let mut journal = Journal::open(disk.clone(), 6).unwrap().journal;
+        let mut lure = Vec::new();
+        while lure.len() < len {
+            let begin = lure.len();
+            codec::write_record(&mut lure, codec::Key(6), numbers, 0, b"");
+            lure[begin + 4..begin + 8].copy_from_slice(&(len as u32 / 2).to_le_bytes());
+        }
+        journal.append(&lure);
+        journal.sync().unwrap();
+        disk.corrupt(&log_name(1), 2 * RECORD_LEN + codec::HEADER);
+        let opened = Journal::open(disk.clone(), 7).unwrap();
+        assert_eq!((opened.records.len(), opened.truncated_len), (2, (codec::HEADER + lure.len()) as u64));
+        // A record behind it that is right shows that it was made durable.
+        let mut journal = Journal::open(disk.clone(), 7).unwrap().journal;
+        journal.append(&lure);
+        journal.sync().unwrap();
+        journal.append(b"later");
+        journal.sync().unwrap();
+        disk.corrupt(&log_name(1), 2 * RECORD_LEN + codec::HEADER);
+        assert!(matches!(Journal::open(disk, 7), Err(JournalError::Corrupt { .. })));
     }
-    journal.append(&lure);
-    journal.sync().unwrap();
-    disk.corrupt(&log_name(1), 2 * RECORD_LEN + codec::HEADER);
-    let opened = Journal::open(disk, 7).unwrap();
-    assert_eq!((opened.records.len(), opened.truncated_len), (2, (codec::HEADER + lure.len()) as u64));
 }
 
 #[test]

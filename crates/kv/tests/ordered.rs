@@ -342,6 +342,10 @@ fn answers_that_lie_about_their_entries_are_malformed() {
     Response::Sum(Sum { sum: 3, added: 1, passed_over: 0, last: b"key", more: true }).write(&mut bytes);
     assert!(Response::read(&bytes).is_ok());
     assert!(Response::read(&bytes[..bytes.len() - 1]).is_err());
+    // A client would ask for the next part for ever.
+    let mut idle = Vec::new();
+    Response::Sum(Sum { sum: 0, added: 0, passed_over: 0, last: b"key", more: true }).write(&mut idle);
+    assert!(Response::read(&idle).is_err());
     // Two entries are announced, and only one is present.
     let one = b"\x04\x00\x02\x00\x00\x00\x01\x00\x01\x00\x00\x00kv";
     assert_eq!(Response::read(one), Err(Malformed { what: "it ends too early" }));

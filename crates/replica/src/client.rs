@@ -49,7 +49,7 @@ pub enum ClientError {
     #[error("the client's session is no longer kept: it is not known whether the command ran; begin anew")]
     Expired,
     /// The answer was dropped, as there are too many long ones.
-    #[error("the command has run, but its answer is no longer kept")]
+    #[error("the command has run, but its answer is no longer kept: read what it left")]
     Forgotten,
     /// The leader's disk is full.
     #[error("the leader's disk is full: writes are refused, but reads go on; make room there")]
@@ -675,8 +675,8 @@ impl<E: Endpoint> Client<E> {
                 self.addresses.push(member.address.clone());
             }
         }
-        // A member may name a leader of which it has not heard for a while. (Others that it has not heard of may be well:
-        // followers have nothing to say to each other.)
+        // A member may name a leader of which it has not heard for a while. Others may be well, of which it has not
+        // heard: followers have nothing to say to each other.
         let leader = leader.filter(|leader| !self.silent.contains(&leader.name));
         match leader.and_then(|leader| self.addresses.iter().position(|address| *address == leader.address)) {
             // That leader is gone, but the member that named it does not know yet.

@@ -205,7 +205,8 @@ pub enum Answer<'a> {
     /// The command has run, but its answer is no longer kept: the client has said that it has it, or there were too
     /// many long ones.
     Forgotten,
-    /// Too many commands are in flight, here or in the session; repeat it in a moment.
+    /// Too many requests are in flight, here or in the session, or too many stale reads came at once; repeat it in a
+    /// moment.
     Busy,
     /// The disk is full. No command is accepted, but reads go on.
     DiskFull,

@@ -206,8 +206,12 @@ fn item<'a>(key: &'a [u8], value: &'a Value) -> Item<'a> {
 
 fn read_snapshot(bytes: &[u8]) -> Result<StoredState<'_>, BadSnapshot> {
     let state: StoredState<'_> = wire::decode(bytes).map_err(|_| BadSnapshot)?;
-    let is_wrong = |item: &StoredItem<'_>| item.revision > state.revision || item.created > item.revision;
-    if state.kind != KIND || state.items.iter().any(is_wrong) { Err(BadSnapshot) } else { Ok(state) }
+    let is_right = |item: &StoredItem<'_>| {
+        (item.created..=state.revision).contains(&item.revision)
+            && check_key(item.key).and_then(|()| check_value(item.value)).is_ok()
+    };
+    let has_next = state.revision < wire::NUMBER_MAX;
+    if state.kind == KIND && has_next && state.items.iter().all(is_right) { Ok(state) } else { Err(BadSnapshot) }
 }
 
 impl StateMachine for KvStore {

@@ -13,7 +13,8 @@
 //!   journal from then on. So to all others a member that lost its memory is a new one: it is in no configuration, has
 //!   promised nothing, and is not asked to vote. `add` puts it in the place of its name's earlier life, in one joint
 //!   change.
-//! - **Founding.** A cluster is founded when all of `--peers` say within 200 ms that they are new. The one whose name
+//! - **Founding.** A cluster is founded when all of `--peers` say within 200 ms that they are new, and were
+//!   started with the same names and addresses. The one whose name
 //!   comes first draws the cluster's name and lists all lives; the others take the list with their next hello.
 //! - **Tests** (`member/tests`): members, a network, clocks that drift and disks that crash, all stepped by the tests.
 //!   There are the classic hard cases, a crash at each of the first 149 writes, hostile messages, and random runs whose
@@ -394,7 +395,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.send_pieces(now_ns, transport);
         self.update_leadership();
         let has_watches = self.clients.answer_watches(&self.machine, &self.config, now_ns);
-        self.clients.begin_turn();
+        // The searches for requests that come now, until the next turn.
+        self.clients.begin_search();
         Ok(busy || ticked || has_more || has_watches)
     }
 
@@ -577,7 +579,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let since = now_ns.saturating_sub(2 * self.election_ns());
         let is_silent =
             |id: &MemberId| *id != self.me.id && self.last_heard_ns.get(id).is_none_or(|heard| *heard < since);
-        self.members.values().filter(|member| is_silent(&member.id)).map(|member| member.name.as_str()).collect()
+        let (silent, heard): (Vec<_>, Vec<_>) = self.members.values().partition(|member| is_silent(&member.id));
+        // A name may have two lives, while a member is replaced.
+        let heard: BTreeSet<_> = heard.into_iter().map(|member| member.name.as_str()).collect();
+        silent.into_iter().map(|member| member.name.as_str()).filter(|name| !heard.contains(name)).collect()
     }
 }
 

@@ -109,6 +109,25 @@ impl PartialEq for SpareBuffers {
 impl Eq for SpareBuffers {}
 
 impl Sessions {
+    /// Whether sessions that came from elsewhere are as these would be: no more than there may be, in order, and counted.
+    pub fn is_valid(&self) -> bool {
+        let mut long_answers = LongAnswers::default();
+        for (name, session) in &self.sessions {
+            for KeptAnswer { number, index, bytes } in &session.answers {
+                long_answers.add(*index, (*name, *number), bytes.as_ref().map_or(0, Vec::len));
+            }
+        }
+        let is_right = |(name, session): (&u64, &Session)| {
+            session.answers.len() <= IN_FLIGHT_MAX
+                && session.answers.iter().is_sorted_by(|one, next| one.number < next.number)
+                && self.by_use.get(&session.last_used_index) == Some(name)
+        };
+        self.sessions.len() <= SESSIONS_MAX
+            && self.by_use.len() == self.sessions.len()
+            && self.sessions.iter().all(is_right)
+            && self.long_answers == long_answers
+    }
+
     /// Number of sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()

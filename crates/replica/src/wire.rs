@@ -98,7 +98,7 @@ pub struct Hello {
     pub me: MemberInfo,
     /// Its phase.
     pub phase: Phase,
-    /// Hash of the names with which it was started.
+    /// Hash of the names and addresses with which it was started.
     pub peers_hash: u64,
     /// The founding, sent to a new member that was part of it.
     pub founding: Option<Founding>,

@@ -22,8 +22,8 @@ use crate::{Outcome, Usage, advice, output};
 const HAND_OVER_NS: u64 = 100_000_000;
 
 const AFTER_HELP: &str = "\
-Three members survive the loss of any one, five of any two, seven of any three; four survive no more losses than three.
-Start all with the same --peers; they form the cluster once all are up and empty. Every acknowledged write is held by a majority of them.
+Three members survive the loss of any one, five of any two, seven of any three; four survive one, as three do. Start
+all with the same --peers, names and addresses spelt alike; they form the cluster once all are up and empty. Every acknowledged write is held by a majority of them.
 
 Without --data everything is in memory, as in nsdi19: it is lost if a majority dies at once, and a member that is
 restarted knows nothing. It waits until it is added again (`sinew replica add NAME=URL`); until then it does not vote.
@@ -166,7 +166,12 @@ fn drive(host: &mut Kv, interrupt: Interrupt, tells: &OutputArgs) -> anyhow::Res
                 Some((address, why)) => {
                     format!("{address} does not talk to this member: {why}; give all the same --key-file")
                 }
-                None => state_text(&host.member().status(now_ns)),
+                None => match host.member().peer_that_differs() {
+                    Some(name) => format!(
+                        "{name} was started with other --peers: give all the same names and addresses, spelt alike"
+                    ),
+                    None => state_text(&host.member().status(now_ns)),
+                },
             };
             if text != last_text {
                 output::note(&text);

@@ -182,9 +182,7 @@ impl<E: Endpoint> Client<E> {
                 _ => None,
             })?;
             let (added, passed_over) = (u64::from(part.added), u64::from(part.passed_over));
-            // A part that added nothing, and is not the last, might be followed by others for ever.
-            let is_idle = next.is_some() && added + passed_over == 0;
-            if is_idle || added + passed_over > limit || next.as_deref().is_some_and(|next| !is_after(next, from)) {
+            if added + passed_over > limit || next.as_deref().is_some_and(|next| !is_after(next, from)) {
                 return Err(UNORDERED.into());
             }
             total.sum = total.sum.saturating_add(part.sum);

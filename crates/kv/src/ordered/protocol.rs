@@ -201,6 +201,8 @@ pub struct Malformed {
 
 const SHORT: Malformed = Malformed { what: "it ends too early" };
 const LONG: Malformed = Malformed { what: "it does not end where it should" };
+/// A client would ask for the next part for ever.
+const IDLE: Malformed = Malformed { what: "it is to go on, but has looked at nothing" };
 const UNKNOWN: Malformed = Malformed { what: "it is of an unknown kind" };
 
 /// Reads numbers and bytes from the front of a message.
@@ -371,6 +373,9 @@ impl<'a> Response<'a> {
                 let (more, added, passed_over) = (rest.bool()?, rest.u32()?, rest.u32()?);
                 let sum = rest.array().map(u128::from_le_bytes)?;
                 let last_len = rest.u16()?;
+                if more && added == 0 && passed_over == 0 {
+                    return Err(IDLE);
+                }
                 Self::Sum(Sum { sum, added, passed_over, last: rest.take(last_len.into())?, more })
             }
             _ => return Err(UNKNOWN),

@@ -197,6 +197,10 @@ impl<C: ChargedClock + std::fmt::Debug> StateMachine for Timed<C> {
         self.store.continue_snapshot(bytes, len)
     }
 
+    fn check_snapshot(&self, snapshot: &[u8]) -> Result<(), BadSnapshot> {
+        self.store.check_snapshot(snapshot)
+    }
+
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), BadSnapshot> {
         self.store.restore(snapshot)
     }

@@ -110,6 +110,36 @@ fn keys_and_values_of_a_wrong_size_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn an_answer_holds_no_more_short_items_than_can_be_made_in_little_time() {
+    let mut store = KvStore::new();
+    for index in 0_u32..40_000 {
+        run(&mut store, Command::Put { key: &index.to_be_bytes(), value: b"" });
+    }
+    let answer = ask(&store, Query::Range { from: b"", to: None, limit: u32::MAX }).unwrap();
+    let Ok(QueryResult::Items { items, more: true, .. }) = wire::decode(&answer) else { panic!() };
+    assert!((20_000..=ANSWER_LEN_MAX / ITEM_LEN).contains(&items.len()), "{}", items.len());
+}
+
+#[test]
+fn a_snapshot_that_no_store_has_made_is_refused() {
+    let item = StoredItem { key: b"k", value: b"v", revision: 2, created: 1 };
+    let state = |revision, item| StoredState { kind: KIND, revision, items: vec![item] };
+    for (state, is_right) in [
+        (state(2, StoredItem { ..item }), true),
+        (state(u64::MAX, StoredItem { ..item }), false),
+        (state(1, StoredItem { ..item }), false),
+        (state(2, StoredItem { created: 3, ..item }), false),
+        (state(2, StoredItem { key: b"", ..item }), false),
+        (StoredState { kind: 0, ..state(2, StoredItem { ..item }) }, false),
+    ] {
+        let mut bytes = Vec::new();
+        wire::encode(&state, &mut bytes);
+        let mut store = KvStore::new();
+        assert_eq!((store.check_snapshot(&bytes).is_ok(), store.restore(&bytes).is_ok()), (is_right, is_right));
+    }
+}
+
+#[test]
 fn a_range_ends_at_its_bounds_its_limit_and_what_an_answer_holds() {
     let mut store = KvStore::new();
     for index in 0_u8..10 {

@@ -8,7 +8,7 @@ use sinew_journal::disk::Disk;
 
 use super::applying::LogCommand;
 use super::{Member, MemberConfig};
-use crate::client_wire::{Answer, ClientRequest, MemberStatus, Role, Status};
+use crate::client_wire::{Answer, ClientRequest, Freshness, MemberStatus, Role, Status};
 use crate::machine::StateMachine;
 use crate::wire::{self, DecodeError, MemberId};
 
@@ -38,6 +38,10 @@ struct Watch {
     end_ns: u64,
 }
 
+/// Bytes that a search counts for beside what it finds.
+const SEARCH_LEN: usize = 256;
+/// Bytes that the first search of a watch counts for if it finds nothing, as it may look at all changes that are kept.
+const VAIN_SEARCH_LEN: usize = 32 << 10;
 /// Capacity kept for answers, in bytes.
 const BYTES_KEPT: usize = 64 << 10;
 
@@ -63,7 +67,7 @@ pub struct Clients {
     pub has_changed: bool,
     /// Watches, from the first on, that must be checked because of an earlier change.
     unchecked_watches: usize,
-    /// Bytes found for reads and watches since the last turn.
+    /// What searches took since [`Self::begin_search`], in bytes.
     found_len: usize,
     /// Answers that are ready, each with its place in `bytes`.
     answers: Vec<(u64, Range<usize>)>,
@@ -86,15 +90,19 @@ impl Clients {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// Gives a request what was found for it.
-    pub fn answer_with(&mut self, held: u64, found: &[u8]) {
-        self.found_len += found.len();
-        self.answer(held, &Answer::QueryAnswer(found));
+    /// Begins the searches for some of the requests. Others have a bound of their own, so that none of them starve.
+    pub fn begin_search(&mut self) {
+        self.found_len = 0;
     }
 
-    /// Whether this turn may search for more.
+    /// Whether the turn may search for more of them.
     pub fn may_search(&self, config: &MemberConfig) -> bool {
         self.found_len < config.found_len_max
+    }
+
+    /// Counts a search that found this many bytes.
+    pub fn count_search(&mut self, found_len: usize) {
+        self.found_len += found_len + SEARCH_LEN;
     }
 
     /// Returns a number for a request that waits for the last entry of the log, which has this place.
@@ -152,9 +160,19 @@ impl Clients {
         }
     }
 
+    fn add_watch(&mut self, watch: Watch, is_checked: bool) {
+        if is_checked {
+            self.watches.push_back(watch);
+        } else {
+            self.watches.insert(self.unchecked_watches, watch);
+            self.unchecked_watches += 1;
+        }
+    }
+
     /// Answers watches that have found something, or have waited long enough. Returns whether more may have found
     /// something.
     pub fn answer_watches(&mut self, machine: &impl StateMachine, config: &MemberConfig, now_ns: u64) -> bool {
+        self.begin_search();
         if std::mem::take(&mut self.has_changed) {
             self.unchecked_watches = self.watches.len();
         }
@@ -164,28 +182,26 @@ impl Clients {
         {
             self.unchecked_watches -= 1;
             let mut found = Vec::new();
-            if machine.read(&watch.query, &mut found) {
-                self.answer_with(watch.held, &found);
+            let is_found = machine.read(&watch.query, &mut found);
+            self.count_search(found.len());
+            if is_found {
+                self.answer(watch.held, &Answer::QueryAnswer(&found));
                 continue;
             }
             watch.query = machine.resume(&watch.query).unwrap_or(watch.query);
             self.watches.push_back(watch);
         }
         let is_over = |watch: &Watch| now_ns >= watch.end_ns;
-        // What a watch was told to find may be there if it is unchecked.
-        if self.unchecked_watches == 0 && self.watches.iter().any(is_over) {
-            let (over, left) = std::mem::take(&mut self.watches).into_iter().partition(is_over);
-            self.watches = left;
-            for Watch { held, query, .. } in Vec::from(over) {
+        // There may be something for those that are unchecked.
+        if self.watches.iter().skip(self.unchecked_watches).any(is_over) {
+            let checked = self.watches.split_off(self.unchecked_watches).into_iter();
+            let (over, left): (Vec<_>, Vec<_>) = checked.partition(is_over);
+            self.watches.extend(left);
+            for Watch { held, query, .. } in over {
                 self.answer(held, &Answer::NothingYet { query: &query });
             }
         }
         self.unchecked_watches > 0
-    }
-
-    /// Begins a turn's count of what was found.
-    pub fn begin_turn(&mut self) {
-        self.found_len = 0;
     }
 }
 
@@ -239,37 +255,36 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let watches = self.clients.watches.len();
         let (waiting, waiting_max) = match is_watch {
             true => (watches, self.config.watches_max),
-            false => (self.clients.waiting - watches, self.config.held_max),
+            false => (self.clients.waiting.saturating_sub(watches), self.config.held_max),
         };
         if waiting >= waiting_max {
             return Err(Answer::Busy);
         }
-        if let ClientRequest::Read { freshness, query } = *ask {
-            let mut found = Vec::new();
-            if self.may_read_now(freshness, now_ns) {
-                if !self.clients.may_search(&self.config) {
-                    return Err(Answer::Busy);
-                }
-                if self.machine.read(query, &mut found) {
-                    return Ok(self.found(&found));
-                }
+        let may_search = self.clients.may_search(&self.config);
+        if let ClientRequest::Read { freshness, query } = *ask
+            && self.may_read_now(freshness, now_ns)
+        {
+            // Only the leader can let a read wait.
+            if !may_search && freshness == Freshness::Stale {
+                return Err(Answer::Busy);
+            }
+            if may_search && let Some(found) = self.search(query) {
+                return Ok(found);
             }
         }
         if let ClientRequest::Watch { query } = *ask {
-            let mut found = Vec::new();
-            if !self.clients.may_search(&self.config) {
-                return Err(Answer::Busy);
-            }
-            if self.applied > 0 && self.machine.read(query, &mut found) {
-                return Ok(self.found(&found));
+            let is_searched = may_search && self.applied > 0;
+            if is_searched && let Some(found) = self.search(query) {
+                return Ok(found);
             }
             // A member that was removed, or does not hear its leader, may never see another change.
             if self.is_outside() || !self.hears_leader(now_ns) {
                 return Err(self.redirect_now(now_ns));
             }
             let held = self.clients.defer();
-            let query = self.machine.resume(query).unwrap_or_else(|| query.to_vec());
-            self.clients.watches.push_back(Watch { held, query, end_ns: now_ns + WATCH_NS });
+            let later = if is_searched { self.machine.resume(query) } else { None };
+            let query = later.unwrap_or_else(|| query.to_vec());
+            self.clients.add_watch(Watch { held, query, end_ns: now_ns + WATCH_NS }, is_searched);
             return Ok(Accepted::Deferred(held));
         }
         if !self.is_leader() {
@@ -297,10 +312,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(Accepted::Deferred(held))
     }
 
-    /// The answer to a request for which this was found at once.
-    fn found(&mut self, found: &[u8]) -> Accepted {
-        self.clients.found_len += found.len();
-        Accepted::Answer(to_bytes(&Answer::QueryAnswer(found)))
+    /// Searches for a request that has just come. Returns the answer, if there is one.
+    fn search(&mut self, query: &[u8]) -> Option<Accepted> {
+        let mut found = Vec::new();
+        let is_found = self.machine.read(query, &mut found);
+        self.clients.count_search(if is_found { found.len() } else { VAIN_SEARCH_LEN });
+        is_found.then(|| Accepted::Answer(to_bytes(&Answer::QueryAnswer(&found))))
     }
 
     /// Proposes a log entry, and makes a request wait for it. Returns the request's number.
@@ -366,7 +383,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let voters = raft.prs().conf().voters();
         let is_voter = |id: MemberId| voters.contains(id.0);
         let role = match raft.state {
-            _ if self.cluster.is_none() && !self.founding_state.is_too_late(now_ns) => Role::Founding,
+            _ if self.cluster.is_none() && !self.founding_state.is_too_late() => Role::Founding,
             _ if self.is_outside() => Role::Outside,
             StateRole::Leader => Role::Leader,
             StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,

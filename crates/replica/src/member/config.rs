@@ -40,8 +40,10 @@ pub struct MemberConfig {
     pub held_max: usize,
     /// Watches that may wait at a time.
     pub watches_max: usize,
-    /// Bytes of answers to reads and watches in one turn, at most, apart from the last answer. Other answers wait for
-    /// the next turn, since a leader that does nothing else for long is taken for dead.
+    /// Bytes that are found in one turn, at most, apart from the last answer: for requests that are answered as they
+    /// come, for reads that have waited for a majority, and for watches. Each search counts as 256 bytes more. Other
+    /// reads and watches wait for the next turn, since a leader that does nothing else for long is taken for dead; to a
+    /// stale read the member says that it is busy.
     pub found_len_max: usize,
     /// Bytes of a command, at most. One message carries it to another member, so it must be shorter than the endpoint's
     /// longest message.

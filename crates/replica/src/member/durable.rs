@@ -1,5 +1,7 @@
 //! Layout of a member's data on its disk, and of a snapshot.
 
+use std::collections::BTreeSet;
+
 use raft::eraftpb::{Entry, HardState, Snapshot};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +19,18 @@ pub struct Replicated<'a> {
     pub sessions: Sessions,
     #[serde(borrow, with = "serde_bytes")]
     pub machine: &'a [u8],
+}
+
+impl Replicated<'_> {
+    /// Whether a member can go on with it, except for the machine's part.
+    pub fn is_valid(&self) -> bool {
+        let ids: BTreeSet<_> = self.members.iter().map(|member| member.id).collect();
+        self.founding.is_valid()
+            && self.members.len() <= wire::MEMBERS_MAX
+            && ids.len() == self.members.len()
+            && self.members.iter().all(MemberInfo::is_valid)
+            && self.sessions.is_valid()
+    }
 }
 
 /// A promise of the engine: its term, its vote and its commit index.

@@ -32,8 +32,10 @@ pub struct FoundingState {
     next_hello_ns: u64,
     /// Members that said they are new, by name, with the time of the last hello.
     new_peers: BTreeMap<String, (MemberInfo, u64)>,
-    /// When another said last that it has a cluster, of which this life is no founder.
-    refused_ns: Option<u64>,
+    /// The one that said last that it has a cluster, of which this life is no founder, and has not begun anew since.
+    refused_by: Option<String>,
+    /// The last new peer that was started with other peers.
+    differs: Option<String>,
 }
 
 impl FoundingState {
@@ -46,17 +48,13 @@ impl FoundingState {
             hasher.write(&(text.len() as u64).to_le_bytes());
             hasher.write(text.as_bytes());
         }
-        Self { hash: hasher.finish(), next_hello_ns: 0, new_peers: BTreeMap::new(), refused_ns: None }
+        Self { hash: hasher.finish(), next_hello_ns: 0, new_peers: BTreeMap::new(), refused_by: None, differs: None }
     }
 
     /// Whether the others have a cluster without this life.
-    pub fn is_too_late(&self, now_ns: u64) -> bool {
-        self.refused_ns.is_some_and(|refused_ns| is_fresh(refused_ns, now_ns))
+    pub fn is_too_late(&self) -> bool {
+        self.refused_by.is_some()
     }
-}
-
-fn is_fresh(heard_ns: u64, now_ns: u64) -> bool {
-    heard_ns >= now_ns.saturating_sub(FRESH_NS)
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
@@ -87,13 +85,19 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
         }
         let is_first = self.peers.iter().all(|(name, _)| *name >= self.me.name);
-        let others = self.founding_state.new_peers.values().filter(|(_, heard_ns)| is_fresh(*heard_ns, now_ns));
-        if is_first && !self.founding_state.is_too_late(now_ns) && others.clone().count() + 1 == self.peers.len() {
+        let fresh = now_ns.saturating_sub(FRESH_NS);
+        let others = self.founding_state.new_peers.values().filter(|(_, heard_ns)| *heard_ns >= fresh);
+        if is_first && !self.founding_state.is_too_late() && others.clone().count() + 1 == self.peers.len() {
             let members = others.map(|(member, _)| member.clone()).chain([self.me.clone()]).collect();
             let founding = Founding { cluster: ClusterId(self.random.next_u64().max(1)), members };
             self.found_cluster(founding)?;
         }
         Ok(())
+    }
+
+    /// The name of a peer that cannot found a cluster with this member, as it was started with other names or addresses.
+    pub fn peer_that_differs(&self) -> Option<&str> {
+        self.founding_state.differs.as_deref().filter(|_| self.cluster.is_none())
     }
 
     /// Handles the hello of another member, which may be an answer.
@@ -111,9 +115,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
         let is_peer = hello.me.name != self.me.name && self.peers.iter().any(|(name, _)| *name == hello.me.name);
         match (hello.phase, hello.founding) {
-            (Phase::New, _) => {
-                if is_peer && hello.peers_hash == self.founding_state.hash {
-                    self.founding_state.new_peers.insert(hello.me.name.clone(), (hello.me, now_ns));
+            (Phase::New, _) if is_peer => {
+                let name = hello.me.name.clone();
+                self.founding_state.refused_by.take_if(|refused_by| *refused_by == name);
+                self.founding_state.differs.take_if(|differs| *differs == name);
+                if hello.peers_hash == self.founding_state.hash {
+                    self.founding_state.new_peers.insert(name, (hello.me, now_ns));
+                } else {
+                    self.founding_state.differs = Some(name);
                 }
             }
             (Phase::MemberOf(cluster), Some(founding)) => {
@@ -124,8 +133,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 }
             }
             // Members of other clusters say nothing about this one.
-            (Phase::MemberOf(_), None) if is_peer => self.founding_state.refused_ns = Some(now_ns),
-            (Phase::MemberOf(_), None) => {}
+            (Phase::MemberOf(_), None) if is_peer => self.founding_state.refused_by = Some(hello.me.name),
+            _ => {}
         }
         Ok(())
     }

@@ -136,9 +136,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let Some(Incoming { term, place, bytes, .. }) = self.incoming.take() else { return false };
         let data: Bytes = bytes.freeze();
         // The engine's answer to a snapshot cannot be taken back, so it must be one that this member can restore.
-        let is_sane = wire::decode::<Replicated<'_>>(&data).is_ok_and(|replicated| {
-            replicated.founding.is_valid() && self.machine.check_snapshot(replicated.machine).is_ok()
-        });
+        let is_sane = wire::decode::<Replicated<'_>>(&data)
+            .is_ok_and(|replicated| replicated.is_valid() && self.machine.check_snapshot(replicated.machine).is_ok());
         match place.to_snapshot(data).filter(|_| is_sane && place.term <= term) {
             Some(snapshot) => {
                 let mut message = Message::default();

@@ -165,6 +165,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Answers confirmed reads whose entries are applied. Returns whether more of them wait for the next turn.
     pub(super) fn answer_reads(&mut self) -> bool {
         let applied = self.applied;
+        self.clients.begin_search();
         while let Some(read) = self.reads.waiting.pop_front_if(|read| read.index.is_some_and(|index| index <= applied))
         {
             if !self.clients.may_search(&self.config) {
@@ -173,7 +174,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             let mut found = Vec::new();
             self.machine.read(&read.query, &mut found);
-            self.clients.answer_with(read.held, &found);
+            self.clients.count_search(found.len());
+            self.clients.answer(read.held, &Answer::QueryAnswer(&found));
         }
         false
     }

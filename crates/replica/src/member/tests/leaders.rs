@@ -71,7 +71,7 @@ fn watches_have_a_limit_of_their_own_and_stop_no_other_request() {
 #[test]
 fn what_is_found_for_many_at_once_is_found_over_several_turns() {
     let mut world = World::new(1, false, 1);
-    world.config.found_len_max = 2500;
+    world.config.found_len_max = 3500;
     world.replace(0);
     let mut session = world.open(7);
     world.put(&mut session, "k", "before");
@@ -108,6 +108,40 @@ fn what_is_found_for_many_at_once_is_found_over_several_turns() {
     }
     world.step();
     assert!(matches!(world.ask(0, &read(Freshness::Stale)), Some(Accepted::Answer(answer)) if answer.len() > 1000));
+}
+
+/// Of reads that are answered as they come, reads that wait, and watches, none make the others wait for ever.
+#[test]
+fn reads_and_watches_are_answered_however_many_others_there_are() {
+    let mut world = World::new(1, false, 1);
+    world.config.found_len_max = 1000;
+    world.replace(0);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", &"v".repeat(1000));
+    let mut get = Vec::new();
+    wire::encode(&Query::Get { key: b"k" }, &mut get);
+    let query = watch(2);
+    let mut watches: Vec<_> = (0..5).map(|_| world.ask(0, &ClientRequest::Watch { query: &query })).collect();
+    let quiet = watch(9);
+    let Some(Accepted::Deferred(last)) = world.ask(0, &ClientRequest::Watch { query: &quiet }) else { panic!() };
+    let mut reads: Vec<_> =
+        (0..100).map(|_| world.ask(0, &ClientRequest::Read { freshness: Freshness::Linear, query: &get })).collect();
+    world.ask(0, &session.run(&put("k", "new")));
+    let is_held = |world: &mut World, held: &Option<Accepted>| {
+        let Some(Accepted::Deferred(held)) = held else { panic!("{held:?}") };
+        world.answer(0, *held).is_none()
+    };
+    for _ in 0..30 {
+        for _ in 0..3 {
+            world.ask(0, &ClientRequest::Read { freshness: Freshness::Stale, query: &get });
+        }
+        world.step();
+        watches.retain(|held| is_held(&mut world, held));
+        reads.retain(|held| is_held(&mut world, held));
+    }
+    assert!(watches.is_empty() && reads.len() < 90, "{} and {}", watches.len(), reads.len());
+    world.run_ms(5000);
+    assert!(world.answer(0, last).is_some(), "its time is over");
 }
 
 fn a_watch_does_not_stay_at_a_member_that_hears_of_no_more_changes(on_disk: bool) {
