@@ -42,6 +42,7 @@ struct PendingOp {
     at: usize,
     ticket: Option<u64>,
     again: u64,
+    tries: u32,
     give_up: u64,
 }
 
@@ -381,7 +382,7 @@ impl RandomRun {
         let (thread, number) = (self.clients[client].thread, self.clients[client].next);
         self.history(&op).record_call(thread, op.clone());
         let give_up = self.step + GIVE_UP_STEPS;
-        let pending = PendingOp { op, number, freshness, at: 0, ticket: None, again: 0, give_up };
+        let pending = PendingOp { op, number, freshness, at: 0, ticket: None, again: 0, tries: 0, give_up };
         self.clients[client].pending = Some(pending);
         self.send(client);
     }
@@ -399,7 +400,9 @@ impl RandomRun {
         let is_again = self.clients[client].pending.as_ref().is_some_and(|under_way| under_way.again > 0);
         let at = if is_again { self.draw(nodes) as usize } else { self.clients[client].expected_leader };
         let Client { session, pending: Some(under_way), .. } = &mut self.clients[client] else { return };
-        (under_way.at, under_way.again) = (at, self.step + RETRY_STEPS);
+        // Longer each time, as a client does: among slow members, a read may take longer than one try.
+        (under_way.at, under_way.again) = (at, self.step + (RETRY_STEPS << under_way.tries));
+        under_way.tries = (under_way.tries + 1).min(3);
         let (session, number, freshness) = (*session, under_way.number, under_way.freshness);
         let bytes = encode(&under_way.op, self.value_len);
         let ask = match under_way.op {
