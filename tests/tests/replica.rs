@@ -103,8 +103,8 @@ fn the_leader_is_stopped_under_load() {
     writes_go_on_without_their_leader(Signal::TERM, "stopped");
 }
 
-/// No acknowledged write is lost, and none runs twice: each has a revision of its own. `SINEW_SOAK_KILLS=COUNT` sends the
-/// signal as often as that, with default time-outs, and measures.
+/// No acknowledged write is lost, and none runs twice: each has a revision of its own. `SINEW_SOAK_KILLS=COUNT` sends
+/// the signal as often as that, with default time-outs, and measures.
 fn writes_go_on_without_their_leader(signal: Signal, done: &str) {
     let measured: Option<u64> = std::env::var("SINEW_SOAK_KILLS").ok().and_then(|count| count.parse().ok());
     let kills = measured.unwrap_or(6).max(1);

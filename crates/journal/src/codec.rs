@@ -148,8 +148,8 @@ pub(super) fn scan(bytes: &[u8], key: Key, sequence: u64, sum: u64) -> Result<Sc
     }
     scan.len = (bytes.len() - rest.len()) as u64;
     let lost = scan.sequence + 1;
-    // A record may hold any number of bytes that look like records. So only those are checked whose numbers may be later
-    // ones, the last ones first, and no more than so many bytes.
+    // A record may hold any number of bytes that look like records. So only those are checked whose numbers may be
+    // later ones, the last ones first, and no more than so many bytes.
     let mut left = rest.len().saturating_mul(CHECKED_TIMES);
     let last = lost + (rest.len() / HEADER) as u64;
     let is_later = |bytes: &[u8]| {

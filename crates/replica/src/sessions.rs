@@ -109,7 +109,8 @@ impl PartialEq for SpareBuffers {
 impl Eq for SpareBuffers {}
 
 impl Sessions {
-    /// Whether sessions that came from elsewhere are as these would be: no more than there may be, in order, and counted.
+    /// Whether sessions that came from elsewhere are as these would be: no more than there may be, in order, and
+    /// counted.
     pub fn is_valid(&self) -> bool {
         let mut long_answers = LongAnswers::default();
         for (name, session) in &self.sessions {

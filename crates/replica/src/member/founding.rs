@@ -95,7 +95,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(())
     }
 
-    /// The name of a peer that cannot found a cluster with this member, as it was started with other names or addresses.
+    /// The name of a peer that cannot found a cluster with this member, as it was started with other names or
+    /// addresses.
     pub fn peer_that_differs(&self) -> Option<&str> {
         self.founding_state.differs.as_deref().filter(|_| self.cluster.is_none())
     }
