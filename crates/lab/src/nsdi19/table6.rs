@@ -18,8 +18,8 @@ const NOTHING: Cost = [0.0; 2];
 /// Cost of Raft's engine (`cargo xtask cost --row "Raft engine"`).
 const ENGINE: Cost = [9_617.0, 4_137.0];
 /// Cost of a whole member (some 33,200 and 18,300 in `cargo xtask cost --row "replicated PUT"`), without an estimate of
-/// the RPC layer's part: two calls and an answer, and one answer. A lone small call takes 886 at its client and 699 at its
-/// server (`--row "batches of 1, shared rings"`).
+/// the RPC layer's part: two calls and an answer, and one answer. A lone small call takes 886 at its client and 699 at
+/// its server (`--row "batches of 1, shared rings"`).
 const MEMBER: Cost = [30_900.0, 17_600.0];
 /// Messages that a member takes for a PUT: the leader the request and two acknowledgements, another member the entry,
 /// with which it learns that the one before is committed.
