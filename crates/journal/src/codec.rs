@@ -11,7 +11,7 @@ const RECORD: u32 = u32::from_le_bytes(*b"SnFr");
 pub(super) const FORMAT: u32 = 1;
 /// Offset of the checksum in either header.
 const CHECKSUM_OFFSET: usize = 32;
-/// How often a log's end is checked for records behind a wrong one, at most: a second for each 100 MB.
+/// Bytes that are checked for records behind a wrong one, at most, in multiples of the bytes there.
 const CHECKED_TIMES: usize = 64;
 
 /// Key of the checksums.

@@ -180,7 +180,7 @@ mod tests {
         assert!((of("p50") / 2.7 - 1.0).abs() < 0.2, "{rows:#?}");
         assert!((of("gets") / 14.3 - 1.0).abs() < 0.25, "{rows:#?}");
         // It is 0.78 here. The paper's values are 12 and 26 us, with scans that take longer in proportion to its GETs.
-        assert!(of("p99") < 0.85 * of("p99.noworker"), "{rows:#?}");
+        assert!(of("p99") < 0.8 * of("p99.noworker"), "{rows:#?}");
         assert!((of("p99") / 12.0 - 1.0).abs() < 0.2, "{rows:#?}");
     }
 
