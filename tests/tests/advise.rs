@@ -12,7 +12,7 @@ fn the_best_is_recommended_with_sections_and_fits_a_terminal() {
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in
-        ["Recommended: one READ", "(sigcomm14 3.2.1, apnet19 4.1)", "clients poll", "How far to believe it: compared"]
+        ["Recommended: one READ", "(sigcomm14 3.2.1, apnet19 4.1)", "clients poll", "Confidence in the model: compared"]
     {
         assert!(words.contains(part), "no {part} in\n{shown}");
     }

@@ -207,7 +207,7 @@ fn a_torn_slot_is_not_executed_until_it_is_whole() {
     world.turn();
     let whole = build_request(token, 1, 1, KIND, &[9; 100]);
     let end = LAYOUT.slot_end(0, index as usize, 1);
-    // The words arrive from right to left, which is the worst order.
+    // The words arrive in descending order of addresses, which is the worst.
     for at in (0..whole.len()).step_by(8).rev() {
         assert_eq!(world.turn(), 0, "{at}");
         vandal.write_at(end - whole.len() + at, &whole[at..at + 8]);

@@ -182,7 +182,9 @@ fn without_descriptors_clients_wait_and_the_server_sleeps_and_says_so() {
     };
     assert!(is_served(&clients[0]) && !is_served(&clients[99]));
     common::eventually("the server says so", || {
-        std::fs::read_to_string(&complaints).unwrap().contains("no descriptor is left for another memcached client")
+        std::fs::read_to_string(&complaints)
+            .unwrap()
+            .contains("no file descriptor is left for another memcached client")
     });
     let ticks = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.process.0.id())).unwrap();

@@ -56,7 +56,7 @@ fn what_a_person_does_with_three_members() {
     assert_eq!(members.ask(&["get", "shape"]).0, 5);
     let watched = members.ask(&["watch", "", "--from", "1", "--count", "4"]).1;
     assert_eq!(watched, "1 colour=blue\n2 colour=red\n3 shape=round\n4 shape\n");
-    // A member that is started again knows nothing until it is added.
+    // A member that is started again has no state until it is added.
     let leader = members.leader();
     let (away, name_of_it) = ((leader + 1) % 3, name((leader + 1) % 3));
     members.kill(away);
@@ -188,7 +188,7 @@ fn a_quorum_that_is_lost_is_said_so() {
         let (status, _, complaint) = members.ask(&[request, &["--timeout-ms", "1000"]].concat());
         assert!(status == 1 && complaint.contains("no answer in time from a leader"), "{complaint}");
         assert!(complaint.contains(&format!("reached: {}", members.addresses[alive])), "{complaint}");
-        assert!(complaint.contains("not heard of: "), "{complaint}");
+        assert!(complaint.contains("not heard from: "), "{complaint}");
         // Without a leader, these had no session in which they could have run.
         assert!(request[0] == "get" || complaint.contains("it did not run"), "{complaint}");
     }

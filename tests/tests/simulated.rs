@@ -437,5 +437,8 @@ fn a_simulation_that_cannot_go_on_says_who_waits() {
     let port = network.open(HostId(0), "lonely", PortConfig { arena_bytes: 1 << 16, ..PortConfig::default() }).unwrap();
     cluster.add("the only one", [port.place()], Box::new(Waits(port)));
     let stuck = cluster.run_while(1_000_000, |_| false).unwrap_err();
-    assert_eq!(stuck.to_string(), "at 0 ns nothing happens any more; the only one waits for a packet at lonely");
+    assert_eq!(
+        stuck.to_string(),
+        "the simulation is stuck at 0 ns: no events are left; the only one waits for a packet at lonely"
+    );
 }

@@ -159,7 +159,10 @@ fn a_loop_device_that_somebody_else_has_set_up_stays() {
         let output = run(&mut sinew(&["swap", "off", what]));
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains(&*device) && stderr.contains(file) && stderr.contains("has not set it up"), "{stderr}");
+        assert!(
+            stderr.contains(&*device) && stderr.contains(file) && stderr.contains("was not set up by sinew swap on"),
+            "{stderr}"
+        );
         let still = run(Command::new("losetup").args(["-j", file]));
         assert!(text(&still.stdout).contains(&*device));
     }
@@ -173,7 +176,7 @@ fn a_loop_device_that_somebody_else_has_set_up_stays() {
     if again.status.success() {
         let output = run(&mut sinew(&["swap", "off", &on]));
         let stderr = text(&output.stderr);
-        assert!(output.status.code() == Some(1) && stderr.contains(file) && stderr.contains("by now"), "{stderr}");
+        assert!(output.status.code() == Some(1) && stderr.contains(file) && stderr.contains("is now over"), "{stderr}");
         assert!(run(Command::new("losetup").args(["-d", &on])).status.success());
     }
 }

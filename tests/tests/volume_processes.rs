@@ -197,7 +197,7 @@ fn what_all_donors_took_along_is_read_from_the_last_copy_of_that_volume_alone() 
 }
 
 #[test]
-fn copies_that_a_donor_took_along_are_made_anew_at_another() {
+fn copies_that_a_donor_took_along_are_rebuilt_at_another() {
     let folder = Folder::new();
     let mut donors: Vec<Server> = (0..4).map(|_| donor("shm")).collect();
     let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
@@ -323,10 +323,7 @@ fn what_cannot_be_is_told_with_what_helps() {
     }
     let device = Device::start(&folder, &[first.to_owned(), second.to_owned()], &["--size", "16M", "--copies", "1"]);
     let (_, stderr) = device.end();
-    assert!(
-        stderr.contains("there is only one copy of everything") && stderr.contains("with three donors"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("each page has one copy") && stderr.contains("with three donors"), "{stderr}");
     let (code, stderr) = serve(&[first, second], &["--size", "8M"]);
     assert!(code == Some(1) && stderr.contains("leave --size out"), "{stderr}");
 }

@@ -31,8 +31,8 @@ const NOBODY: u32 = 65534;
 /// Memory that may be locked, in KB: the default of older kernels.
 const LOCKABLE_KB: u32 = 64;
 
-/// Takes network and `/dev/shm` away in namespaces of its own, gives up rights and runs a program. `$0` is a script
-/// name for messages, `$1` the user's number, and the rest is the program.
+/// Runs in new network and mount namespaces: turns IPv6 off, brings `lo` up, hides `/dev/shm`, drops privileges and
+/// runs a program. `$0` is a script name for messages, `$1` the user's number, and the rest is the program.
 const POOR_MACHINE: &str = r#"
 set -eu
 user=$1; shift
@@ -111,7 +111,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         match result {
             Ok(()) => {
                 passed += process::tests_passed(&output);
-                println!("!!! sometimes: {} failed beside others, but passed by itself", program.name);
+                println!("!!! flaky: {} failed beside others, but passed alone", program.name);
             }
             Err(error) => failed_again.push(format!("{}: {error}", program.name)),
         }

@@ -46,11 +46,11 @@ pub struct Args {
     /// Fail if an operation costs more than in the base or more than its budget, or differs from costs.toml
     #[arg(long)]
     check: bool,
-    /// Compare with this revision, built in a working tree of its own; with --check, by default where this branch left
-    /// origin/main
+    /// Compare with this revision, built in a working tree of its own [default with --check: the merge base with
+    /// origin/main]
     #[arg(long, value_name = "REVISION")]
     base: Option<String>,
-    /// Where a tool that counting needs is missing, say so and succeed
+    /// Succeed, with a message, if a tool that counting needs is missing
     #[arg(long)]
     if_present: bool,
 }

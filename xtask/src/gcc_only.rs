@@ -55,7 +55,7 @@ const SYSTEM_LIBRARIES: &[&str] =
 /// Arguments of `cargo xtask gcc-only`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Keep this build for later use, where this workspace has no optimised build yet.
+    /// If there is no release build yet, build into the target folder, and so keep the build.
     #[arg(long)]
     keep: bool,
 }

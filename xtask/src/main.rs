@@ -52,7 +52,8 @@ enum Task {
     Guest(guest::Args),
     /// Count the instructions of operations, and compare them with a base revision and with costs.toml.
     Cost(cost::Args),
-    /// Search for bugs for longer than a commit can wait: property tests with fresh seeds, and the fuzz targets.
+    /// Search for bugs for longer than CI can: property tests with fresh seeds and the fuzz targets, or a test that
+    /// kills processes.
     Soak(soak::Args),
     /// Search for bugs on simulated clusters, as `sinew sim swarm` does.
     Swarm(swarm::Args),

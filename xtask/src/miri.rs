@@ -17,7 +17,7 @@ const LIST: &str = "xtask/miri-tests.toml";
 /// Arguments of `cargo xtask miri`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where there is no nightly toolchain with miri, say so and succeed.
+    /// Succeed, with a message, if there is no nightly toolchain with miri.
     #[arg(long)]
     if_present: bool,
     /// Raise the minimums in the list to the number of tests that passed.

@@ -24,7 +24,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use crate::process;
-use contest::{Comparison, Peer, Runner, Side, Unit};
+use contest::{Contest, Peer, Runner, Side, Unit};
 use mounts::has_fuse;
 use stats::Spread;
 
@@ -53,8 +53,7 @@ pub struct Args {
     /// The two cores: the server's and the client's.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1])]
     cores: Vec<usize>,
-    /// Keep idle processors polling meanwhile, so that none has to wake up: takes the right to write
-    /// `/dev/cpu_dma_latency`.
+    /// Keep idle processors out of sleep states during the measurements; needs write access to `/dev/cpu_dma_latency`.
     #[arg(long)]
     idle_states_off: bool,
     /// Transports for UCX, in the form of its UCX_TLS.
@@ -187,10 +186,10 @@ fn busy_cores() -> f64 {
 }
 
 /// Everything that is measured. A ratio above 1 means that this system is the better one.
-fn contests() -> Vec<Comparison> {
+fn contests() -> Vec<Contest> {
     let mut contests = Vec::new();
     for batch in ["3", "8"] {
-        contests.push(Comparison {
+        contests.push(Contest {
             title: format!("shm, 32 B, rate, 60 in flight, batches of {batch}"),
             unit: Unit::MillionPerSecond,
             ours: ours("rate", "shm", &["--size", "32", "--batch", batch, "--window", "60"]),
@@ -198,7 +197,7 @@ fn contests() -> Vec<Comparison> {
             peers: vec![ucx::side("UCX active messages, two to a call", "ucp_am_bw", 32, Unit::MillionPerSecond, 2.0)],
         });
     }
-    contests.push(Comparison {
+    contests.push(Contest {
         title: "shm, 32 B, round trip, p50".into(),
         unit: Unit::Nanoseconds,
         ours: ours("latency", "shm", &["--size", "32"]),
@@ -207,27 +206,27 @@ fn contests() -> Vec<Comparison> {
             ucx::side("UCX tags", "tag_lat", 32, Unit::Nanoseconds, 1.0),
         ],
     });
-    contests.push(Comparison {
+    contests.push(Contest {
         title: "shm, 8 MB, bandwidth".into(),
         unit: Unit::GigabitPerSecond,
         ours: ours("bandwidth", "shm", &["--size", "8M"]),
         peers: vec![ucx::side("UCX active messages, one way", "ucp_am_bw", 8 << 20, Unit::GigabitPerSecond, 1.0)],
     });
-    contests.push(Comparison {
+    contests.push(Contest {
         title: "udp beside tcp, 32 B, round trip, p50".into(),
         unit: Unit::Nanoseconds,
         ours: ours("latency", "udp", &["--size", "32"]),
         peers: rust::sides("latency", &["--size", "32"], Unit::Nanoseconds),
     });
     for window in ["64", "256"] {
-        contests.push(Comparison {
+        contests.push(Contest {
             title: format!("udp beside tcp, 32 B, rate, {window} in flight"),
             unit: Unit::MillionPerSecond,
             ours: ours("rate", "udp", &["--size", "32", "--batch", "8", "--window", window]),
             peers: rust::sides("rate", &["--size", "32", "--window", window], Unit::MillionPerSecond),
         });
     }
-    contests.push(Comparison {
+    contests.push(Contest {
         title: "udp beside tcp, 8 MB, bandwidth".into(),
         unit: Unit::GigabitPerSecond,
         ours: ours("bandwidth", "udp", &["--size", "8M"]),
@@ -269,7 +268,7 @@ struct Outcome {
 }
 
 /// Runs the sides in turn. Each repetition begins with another side, so that none always follows the same one.
-fn measure(contest: &Comparison, repeats: usize, setting: &Setting) -> anyhow::Result<Outcome> {
+fn measure(contest: &Contest, repeats: usize, setting: &Setting) -> anyhow::Result<Outcome> {
     let sides: Vec<&Side> = std::iter::once(&contest.ours).chain(&contest.peers).collect();
     let mut figures = vec![Vec::new(); sides.len()];
     for repeat in 0..repeats {
@@ -337,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_ratio_above_one_means_better_for_rates_and_for_times() {
-        let mut contest = Comparison {
+        let mut contest = Contest {
             title: "rate".into(),
             unit: Unit::MillionPerSecond,
             ours: side("sinew", 1.0, 12.0),
@@ -353,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_table_has_a_row_for_each_side() {
-        let contest = Comparison {
+        let contest = Contest {
             title: "round trip".into(),
             unit: Unit::Nanoseconds,
             ours: side("sinew", 1.0, 300.0),

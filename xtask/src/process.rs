@@ -38,7 +38,7 @@ pub fn nightly_cargo() -> Command {
     command
 }
 
-/// Whose time [`cpu_ns`] returns.
+/// Processes whose CPU time [`cpu_ns`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuOf {
     /// The process with all of its threads.
@@ -47,10 +47,10 @@ pub enum CpuOf {
     EndedChildren,
 }
 
-/// Nanoseconds of a tick in `/proc/PID/stat`: Linux shows a hundred a second, whatever the kernel's own are.
+/// Length of a tick in `/proc/PID/stat` in nanoseconds: `USER_HZ` is 100, whatever the kernel's own tick rate.
 const TICK_NS: f64 = 1e7;
 
-/// Returns the processors' time that a process or its children took, in nanoseconds, in steps of [`TICK_NS`].
+/// Returns the CPU time that a process or its children took, in nanoseconds, in steps of [`TICK_NS`].
 pub fn cpu_ns(pid: u32, of: CpuOf) -> anyhow::Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

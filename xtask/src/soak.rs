@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long)]
     no_fuzz: bool,
     #[command(flatten)]
-    what: KillTest,
+    kill_test: KillTest,
     /// With a test that kills: number of kills, however long they take [default: as many as fit in --seconds]
     #[arg(long)]
     kills: Option<u64>,
@@ -75,11 +75,12 @@ struct KillTest {
     /// that each write ran once.
     #[arg(long)]
     replica: bool,
-    /// Instead, kill the leader of a replicated store under load --kills times, and say how long writes stood still at
-    /// the median, and at most.
+    /// Instead, kill the leader of a replicated store under load --kills times, and print for how long writes stalled:
+    /// the median, and the longest.
     #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric"], requires = "kills")]
     leaders: bool,
-    /// Instead, tell the leader of a replicated store under load to stop, --kills times, and say the same.
+    /// Instead, shut down the leader of a replicated store under load --kills times, and print the same figures as for
+    /// --leaders.
     #[arg(long, conflicts_with_all = ["seconds", "seed", "fabric", "leaders"], requires = "kills")]
     stopped_leaders: bool,
     /// Instead, kill donors and the service of a file system that a program's memory is swapped to, and check every
@@ -120,7 +121,7 @@ const PROGRAM: &str = "kills";
 /// Spends half of the time on property tests, in rounds of growing size and fresh seeds; the other half on fuzz
 /// targets, where cargo-fuzz is installed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    if let Some((program, test)) = args.what.test() {
+    if let Some((program, test)) = args.kill_test.test() {
         kill(args, program, test)?;
         println!("soak: nothing was lost");
         return Ok(());
@@ -141,7 +142,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Runs a test that kills processes, for the time or number of kills that was asked for.
 fn kill(args: &Args, program: &str, test: &str) -> anyhow::Result<()> {
-    let mut command = if args.what.swap_device { in_guest(args, program)? } else { on_this_machine(program) };
+    let mut command = if args.kill_test.swap_device { in_guest(args, program)? } else { on_this_machine(program) };
     command.args([test, "--exact", "--nocapture"]).env("SINEW_SOAK_FABRIC", &args.fabric);
     match args.kills {
         Some(kills) => command.env("SINEW_SOAK_KILLS", kills.to_string()),

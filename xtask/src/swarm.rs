@@ -12,10 +12,10 @@ pub struct Args {
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 
-    /// Instead of clusters, run replicated stores with these seeds, FROM..TO: members die, also between two writes to
-    /// their disks, and stand still, disks are slow and full, networks are cut and late, members are added, promoted,
-    /// removed and replaced, and each history is checked for linearizability. Further runs with the same seeds have
-    /// real clients and members on a simulated network.
+    /// Instead of clusters, run replicated stores with these seeds, FROM..TO: members crash, even between two disk
+    /// writes, and freeze; disks are slow or fill up; networks are partitioned and delayed; members are added,
+    /// promoted, removed and replaced. Each history is checked for linearizability. Further runs with the same seeds
+    /// have real clients and members on a simulated network.
     #[arg(long, value_name = "FROM..TO", conflicts_with = "seconds", value_parser = seeds)]
     replica: Option<Range<u64>>,
 

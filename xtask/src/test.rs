@@ -32,9 +32,9 @@ const GUEST_TESTS: &[(&str, &str)] = &[
 ];
 
 /// Programs (by the beginning of their names) whose tests start processes and threads and wait for them in real time.
-/// If one of these tests fails while others run, it is run again by itself; if it then passes, it is reported as
-/// failing sometimes. All other programs run in virtual time or from seeds, so their failures are always real. `lab` is
-/// counted among those others, although one of its tests measures two threads.
+/// If one of these tests fails while others run, it is run again alone; if it then passes, it is reported as
+/// flaky. All other programs run in virtual time or from seeds, so their failures are always real. `lab` is counted
+/// among those others, although one of its tests measures two threads.
 const IN_REAL_TIME: &[&str] = &[
     "cli: ",
     "conformance: ",
@@ -152,7 +152,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         skips.len()
     );
     for Failure { program, test } in flaky {
-        println!("!!! sometimes: {program}: {test} failed beside others, but passed by itself");
+        println!("!!! flaky: {program}: {test} failed beside others, but passed alone");
     }
     Ok(())
 }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_when_run_again_failed_sometimes_and_what_fails_again_failed() {
+    fn what_passes_when_run_again_is_flaky_and_what_fails_again_failed() {
         let own = std::env::current_exe().unwrap();
         let programs =
             [TestProgram { executable: own.to_str().unwrap().into(), folder: "/".into(), name: "shm: x".into() }];

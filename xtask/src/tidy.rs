@@ -74,7 +74,7 @@ const VIRTUAL_TIME_CRATES: &[&str] = &[
     "crates/store/",
 ];
 
-/// Crates whose modules may use each other in circles. In all others, only a module and those in it may.
+/// Crates whose modules may form cycles. In all others, only a module and its submodules may use each other.
 const WITH_CYCLES: Exceptions = &[("crates/kv/", "a session and its commands, clients and owners name each other")];
 
 /// Folders that hold no source of this project.
@@ -163,7 +163,7 @@ fn check(files: &[File], words: &Words) -> Vec<String> {
     findings
 }
 
-/// Whether a path is the root of a crate that is searched for circles of modules.
+/// Whether a path is the root of a crate that is searched for cycles of modules.
 fn is_crate_root(path: &str) -> bool {
     path.starts_with("crates/") && path.ends_with("/src/lib.rs") && !excepted(path, WITH_CYCLES)
 }
@@ -243,30 +243,30 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_looked_for_in_every_library_that_has_no_exception() {
+    fn cycles_are_looked_for_in_every_library_that_has_no_exception() {
         let roots: Vec<String> =
             read_all().unwrap().into_iter().map(|file| file.path).filter(|path| is_crate_root(path)).collect();
         for name in ["backends/ibverbs", "backends/shm", "backends/udp", "fabric", "mem", "rpc"] {
             assert!(roots.contains(&format!("crates/{name}/src/lib.rs")), "{name} is not among {roots:?}");
         }
-        let (circle, alone) = (("a", "//! A.\nuse crate::b::B;"), ("b", "//! B.\nuse crate::a::A;"));
+        let (cycle, alone) = (("a", "//! A.\nuse crate::b::B;"), ("b", "//! B.\nuse crate::a::A;"));
         let file = |krate: &str, (name, text): (&str, &str)| File {
             path: format!("{krate}/src/{name}.rs"),
             text: text.into(),
         };
         for (krate, found) in [("crates/new", 1), ("crates/kv", 0)] {
-            let files = [("lib", "//! Lib.\n#![forbid(unsafe_code)]\nmod a; mod b;"), circle, alone]
+            let files = [("lib", "//! Lib.\n#![forbid(unsafe_code)]\nmod a; mod b;"), cycle, alone]
                 .map(|text| file(krate, text));
             assert_eq!(check(&files, &Words::read().unwrap()).len(), found, "{krate}");
         }
     }
 
     #[test]
-    fn crates_that_are_excepted_from_circles_have_some() {
+    fn crates_that_are_excepted_have_cycles() {
         let files = read_all().unwrap();
         for (place, _) in WITH_CYCLES {
             let findings = modules::check(&files, &format!("{place}src/lib.rs"));
-            assert!(!findings.is_empty(), "{place} has no circles any more: take it off WITH_CYCLES");
+            assert!(!findings.is_empty(), "{place} has no cycles any more: take it off WITH_CYCLES");
         }
     }
 

@@ -8,7 +8,8 @@ use sinew::rpc::ConnectError;
 
 use crate::output;
 
-/// Adds to an error that nobody serves at `address` that `command` would; leaves other errors as they are.
+/// Adds the command that starts a server at `address` to an error that says that there is none; returns other errors
+/// unchanged.
 pub fn with_start_hint(error: impl Into<anyhow::Error>, command: &str, address: &str) -> anyhow::Error {
     let error = error.into();
     if !is_no_server(&error) {

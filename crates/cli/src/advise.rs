@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use sinew_harness::units::{self, parse_count, parse_seconds, parse_size};
 use sinew_harness::{Figure, Unit, figure};
-use sinew_lab::advise::{self, Advice, Goal, Guideline, Load, Ranking, Workload, WorkloadKind};
+use sinew_lab::advise::{self, Advice, CpuLoad, Goal, Guideline, Ranking, Workload, WorkloadKind};
 use sinew_sim::nic::Profile;
 
 use crate::infile::read;
@@ -135,8 +135,8 @@ impl Args {
             }),
         };
         let load = |load| match load {
-            LoadArg::Idle => Load::Idle,
-            LoadArg::Busy => Load::Busy,
+            LoadArg::Idle => CpuLoad::Idle,
+            LoadArg::Busy => CpuLoad::Busy,
         };
         fn set<T>(field: &mut T, given: Option<T>) {
             if let Some(given) = given {
@@ -178,7 +178,7 @@ impl Args {
 
 /// Searches, and prints the ranking.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    interrupted::ends()?;
+    interrupted::exit_on_signal()?;
     let nic = model::nic(&args.nic)?;
     let workload = args.workload()?;
     let bar = ProgressBar::new(1000);

@@ -75,7 +75,8 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// Addresses of the donors (`sinew serve memory`) whose memory holds the volume that becomes the device, at most
-    /// 64; with three or more, any one may die, and with two only one of them
+    /// 64; with three or more, any one may die; with two, only the one without a vote (the other had more free memory
+    /// when the volume was made)
     #[arg(value_name = "DONOR", conflicts_with = "memory")]
     donors: Vec<String>,
     /// Size of a device in this process's own memory, in bytes, at least 4K; memory is taken as it is written
@@ -112,7 +113,7 @@ pub struct Args {
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     socket_mode: Option<u32>,
     #[command(flatten)]
-    tells: OutputArgs,
+    output: OutputArgs,
 }
 
 fn parse_address(text: &str) -> Result<String, String> {
@@ -173,7 +174,7 @@ impl Args {
     ) -> anyhow::Result<(Server<S>, Outcome)> {
         let address = server.address().to_owned();
         let ask = format!("Stop with Ctrl-C. Look at it with: nbdinfo {}", advice::quoted(&uri(&address)));
-        self.tells.print_ready(&[address], ask)?;
+        self.output.print_ready(&[address], ask)?;
         let _guard = interrupt.wake_on_interrupt(server.waker());
         let result =
             server.run_with_callback(&HostClock::new(), || interrupt.is_set(), look).context("waiting for clients");
@@ -199,7 +200,7 @@ impl Args {
         let server = Server::open(listener, store, config)?;
         let (server, outcome) = self.serve(server, interrupt, |_| {})?;
         let counters = server.counters();
-        self.tells.print_end("counters", all(counters), sentence(counters))?;
+        self.output.print_end("counters", all(counters), sentence(counters))?;
         Ok(outcome)
     }
 }
@@ -268,7 +269,7 @@ impl Args {
         let mut object = all(&counters);
         object.insert("volume".to_owned(), volume::counters(&volume, names));
         object.extend(last_copy.map(|last_copy| ("last_copy".to_owned(), last_copy)));
-        self.tells.print_end("counters", object, sentence(&counters))?;
+        self.output.print_end("counters", object, sentence(&counters))?;
         Ok(outcome)
     }
 }
@@ -279,7 +280,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.for_paging {
         paging::prepare(args.memory.unwrap_or_default().saturating_add(paging::DATA))?;
     }
-    let ended = begin(args.tells.is_child(), |interrupt| match args.memory {
+    let ended = begin(args.output.is_child(), |interrupt| match args.memory {
         Some(memory) => args.serve_memory(memory, interrupt),
         None => {
             let len = args.config().arena_bytes() + volume::ARENA;

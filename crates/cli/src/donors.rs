@@ -16,7 +16,7 @@ use sinew::rpc::Endpoint;
 use sinew_harness::run::Interrupted;
 
 use crate::fabrics::{self, Fabric, Purpose};
-use crate::memory::reach::{By, ByArgs, KeyArgs, is_of_this_host};
+use crate::memory::reach::{AccessArgs, AccessMeans, KeyArgs, is_of_this_host};
 use crate::paging;
 use crate::verbs::{Job, VerbsFabric};
 
@@ -24,7 +24,7 @@ use crate::verbs::{Job, VerbsFabric};
 #[derive(clap::Args, Clone, Debug)]
 pub struct DonorArgs {
     #[command(flatten)]
-    by: ByArgs,
+    access: AccessArgs,
     #[command(flatten)]
     key: KeyArgs,
 }
@@ -65,8 +65,8 @@ impl DonorNames {
 
 impl DonorArgs {
     /// How the donors' memory is accessed.
-    pub fn by(&self) -> &ByArgs {
-        &self.by
+    pub fn access(&self) -> &AccessArgs {
+        &self.access
     }
 
     /// The key, if one was given.
@@ -81,7 +81,7 @@ impl DonorArgs {
 
     /// Whether only programs of this host can reach an address and the memory lent there.
     pub fn is_local_only(&self, address: &str) -> bool {
-        is_of_this_host(address) && self.by.by(address) != By::Ibverbs
+        is_of_this_host(address) && self.access.means_for(address) != AccessMeans::Ibverbs
     }
 
     /// Checks these options for donors at `addresses`, as far as that is possible without examining the machine.
@@ -96,7 +96,7 @@ impl DonorArgs {
             );
             ensure!(!addresses[..index].contains(address), "{address} is named twice");
         }
-        self.by.check(first)
+        self.access.check(first)
     }
 
     /// Runs `job` with the donors at these addresses, whose data pass through these buffers.
@@ -104,14 +104,14 @@ impl DonorArgs {
         self.check(addresses)?;
         let parsed = addresses.iter().map(|address| Ok(address.parse()?)).collect::<anyhow::Result<Vec<Address>>>()?;
         let fabric = Fabric::of(&parsed[0]).context("an address of an unknown fabric")?;
-        let device = self.by.device().filter(|_| fabric == Fabric::Ibverbs).map(fabrics::device_option);
+        let device = self.access.device().filter(|_| fabric == Fabric::Ibverbs).map(fabrics::device_option);
         let options = fabrics::options_of(device.as_deref());
         let nexus = Nexus::builder().build()?;
         let rpc = SharedEndpoint::new(Rpc::open_with(&nexus, &fabric.client_address(&options, Some(&addresses[0])))?);
         let config = PoolConfig { key: self.key.key()?, ..PoolConfig::default() };
         let names = DonorNames::of(&parsed);
         let opening = OpeningDonors { rpc, addresses: parsed, buffers, config, names, job };
-        match self.by.device_args(&addresses[0]) {
+        match self.access.device_args(&addresses[0]) {
             Some(device) => device.run(opening),
             None => opening.by_calls(),
         }

@@ -91,8 +91,8 @@ impl Echoes {
     }
 }
 
-/// Whether nobody serves at the address of a further server thread. A silent socket counts too, and so does one that
-/// was another's before.
+/// Whether an error says that no server thread is at an address. A time-out and a closed peer count, too: the socket
+/// may be silent, or may have belonged to another process.
 fn is_no_server(error: &anyhow::Error) -> bool {
     advice::is_no_server(error)
         || matches!(

@@ -122,7 +122,7 @@ pub enum Purpose {
     CallFrom,
 }
 
-/// Checks of an address all that can be checked without asking anybody, and returns its fabric.
+/// Checks an address as far as that is possible without contacting anybody, and returns its fabric.
 pub fn check(address: &str, purpose: Purpose) -> anyhow::Result<Fabric> {
     let parsed: Address = address.parse()?;
     let fabric =

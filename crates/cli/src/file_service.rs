@@ -25,10 +25,10 @@ use crate::memory;
 use crate::serve::{OutputArgs, begin};
 use crate::{Outcome, Usage, advice, output, paging};
 
-/// Memory for buffers in which lost copies are made anew, in bytes.
+/// Memory for buffers in which lost copies are rebuilt, in bytes.
 const ARENA: usize = 8 << 20;
 /// Longest sleep before timers are checked again.
-const LOOK_NS: u64 = 10_000_000;
+const SLEEP_MAX_NS: u64 = 10_000_000;
 
 const AFTER_HELP: &str = "\
 This program keeps the files' names, sizes and attributes, with --data also in a directory of this host. The files'
@@ -47,7 +47,7 @@ client. All clients with the key are trusted: they read and write the donors' me
 behalf they make a request.
 
 --json prints first `serving`, a list of one address, and at the end `counters`: requests, changes, and copies lost and
-made anew.
+rebuilt.
 
 Examples:
   sinew serve files shm://files --memory 1G
@@ -92,7 +92,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]
-    tells: OutputArgs,
+    output: OutputArgs,
 }
 
 impl Args {
@@ -109,9 +109,9 @@ impl Args {
                 self.address
             );
         }
-        let is_near = self.donor_args.is_local_only(&self.address);
+        let is_local_only = self.donor_args.is_local_only(&self.address);
         ensure!(
-            is_near || self.open || self.donor_args.has_key(),
+            is_local_only || self.open || self.donor_args.has_key(),
             "{}: hosts other than this one reach it, and could read and write all files. Give clients a key \
              (--key-file FILE, the same for clients and donors), or let everybody in (--open)",
             self.address
@@ -119,11 +119,11 @@ impl Args {
         let donors = all.len();
         ensure!(
             usize::from(self.copies()) <= donors,
-            "--copies {}: this takes as many donors, and {donors} {} named; name more with --donor, or say --copies {donors}, which loses \
-             files with a donor{}",
+            "--copies {}: this needs as many donors, and {donors} {} named; name more with --donor, or say --copies {donors}, which loses \
+             files if {}",
             self.copies(),
             if donors == 1 { "is" } else { "are" },
-            if donors == 1 { "" } else { " too many" }
+            if donors == 1 { "the donor fails" } else { "that many donors fail" }
         );
         Ok(())
     }
@@ -141,12 +141,12 @@ impl Args {
     fn lend(&self, key: Option<Key>) -> anyhow::Result<Option<ServerHandle>> {
         let (Some(bytes), Some(address)) = (self.memory, self.own_address()?) else { return Ok(None) };
         let lent = memory::serve::Lent { memory: bytes, key, is_backed: self.for_paging };
-        memory::serve::lend(self.donor_args.by(), &address, lent).map(Some)
+        memory::serve::lend(self.donor_args.access(), &address, lent).map(Some)
     }
 
     /// Warns of what would be lost, and when.
     fn warn(&self) {
-        if self.tells.is_child() {
+        if self.output.is_child() {
             return;
         }
         if self.copies() == 1 {
@@ -168,7 +168,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.for_paging {
         paging::prepare(args.memory.unwrap_or_default().saturating_add(ARENA))?;
     }
-    let ended = begin(args.tells.is_child(), |interrupt| {
+    let ended = begin(args.output.is_child(), |interrupt| {
         let key = args.donor_args.key()?;
         args.warn();
         let own = args.lend(key.clone())?;
@@ -219,13 +219,13 @@ impl WithDonors for Serving<'_> {
         })?;
         let address = rpc.address().to_string();
         let ask = format!("Stop with Ctrl-C. Mount it with: sinew mount {} DIRECTORY", advice::quoted(&address));
-        args.tells.print_ready(&[address], ask)?;
+        args.output.print_ready(&[address], ask)?;
         let _guard = interrupt.wake_on_interrupt(rpc.waker());
         let mut health = Health::default();
-        let result = drive(&mut rpc, &mut service, &clock, interrupt, |service| health.look(service));
+        let result = drive(&mut rpc, &mut service, &clock, interrupt, |service| health.check(service));
         let closed = result.and_then(|()| Ok(service.close()?));
         let stats = service.stats();
-        args.tells.print_end("counters", counters(&stats), sentence(&stats))?;
+        args.output.print_end("counters", counters(&stats), sentence(&stats))?;
         closed.map(|()| Outcome::Done)
     }
 }
@@ -234,17 +234,17 @@ fn now(clock: &HostClock) -> Now {
     Now { ns: clock.now_ns(), time: time_of(SystemTime::now()) }
 }
 
-/// Answers clients until the interrupt, and shows the service to `look` now and then.
+/// Answers clients until the interrupt, and shows the service to `check` now and then.
 fn drive<D: Donors>(
     rpc: &mut Rpc,
     service: &mut Files<D>,
     clock: &HostClock,
     interrupt: Interrupt,
-    mut look: impl FnMut(&Files<D>),
+    mut check: impl FnMut(&Files<D>),
 ) -> anyhow::Result<()> {
     let mut held: HashMap<u64, DeferredCall> = HashMap::new();
     let mut answers = Vec::new();
-    let mut look_ns = 0;
+    let mut next_check_ns = 0;
     while !interrupt.is_set() {
         let now = now(clock);
         let mut busy = rpc.turn_with(|call| {
@@ -253,7 +253,8 @@ fn drive<D: Donors>(
             }
             match service.take(call.client(), call.request(), now) {
                 Accepted::Answer(answer) => call.reply(&answer),
-                // Without memory to defer it, the client is told so, and sends it again.
+                // If there is no memory to defer the call, the client is told that the server is busy, and sends it
+                // again.
                 Accepted::Deferred(id) => drop(call.defer().map(|call| held.insert(id, call))),
             }
         });
@@ -271,49 +272,49 @@ fn drive<D: Donors>(
                 call.reply(&answer);
             }
         }
-        if look_ns <= now.ns {
-            look_ns = now.ns + 10 * LOOK_NS;
+        if next_check_ns <= now.ns {
+            next_check_ns = now.ns + 10 * SLEEP_MAX_NS;
             held.retain(|_, call| !call.is_abandoned());
-            look(service);
+            check(service);
         }
-        rpc.rest_beside(busy, &mut [service.donors()], Some(LOOK_NS))?;
+        rpc.rest_beside(busy, &mut [service.donors()], Some(SLEEP_MAX_NS))?;
     }
     Ok(())
 }
 
-/// Looks at the start, in which donors have time to be found.
-const FIRST_LOOKS: u32 = 30;
+/// Checks at the start during which donors that are not found yet are not reported.
+const FIRST_CHECKS: u32 = 30;
 
 /// The files' health as last reported.
 #[derive(Default)]
 struct Health {
-    /// Looks so far, up to [`FIRST_LOOKS`].
-    looks: u32,
+    /// Checks so far, up to [`FIRST_CHECKS`].
+    checks: u32,
     last: Option<((usize, usize), (usize, usize))>,
-    /// Donors that did not answer at the last look.
+    /// Donors that did not answer at the last check.
     away: BTreeSet<String>,
-    /// Refusals of donors at the last look.
+    /// Refusals of donors at the last check.
     refusals: Vec<String>,
-    /// Room that a missing copy wanted at the last look.
+    /// Room that a missing copy wanted at the last check.
     wanted: Option<u64>,
-    /// Clients given up until the last look.
+    /// Clients given up by the last check.
     clients_expired: u64,
-    /// Donors that wanted their memory back at the last look, each with whether it had all of it.
+    /// Donors that wanted their memory back at the last check, each with whether it had all of it.
     withdrawing: BTreeSet<(String, bool)>,
 }
 
 impl Health {
     /// Reports what has changed.
-    fn look<D: Donors>(&mut self, service: &Files<D>) {
+    fn check<D: Donors>(&mut self, service: &Files<D>) {
         let refusals: Vec<String> = service.refusals().map(|(name, why)| format!("{name}: {why}")).collect();
         refusals.iter().filter(|refusal| !self.refusals.contains(refusal)).for_each(output::note);
         self.refusals = refusals;
-        self.look_for_room(service);
-        self.look_for_expired_clients(service);
-        self.look_for_withdrawals(service);
+        self.check_room(service);
+        self.check_expired_clients(service);
+        self.check_withdrawals(service);
         let (degraded, ready) = (service.degraded(), service.donors_ready());
-        self.looks = FIRST_LOOKS.min(self.looks + 1);
-        let is_first = self.last.is_none() && ready.0 < ready.1 && self.looks < FIRST_LOOKS;
+        self.checks = FIRST_CHECKS.min(self.checks + 1);
+        let is_first = self.last.is_none() && ready.0 < ready.1 && self.checks < FIRST_CHECKS;
         if self.last == Some((degraded, ready)) || is_first {
             // At the start, donors have a moment to be found.
             return;
@@ -331,17 +332,17 @@ impl Health {
             _ if before == degraded => {}
             (0, 0) => output::note("all files have all their copies"),
             (lacking, 0) => {
-                output::note(format_args!("{lacking} segments lack a copy, which is made anew where donors have room"))
+                output::note(format_args!("{lacking} segments lack a copy, which is rebuilt where donors have room"))
             }
             (_, lost) => output::note(format_args!(
-                "{lost} segments are at no donor any more: files that lie there cannot be read"
+                "{lost} segments are at no donor any more: files with data in them cannot be read"
             )),
         }
         self.last = Some((degraded, ready));
     }
 
     /// Reports clients that were given up.
-    fn look_for_expired_clients<D: Donors>(&mut self, service: &Files<D>) {
+    fn check_expired_clients<D: Donors>(&mut self, service: &Files<D>) {
         let all = service.stats().clients_expired;
         match all - self.clients_expired {
             0 => {}
@@ -354,7 +355,7 @@ impl Health {
     }
 
     /// Reports donors that want their memory back, and those that have it.
-    fn look_for_withdrawals<D: Donors>(&mut self, service: &Files<D>) {
+    fn check_withdrawals<D: Donors>(&mut self, service: &Files<D>) {
         let all: BTreeSet<_> = service.donors_withdrawing().map(|(name, has_all)| (name.to_owned(), has_all)).collect();
         for (name, has_all) in all.difference(&self.withdrawing) {
             match has_all {
@@ -368,7 +369,7 @@ impl Health {
     }
 
     /// Reports that a missing copy has no room.
-    fn look_for_room<D: Donors>(&mut self, service: &Files<D>) {
+    fn check_room<D: Donors>(&mut self, service: &Files<D>) {
         let wanted = service.wanted_len();
         if let Some(len) = wanted.filter(|_| wanted != self.wanted) {
             let mb = len >> 20;
@@ -408,6 +409,6 @@ fn counters(stats: &Stats) -> Map<String, Value> {
 fn sentence(stats: &Stats) -> String {
     let Stats { answered, changes, syncs, lost_copies, repaired, .. } = stats;
     format!(
-        "{answered} requests answered, {changes} changes, {syncs} syncs; {lost_copies} copies lost, {repaired} made anew"
+        "{answered} requests answered, {changes} changes, {syncs} syncs; {lost_copies} copies lost, {repaired} rebuilt"
     )
 }

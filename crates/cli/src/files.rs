@@ -78,7 +78,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Bench(args) => {
             args.check().map_err(Usage::of)?;
-            interrupted::unless(|interrupt| args.device.run(Benching { args, interrupt }))
+            interrupted::run_unless_interrupted(|interrupt| args.device.run(Benching { args, interrupt }))
         }
     }
 }
@@ -170,8 +170,8 @@ impl Job for Benching<'_> {
         let joining = mount::Joining::new(address, args.key.clone(), args.device.device.clone());
         let remote = mount::join(&joining, device, Arc::new(|text: &str| output::complain(text)))?;
         let folder = Folder::new()?;
-        let remote = at(remote, &folder.0.join("remote"))?;
-        let memory = at(InMemory::new(1 << 40, &Caller::default()), &folder.0.join("memory"))?;
+        let remote = mount_at(remote, &folder.0.join("remote"))?;
+        let memory = mount_at(InMemory::new(1 << 40, &Caller::default()), &folder.0.join("memory"))?;
         let mut found: Vec<MeasuredRates> =
             KINDS.iter().map(|kind| MeasuredRates { kind, remote: Vec::new(), memory: Vec::new() }).collect();
         let measured = with_progress(|progress| {
@@ -203,7 +203,7 @@ impl Job for Benching<'_> {
     }
 }
 
-fn at<F: Files>(files: F, point: &Path) -> anyhow::Result<Mount<F>> {
+fn mount_at<F: Files>(files: F, point: &Path) -> anyhow::Result<Mount<F>> {
     std::fs::create_dir(point).with_context(|| format!("making {}", point.display()))?;
     let mut options = sinew_mount::Options::new("bench");
     options.watcher = Some(mount::watcher(false)?);

@@ -17,7 +17,7 @@ use crate::{Outcome, Usage, output, table};
 
 const AFTER_HELP: &str = "\
 Reads all slots of all copies, headers and pages, and compares them with their checksums, with each other and with the
-volume's own records. Nothing is repaired: a server of the volume (`sinew serve block`) makes missing copies anew, and
+volume's own records. Nothing is repaired: a server of the volume (`sinew serve block`) rebuilds missing copies, and
 rewrites a page whose copy is bad when it comes across it.
 
 With --files, checks a file system: what `sinew serve files` keeps in its --data directory and, if donors are named,

@@ -43,7 +43,7 @@ pub fn status(interrupt: Interrupt) -> u8 {
 /// # Errors
 ///
 /// Those of the system.
-pub fn ends() -> anyhow::Result<()> {
+pub fn exit_on_signal() -> anyhow::Result<()> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     WAKE.get_or_init(|| interrupt.wake_on_interrupt(Waker::new(Arc::new(End(interrupt)))));
     Ok(())
@@ -55,7 +55,7 @@ pub fn ends() -> anyhow::Result<()> {
 /// # Errors
 ///
 /// Those of `work`, or [`Interrupted`].
-pub fn unless<T>(work: impl FnOnce(Interrupt) -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub fn run_unless_interrupted<T>(work: impl FnOnce(Interrupt) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let result = work(interrupt);
     ensure!(!interrupt.is_set(), Interrupted);

@@ -9,7 +9,7 @@ use crate::Usage;
 /// Form of keys.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct KeyForm {
-    /// Give keys, and print keys and the values beside them, as hexadecimal digits, for keys that are not text
+    /// Take and print keys, and print the values beside them, as hexadecimal digits, for keys that are not text
     #[arg(long)]
     hex: bool,
 }

@@ -74,7 +74,7 @@ pub struct ReportArgs {
 
 /// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
-    interrupted::ends()?;
+    interrupted::exit_on_signal()?;
     match command {
         Command::List(args) => list(args)?,
         Command::Run(args) => show(args)?,
@@ -198,7 +198,7 @@ fn measure<'a>(
     let share = surroundings.as_ref().and_then(|surroundings| surroundings.others_share);
     let complaint = share.filter(|share| *share >= TOO_MUCH).map(|share| {
         let share = share * 100.0;
-        format!("others used {share:.0} % of the processors while it measured; stop them, and run it again")
+        format!("other programs used {share:.0} % of the processors during the measurement; stop them, and run the experiment again")
     });
     Ok((Done { experiment, rows, complaint }, surroundings))
 }

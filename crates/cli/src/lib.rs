@@ -337,7 +337,7 @@ pub fn main() -> ExitCode {
         Some(Command::Model(command)) => model::run(&command),
         Some(Command::Advise(args)) => advise::run(&args),
         Some(Command::Fsck(args)) => fsck::run(&args),
-        Some(Command::Limits(args)) => interrupted::ends().and_then(|()| limits::run(&args)),
+        Some(Command::Limits(args)) => interrupted::exit_on_signal().and_then(|()| limits::run(&args)),
     };
     match result {
         Ok(outcome) => outcome.into(),

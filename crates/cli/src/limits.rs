@@ -18,13 +18,13 @@ use crate::{Outcome, Usage, output, table};
 
 /// Rounds of each measurement, of which the best counts.
 const ROUNDS: u32 = 5;
-/// Spread above which the machine counts as restless: greatest share by which the median round may be worse than the
+/// Spread above which the machine counts as noisy: greatest share by which the median round may be worse than the
 /// best.
 const SPREAD: f64 = 0.2;
 
 const HELP: &str = "\
 Each limit is measured in five rounds, of which the best counts: that is what the machine allows. If the rounds differ
-by more than a fifth, or others used the processors meanwhile, the result says so; measure again at a quieter moment
+by more than a fifth, or other programs used the processors, the result says so; measure again at a quieter moment
 to get a file for --reference.
 
 Examples:
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     // Some limits take only a moment, so the others' use of the processors is measured over all of them.
     let share = watch.share();
     let disturbed = share.and_then(validity::others);
-    let restless: Vec<String> = figures
+    let noisy: Vec<String> = figures
         .iter()
         .filter(|figure| !figure.is_valid())
         .map(|figure| format!("{}: {}", figure.title, figure.invalid_because.join("; ")))
@@ -129,7 +129,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         cores_text(figures[0].value),
         machine::NEAR_BELOW_NS
     ))?;
-    for complaint in disturbed.into_iter().map(|all| format!("INVALID, all limits: {all}")).chain(restless) {
+    for complaint in disturbed.into_iter().map(|all| format!("INVALID, all limits: {all}")).chain(noisy) {
         output::print(units::wrapped(&complaint, output::width(), 2))?;
     }
     Ok(Outcome::Done)
@@ -154,7 +154,7 @@ fn measure(
         None if machine::has_two_cpus() => invalid_because.push("nothing was received in the time".to_owned()),
         None => invalid_because.push("this needs two processors".to_owned()),
         Some(best) if best.max(usual) > best.min(usual) * (1.0 + SPREAD) => invalid_because.push(format!(
-            "the best of {} rounds was {}, the median {}: the machine is restless",
+            "the best of {} rounds was {}, the median {}: the machine is noisy; measure again when it is quiet",
             slices.len(),
             unit.text(best),
             unit.text(usual)

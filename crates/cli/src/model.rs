@@ -25,7 +25,7 @@ pub enum Command {
 
 /// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
-    interrupted::ends()?;
+    interrupted::exit_on_signal()?;
     match command {
         Command::Pcie(args) => pcie::run(args)?,
         Command::Verbs(args) => verbs::run(args)?,

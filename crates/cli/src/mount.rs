@@ -56,7 +56,7 @@ pub struct WatchArgs {
 /// Waits for the end of the process that mounted.
 pub fn watch(args: WatchArgs) -> anyhow::Result<Outcome> {
     if args.for_paging {
-        // The mount has reported what cannot be had.
+        // The mount has reported the protections that the system refuses.
         let _ = serve_paging();
     }
     Watch::parse(&args.mounted, args.point).context("a mount's numbers are needed")?.run();
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         sinew_mount::daemon::leave_session().context("leaving the terminal")?;
     }
     let mounting = Mounting { args, interrupt };
-    match args.by.device_args(&args.address) {
+    match args.access.device_args(&args.address) {
         Some(device) => device.run(mounting),
         None => {
             let remote = join_by_calls(&args.joining(), args.log()?)?;

@@ -18,7 +18,7 @@ pub fn pair() -> anyhow::Result<Arc<Pair>> {
     let mut pairs = pairs();
     let network = u8::try_from(pairs.len()).context("no more networks for pairs are left")?;
     let made = Pair::new(PairOptions { network, ..PairOptions::default() }).context(
-        "making a pair of virtual interfaces (run it as root, or give the address of a server at an interface that there is)",
+        "making a pair of virtual interfaces (run it as root, or give the address of a server at an existing interface)",
     )?;
     let made = Arc::new(made);
     pairs.push(Arc::clone(&made));

@@ -11,8 +11,8 @@ pub const DATA: usize = 32 << 20;
 /// Bytes of the other messages of an endpoint.
 pub const MESSAGES: usize = 1 << 20;
 
-/// Prepares this process, which takes `len` bytes at the start, for what is paged to it or for its buffers. Must run
-/// before it starts threads, which inherit this. Reports what cannot be had.
+/// Prepares this process, which takes `len` bytes at the start, to serve the host's paging. Must be called before
+/// threads are started, since they inherit the settings. Reports each protection that the system refuses.
 pub fn prepare(len: usize) -> anyhow::Result<()> {
     // Other programs would be killed for it, since this one is exempt.
     let available = available();

@@ -26,7 +26,7 @@ pub enum Command {
     Watch(watch::Args),
     /// Show which member leads, and how far each has got
     Status(status::Args),
-    /// Add a member, or one again that has lost its memory
+    /// Add a new member, or re-add one that has lost its state
     Add(change::AddArgs),
     /// Promote a learner to a voting member
     Promote(change::PromoteArgs),

@@ -65,7 +65,7 @@ pub struct ThreadArgs {
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
-    tells: OutputArgs,
+    output: OutputArgs,
 }
 
 /// Form of a server's reports, and their reader.
@@ -86,7 +86,7 @@ impl OutputArgs {
     }
 
     /// Prints its addresses, and, for people, what to do next.
-    pub fn print_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
+    pub fn print_ready(&self, addresses: &[String], next_step: impl Display) -> anyhow::Result<()> {
         if self.json {
             output::print(json!({ "serving": addresses }))?;
         } else {
@@ -95,7 +95,7 @@ impl OutputArgs {
         if self.child {
             output::print(READY)?;
         }
-        self.print(then)
+        self.print(next_step)
     }
 
     /// Prints a value at the end: as JSON, or as `text` for people.
@@ -118,7 +118,7 @@ impl OutputArgs {
 impl ThreadArgs {
     /// Whether a parent process started it and waits for it.
     pub fn is_child(&self) -> bool {
-        self.tells.child
+        self.output.child
     }
 
     /// Threads to serve with.
@@ -159,7 +159,7 @@ impl ThreadArgs {
     /// Warns if threads would have to share processors.
     fn warn_if_crowded(&self) {
         let (threads, cpus) = (self.threads(), machine::cpus().len());
-        if threads > cpus && !self.tells.child {
+        if threads > cpus && !self.output.child {
             output::complain(format_args!(
                 "--threads {threads}: there {} for this process, so threads take turns and answers wait; give as many \
                  threads as processors, or fewer",
@@ -180,21 +180,21 @@ impl ThreadArgs {
         Ok(server.start()?)
     }
 
-    /// Runs the server that `start` starts until a signal, or, as a child, until standard input ends. `then` says, for
-    /// an address, what can be done with the server. Returns the endpoints' reports, or `None` after a failure that has
-    /// been reported.
+    /// Runs the server that `start` starts until a signal, or, as a child, until standard input ends. `next_step` says,
+    /// for an address, what can be done with the server. Returns the endpoints' reports, or `None` after a failure that
+    /// has been reported.
     pub fn serve(
         &self,
         start: impl FnOnce() -> anyhow::Result<sinew::ServerHandle>,
-        then: impl FnOnce(&str) -> String,
+        next_step: impl FnOnce(&str) -> String,
     ) -> anyhow::Result<Option<Vec<sinew::EndpointReport>>> {
-        let Some((handle, interrupt)) = begin(self.tells.child, |interrupt| Ok((start()?, interrupt)))? else {
+        let Some((handle, interrupt)) = begin(self.output.child, |interrupt| Ok((start()?, interrupt)))? else {
             return Ok(None);
         };
         let addresses: Vec<_> = handle.addresses().iter().map(ToString::to_string).collect();
-        self.tell_ready(&addresses, format_args!("Stop with Ctrl-C. {}", then(&advice::quoted(&addresses[0]))))?;
+        self.tell_ready(&addresses, format_args!("Stop with Ctrl-C. {}", next_step(&advice::quoted(&addresses[0]))))?;
         match handle.run_until_interrupted(interrupt) {
-            // That the server was asked to stop is no reason to fail.
+            // The requested stop is not the cause. Reported here, since `main` would say only "interrupted".
             Err(error) if interrupt.is_set() => {
                 output::complain(output::describe(&error.into()));
                 Ok(None)
@@ -204,22 +204,22 @@ impl ThreadArgs {
     }
 
     /// Prints its addresses, and, for people, what to do next.
-    pub fn tell_ready(&self, addresses: &[String], then: impl Display) -> anyhow::Result<()> {
+    pub fn tell_ready(&self, addresses: &[String], next_step: impl Display) -> anyhow::Result<()> {
         self.warn_if_crowded();
-        self.tells.print_ready(addresses, then)
+        self.output.print_ready(addresses, next_step)
     }
 
     /// Prints a value at the end: as JSON, or as `text` for people.
     pub fn tell_end(&self, name: &str, value: u64, text: impl Display) -> anyhow::Result<()> {
-        self.tells.print_end(name, value, text)
+        self.output.print_end(name, value, text)
     }
 
     /// Prints, at the end, what each endpoint did.
     pub fn print_reports(&self, reports: &[sinew::EndpointReport]) -> anyhow::Result<()> {
-        if self.tells.child {
+        if self.output.child {
             return Ok(());
         }
-        if self.tells.json {
+        if self.output.json {
             output::print(json!({ "endpoints": reports.iter().map(service::report).collect::<Vec<_>>() }))?;
             return Ok(());
         }

@@ -95,7 +95,7 @@ pub struct ReplayArgs {
 /// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     if !matches!(command, Command::Swarm(_)) {
-        interrupted::ends()?;
+        interrupted::exit_on_signal()?;
     }
     match command {
         Command::Run(args) => run::run(args),

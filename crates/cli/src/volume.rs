@@ -14,7 +14,7 @@ use sinew_harness::units::{self, parse_size};
 use crate::donors::{DonorNames, drive};
 use crate::output;
 
-/// Memory for buffers that a volume needs to look through its slots and to make copies anew, in bytes.
+/// Memory for buffers that a volume needs to look through its slots and to rebuild copies, in bytes.
 pub const ARENA: usize = 64 << 20;
 /// Default number of copies of a new volume.
 const COPIES: u32 = 2;
@@ -88,9 +88,13 @@ pub fn open_or_make<D: Donors>(
     };
     if names.count() < 3 {
         output::complain(format_args!(
-            "the volume \"{}\" has {} donors: if the first fails, it can be neither opened again nor written to; with three donors any one may fail",
+            "the volume \"{}\" is on {}, the volume can be neither opened again nor written to; with three donors any one may fail",
             args.volume,
-            names.count()
+            if names.count() == 1 {
+                "one donor: if that fails"
+            } else {
+                "two donors, of which one votes: if that one fails"
+            }
         ));
     }
     Ok(volume)

@@ -101,8 +101,8 @@ pub struct Expectations {
     pub knows_its_peer: Promise,
     /// An aligned word of 8 bytes appears whole, whether it is written or read.
     pub whole_words: Promise,
-    /// A WRITE appears from left to right.
-    pub left_to_right: Promise,
+    /// A WRITE appears in ascending order of addresses.
+    pub ascending_writes: Promise,
     /// Remote atomics are atomic with respect to the owner's processor too, and not just to each other.
     pub processor_atomics: Promise,
     /// Time allowed for anything that must happen, in nanoseconds. Only failures take that long.
@@ -122,7 +122,7 @@ impl Default for Expectations {
             length_errors: Promise::Kept,
             knows_its_peer: Promise::Kept,
             whole_words: Promise::Kept,
-            left_to_right: Promise::Kept,
+            ascending_writes: Promise::Kept,
             processor_atomics: Promise::Kept,
             patience_ns: 10_000_000_000,
         }
@@ -251,7 +251,7 @@ macro_rules! __verbs_facts {
             one_of_many_swaps_wins
             remote_and_local_atomics_are_one
             words_never_tear
-            a_write_appears_from_left_to_right
+            a_write_appears_in_ascending_order
 
             a_queue_pair_takes_only_what_its_state_allows
             transitions_out_of_order_are_refused

@@ -36,7 +36,7 @@ pub fn shown(text: &str) -> impl fmt::Display + '_ {
     })
 }
 
-/// Reason for a text not being an address. Quoted parts go through [`shown`], so that none of them controls a terminal.
+/// Reason why a text is not an address. Quoted parts go through [`shown`], so that none of them controls a terminal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// There is no `://`.

@@ -174,7 +174,7 @@ impl RxBurst<'_> {
     }
 }
 
-/// Reason for a port dropping packets; each has a counter.
+/// Reason why a port dropped a packet; each has a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Dropped {
@@ -323,7 +323,7 @@ pub enum PortEvent {
     },
 }
 
-/// Reason for a port not being opened, or a name not being resolved. Every message says what to do.
+/// Reason why a port cannot be opened, or a name cannot be resolved. Every message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The text is not an address of this fabric.

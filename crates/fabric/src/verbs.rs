@@ -39,8 +39,9 @@
 //! Requests of one queue pair start, take effect and complete in the order in which they were pushed, with one
 //! exception: the result of a READ or an atomic may arrive after a later SEND or WRITE has taken effect, unless that
 //! one carries [`Request::fence`] (InfiniBand specification, volume 1, 10.8.3.3). Between queue pairs nothing is
-//! ordered. A WRITE appears from left to right, and no more than an aligned word of it at once: NICs that write whole
-//! cache lines do more, but designs that need more than a word must find out whether what they read is torn.
+//! ordered. A WRITE appears in ascending order of addresses, and no more than an aligned word of it at once: NICs that
+//! write whole cache lines do more, but designs that need more than a word must find out whether what they read is
+//! torn.
 //!
 //! # Failures
 //!

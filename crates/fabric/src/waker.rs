@@ -53,8 +53,8 @@ impl Waker {
         self.0.wake_with(effect);
     }
 
-    /// Runs `effect`, which others than the woken thread may observe, and wakes nobody. If cores take turns in one
-    /// thread, it happens at the time that the core at work has come to rather than before.
+    /// Runs `effect`, which any core may observe, and wakes nobody. If cores take turns in one thread, it runs when
+    /// every core has come to the time of the core at work, rather than at once.
     pub fn take_effect(&self, effect: Box<dyn FnOnce() + Send>) {
         self.0.take_effect(effect);
     }

@@ -5,8 +5,8 @@ use std::io;
 use sinew_mem::AllocError;
 use sinew_remote_memory::StoreError;
 
-/// Error of an access to far memory. None of them loses what was written: a changed page stays local until the store
-/// has it.
+/// Error of an access to far memory. No error loses changes made here: a changed page stays local until the store has
+/// it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FarError {

@@ -60,11 +60,11 @@ impl Options {
         }
         if dirty_low > dirty_high || dirty_high > local_pages {
             return invalid(format!(
-                "writing back from {dirty_high} changed pages to {dirty_low}: the first must be no lower, and at most {local_pages}"
+                "dirty_high is {dirty_high} and dirty_low is {dirty_low}: dirty_low may be at most dirty_high, and dirty_high at most {local_pages}"
             ));
         }
         if writes_max == 0 {
-            return invalid("no page may be written at a time: nothing would be written back".into());
+            return invalid("writes_max is 0: nothing would be written back".into());
         }
         Ok(())
     }

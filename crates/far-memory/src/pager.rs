@@ -148,7 +148,7 @@ impl<S: Store> Pager<S> {
     }
 
     fn evicted_before_use(&self, page: u64) -> FarError {
-        FarError::Fetch { page, source: StoreError::Unavailable("it went before it was used".into()) }
+        FarError::Fetch { page, source: StoreError::Unavailable("it was evicted before it was used".into()) }
     }
 
     /// Records the use of a page other than the last one used.

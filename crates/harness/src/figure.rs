@@ -54,7 +54,7 @@ impl Unit {
 pub enum Comparison {
     /// The machine's limit: the figure can be at most as good.
     Limit,
-    /// Another way to do as much, or less: the figure may be better.
+    /// Another way to do the same work, or less of it: the figure may be better.
     Baseline,
     /// Another project's program.
     Peer,

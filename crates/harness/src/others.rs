@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use crate::machine;
 
-/// Share of the processors' time used by others from which a figure is invalid.
+/// Share of the CPU time used by others from which a figure is invalid.
 pub const TOO_MUCH: f64 = 0.05;
 /// Ticks of the kernel's counters from which even a small share used by others can be measured.
 const TICKS_MIN: u64 = 100;
@@ -65,8 +65,7 @@ impl Watch {
         self.before.ticks.is_some()
     }
 
-    /// Share of the processors' time that others have used since the watch began, from 0 to 1; `None` if it is not
-    /// known.
+    /// Share of the CPU time that others have used since the watch began, from 0 to 1; `None` if it is not known.
     pub fn share(&self) -> Option<f64> {
         let now = Reading::take(&self.cpus, &self.processes);
         let by_ticks = self.before.ticks.zip(now.ticks).and_then(|(before, now)| ticks_share(before, now));

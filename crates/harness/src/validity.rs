@@ -1,9 +1,9 @@
 //! Validity of a figure.
 //!
-//! A figure is invalid if it was disturbed: others used the processors, the two halves of the measurement disagree, or
-//! what it is compared with moved meanwhile. A slower machine does not make a figure invalid. The distance of the
-//! cores, which on virtual machines changes while programs run, is measured before each round, and only rounds at the
-//! same distance are compared.
+//! A figure is invalid if it was disturbed: other programs used the processors, the two halves of the measurement
+//! disagree, or what it is compared with moved meanwhile. A slower machine does not make a figure invalid. The distance
+//! of the cores, which on virtual machines changes while programs run, is measured before each round, and only rounds
+//! at the same distance are compared.
 
 use crate::measured::{Measured, Round};
 use crate::others::TOO_MUCH;

@@ -11,7 +11,7 @@ const RECORD: u32 = u32::from_le_bytes(*b"SnFr");
 pub(super) const FORMAT: u32 = 1;
 /// Offset of the checksum in either header.
 const CHECKSUM_OFFSET: usize = 32;
-/// Bytes that are checked for records behind a wrong one, at most, in multiples of the bytes there.
+/// Bytes read, at most, to find valid records after a wrong one, as a multiple of the bytes from the wrong one on.
 const CHECKED_TIMES: usize = 64;
 
 /// Key of the checksums.
@@ -70,8 +70,8 @@ pub(super) fn read_snapshot(bytes: &[u8]) -> Option<Snapshot> {
     is_one.then(|| Snapshot { key, sequence, sum, payload: payload.to_vec() })
 }
 
-/// The format of a snapshot that another release wrote; none if the bytes are no snapshot. One that is right but for
-/// its format is of this release, and damaged.
+/// The format of a snapshot that another release wrote; none if the bytes are no snapshot, or if they are a valid
+/// snapshot once the format is set to ours: then this release wrote it, and only the format field is damaged.
 pub(super) fn other_format(bytes: &[u8]) -> Option<u32> {
     let format = read_u32(bytes, 4).filter(|format| read_u32(bytes, 0) == Some(SNAPSHOT) && *format != FORMAT)?;
     let mut ours = bytes.to_vec();
@@ -148,8 +148,8 @@ pub(super) fn scan(bytes: &[u8], key: Key, sequence: u64, sum: u64) -> Result<Sc
     }
     scan.len = (bytes.len() - rest.len()) as u64;
     let lost = scan.sequence + 1;
-    // A record may hold any number of bytes that look like records. So only those are checked whose numbers may be
-    // later ones, the last ones first, and no more than so many bytes.
+    // A record may hold any number of bytes that look like records. So only candidates whose numbers may be later ones
+    // are checked, the last ones first, and no more than `CHECKED_TIMES` times the remaining bytes.
     let mut left = rest.len().saturating_mul(CHECKED_TIMES);
     let last = lost + (rest.len() / HEADER) as u64;
     let is_later = |bytes: &[u8]| {

@@ -34,7 +34,7 @@ use crate::disk::{Disk, DiskError};
 use codec::{FORMAT, Key, Scan, Snapshot};
 use log::{Log, log_name};
 
-/// Length of a log in bytes below which no new snapshot is made.
+/// Length of a log, in bytes, below which [`Journal::wants_snapshot`] is false.
 const LOG_MIN: u64 = 64 << 20;
 
 /// Reason why a journal cannot be used.
@@ -46,7 +46,7 @@ pub enum JournalError {
     Disk(#[from] DiskError),
     /// A file that should be there is not.
     #[error(
-        "{missing} is missing, though {found} is there: bring back a copy of the whole directory; without one, its data is lost"
+        "{missing} is missing, though {found} is there: restore the whole directory from a backup; without one, its data is lost"
     )]
     Missing {
         /// Name of the missing file.
@@ -56,7 +56,7 @@ pub enum JournalError {
     },
     /// A log differs from what was written to it and made durable.
     #[error(
-        "{file} is damaged at byte {at}: bring back a copy of the whole directory; or, to keep what lies before and lose what came later, cut the file off \
+        "{file} is damaged at byte {at}: restore the whole directory from a backup; or, to keep what comes before and lose what comes after, cut the file off \
          there: truncate --size {at} {file}"
     )]
     Corrupt {
@@ -66,7 +66,7 @@ pub enum JournalError {
         at: u64,
     },
     /// A snapshot is damaged.
-    #[error("{file} is damaged: bring back a copy of the whole directory; without one, its data is lost")]
+    #[error("{file} is damaged: restore the whole directory from a backup; without one, its data is lost")]
     BadSnapshot {
         /// Name of the snapshot's file.
         file: String,

@@ -3,7 +3,7 @@
 use super::codec::{self, Key};
 use crate::disk::{Disk, DiskError};
 
-/// Least room that is reserved for records at a time, in bytes, unless only less is left.
+/// Room reserved for records at a time, in bytes: at least this, or only what is needed where the disk has less.
 pub(super) const RESERVE_LEN_MIN: u64 = 4 << 20;
 
 pub(super) fn log_name(number: u64) -> String {

@@ -27,7 +27,7 @@ pub use plan::{Plan, Times};
 pub use trial::Outcome;
 pub use trust::{Level, Trust};
 pub use words::Guideline;
-pub use workload::{ACCESSES_MAX, Goal, LOCKS_MAX, Load, OBJECT_MAX, PEERS_MAX, Workload, WorkloadKind};
+pub use workload::{ACCESSES_MAX, CpuLoad, Goal, LOCKS_MAX, OBJECT_MAX, PEERS_MAX, Workload, WorkloadKind};
 
 /// A design, and what is to be expected of it.
 #[derive(Clone, Debug)]

@@ -56,7 +56,7 @@ struct Block {
 }
 const _: () = assert!(size_of::<Block>() <= HEADROOM - FRONT_ROOM);
 
-/// Reason for an allocation, or a change of a buffer's size, being refused.
+/// Reason why an allocation, or a change of a buffer's size, is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocError {
     /// More than [`MAX_DATA_LEN`] was asked for.
@@ -206,15 +206,16 @@ impl Arena {
         self.0.free().fresh
     }
 
-    /// Has the system back the first `len` bytes that blocks are made from, and all of those that were made. A process
-    /// that must not wait for memory later calls this when it starts.
+    /// Makes the system back with memory the first `len` bytes that blocks are made from, and in any case all blocks
+    /// that were made so far. A process that must not wait for memory later calls this when it starts.
     pub fn back(&self, len: usize) {
         let free = self.0.free();
         let end = len.max(free.fresh).min(self.capacity());
         if self.0.region.populate(end) {
             return;
         }
-        // An older system backs what is written to, which nobody but their holders may do to blocks.
+        // An older system has no such call: a page is backed by writing to it. Blocks that were made are left out,
+        // since only their holders may write to them.
         for offset in (free.fresh.next_multiple_of(PAGE_LEN_MIN)..end).step_by(PAGE_LEN_MIN) {
             // SAFETY: the offset lies in the region, and no block has the byte, as none is made while we hold the lock.
             // The write is volatile because nobody reads it.

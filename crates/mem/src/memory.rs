@@ -9,11 +9,11 @@ use crate::region::{PAGE_LEN_MIN, Region};
 /// A range of memory that anybody may be writing *now*: a region exposed to remote writes, or a peer's memory. It has
 /// no slice view: bytes are copied in and out, and words are loaded and changed one at a time.
 ///
-/// Writes go from left to right in aligned words of 8 bytes, each of which appears whole; bytes before the first and
-/// after the last aligned word appear one by one. Every store is a release: a reader that sees a byte sees all bytes to
-/// its left that were written before it. No more than a word appears at once, so a reader that needs more must find out
-/// whether what it read is torn. Reads go from left to right too, an aligned word at a time, and see each word as it
-/// was at some moment. Clones are handles on the same memory and keep it mapped.
+/// Writes go in ascending order of addresses, in aligned words of 8 bytes, each of which appears whole; bytes before
+/// the first and after the last aligned word appear one by one. Every store is a release: a reader that sees a byte
+/// sees all bytes at lower addresses that were written before it. No more than a word appears at once, so a reader that
+/// needs more must find out whether what it read is torn. Reads go in ascending order too, an aligned word at a time,
+/// and see each word as it was at some moment. Clones are handles on the same memory and keep it mapped.
 #[derive(Clone)]
 pub struct SharedMemory {
     start: NonNull<u8>,
@@ -112,8 +112,8 @@ impl SharedMemory {
         self.start.as_ptr().expose_provenance()
     }
 
-    /// Has the system back all of the memory, whose contents stay as they are. A process that must not wait for memory
-    /// later calls this when it starts.
+    /// Makes the system back all of the memory with pages; its contents stay as they are. A process that must not wait
+    /// for memory later calls this when it starts.
     pub fn back(&self) {
         for offset in (0..self.len).step_by(PAGE_LEN_MIN) {
             // Writes the word that is there: adding nothing would be made a load. If another one is there by now,
@@ -210,7 +210,7 @@ impl SharedMemory {
         Ok(self.word(offset)?.fetch_add(add, Ordering::SeqCst))
     }
 
-    /// Copies the bytes from `offset` on to `target`, from left to right. They may be torn: see [`SharedMemory`].
+    /// Copies the bytes from `offset` on to `target`, in ascending order. They may be torn: see [`SharedMemory`].
     ///
     /// # Errors
     ///
@@ -220,7 +220,7 @@ impl SharedMemory {
         self.slice(0, self.len)?.read(offset, target)
     }
 
-    /// Copies `source` to `offset`, from left to right: see [`SharedMemory`].
+    /// Copies `source` to `offset`, in ascending order: see [`SharedMemory`].
     ///
     /// # Errors
     ///
@@ -318,7 +318,7 @@ macro_rules! by_count {
     };
 }
 
-/// Loads words from left to right.
+/// Loads words in ascending order.
 ///
 /// # Safety
 ///
@@ -358,7 +358,7 @@ unsafe fn load_many(source: *mut u8, target: &mut [[u8; 8]]) {
     }
 }
 
-/// Stores words from left to right.
+/// Stores words in ascending order.
 ///
 /// # Safety
 ///
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn words_never_tear_and_appear_from_left_to_right() {
+    fn words_never_tear_and_appear_in_ascending_order() {
         let memory = SharedMemory::private(64).unwrap();
         let writer = memory.clone();
         let rounds = if cfg!(miri) { 50 } else { 200_000u64 };
@@ -712,7 +712,7 @@ mod tests {
             }
         });
         loop {
-            // From right to left: once a word is visible, so is everything to its left.
+            // In descending order: once a word is visible, so is everything at lower addresses.
             let right = memory.load(56).unwrap();
             let left = memory.load(0).unwrap();
             assert!(left >= right && right >> 32 == right & 0xFFFF_FFFF && left >> 32 == left & 0xFFFF_FFFF);

@@ -25,7 +25,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Reason for not mapping memory that another process offered.
+/// Reason why memory that another process offered cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The memory is smaller than its owner announced.
@@ -144,7 +144,8 @@ impl Region {
         let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
     }
 
-    /// Has the system back the first `len` bytes, whose contents stay as they are. Returns whether it did (Linux 5.14).
+    /// Makes the system back the first `len` bytes with pages; their contents stay as they are. Returns whether it did
+    /// (Linux 5.14).
     pub(crate) fn populate(&self, len: usize) -> bool {
         let len = len.min(self.len);
         // SAFETY: the range lies in this mapping, and the advice changes none of its contents.

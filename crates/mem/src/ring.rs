@@ -92,7 +92,7 @@ pub const fn packets_for(lines: usize) -> usize {
     (lines - PACKET_LINES_MAX) / PACKET_LINES_MAX
 }
 
-/// Reason for a ring not taking a packet.
+/// Reason why a ring does not take a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The consumer has to give back lines first.

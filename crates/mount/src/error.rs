@@ -44,14 +44,14 @@ pub enum MountError {
     NoHelper,
     /// The program that mounts for users other than root may not mount either.
     #[error(
-        "{}: {said}: fusermount3 mounts for users other than root only if it belongs to root and is setuid, and that has no effect in a process that may \
+        "{}: {message}: fusermount3 mounts for users other than root only if it belongs to root and is setuid, and that has no effect in a process that may \
          gain no privileges (no_new_privs) or in a container without CAP_SYS_ADMIN: allow that, or run this as root", path.display()
     )]
     HelperDenied {
         /// The directory to mount at.
         path: PathBuf,
         /// The program's message.
-        said: String,
+        message: String,
     },
     /// Users are not allowed to let others in.
     #[error(
@@ -109,11 +109,11 @@ impl MountError {
             _ if text.contains("user_allow_other") => Self::OthersForbidden,
             // Only the helper can be missing: the directory and the device have been checked.
             ErrorKind::NotFound => Self::NoHelper,
-            // The search for it ends like this where a directory of PATH may not be read, and no other has it.
+            // What the search for the helper returns if it is not installed and a directory of PATH may not be read.
             ErrorKind::PermissionDenied if !helper::is_installed() => Self::NoHelper,
             // The helper's own message, which comes without an error number.
             _ if text.contains("fusermount") && text.contains("not permitted") => {
-                Self::HelperDenied { path: path.to_owned(), said: text.trim().to_owned() }
+                Self::HelperDenied { path: path.to_owned(), message: text.trim().to_owned() }
             }
             _ => Self::System { path: path.to_owned(), error },
         }

@@ -331,8 +331,8 @@ pub trait Files: Send + Sync + 'static {
     /// As `open`.
     fn create(&self, caller: &Caller, parent: u64, name: &[u8], mode: u16, flags: i32) -> Result<(Attributes, Opened)>;
 
-    /// Reads up to `len` bytes, fewer only at the end of the file, and passes them to `answer` exactly once. The caller
-    /// does not wait for what follows that.
+    /// Reads up to `len` bytes, fewer only at the end of the file, and passes them to `answer` exactly once. Work after
+    /// that, such as read-ahead, does not delay the program that reads.
     fn read(&self, ino: u64, handle: u64, at: u64, len: usize, answer: impl FnOnce(Result<&[u8]>));
 
     /// Writes all of the bytes. `drops_privileges`: the file loses its set-id bits.

@@ -29,10 +29,10 @@
 //! - **Only `O_DIRECT` files bypass the page cache**; all others can be mapped everywhere.
 //! - **Locks that wait** are retried by one thread, so that they hold up no thread that serves the kernel.
 //! - **Privileges that a file gives to its program** (set-id bits, capabilities) are cleared when others write to the
-//!   file. The kernel leaves that to the file system (FUSE_HANDLE_KILLPRIV_V2): it says of each `write` whether set-id
-//!   bits are cleared, and says nothing of `fallocate` and of pages of mappings. There the bits are cleared unless root
-//!   alone has the file open for writing. The metadata service takes capabilities away with each change of the
-//!   contents, length or owner.
+//!   file. The kernel leaves that to the file system (FUSE_HANDLE_KILLPRIV_V2): for each `write` it says whether to
+//!   clear the set-id bits, but not for `fallocate`, nor for pages of mappings. A `fallocate` clears them unless its
+//!   caller is root, a write of mapped pages if any user other than root has the file open for writing. The metadata
+//!   service removes capabilities with each change of the contents, length or owner.
 //! - **The second process** has a pipe from the first. When the pipe is closed it unmounts, if the mount is still
 //!   there. It recognises the mount by the system's number for it, not only by its device.
 #![forbid(unsafe_code)]

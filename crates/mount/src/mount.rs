@@ -35,8 +35,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options for a file system of this name: writable, only for the user who mounts it, and with as many threads as
-    /// there are processors, but from two to eight.
+    /// Options for a file system of this name: writable, only for the user who mounts it, and with one thread for each
+    /// processor, but at least two and at most eight.
     pub fn new(name: impl Into<String>) -> Self {
         let threads = thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
         Self { name: name.into(), read_only: false, allow_other: false, threads, watcher: None }

@@ -1,7 +1,8 @@
 //! A second process, which unmounts the file system if the process that serves it is killed.
 //!
 //! Without it the directory would remain a mount point at which every access fails ("Transport endpoint is not
-//! connected"). `fusermount3` can also unmount then, but only mounts that other users may access, and not for root.
+//! connected"). `fusermount3` has an option for this (`auto_unmount`), but only for mounts that other users may access,
+//! and not for those that root makes without it.
 
 use std::ffi::OsString;
 use std::io::{self, Read};

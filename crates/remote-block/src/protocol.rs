@@ -7,13 +7,13 @@
 //! use sinew_remote_block::protocol::{Command, Export, Handshake, Request, NextStep};
 //!
 //! let export = Export { name: "memory".to_owned(), description: String::new(), len: 1 << 20 };
-//! let mut said = Vec::new();
-//! let mut handshake = Handshake::begin(&mut said);
+//! let mut output = Vec::new();
+//! let mut handshake = Handshake::begin(&mut output);
 //! // The client's flags, then EXPORT_NAME with the empty name.
 //! let mut input = 3u32.to_be_bytes().to_vec();
 //! input.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\0");
-//! let ran = handshake.run(&export, false, &input, &mut said);
-//! let NextStep::Serve(session) = ran.next else { panic!("{ran:?}") };
+//! let progress = handshake.run(&export, false, &input, &mut output);
+//! let NextStep::Serve(session) = progress.next else { panic!("{progress:?}") };
 //!
 //! let read = Request { flags: 0, kind: 0, cookie: 7, at: 4096, len: 512 };
 //! let request = Request::read(&read.to_bytes()).unwrap();

@@ -92,7 +92,7 @@ pub fn read(disk: impl Disk) -> Result<Option<DurableState>, OpenError> {
     let Some(snapshot) = snapshot else { return Ok(None) };
     let mut state = DurableState::read(&snapshot).ok_or_else(|| OpenError::Unknown("the snapshot".into()))?;
     for (index, record) in records.iter().enumerate() {
-        let why = |error| OpenError::Unknown(format!("record {} behind the snapshot: {error}", index + 1));
+        let why = |error| OpenError::Unknown(format!("record {} after the snapshot: {error}", index + 1));
         state.replay(record).map_err(why)?;
     }
     Ok(Some(state))

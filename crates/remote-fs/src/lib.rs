@@ -57,8 +57,7 @@
 //! - [`journal`]: a record names its predecessor's checksum, and how far the log was known to be durable. So a tail
 //!   that was never made durable is truncated, whichever parts of it reached the disk, and a log damaged before that
 //!   point is refused. Records of a turn are synced together; answers, including those to reads, wait until all records
-//!   are durable. Log space is reserved before a change is made, so a full disk leads to the refusal of changes, but of
-//!   nothing else.
+//!   are durable. Log space is reserved before a change is made, so that on a full disk only changes are refused.
 //! - [`space`] is not stored: used pages are those that belong to files. The reservations of a dead client are kept
 //!   back until every donor that has copies of them has cut the client off.
 //! - [`service`] ties them together with the donors.

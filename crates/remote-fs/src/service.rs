@@ -21,7 +21,7 @@
 //!   of a segment, writes to it may still be in flight. So within that epoch it can only become a copy of the same
 //!   segment again, unless its donor cuts off all clients; the next epoch's fence frees it.
 //! - **Room.** If no donor has room for a missing copy, segments without contents are given back.
-//! - **Withdrawal.** A donor that wants its memory back gets no new copies, and those that it has are made anew
+//! - **Withdrawal.** A donor that wants its memory back gets no new copies, and those that it has are rebuilt
 //!   elsewhere. Its slabs are freed within the epoch, since it first cuts off all clients for the rest of it
 //!   (`memory/withdrawal.rs`).
 //! - **New copies.** Clients write to a new copy from its first moment, while the service fills it, step by step, with

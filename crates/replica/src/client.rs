@@ -13,8 +13,8 @@ use crate::wire::{self, CLIENT, GREET, MemberInfo};
 
 /// Time after which a request's first attempt without an answer is given up for another, in ns.
 const TRY_NS: u64 = 20_000_000;
-/// Failed attempts after which the time of further ones no longer doubles. Where members are slow, short attempts would
-/// add to their load.
+/// Failed attempts after which the time-out of further ones no longer doubles. It doubles because frequent attempts
+/// would add to the load of slow members.
 const DOUBLINGS_MAX: u32 = 4;
 /// Time for which a member that did not answer an attempt counts as gone, even if others say that it leads, in ns.
 const SUSPECT_NS: u64 = 60_000_000;
@@ -35,21 +35,23 @@ pub enum ClientError {
         "no answer in time from {}{}: {}{}",
         if .reached.is_empty() { "any member" } else { "a leader; reached: " }, .reached.join(", "),
         if *.may_have_run { "it may have run, or may yet" } else { "it did not run" },
-        if .silent.is_empty() { String::new() } else { format!("; not heard of: {}", .silent.join(", ")) }
+        if .silent.is_empty() { String::new() } else { format!("; not heard from: {}", .silent.join(", ")) }
     )]
     NoAnswer {
         /// Addresses of members that answered that they do not lead.
         reached: Vec<String>,
-        /// Names of members that these have not heard of.
+        /// Names of members that these have not heard from for a while.
         silent: Vec<String>,
         /// Whether a command may have run.
         may_have_run: bool,
     },
-    /// The session has expired, as the client was silent for long or there are very many sessions.
-    #[error("the client's session is no longer kept: it is not known whether the command ran; begin anew")]
+    /// The session has expired: there were too many sessions, and it was the one least recently used.
+    #[error(
+        "the client's session has expired: it is unknown whether the command ran; read the state before running it again"
+    )]
     Expired,
     /// The answer was dropped, as there are too many long ones.
-    #[error("the command has run, but its answer is no longer kept: read what it left")]
+    #[error("the command ran, but its answer is no longer kept: read the state to see what it did")]
     Forgotten,
     /// The leader's disk is full.
     #[error("the leader's disk is full: writes are refused, but reads go on; make room there")]
@@ -114,7 +116,7 @@ struct Pending {
     /// When it is to be sent; `None` while it is in flight.
     send_at_ns: Option<u64>,
     /// The only address that may answer, if given.
-    at: Option<String>,
+    address: Option<String>,
     may_have_run: bool,
     /// Session in which a command was last sent.
     session: Option<u64>,
@@ -223,19 +225,25 @@ impl<E: Endpoint> Client<E> {
         self.pending.values().filter(|pending| !matches!(pending.request, Request::Open)).count() + self.done.len()
     }
 
-    fn begin(&mut self, tag: u64, request: Request, at: Option<String>, timeout_ns: u64) -> Result<(), ClientError> {
+    fn begin(
+        &mut self,
+        tag: u64,
+        request: Request,
+        address: Option<String>,
+        timeout_ns: u64,
+    ) -> Result<(), ClientError> {
         if self.pending.len() >= IN_FLIGHT_MAX {
             return Err(ClientError::WindowFull);
         }
-        self.insert(tag, request, at, timeout_ns);
+        self.insert(tag, request, address, timeout_ns);
         Ok(())
     }
 
-    fn insert(&mut self, tag: u64, request: Request, at: Option<String>, timeout_ns: u64) {
+    fn insert(&mut self, tag: u64, request: Request, address: Option<String>, timeout_ns: u64) {
         let now_ns = self.rpc.now_ns();
         let (end_ns, send_at_ns) = (now_ns.saturating_add(timeout_ns), Some(now_ns));
         let (may_have_run, session, failures) = Default::default();
-        let pending = Pending { tag, request, end_ns, send_at_ns, at, may_have_run, session, failures };
+        let pending = Pending { tag, request, end_ns, send_at_ns, address, may_have_run, session, failures };
         self.pending.insert(self.next_id, pending);
         self.next_id += 1;
     }
@@ -252,8 +260,9 @@ impl<E: Endpoint> Client<E> {
         Ok(())
     }
 
-    /// Ends the client's session, of which the members then keep nothing, unless commands are in flight. Returns
-    /// whether there is a session to end; then `tag` comes back with the answer. Later commands open another session.
+    /// Ends the client's session, so that the members no longer keep it. Returns false, and does nothing, if commands
+    /// are in flight or there is no session; otherwise `tag` comes back with the answer. Later commands open another
+    /// session.
     ///
     /// # Errors
     ///
@@ -283,8 +292,8 @@ impl<E: Endpoint> Client<E> {
         self.begin(tag, Request::Watch { query: query.to_vec() }, None, timeout_ns)
     }
 
-    /// Sends another request to the leader, such as a change of the members, or to the member at the address `at`, if
-    /// given.
+    /// Sends another request to the leader, such as a change of the members, or to the member at `address`,
+    /// if given.
     ///
     /// # Errors
     ///
@@ -293,12 +302,12 @@ impl<E: Endpoint> Client<E> {
         &mut self,
         tag: u64,
         ask: &ClientRequest<'_>,
-        at: Option<&str>,
+        address: Option<&str>,
         timeout_ns: u64,
     ) -> Result<(), ClientError> {
         let mut bytes = Vec::new();
         wire::encode(ask, &mut bytes);
-        self.begin(tag, Request::Other { bytes }, at.map(str::to_owned), timeout_ns)
+        self.begin(tag, Request::Other { bytes }, address.map(str::to_owned), timeout_ns)
     }
 
     /// Takes the next finished request.
@@ -326,13 +335,13 @@ impl<E: Endpoint> Client<E> {
                 self.handle_proof_answer(&address, &completion, now_ns);
                 continue;
             }
-            let Some((id, at)) = self.calls.remove(&completion.tag) else { continue };
+            let Some((id, member_index)) = self.calls.remove(&completion.tag) else { continue };
             match completion.result {
-                Ok(()) => self.handle_answer(id, at, &completion.response, now_ns),
+                Ok(()) => self.handle_answer(id, member_index, &completion.response, now_ns),
                 Err(error) => {
                     let is_known =
                         matches!(error.execution, sinew_rpc::Execution::NeverSent | sinew_rpc::Execution::NotRun);
-                    self.on_attempt_failed(id, at, !is_known, now_ns);
+                    self.on_attempt_failed(id, member_index, !is_known, now_ns);
                 }
             }
         }
@@ -375,12 +384,12 @@ impl<E: Endpoint> Client<E> {
         let Some(connection) = self.connections.get_mut(address) else { return };
         let (Some(session), Some(handshake)) = (connection.session, &mut connection.handshake) else { return };
         let step = completion.result.is_ok().then(|| handshake.handle_answer(&completion.response));
-        let at = self.addresses.iter().position(|known| known == address);
+        let member_index = self.addresses.iter().position(|known| known == address);
         match step {
             None => self.disconnect(address, now_ns),
             Some(HandshakeStep::Welcome) => {
                 (connection.is_open, connection.handshake) = (true, None);
-                at.map(|at| self.refused.remove(&at));
+                member_index.map(|member_index| self.refused.remove(&member_index));
                 self.pending
                     .values_mut()
                     .filter_map(|pending| pending.send_at_ns.as_mut())
@@ -389,7 +398,7 @@ impl<E: Endpoint> Client<E> {
             Some(HandshakeStep::Send(message)) => self.send_proof(address.to_owned(), session, &message, now_ns),
             Some(HandshakeStep::Refused(why)) => {
                 self.disconnect(address, now_ns);
-                at.into_iter().for_each(|at| self.on_refused(at, why, now_ns));
+                member_index.into_iter().for_each(|member_index| self.on_refused(member_index, why, now_ns));
             }
         }
     }
@@ -402,14 +411,14 @@ impl<E: Endpoint> Client<E> {
     }
 
     /// Handles a member that refuses the client. Another may accept it, unless all have refused.
-    fn on_refused(&mut self, at: usize, why: &'static str, now_ns: u64) {
-        self.refused.insert(at);
-        self.suspects.insert(at, now_ns + SUSPECT_NS);
-        self.try_next_member(at, now_ns);
+    fn on_refused(&mut self, member_index: usize, why: &'static str, now_ns: u64) {
+        self.refused.insert(member_index);
+        self.suspects.insert(member_index, now_ns + SUSPECT_NS);
+        self.try_next_member(member_index, now_ns);
         if self.refused.len() < self.addresses.len() {
             return;
         }
-        let address = self.addresses.get(at).cloned().unwrap_or_default();
+        let address = self.addresses.get(member_index).cloned().unwrap_or_default();
         self.refused.clear();
         for id in self.pending.keys().copied().collect::<Vec<_>>() {
             let may_have_run = self.pending.get(&id).is_some_and(|pending| pending.may_have_run);
@@ -471,7 +480,7 @@ impl<E: Endpoint> Client<E> {
             (Request::Watch { query }, _) => wire::encode(&ClientRequest::Watch { query }, &mut bytes),
             (Request::Other { bytes: asked }, _) => bytes.extend_from_slice(asked),
         }
-        let at = match &pending.at {
+        let member_index = match &pending.address {
             Some(address) => self.addresses.iter().position(|known| known == address),
             None => Some(self.current % self.addresses.len().max(1)),
         };
@@ -479,26 +488,28 @@ impl<E: Endpoint> Client<E> {
             if pending.request.is_long() { LONG_TRY_NS } else { TRY_NS << pending.failures.min(DOUBLINGS_MAX) };
         let timeout_ns = timeout_ns.min(pending.end_ns - now_ns);
         pending.send_at_ns = Some(now_ns + RETRY_NS);
-        let (only_there, call) = (pending.at.is_some(), self.next_call);
-        let sent = at.is_some_and(|at| self.call(at, &bytes, call, timeout_ns, now_ns));
+        let (only_there, call) = (pending.address.is_some(), self.next_call);
+        let sent = member_index.is_some_and(|member_index| self.call(member_index, &bytes, call, timeout_ns, now_ns));
         self.scratch = bytes;
-        match at {
-            Some(at) if sent => {
+        match member_index {
+            Some(member_index) if sent => {
                 self.next_call += 1;
-                self.calls.insert(call, (id, at));
+                self.calls.insert(call, (id, member_index));
                 if let Some(pending) = self.pending.get_mut(&id) {
                     pending.send_at_ns = None;
                 }
             }
             // Another member may be reachable.
-            Some(at) if !only_there && self.is_disconnected(at) => self.try_next_member(at, now_ns),
+            Some(member_index) if !only_there && self.is_disconnected(member_index) => {
+                self.try_next_member(member_index, now_ns);
+            }
             _ => {}
         }
         sent
     }
 
-    fn is_disconnected(&self, at: usize) -> bool {
-        let connection = self.addresses.get(at).and_then(|address| self.connections.get(address));
+    fn is_disconnected(&self, member_index: usize) -> bool {
+        let connection = self.addresses.get(member_index).and_then(|address| self.connections.get(address));
         connection.is_none_or(|connection| connection.session.is_none())
     }
 
@@ -508,8 +519,9 @@ impl<E: Endpoint> Client<E> {
         if self.current % count != from {
             return;
         }
-        let is_suspect = |at: &usize| self.suspects.get(at).is_some_and(|until_ns| now_ns < *until_ns);
-        let next = (1..count).map(|step| (from + step) % count).find(|at| !is_suspect(at));
+        let is_suspect =
+            |member_index: &usize| self.suspects.get(member_index).is_some_and(|until_ns| now_ns < *until_ns);
+        let next = (1..count).map(|step| (from + step) % count).find(|member_index| !is_suspect(member_index));
         self.current = next.unwrap_or((from + 1) % count);
     }
 
@@ -522,8 +534,8 @@ impl<E: Endpoint> Client<E> {
         numbers.min().unwrap_or(self.next_number)
     }
 
-    fn call(&mut self, at: usize, bytes: &[u8], tag: u64, timeout_ns: u64, now_ns: u64) -> bool {
-        let Some(address) = self.addresses.get(at) else { return false };
+    fn call(&mut self, member_index: usize, bytes: &[u8], tag: u64, timeout_ns: u64, now_ns: u64) -> bool {
+        let Some(address) = self.addresses.get(member_index) else { return false };
         let connection = self.connections.entry(address.clone()).or_insert(Connection::closed(0));
         if connection.session.is_none() && now_ns >= connection.reopen_at_ns {
             connection.session =
@@ -538,8 +550,8 @@ impl<E: Endpoint> Client<E> {
         // as long as they would wait for an answer.
         if self.key.is_some() && !connection.is_open {
             if now_ns - connection.since_ns > TRY_NS {
-                self.suspects.insert(at, now_ns + SUSPECT_NS);
-                self.try_next_member(at, now_ns);
+                self.suspects.insert(member_index, now_ns + SUSPECT_NS);
+                self.try_next_member(member_index, now_ns);
             }
             return false;
         }
@@ -548,9 +560,9 @@ impl<E: Endpoint> Client<E> {
     }
 
     /// Handles a failed attempt.
-    fn on_attempt_failed(&mut self, id: u64, at: usize, may_have_run: bool, now_ns: u64) {
-        self.suspects.insert(at, now_ns + SUSPECT_NS);
-        self.try_next_member(at, now_ns);
+    fn on_attempt_failed(&mut self, id: u64, member_index: usize, may_have_run: bool, now_ns: u64) {
+        self.suspects.insert(member_index, now_ns + SUSPECT_NS);
+        self.try_next_member(member_index, now_ns);
         if let Some(pending) = self.pending.get_mut(&id) {
             pending.may_have_run |= may_have_run;
             pending.failures += 1;
@@ -564,7 +576,7 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
-    fn handle_answer(&mut self, id: u64, at: usize, bytes: &[u8], now_ns: u64) {
+    fn handle_answer(&mut self, id: u64, member_index: usize, bytes: &[u8], now_ns: u64) {
         // A request that has already finished tells nothing about the current session.
         if !self.pending.contains_key(&id) {
             return;
@@ -602,12 +614,12 @@ impl<E: Endpoint> Client<E> {
             Answer::NotAdmitted => {
                 // The member may have restarted: the next attempt begins with the proofs.
                 if self.key.is_some()
-                    && let Some(address) = self.addresses.get(at).cloned()
+                    && let Some(address) = self.addresses.get(member_index).cloned()
                 {
                     self.disconnect(&address, now_ns);
                 }
                 self.send_again(id, now_ns + RETRY_NS);
-                self.on_refused(at, "it wants the cluster's key", now_ns);
+                self.on_refused(member_index, "it wants the cluster's key", now_ns);
             }
             Answer::NotLeader { leader, members, silent } => {
                 // A leader that accepted it and then lost its leadership answers like this, too, and the command may
@@ -615,8 +627,8 @@ impl<E: Endpoint> Client<E> {
                 self.note_that_it_may_have_run(id);
                 let is_for_any_member =
                     self.pending.get(&id).is_some_and(|pending| pending.request.is_for_any_member());
-                self.learn_members(at, leader.filter(|_| !is_for_any_member), &members, silent, now_ns);
-                let wait_ns = if self.current % self.addresses.len().max(1) == at { RETRY_NS } else { 0 };
+                self.learn_members(member_index, leader.filter(|_| !is_for_any_member), &members, silent, now_ns);
+                let wait_ns = if self.current % self.addresses.len().max(1) == member_index { RETRY_NS } else { 0 };
                 self.send_again(id, now_ns + wait_ns.max(RETRY_NS / 4));
             }
         }
@@ -659,13 +671,13 @@ impl<E: Endpoint> Client<E> {
     /// Learns from the answer of a member that does not lead.
     fn learn_members(
         &mut self,
-        at: usize,
+        member_index: usize,
         leader: Option<MemberInfo>,
         members: &[MemberInfo],
         silent: Vec<String>,
         now_ns: u64,
     ) {
-        let own_address = self.addresses.get(at).cloned().unwrap_or_default();
+        let own_address = self.addresses.get(member_index).cloned().unwrap_or_default();
         if !self.reached.contains(&own_address) {
             self.reached.push(own_address);
         }
@@ -675,16 +687,16 @@ impl<E: Endpoint> Client<E> {
                 self.addresses.push(member.address.clone());
             }
         }
-        // A member may name a leader of which it has not heard for a while. Others may be well, of which it has not
-        // heard: followers have nothing to say to each other.
+        // A member may name a leader that it has not heard from for a while. It may not have heard from members that
+        // are well, either: followers have nothing to say to each other.
         let leader = leader.filter(|leader| !self.silent.contains(&leader.name));
         match leader.and_then(|leader| self.addresses.iter().position(|address| *address == leader.address)) {
             // That leader is gone, but the member that named it does not know yet.
             Some(leader) if self.suspects.get(&leader).is_some_and(|until_ns| now_ns < *until_ns) => {
-                self.try_next_member(at, now_ns);
+                self.try_next_member(member_index, now_ns);
             }
             Some(leader) => self.current = leader,
-            None => self.try_next_member(at, now_ns),
+            None => self.try_next_member(member_index, now_ns),
         }
     }
 

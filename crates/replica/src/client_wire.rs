@@ -13,7 +13,8 @@ pub enum Freshness {
     /// confirmed a moment ago answers by itself.
     Lease,
     /// Any member answers with the state that it has. Even a follower in touch with its leader may lack the commands of
-    /// the last heartbeat interval, 4 ms by default, and of the last ones before a leader's death until the next leads.
+    /// the last heartbeat interval, 4 ms by default. After a leader's death, members may lack its last commands until
+    /// the next one leads.
     Stale,
 }
 
@@ -110,7 +111,7 @@ pub struct MemberStatus {
     pub votes: bool,
     /// Last entry that it is known to have; only a leader knows this.
     pub matched: Option<u64>,
-    /// Time since it was last heard of, in ns.
+    /// Time since it was last heard from, in ns.
     pub silent_ns: Option<u64>,
 }
 
@@ -151,7 +152,7 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
     /// They could not be parsed.
-    pub nonsense: u64,
+    pub malformed: u64,
     /// They were of another version.
     pub version: u64,
     /// They were for another cluster.
@@ -163,9 +164,9 @@ pub struct Dropped {
     /// The disk had no room for them.
     pub disk_full: u64,
     /// They could not be sent.
-    pub no_way: u64,
+    pub unsent: u64,
     /// Their senders had not proved that they have the cluster's key.
-    pub stranger: u64,
+    pub not_admitted: u64,
 }
 
 /// An answer of a member.
@@ -197,7 +198,7 @@ pub enum Answer<'a> {
         leader: Option<MemberInfo>,
         /// All members that it knows.
         members: Vec<MemberInfo>,
-        /// Names of members that it has not heard of for a while.
+        /// Names of members that it has not heard from for a while.
         silent: Vec<String>,
     },
     /// The session has expired, and it is no longer known whether the command ran.

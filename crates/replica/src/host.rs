@@ -74,7 +74,7 @@ struct Sent {
     piece: Option<PieceId>,
 }
 
-/// A refusal because of the key, by the member at an address or of it.
+/// A refusal because of the key: the member at this address refused us, or we refused it.
 struct Refusal {
     address: String,
     why: &'static str,
@@ -114,7 +114,7 @@ pub struct Host<E, S, D> {
     rpc: E,
     member: Member<S, D>,
     connections: Connections,
-    held_calls: ByNumber<DeferredCall>,
+    deferred_calls: ByNumber<DeferredCall>,
     next_look_ns: u64,
     gate: Gate<ClientId>,
     key: Option<Key>,
@@ -208,11 +208,11 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         rpc.handle_polled(PEER)?;
         rpc.handle_polled(CLIENT)?;
         rpc.handle_polled(GREET)?;
-        let (held, mut connections): (_, Connections) = Default::default();
+        let (deferred_calls, mut connections): (_, Connections) = Default::default();
         wire::to_bytes(&PeerMessage::NotAdmitted, &mut connections.not_admitted);
         // Without a key it draws no random numbers.
         let gate = Gate::new(None, UNADMITTED_MAX, Box::new(SeededGenerator::new(0)));
-        Ok(Self { rpc, member, connections, held_calls: held, next_look_ns: 0, gate, key: None })
+        Ok(Self { rpc, member, connections, deferred_calls, next_look_ns: 0, gate, key: None })
     }
 
     /// Admits only members and clients that have the cluster's key, and proves to other members that this one has it.
@@ -272,7 +272,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
             for address in self.member.other_addresses() {
                 sender.session(address);
             }
-            self.held_calls.retain(|_, call| !call.is_abandoned());
+            self.deferred_calls.retain(|_, call| !call.is_abandoned());
             sender.connections.refusal.take_if(|refusal| now_ns > refusal.since_ns + REFUSAL_KEPT_NS);
         }
         busy |= self.member.turn(now_ns, &mut sender)?;
@@ -289,8 +289,8 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
                 busy = true;
             }
         }
-        self.member.take_answers(|held, answer| {
-            if let Some(call) = self.held_calls.remove(&held) {
+        self.member.take_answers(|request_id, answer| {
+            if let Some(call) = self.deferred_calls.remove(&request_id) {
                 self.rpc.reply(call, answer);
                 busy = true;
             }
@@ -335,7 +335,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
     fn handle_client(&mut self, call: DeferredCall, now_ns: u64) {
         match self.member.handle_client(call.request(), now_ns) {
             Accepted::Answer(answer) => self.rpc.reply(call, &answer),
-            Accepted::Deferred(held) => drop(self.held_calls.insert(held, call)),
+            Accepted::Deferred(request_id) => drop(self.deferred_calls.insert(request_id, call)),
         }
     }
 

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{BadSnapshot, Malformed, StateMachine};
 use crate::wire;
-use frozen::Frozen;
-use history::History;
+use frozen::SnapshotInProgress;
+use history::RecentChanges;
 use key::Key;
 pub use messages::{Change, Command, CommandResult, Expect, Item, Query, QueryResult};
 
@@ -26,9 +26,9 @@ pub use messages::{Change, Command, CommandResult, Expect, Item, Query, QueryRes
 pub const KEY_LEN_MAX: usize = 64 << 10;
 /// Longest value, in bytes.
 pub const VALUE_LEN_MAX: usize = 1 << 20;
-/// Bytes of keys and values in one answer, and 32 for each item, at most, apart from the first item.
+/// Bytes of one answer, at most, unless it has a single item: those of keys and values, and 32 for each item.
 pub const ANSWER_LEN_MAX: usize = 1 << 20;
-/// Bytes of an answer that each item counts for beside its key and value, so that short ones are not too many.
+/// Bytes counted for each item of an answer beside its key and value, so that there are not too many short ones.
 const ITEM_LEN: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ struct Value {
 pub struct KvStore {
     revision: u64,
     items: Items,
-    history: History,
+    history: RecentChanges,
     /// The snapshot that is being serialised.
-    frozen: Option<Frozen>,
+    frozen: Option<SnapshotInProgress>,
 }
 
 type Items = BTreeMap<Key, Value>;
@@ -274,12 +274,13 @@ impl StateMachine for KvStore {
 
     fn snapshot(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        Frozen::begin(self.revision, &self.items, &mut bytes).serialize(&self.items, &mut bytes, usize::MAX);
+        let mut frozen = SnapshotInProgress::begin(self.revision, &self.items, &mut bytes);
+        frozen.serialize(&self.items, &mut bytes, usize::MAX);
         bytes
     }
 
     fn begin_snapshot(&mut self, bytes: &mut Vec<u8>) -> bool {
-        self.frozen = Some(Frozen::begin(self.revision, &self.items, bytes));
+        self.frozen = Some(SnapshotInProgress::begin(self.revision, &self.items, bytes));
         false
     }
 
@@ -301,7 +302,7 @@ impl StateMachine for KvStore {
             (Key::new(key), Value { bytes: value.into(), revision, created })
         });
         (self.items, self.revision) = (items.collect(), revision);
-        (self.history, self.frozen) = (History::after(revision), None);
+        (self.history, self.frozen) = (RecentChanges::after(revision), None);
         Ok(())
     }
 }

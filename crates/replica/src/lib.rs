@@ -22,8 +22,8 @@
 //! # Costs
 //!
 //! Followers learn that a command is committed from the next append, or from the next heartbeat, 4 ms apart by default.
-//! Until then, or, if the leader dies, until the next one leads, they do not show it to stale reads and watches. A
-//! message of its own would double the messages of a lone command.
+//! Until then, or, if the leader dies, until the next one leads, they do not show it to stale reads and watches.
+//! Telling them at once, in separate messages, would double the messages of a lone command.
 //!
 //! A snapshot is serialised in parts, one in each turn, written to the disk in parts, and travels in pieces; meanwhile
 //! the member sends its heartbeats. Its checksum is computed in one go, about as fast as memory is read. A snapshot

@@ -37,8 +37,8 @@ pub trait StateMachine: Debug {
     /// when commands have been applied.
     fn read(&self, query: &[u8], answer: &mut Vec<u8>) -> bool;
 
-    /// Returns a query to wait with in the place of this one, for which [`Self::read`] has just found nothing: one
-    /// that does not search again what was searched. `None` if there is none. Any member may be asked it later.
+    /// Returns a narrower query to wait with instead of `query`, for which [`Self::read`] has just found nothing: one
+    /// that skips what was searched. `None` to wait with `query` itself. Any member may be asked the new query later.
     fn resume(&self, query: &[u8]) -> Option<Vec<u8>> {
         let _ = query;
         None

@@ -52,7 +52,7 @@ use crate::machine::StateMachine;
 use crate::sessions::Sessions;
 use crate::wire::{ClusterId, Founding, MemberId, MemberInfo, PeerMessage, WireEntry, WireMessage};
 pub use clients::Accepted;
-use clients::Clients;
+use clients::WaitingRequests;
 use compaction::PendingSnapshot;
 pub use config::{MemberConfig, MemberError};
 use durable::{Promise, Record, Replicated};
@@ -122,7 +122,7 @@ pub struct Member<S, D> {
     is_full: bool,
     /// Entries given to the engine since the last write, and their bytes.
     unwritten: (usize, usize),
-    clients: Clients,
+    clients: WaitingRequests,
     reads: Reads,
     changes: MembershipChanges,
     pending_snapshot: Option<PendingSnapshot>,
@@ -200,7 +200,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             journal,
             is_full: false,
             unwritten: (0, 0),
-            clients: Clients::default(),
+            clients: WaitingRequests::default(),
             reads: Reads::default(),
             changes: MembershipChanges::default(),
             pending_snapshot: None,
@@ -395,7 +395,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.send_pieces(now_ns, transport);
         self.update_leadership();
         let has_watches = self.clients.answer_watches(&self.machine, &self.config, now_ns);
-        // The searches for requests that come now, until the next turn.
+        // Until the next turn, the count is of searches for requests that are answered as they come.
         self.clients.begin_search();
         Ok(busy || ticked || has_more || has_watches)
     }
@@ -603,7 +603,8 @@ fn append(log: &mut Log, entries: &[WireEntry<'_>]) -> Result<(), MemberError> {
         let follows =
             if taken.is_empty() { (first..=last + 1).contains(&entry.index) } else { entry.index == last + 1 };
         let entry = entry.to_entry().filter(|_| follows);
-        taken.push(entry.ok_or_else(|| MemberError::Engine(format!("an entry behind {last} has a wrong place")))?);
+        let invalid = || MemberError::Engine(format!("the entry after index {last} is invalid or out of order"));
+        taken.push(entry.ok_or_else(invalid)?);
     }
     log.append(&taken);
     Ok(())

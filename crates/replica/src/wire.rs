@@ -17,7 +17,7 @@ pub const PEER: RequestType = RequestType::new(64);
 pub const CLIENT: RequestType = RequestType::new(65);
 /// Request type of the exchange in which both sides [prove](sinew_rpc::gate) that they have the cluster's key.
 pub const GREET: RequestType = RequestType::new(66);
-/// Version of both protocols.
+/// Version of both protocols (between members, and with clients) and of a member's data on its disk.
 pub const VERSION: u8 = 2;
 /// Bound below which terms and indices stay, so that adding to them cannot overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;

@@ -151,8 +151,8 @@ impl Clients {
     /// Excludes a pause of our loop from measurements: packets in flight now yield no round-trip times.
     #[cold]
     pub fn exclude_pause(&mut self, times_calls: bool) {
-        for at in 0..self.listed.len() {
-            let mut view = self.view(self.listed[at]);
+        for position in 0..self.listed.len() {
+            let mut view = self.view(self.listed[position]);
             if view.slot.request.is_some() {
                 view.make_long(times_calls);
             }

@@ -101,15 +101,15 @@ impl Congestion {
                 positive("timely.step_bytes_per_s", timely.step_bytes_per_s)?;
                 positive("timely.rate_min_bytes_per_s", timely.rate_min_bytes_per_s)?;
                 part("timely.cut", timely.cut)?;
-                part("timely.newest", timely.newest)?;
+                part("timely.ewma_gain", timely.ewma_gain)?;
                 time("timely.low_ns", timely.low_ns)?;
                 time("timely.min_rtt_ns", timely.min_rtt_ns)
             }
             Algorithm::Swift(swift) => {
                 positive("swift.step", swift.step)?;
                 positive("swift.window_min", swift.window_min)?;
-                positive("swift.window_scaled_most", swift.window_scaled_most)?;
-                positive("swift.window_scaled_least", swift.window_scaled_least)?;
+                positive("swift.scaling_window_min", swift.scaling_window_min)?;
+                positive("swift.scaling_window_max", swift.scaling_window_max)?;
                 part("swift.cut", swift.cut)?;
                 part("swift.cut_most", swift.cut_most)?;
                 time("swift.target_ns", swift.target_ns)
@@ -118,7 +118,7 @@ impl Congestion {
                 positive("dcqcn.step_bytes_per_s", dcqcn.step_bytes_per_s)?;
                 positive("dcqcn.large_step_bytes_per_s", dcqcn.large_step_bytes_per_s)?;
                 positive("dcqcn.rate_min_bytes_per_s", dcqcn.rate_min_bytes_per_s)?;
-                part("dcqcn.newest", dcqcn.newest)?;
+                part("dcqcn.ewma_gain", dcqcn.ewma_gain)?;
                 time("dcqcn.raise_bytes", dcqcn.raise_bytes)?;
                 time("dcqcn.decay_interval_ns", dcqcn.decay_interval_ns)?;
                 time("dcqcn.raise_interval_ns", dcqcn.raise_interval_ns)

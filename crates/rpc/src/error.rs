@@ -192,7 +192,7 @@ pub enum ConnectError {
         committed: u64,
     },
     /// The server has reached its limit of sessions.
-    #[error("{peer} refused the session: it has its limit of {limit} sessions; raise Config::sessions_max there")]
+    #[error("{peer} refused the session: it is at its limit of {limit} sessions; raise Config::sessions_max there")]
     PeerSessions {
         /// The server that was asked.
         peer: Arc<str>,
@@ -237,7 +237,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Lane(EnqueueError),
     /// This endpoint has reached its limit of sessions.
-    #[error("this endpoint has its limit of {limit} sessions; raise Config::sessions_max")]
+    #[error("this endpoint is at its limit of {limit} sessions; raise Config::sessions_max")]
     Sessions {
         /// The limit.
         limit: usize,

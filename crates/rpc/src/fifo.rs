@@ -26,8 +26,8 @@ impl<T> Fifo<T> {
         self.len() == 0
     }
 
-    fn index(&self, at: usize) -> usize {
-        at & (self.slots.len() - 1)
+    fn index(&self, position: usize) -> usize {
+        position & (self.slots.len() - 1)
     }
 
     #[inline(always)]

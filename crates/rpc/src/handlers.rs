@@ -102,9 +102,9 @@ fn gather(waiting: &mut [BurstEntry<'_>], request_type: RequestType) -> usize {
 #[inline(never)]
 fn gather_behind(waiting: &mut [BurstEntry<'_>], first: usize, request_type: RequestType) -> usize {
     let mut count = first;
-    for at in first..waiting.len() {
-        if waiting[at].call.location.request_type == request_type {
-            waiting[count..=at].rotate_right(1);
+    for index in first..waiting.len() {
+        if waiting[index].call.location.request_type == request_type {
+            waiting[count..=index].rotate_right(1);
             count += 1;
         }
     }

@@ -218,8 +218,8 @@ impl Lanes {
     /// Takes an event of a lane ahead of others.
     pub fn take_event(&mut self, id: LaneId, mut picks: impl FnMut(&SessionEvent) -> bool) -> Option<SessionEvent> {
         let events = &mut self.find_mut(id)?.events;
-        let at = events.iter().position(&mut picks)?;
-        let event = events.remove(at);
+        let index = events.iter().position(&mut picks)?;
+        let event = events.remove(index);
         self.is_event_news |= id != LaneId::MAIN;
         event
     }

@@ -79,7 +79,7 @@ impl CallOptions {
         self.timeout_ns & self.deadline_ns != NEVER
     }
 
-    /// Returns the time from which on the caller no longer waits, if there is one.
+    /// Returns the time at which the caller stops waiting, if there is one.
     #[inline(always)]
     pub(crate) fn ends_ns(&self, now_ns: u64) -> Option<u64> {
         self.is_timed().then(|| self.deadline_ns.min(now_ns.saturating_add(self.timeout_ns)))

@@ -154,8 +154,7 @@ pub(crate) struct Peers {
     free: Vec<u32>,
     /// Kept requests of peers that have gone. If such a peer comes back, they count for it.
     gone: BTreeMap<Peer, Arc<KeptRequests>>,
-    /// Number of such peers from which on those without kept requests are removed, so that the arena bounds their
-    /// number.
+    /// Number of such peers at which those without kept requests are removed, so that the arena bounds their number.
     gone_max: usize,
 }
 

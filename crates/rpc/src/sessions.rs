@@ -1,7 +1,7 @@
 //! Opening and ending of sessions, and watching of peers, all by packets that belong to no call.
 //!
-//! Opening takes two round trips, so that a server keeps no state for a client that has not shown that it receives at
-//! the address that it sends from: connect, challenge (a cookie), connect with the cookie, accept ([`opening`]). A
+//! Opening takes two round trips, so that a server keeps no state for a client until the client has proved that it
+//! receives at its source address: connect, challenge (a cookie), connect with the cookie, accept ([`opening`]). A
 //! session ends with its user, its peer or its endpoint ([`ending`], [`farewells`]). A server may call its client if
 //! the client asked for that ([`reverse`]).
 //!
@@ -10,10 +10,9 @@
 //!
 //! # Opening
 //!
-//! A server keeps nothing for a client that has not shown that it receives at the address that it sends from, and no
-//! answer to a stranger is longer than the stranger's packet. Both sides offer credits, slots, and lengths of packets
-//! and messages, and the smaller values apply. A session that would exceed the receive capacity is refused with the
-//! numbers.
+//! No answer to a client that has not yet proved its address is longer than the client's packet. Both sides offer
+//! credits, slots, and lengths of packets and messages, and the smaller values apply. A session that would exceed the
+//! receive capacity is refused with the numbers.
 //!
 //! # Watching
 //!

@@ -109,7 +109,7 @@ impl Shared {
         self.link.copy_len_max - HEADER_LEN
     }
 
-    /// Notes the time from which on a call's caller no longer waits.
+    /// Notes the time at which a call's caller stops waiting.
     #[inline(always)]
     pub fn note_deadline(&mut self, deadline_ns: Option<NonZeroU64>) {
         if let Some(deadline_ns) = deadline_ns {

@@ -360,8 +360,8 @@ impl Rpc {
         for_each_fabric!(&self.endpoint, rpc => rpc.alloc(len))
     }
 
-    /// Has the system back this many bytes of message buffers, those that were made included: an endpoint that must not
-    /// wait for memory later does so when it starts.
+    /// Makes the system back message buffers with memory: `len` bytes of them, and in any case all that were made so
+    /// far. An endpoint that must not wait for memory later calls this when it starts.
     pub fn back_buffers(&self, len: usize) {
         for_each_fabric!(&self.endpoint, rpc => rpc.back_buffers(len));
     }

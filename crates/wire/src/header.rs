@@ -146,7 +146,7 @@ impl SessionKey {
     }
 }
 
-/// Reason for bytes not being a header.
+/// Reason why bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
     /// Fewer than [`HEADER_LEN`] bytes.

@@ -44,7 +44,7 @@ pub struct Datagram<'a> {
     pub payload: &'a [u8],
 }
 
-/// Reason for a frame not being a datagram.
+/// Reason why a frame is not a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramError {
     /// It has an impossible version, length or address.

@@ -157,7 +157,7 @@ impl World {
         if with_fsck {
             mounted.drain(..).for_each(Mounted::end);
             self.deployment.mounts_have_ended();
-            // A mount that ended may have found a donor slow, and a copy is then made anew: until that is done, a check
+            // A mount that ended may have found a donor slow, and a copy is then rebuilt: until that is done, a check
             // would report it.
             turn_until(self, "all is well again", Self::turn, |world| world.deployment.is_well());
             self.deployment.check(&self.plan);

@@ -49,10 +49,8 @@ fn what_a_service_says_tells_whether_files_are_whole() {
     health.settled = Instant::now();
     assert!(health.is_good());
     assert!(!health.read_line("3 of 4 donors answer") && !health.is_good());
-    assert!(
-        !health.read_line("2 segments lack a copy, which is made anew where donors have room") && !health.is_good()
-    );
+    assert!(!health.read_line("2 segments lack a copy, which is rebuilt where donors have room") && !health.is_good());
     assert!(!health.read_line("4 of 4 donors answer") && !health.is_good());
     assert!(!health.read_line("all files have all their copies") && health.is_good());
-    assert!(health.read_line("1 segments are at no donor any more: files that lie there cannot be read"));
+    assert!(health.read_line("1 segments are at no donor any more: files with data in them cannot be read"));
 }

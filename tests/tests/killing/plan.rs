@@ -20,7 +20,7 @@ fn from_env<T: std::str::FromStr>(name: &str) -> Option<T> {
 pub struct Plan {
     pub random: SeededGenerator,
     pub fabric: String,
-    what: &'static str,
+    title: &'static str,
     kills_max: u64,
     done: u64,
     began: Instant,
@@ -29,7 +29,7 @@ pub struct Plan {
 
 impl Plan {
     /// Takes the plan from the environment; by default `kills`, from a new seed. Prints the seed and the fabric.
-    pub fn new(what: &'static str, kills: u64) -> Self {
+    pub fn new(title: &'static str, kills: u64) -> Self {
         let seed = from_env(SEED).unwrap_or_else(|| {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
             SeededGenerator::new(since.as_nanos() as u64).next_u64()
@@ -37,11 +37,11 @@ impl Plan {
         let limit = from_env(SECONDS).map(Duration::from_secs);
         let kills = from_env(KILLS).unwrap_or(if limit.is_some() { u64::MAX } else { kills });
         let fabric = from_env(FABRIC).unwrap_or_else(|| "shm".to_owned());
-        println!("{what}: {SEED}={seed} {FABRIC}={fabric}");
+        println!("{title}: {SEED}={seed} {FABRIC}={fabric}");
         Self {
             random: SeededGenerator::new(seed),
             fabric,
-            what,
+            title,
             kills_max: kills,
             done: 0,
             began: Instant::now(),
@@ -66,7 +66,7 @@ impl Plan {
 
     /// Prints what happens, for finding out later why something was lost.
     pub fn say(&self, text: &str) {
-        println!("{}: {:8.2} s, {} killed: {text}", self.what, self.began.elapsed().as_secs_f64(), self.done);
+        println!("{}: {:8.2} s, {} killed: {text}", self.title, self.began.elapsed().as_secs_f64(), self.done);
     }
 
     /// Returns a random number below `limit`.

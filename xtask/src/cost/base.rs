@@ -18,8 +18,8 @@ fn name_of(words: &[&str]) -> Option<String> {
     (output.status.success() && !name.is_empty()).then_some(name)
 }
 
-/// Returns the revision to compare with: the one asked for, or for a check the one where this branch left
-/// `origin/main`. `None` where there is none.
+/// Returns the revision to compare with: the one asked for, or, for a check, the merge base with `origin/main`. `None`
+/// if there is none.
 pub fn revision(asked: Option<&str>, check: bool) -> anyhow::Result<Option<String>> {
     if let Some(asked) = asked {
         let name = name_of(&["rev-parse", "--verify", "--quiet", &format!("{asked}^{{commit}}")]);

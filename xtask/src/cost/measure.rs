@@ -140,7 +140,7 @@ impl Programs {
                 continue;
             }
             if one.special == Some(Special::SystemCall) && one.function.contains(CLOCK) {
-                // Under valgrind, reading the clock is a system call; elsewhere, the system keeps it in memory.
+                // Under valgrind, reading the clock is a system call; natively, the vDSO reads it without one.
                 one.special = None;
             }
             cost.instructions += one.times as f64;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::contest::{Comparison, Runner, Side, Unit};
+use super::contest::{Contest, Runner, Side, Unit};
 use super::{Server, Setting, pin};
 use crate::process;
 use client::Load;
@@ -31,8 +31,8 @@ pub fn present() -> Result<(), String> {
 }
 
 /// Contests between block devices.
-pub fn contests() -> Vec<Comparison> {
-    let contest = |what: &str, unit: Unit, load: Load| Comparison {
+pub fn contests() -> Vec<Contest> {
+    let contest = |what: &str, unit: Unit, load: Load| Contest {
         title: format!("NBD over a Unix socket, {what}"),
         unit,
         ours: side("sinew", "sinew", load, unit, |path, _| {

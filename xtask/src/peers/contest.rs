@@ -73,7 +73,7 @@ pub struct Side {
 }
 
 /// This system and its peers at the same task.
-pub struct Comparison {
+pub struct Contest {
     pub title: String,
     pub unit: Unit,
     pub ours: Side,

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 
 use super::Setting;
-use super::contest::{Comparison, Peer, Runner, Side, Unit};
+use super::contest::{Contest, Peer, Runner, Side, Unit};
 use super::mounts::{Mounted, has_fuse, require};
 
 /// Bytes of a record: in the paper 128 KB is the most that one FUSE request writes.
@@ -38,7 +38,7 @@ pub const PEERS: [Peer; 3] = [
 ];
 
 /// Contests between file systems.
-pub fn contests() -> Vec<Comparison> {
+pub fn contests() -> Vec<Contest> {
     let contest = |record: usize, is_read: bool| {
         let side = |system: &'static str, name: &str, place: Place| Side {
             system,
@@ -46,7 +46,7 @@ pub fn contests() -> Vec<Comparison> {
             counts: 1.0,
             measure: Runner::new(move |_: &Setting| place.measure(record, is_read)),
         };
-        Comparison {
+        Contest {
             title: format!("files, {} KB {}", record >> 10, if is_read { "reads" } else { "writes" }),
             unit: Unit::GigabitPerSecond,
             ours: side("sinew", "sinew", Place::Ours),

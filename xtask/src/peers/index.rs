@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use super::contest::{Comparison, Runner, Side, Unit};
+use super::contest::{Contest, Runner, Side, Unit};
 use super::mounts::{require, start, wait_for};
 use super::{Server, Setting, figure};
 use crate::process;
@@ -25,8 +25,8 @@ pub fn present() -> Result<(), String> {
 }
 
 /// The contest between our index and redis.
-pub fn contests() -> Vec<Comparison> {
-    vec![Comparison {
+pub fn contests() -> Vec<Contest> {
+    vec![Contest {
         title: format!("GETs of an ordered index, udp beside redis over tcp, {WINDOW} in flight"),
         unit: Unit::MillionPerSecond,
         ours: Side { system: "sinew", name: "sinew".into(), counts: 1.0, measure: Runner::new(ours) },

@@ -11,7 +11,7 @@ mod redis;
 pub mod sort;
 
 use super::Setting;
-use super::contest::{Comparison, Peer, Runner, Side, Unit};
+use super::contest::{Contest, Peer, Runner, Side, Unit};
 use super::mounts::require;
 use crate::process;
 use device::Device;
@@ -81,7 +81,7 @@ pub fn redis_present() -> Result<(), String> {
 pub const PEERS: [Peer; 2] = [("zram", || Device::Zram.present()), ("disk", || Device::Disk.present())];
 
 /// Contests between devices to swap to.
-pub fn contests(has_redis: bool) -> Vec<Comparison> {
+pub fn contests(has_redis: bool) -> Vec<Contest> {
     let works: &[Work] = if has_redis { &[Work::Sort, Work::Redis(95), Work::Redis(75)] } else { &[Work::Sort] };
     let contest = |work: Work, share: u64| {
         let side = |system: &'static str, device: Device| Side {
@@ -90,7 +90,7 @@ pub fn contests(has_redis: bool) -> Vec<Comparison> {
             counts: 1.0,
             measure: Runner::new(move |setting: &Setting| work.measure(device, share, setting)),
         };
-        Comparison {
+        Contest {
             title: work.what(share),
             unit: work.unit(),
             ours: side("sinew", Device::Ours),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::contest::{Comparison, Runner, Side, Unit};
+use super::contest::{Contest, Runner, Side, Unit};
 use super::{REPEATS_MIN, Server, Setting, busy_cores, figure, measure, print};
 use crate::{guest, process};
 
@@ -102,8 +102,8 @@ fn in_guest(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Contests of the operations. A ratio above 1 means that this system is the better one.
-fn contests(args: &Args, device: &str) -> Vec<Comparison> {
-    let contest = |op: &'static str, unit: Unit| Comparison {
+fn contests(args: &Args, device: &str) -> Vec<Contest> {
+    let contest = |op: &'static str, unit: Unit| Contest {
         title: format!(
             "{op}, rc, {} B, {}",
             args.size,

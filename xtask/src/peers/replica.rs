@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::contest::{Comparison, Runner, Side, Unit};
+use super::contest::{Contest, Runner, Side, Unit};
 use super::mounts::{require, start};
 use super::stats::Spread;
 use super::{Server, Setting, figure, rust};
@@ -38,7 +38,7 @@ const RESERVED_LEN: u64 = 64 << 20;
 struct Measured {
     p50_ns: f64,
     rate_kops: f64,
-    /// Processors' time of each PUT, at the members and the client.
+    /// CPU time of each PUT, at the members and the client.
     cpu_ns: f64,
 }
 
@@ -49,12 +49,12 @@ pub fn present() -> Result<(), String> {
 }
 
 /// Contests between our store and etcd, and between our store and the disk under it.
-pub fn contests() -> Vec<Comparison> {
+pub fn contests() -> Vec<Contest> {
     let mut contests = Vec::new();
     for (place, where_it_is) in [(Place::Memory, "in memory"), (Place::Disk, "on disk")] {
         for (in_flight, load) in [(1, "one at a time"), (64, "64 in flight")] {
             let title = format!("replicated PUTs, three members {where_it_is}, {load}");
-            let contest = |what: &str, unit: Unit, pick: fn(Measured) -> f64| Comparison {
+            let contest = |what: &str, unit: Unit, pick: fn(Measured) -> f64| Contest {
                 title: format!("{title}{what}"),
                 unit,
                 ours: side("sinew", "sinew", move |setting| ours(place, in_flight, setting).map(pick)),
@@ -66,7 +66,7 @@ pub fn contests() -> Vec<Comparison> {
                 contest("", Unit::ThousandPerSecond, |measured| measured.rate_kops)
             });
             if place == Place::Memory {
-                contests.push(contest(", processors' time of each", Unit::Nanoseconds, |measured| measured.cpu_ns));
+                contests.push(contest(", CPU time of each", Unit::Nanoseconds, |measured| measured.cpu_ns));
             } else if in_flight == 1 {
                 contests.last_mut().expect("one was pushed").peers.push(side(
                     "fdatasync",
@@ -104,8 +104,8 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the median time in which the disk under the members' data takes a record that is appended to a file. The
-/// members' three disks are one here, so theirs wait for each other.
+/// Returns the median time to append a record to a file on the members' disk and to sync it (`fdatasync`). The three
+/// members share this disk, so their own syncs also wait for each other.
 fn fdatasync_ns(setting: &Setting) -> anyhow::Result<f64> {
     let folder = Folder::new(Place::Disk)?;
     let mut file = std::fs::File::create(folder.0.join("record"))?;
@@ -174,7 +174,7 @@ fn etcd(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Mea
     })
 }
 
-/// Runs a client to its end. Returns what it printed, and the processors' time that it and the members took.
+/// Runs a client to its end. Returns what it printed, and the CPU time that it and the members took.
 fn run(bench: &mut Command, members: &[Server], in_flight: usize, setting: &Setting) -> anyhow::Result<(String, f64)> {
     let cpu_ns = || -> anyhow::Result<f64> {
         let own = |member: &Server| process::cpu_ns(member.0.id(), process::CpuOf::Itself);

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 
-use super::contest::{Comparison, Peer, Runner, Side, Unit};
+use super::contest::{Contest, Peer, Runner, Side, Unit};
 use super::{Setting, figure};
 use crate::process;
 
@@ -34,8 +34,8 @@ fn build() -> Result<(), String> {
 }
 
 /// Contests between tables.
-pub fn contests() -> Vec<Comparison> {
-    let contest = |what: &str, table: &'static str, entries: &'static str, form: &'static str, peer: Side| Comparison {
+pub fn contests() -> Vec<Contest> {
+    let contest = |what: &str, table: &'static str, entries: &'static str, form: &'static str, peer: Side| Contest {
         title: format!("tables, {what}"),
         unit: Unit::MillionPerSecond,
         ours: ours(table, entries, form),

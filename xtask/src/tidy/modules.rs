@@ -1,4 +1,4 @@
-//! Finds modules of a crate that use each other in a circle.
+//! Finds cycles of modules in a crate.
 //!
 //! A module and those in it may use each other. Between sibling modules, uses go one way: if a module uses a sibling,
 //! then neither the sibling nor anything in it may lead back to the module or anything in it, however indirectly. This
@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::File;
 use names::{Import, Module, Named, Names};
 
-/// Most re-exports through which a name is followed. More than these are taken for a circle.
+/// Most re-exports through which a name is followed. More than these are taken for a cycle.
 const REEXPORTS_MAX: usize = 16;
 
-/// Finds the circles in the crate whose root is the file `root`.
+/// Finds the cycles in the crate whose root is the file `root`.
 pub fn check(files: &[File], root: &str) -> Vec<String> {
     let folder = root.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut findings = Vec::new();
@@ -31,7 +31,7 @@ pub fn check(files: &[File], root: &str) -> Vec<String> {
     findings.extend(known.imports_of_everything());
     for (parent, arrows) in known.arrows() {
         let place = [&[folder.to_owned()], &parent[..]].concat().join("/");
-        findings.extend(circles(&arrows).iter().map(|circle| format!("{place}: {}", sentence(circle, &arrows))));
+        findings.extend(cycles(&arrows).iter().map(|cycle| format!("{place}: {}", sentence(cycle, &arrows))));
     }
     findings
 }
@@ -144,7 +144,7 @@ impl<'a> Crate<'a> {
             _ => false,
         });
         let finding = |path: &str, named: &Named| {
-            format!("{path}: `use {}`: name what is used, so that circles of modules can be seen", named.text())
+            format!("{path}: `use {}`: name what is used, so that cycles of modules can be seen", named.text())
         };
         unseen.map(|(path, named)| finding(path, named)).collect()
     }
@@ -169,9 +169,9 @@ impl<'a> Crate<'a> {
     }
 }
 
-/// Returns the shortest circle of each set of modules that all reach each other.
-fn circles(arrows: &Arrows) -> Vec<Vec<&str>> {
-    let mut circles: Vec<Vec<&str>> = Vec::new();
+/// Returns the shortest cycle of each set of modules that all reach each other.
+fn cycles(arrows: &Arrows) -> Vec<Vec<&str>> {
+    let mut cycles: Vec<Vec<&str>> = Vec::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     for (start, _) in arrows.keys() {
         if seen.contains(start.as_str()) {
@@ -181,9 +181,9 @@ fn circles(arrows: &Arrows) -> Vec<Vec<&str>> {
         let together: Vec<&str> =
             from_here.into_iter().filter(|module| reachable(arrows, module).contains(start.as_str())).collect();
         seen.extend(&together);
-        circles.extend(together.iter().filter_map(|module| circle(arrows, module)).min_by_key(Vec::len));
+        cycles.extend(together.iter().filter_map(|module| cycle(arrows, module)).min_by_key(Vec::len));
     }
-    circles
+    cycles
 }
 
 /// Returns the modules that uses lead to from a module, in one step or more.
@@ -201,7 +201,7 @@ fn reachable<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
 }
 
 /// Returns a shortest path from a module to itself.
-fn circle<'a>(arrows: &'a Arrows, start: &'a str) -> Option<Vec<&'a str>> {
+fn cycle<'a>(arrows: &'a Arrows, start: &'a str) -> Option<Vec<&'a str>> {
     let mut paths = vec![vec![start]];
     let mut reached = BTreeSet::new();
     while !paths.is_empty() {
@@ -221,12 +221,12 @@ fn circle<'a>(arrows: &'a Arrows, start: &'a str) -> Option<Vec<&'a str>> {
     None
 }
 
-fn sentence(circle: &[&str], arrows: &Arrows) -> String {
-    let steps = circle.iter().zip(circle.iter().cycle().skip(1)).map(|(from, to)| {
+fn sentence(cycle: &[&str], arrows: &Arrows) -> String {
+    let steps = cycle.iter().zip(cycle.iter().cycle().skip(1)).map(|(from, to)| {
         let reasons = &arrows[&((*from).to_owned(), (*to).to_owned())];
         format!("\n    {from} uses {to}: {}", reasons.join(", "))
     });
-    format!("modules use each other in a circle:{}", steps.collect::<String>())
+    format!("modules form a cycle:{}", steps.collect::<String>())
 }
 
 #[cfg(test)]
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(found(&[a, ("b.rs", "")]), CLEAN);
         assert_eq!(
             found(&[a, ("b.rs", "fn f() { crate::a::g() }")]),
-            ["x/src: modules use each other in a circle:\n    a uses b: `crate::b::B` in x/src/a.rs\n    \
+            ["x/src: modules form a cycle:\n    a uses b: `crate::b::B` in x/src/a.rs\n    \
              b uses a: `crate::a::g` in x/src/b.rs"]
         );
     }
@@ -267,7 +267,7 @@ mod tests {
     fn modules_inside_another_are_beside_each_other_too() {
         let findings = found(&[("a.rs", ""), ("a/b.rs", "use super::c::C;"), ("a/c.rs", "use crate::a::b::B;")]);
         assert_eq!(findings.len(), 1);
-        assert!(findings[0].starts_with("x/src/a: modules use each other in a circle:\n    b uses c"), "{findings:?}");
+        assert!(findings[0].starts_with("x/src/a: modules form a cycle:\n    b uses c"), "{findings:?}");
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_circle_is_found_and_the_shortest_is_shown() {
+    fn a_long_cycle_is_found_and_the_shortest_is_shown() {
         let files = [
             ("a.rs", "use crate::b;"),
             ("b.rs", "use crate::c;"),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_in_a_circle_are_followed_to_an_end() {
+    fn names_that_lead_in_a_cycle_are_followed_to_an_end() {
         let files =
             [("lib.rs", "pub use a::A;"), ("a.rs", "pub use crate::b::A;"), ("b.rs", "pub use crate::A; use std;")];
         assert!(found(&files).len() < 2);
@@ -316,7 +316,7 @@ mod tests {
         let inner = ("a/b.rs", "use super::*;");
         assert_eq!(
             found(&[("a.rs", "mod b; use crate::c::C;"), inner, ("c.rs", "")]),
-            ["x/src/a/b.rs: `use super::*`: name what is used, so that circles of modules can be seen"]
+            ["x/src/a/b.rs: `use super::*`: name what is used, so that cycles of modules can be seen"]
         );
         assert_eq!(found(&[("a.rs", "pub use b::*; use Kind::*; mod c { use super::*; }"), ("a/b.rs", "")]), CLEAN);
         assert_eq!(found(&[("a.rs", "use crate::b::Kind::*;"), ("b.rs", "")]), CLEAN);

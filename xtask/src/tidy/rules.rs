@@ -11,7 +11,7 @@ pub type Rule = fn(&File) -> Vec<String>;
 /// Every rule.
 pub const RULES: &[Rule] = &[
     files_hold_one_idea,
-    nothing_is_left_open,
+    nothing_is_unfinished,
     unsafe_code_argues,
     unsafe_code_stays_in_its_folders,
     atomics_come_from_the_facade,
@@ -24,8 +24,8 @@ pub const RULES: &[Rule] = &[
     modules_have_one_style,
 ];
 
-// Written in pieces, so that a search for open ends does not find this list.
-const LEFT_OPEN: &[&str] = &[
+// Written in pieces, so that a search for unfinished work does not find this list.
+const UNFINISHED: &[&str] = &[
     concat!("to", "do!("),
     concat!("unimple", "mented!("),
     concat!("db", "g!("),
@@ -113,9 +113,9 @@ fn modules_have_one_style(file: &File) -> Vec<String> {
     vec![finding(file, 1, "a module in a folder of its own lies beside the folder, as `name.rs`")]
 }
 
-fn nothing_is_left_open(file: &File) -> Vec<String> {
-    let open = |line: &str| LEFT_OPEN.iter().copied().find(|mark| contains_word(line, mark));
-    file.lines().filter_map(|(number, line)| Some(finding(file, number, format!("`{}`", open(line)?)))).collect()
+fn nothing_is_unfinished(file: &File) -> Vec<String> {
+    let unfinished = |line: &str| UNFINISHED.iter().copied().find(|mark| contains_word(line, mark));
+    file.lines().filter_map(|(number, line)| Some(finding(file, number, format!("`{}`", unfinished(line)?)))).collect()
 }
 
 fn unsafe_code_argues(file: &File) -> Vec<String> {
@@ -298,10 +298,10 @@ mod tests {
 
     #[test]
     fn every_mark_of_unfinished_work_is_found() {
-        for mark in LEFT_OPEN {
-            assert_eq!(nothing_is_left_open(&file("a.rs", &format!("    {mark} later"))).len(), 1, "{mark}");
+        for mark in UNFINISHED {
+            assert_eq!(nothing_is_unfinished(&file("a.rs", &format!("    {mark} later"))).len(), 1, "{mark}");
         }
-        assert!(nothing_is_left_open(&file("a.rs", concat!("let hex = 0x", "X", "XX_1;"))).is_empty());
+        assert!(nothing_is_unfinished(&file("a.rs", concat!("let hex = 0x", "X", "XX_1;"))).is_empty());
     }
 
     #[test]

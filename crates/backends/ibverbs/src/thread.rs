@@ -80,7 +80,7 @@ impl ThreadDomain for IbThread {
         port.check_from(&self.0.address)?;
         let attributes = &self.0.domain.device.attributes;
         if common_mtu(attributes.mtu, to.mtu).is_none() {
-            return Err(VerbsError::Address(format!("its packets have {} bytes, but 256 is the least", to.mtu)));
+            return Err(VerbsError::Address(format!("its MTU is {} bytes, but 256 is the smallest", to.mtu)));
         }
         let target = self.0.target(&port);
         // Always a new handle, even if the old one worked: the host may have another MAC by now.

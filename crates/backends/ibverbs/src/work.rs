@@ -67,7 +67,7 @@ impl Keys {
         }
     }
 
-    /// Describes buffers to the device, without the empty ones: it would take a piece without bytes for 2 GiB.
+    /// Describes buffers to the device, leaving out empty ones: a device reads a length of 0 as 2 GiB.
     pub fn scatter(
         &mut self,
         domain: &DomainInner,

@@ -1,9 +1,9 @@
-//! Buffers of a link's own, into which short packets are copied that do not fit the ring.
+//! Buffers that each link keeps for itself: a short packet that is still too long for the ring is copied into one.
 //!
-//! A share of the sender's buffer takes locked instructions, and while the peer has it the sender has to make another
+//! A share of the sender's buffer takes locked instructions, and while the peer holds it, the sender must use another
 //! buffer for its next message. A copy of up to a kilobyte costs less. But the peer decides when a buffer is free
 //! again, so a link has a fixed number of them, made as they are needed, and they go with the link: a peer that takes
-//! nothing holds no more than those. What finds none free is lent or staged, as longer packets are.
+//! nothing holds no more than those. A packet that finds none free is lent or staged, as longer packets are.
 
 use std::collections::VecDeque;
 
@@ -66,7 +66,7 @@ impl Copies {
     #[inline(always)]
     fn take_free(&mut self, producer: &mut Producer) -> Option<MessageBuffer> {
         let oldest = self.0.front()?.position;
-        // What the peer says now is looked up only if what it said last does not do.
+        // The peer's position is loaded again only if the last one seen does not show the packet as taken.
         let is_taken = oldest < producer.last_given_back() || oldest < producer.given_back();
         self.0.pop_front_if(|_| is_taken).map(|copied| copied.buffer)
     }

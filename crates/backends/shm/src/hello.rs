@@ -71,10 +71,10 @@ fn encode(kind: u16, hello: &Hello) -> [u8; HELLO_BYTES] {
     bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
     bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
     bytes[6..8].copy_from_slice(&kind.to_le_bytes());
-    for (at, value) in
+    for (index, value) in
         [hello.lines_to_acceptor, hello.lines_to_initiator, hello.arena_bytes, hello.bit].into_iter().enumerate()
     {
-        bytes[8 + at * 8..16 + at * 8].copy_from_slice(&(value as u64).to_le_bytes());
+        bytes[8 + index * 8..16 + index * 8].copy_from_slice(&(value as u64).to_le_bytes());
     }
     bytes
 }
@@ -84,8 +84,9 @@ fn decode(bytes: &[u8]) -> Option<(u16, Hello)> {
     let magic = u32::from_le_bytes(bytes[0..4].try_into().ok()?);
     let version = u16::from_le_bytes(bytes[4..6].try_into().ok()?);
     let kind = u16::from_le_bytes(bytes[6..8].try_into().ok()?);
-    let word = |at: usize| Some(u64::from_le_bytes(bytes[8 + at * 8..16 + at * 8].try_into().ok()?));
-    let number = |at: usize, max: usize| word(at).filter(|&value| value <= max as u64).map(|value| value as usize);
+    let word = |index: usize| Some(u64::from_le_bytes(bytes[8 + index * 8..16 + index * 8].try_into().ok()?));
+    let number =
+        |index: usize, max: usize| word(index).filter(|&value| value <= max as u64).map(|value| value as usize);
     let hello = Hello {
         lines_to_acceptor: number(0, RING_LINES_MAX)?,
         lines_to_initiator: number(1, RING_LINES_MAX)?,
@@ -210,10 +211,10 @@ mod tests {
     fn hellos_with_impossible_numbers_are_refused() {
         let good = encode(KIND_HELLO, &HELLO);
         assert!(decode(&good[..HELLO_BYTES - 1]).is_none());
-        for (at, value) in [(0, 9u64), (8, 100), (8, 1 << 40), (16, 0), (24, 0), (24, u64::MAX), (32, 4096)] {
+        for (offset, value) in [(0, 9u64), (8, 100), (8, 1 << 40), (16, 0), (24, 0), (24, u64::MAX), (32, 4096)] {
             let mut bad = good;
-            bad[at..at + 8].copy_from_slice(&value.to_le_bytes());
-            assert!(decode(&bad).is_none(), "{at}: {value}");
+            bad[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+            assert!(decode(&bad).is_none(), "{offset}: {value}");
         }
     }
 }

@@ -24,7 +24,7 @@
 //! - **Hub** (`hub.rs`): the directory in which the threads of one process find each other's ports.
 //! - **Mailbox** (`hub.rs`): a port's queue of control messages from other ports of its hub, and what they map.
 //! - **Hot** link (`rx.rs`): one whose ring the receiver polls at each turn.
-//! - **Look** (`rx/upkeep.rs`): the occasional check of everything but the hot rings.
+//! - **Upkeep** (`rx/upkeep.rs`): the occasional check of everything but the hot rings, in passes.
 //! - **Lent** and **staged** packets (`tx.rs`): long packets whose bytes stay in the sender's arena until the receiver
 //!   has taken them. A staged packet's bytes were copied into a buffer of the port's own.
 //! - **Copies** (`copies.rs`): packets of up to a kilobyte, copied into buffers of the link's own.
@@ -69,7 +69,7 @@
 //! # Costs
 //!
 //! Polling reads one word for all idle peers and one cache line for each busy one; sockets are checked every
-//! [`LOOK_EVERY_NS`]. Sending writes one line for a small packet, and executes one fence for a burst.
+//! [`UPKEEP_EVERY_NS`]. Sending writes one line for a small packet, and executes one fence for a burst.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("sinew-shm needs Linux: sealed memfds, pidfds and epoll");
@@ -101,4 +101,4 @@ pub const PACKET_LEN_MAX: usize = 32 << 10;
 /// The most links of one port.
 pub const LINKS_MAX: usize = sinew_mem::ring::BOARD_LINKS_MAX;
 /// Interval at which a polled port checks its sockets, in nanoseconds of its caller's clock.
-pub const LOOK_EVERY_NS: u64 = 50_000;
+pub const UPKEEP_EVERY_NS: u64 = 50_000;

@@ -18,8 +18,8 @@ use crate::names::{self, Name};
 const PENDING_MAX: usize = 64;
 /// Time in which a connection must say hello, in ns.
 const HELLO_TIMEOUT_NS: u64 = 1_000_000_000;
-/// Most connections accepted in one look.
-const ACCEPTS_PER_LOOK: usize = 16;
+/// Most connections accepted in one upkeep pass.
+const ACCEPTS_PER_PASS: usize = 16;
 /// Time for which nobody is accepted after a lack of descriptors or memory, in ns. (Connections wait, and a watched
 /// listener would keep the port awake.)
 pub(crate) const ACCEPT_PAUSE_NS: u64 = 10_000_000;
@@ -132,7 +132,7 @@ pub(crate) enum AcceptPause {
     /// The listener is watched.
     #[default]
     No,
-    /// The pause has just begun. The next look sets its start, since `accept` is not told the time.
+    /// The pause has just begun. The next upkeep pass sets its start, since `accept` is not told the time.
     Begins,
     /// The listener has not been watched since this time, in ns.
     Since(u64),
@@ -193,7 +193,7 @@ impl PeerSource {
         else {
             return;
         };
-        for _ in 0..ACCEPTS_PER_LOOK {
+        for _ in 0..ACCEPTS_PER_PASS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match rustix::net::accept_with(&name.listener, flags) {
                 Ok(socket) => socket,
@@ -226,12 +226,12 @@ impl PeerSource {
     /// Reads the first message of a pending connection, if it has come.
     pub fn read_first(&mut self, id: u64, watch: &Watch) -> Option<FirstMessage> {
         let Self::Process { pending, .. } = self else { return None };
-        let at = pending.iter().position(|connection| connection.id == id)?;
-        let message = hello::receive(&pending[at].socket);
+        let index = pending.iter().position(|connection| connection.id == id)?;
+        let message = hello::receive(&pending[index].socket);
         if matches!(message, Message::Nothing) {
             return None;
         }
-        let connection = pending.remove(at)?;
+        let connection = pending.remove(index)?;
         watch.remove(&connection.socket);
         Some(FirstMessage { socket: connection.socket, message })
     }

@@ -143,7 +143,7 @@ impl ShmPort {
     fn end_sleep(&mut self) -> bool {
         self.armed = false;
         self.rx.board.end_sleep();
-        self.rx.look(None);
+        self.rx.upkeep(None);
         if self.tx.has_changes() {
             self.tx.apply_changes();
         }
@@ -257,8 +257,8 @@ impl PacketPort for ShmPort {
     fn resolve(&mut self, address: &Address) -> Result<Peer, PortError> {
         Self::options(address)?;
         names::check(&address.to_string(), address.rest())?;
-        // The look ends links whose peers have died, so that none of them is returned.
-        self.rx.look(None);
+        // Upkeep ends links whose peers have died, so that none of them is returned.
+        self.rx.upkeep(None);
         match self.rx.resolved(address.rest()) {
             Some(peer) => Ok(peer),
             None => self.rx.connect(&format!("shm://{}", address.rest()), address.rest()),

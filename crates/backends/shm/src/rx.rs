@@ -16,7 +16,7 @@ use sinew_mem::{Arena, SharedBytes};
 
 use crate::link::{Flags, LinkState, PeerArena, TxInbox};
 use crate::peer_source::{PeerSource, Watch};
-use crate::{LOOK_EVERY_NS, PACKET_LEN_MAX};
+use crate::{PACKET_LEN_MAX, UPKEEP_EVERY_NS};
 
 /// Most packets of one burst.
 pub(crate) const BURST_MAX: usize = 32;
@@ -115,19 +115,19 @@ pub struct ShmRx {
     in_place: bool,
     /// Some hot link has been empty for a long time.
     has_idle_links: bool,
-    /// Time of the last look at everything but the rings, in ns. A look is also due when the clock runs backwards.
+    /// Time of the last upkeep pass, in ns. A pass is also due when the clock runs backwards.
     pub(crate) upkeep_ns: u64,
     pub(crate) peer_source: PeerSource,
     pub(crate) own: LocalSide,
     pub(crate) inbox: Arc<TxInbox>,
     pub(crate) events: VecDeque<PortEvent>,
     pub(crate) generations: u64,
-    /// The waker was called since the last wait. (A look between the call and the wait clears the event, so it is noted
-    /// here.)
+    /// The waker was called since the last wait. (An upkeep pass between the call and the wait clears the event, so it
+    /// is noted here.)
     pub(crate) woken: bool,
     /// Number of links that are ending.
     pub(crate) ending: usize,
-    /// Link at which the next look continues its sweep of the links that are not polled.
+    /// Link at which the next upkeep pass continues its sweep of the links that are not polled.
     pub(crate) sweep: usize,
     pub(crate) stats: PortStats,
 }
@@ -143,7 +143,7 @@ impl ShmRx {
             bounce: BounceBuffer::new(),
             in_place: matches!(peer_source, PeerSource::Hub { .. }),
             has_idle_links: false,
-            upkeep_ns: LOOK_EVERY_NS.wrapping_neg(),
+            upkeep_ns: UPKEEP_EVERY_NS.wrapping_neg(),
             peer_source,
             own,
             inbox,
@@ -248,12 +248,12 @@ unsafe fn lend_from_arena<'a>(link: &RxLink, taken: &Taken, len: usize, offset: 
 }
 
 impl ShmRx {
-    /// Does the occasional work before a burst: a look when it is due, and new doorbells.
+    /// Does the occasional work before a burst: upkeep when it is due, and new doorbells.
     #[cold]
     #[inline(never)]
-    fn run_upkeep(&mut self, time_ns: u64) {
+    fn prepare_burst(&mut self, time_ns: u64) {
         if self.is_due(time_ns) {
-            self.look(Some(time_ns));
+            self.upkeep(Some(time_ns));
         }
         if self.board.is_rung() {
             self.collect();
@@ -262,7 +262,7 @@ impl ShmRx {
 
     #[inline(always)]
     fn is_due(&self, time_ns: u64) -> bool {
-        time_ns.wrapping_sub(self.upkeep_ns) >= LOOK_EVERY_NS
+        time_ns.wrapping_sub(self.upkeep_ns) >= UPKEEP_EVERY_NS
     }
 }
 
@@ -304,13 +304,13 @@ unsafe fn assemble<'a, const IN_PLACE: bool>(
 ///
 /// # Safety
 ///
-/// [`Self::take`] returns only the last packet taken from `consumer`, which was not given back. It may lower
+/// [`Self::take_next`] returns only the last packet taken from `consumer`, which was not given back. It may lower
 /// `room.left` but not raise it, and leaves at least 1 there when it returns a packet.
-pub(crate) unsafe trait Show<'a> {
-    /// Takes the next packet, which the caller then shows. Before that it may take others, if `room` allows, that need
+pub(crate) unsafe trait PacketSink<'a> {
+    /// Takes the next packet, which the caller then pushes. Before that it may take others, if `room` allows, that need
     /// not be lent: it copies them from the ring to where they belong.
     #[inline(always)]
-    fn take(&mut self, _from: Peer, consumer: &mut Consumer, _room: &mut BurstRoom) -> Option<Taken> {
+    fn take_next(&mut self, _from: Peer, consumer: &mut Consumer, _room: &mut BurstRoom) -> Option<Taken> {
         consumer.take()
     }
 
@@ -319,26 +319,26 @@ pub(crate) unsafe trait Show<'a> {
     /// # Safety
     ///
     /// It has room for one more packet.
-    unsafe fn whole(&mut self, from: Peer, bytes: &'a [u8]);
+    unsafe fn push_whole(&mut self, from: Peer, bytes: &'a [u8]);
 
     /// Takes a packet whose rest the sender may still write.
     ///
     /// # Safety
     ///
-    /// As for [`Self::whole`].
-    unsafe fn split(&mut self, packet: RxPacket<'a>);
+    /// As for [`Self::push_whole`].
+    unsafe fn push_with_tail(&mut self, packet: RxPacket<'a>);
 }
 
-// SAFETY: it has the default `take`, which takes one packet and leaves the room as it is.
-unsafe impl<'a> Show<'a> for RxBurst<'a> {
+// SAFETY: it has the default `take_next`, which takes one packet and leaves the room as it is.
+unsafe impl<'a> PacketSink<'a> for RxBurst<'a> {
     #[inline(always)]
-    unsafe fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
+    unsafe fn push_whole(&mut self, from: Peer, bytes: &'a [u8]) {
         // SAFETY: the caller's promise.
-        unsafe { self.split(RxPacket { from, head: bytes, tail: None }) };
+        unsafe { self.push_with_tail(RxPacket { from, head: bytes, tail: None }) };
     }
 
     #[inline(always)]
-    unsafe fn split(&mut self, packet: RxPacket<'a>) {
+    unsafe fn push_with_tail(&mut self, packet: RxPacket<'a>) {
         debug_assert!(!self.packets.is_full());
         // SAFETY: the caller's promise.
         unsafe { self.packets.push_unchecked(packet) };
@@ -361,27 +361,27 @@ pub(crate) struct BurstRoom {
 }
 
 impl RxLink {
-    /// Takes packets and shows them, until there are no more, or no room; returns the room that is left. (Packets are
-    /// lent for as long as the burst: `'a`.)
+    /// Takes packets and pushes them to `sink`, until there are no more, or no room; returns the room that is left.
+    /// (Packets are lent for as long as the burst: `'a`.)
     ///
     /// # Safety
     ///
     /// Nothing of this link is given back during `'a`, the link is not dropped, and nobody else accesses the bounce
     /// area. `room.left` exceeds neither the packets for which the bounce area has room from `room.bounce` on, nor
-    /// those for which `show` has. `IN_PLACE` is true only for the links of a hub.
+    /// those for which `sink` has. `IN_PLACE` is true only for the links of a hub.
     #[inline(never)]
     unsafe fn drain_as<'a, const IN_PLACE: bool>(
         &mut self,
         index: usize,
         room: Room,
-        show: &mut impl Show<'a>,
+        sink: &mut impl PacketSink<'a>,
         stats: &mut PortStats,
     ) -> Room {
         let from = Peer([index as u64, self.generation, 0]);
         let Room { left, mut bounce } = room;
         let (mut burst, mut dropped) = (BurstRoom { left, bytes: 0 }, 0);
         while burst.left > 0
-            && let Some(taken) = show.take(from, &mut self.consumer, &mut burst)
+            && let Some(taken) = sink.take_next(from, &mut self.consumer, &mut burst)
         {
             burst.left -= 1;
             let target = bounce;
@@ -397,7 +397,7 @@ impl RxLink {
                         let packet = RxPacket { from, head, tail };
                         burst.bytes += packet.len();
                         // SAFETY: `room.left` was not 0, which is the caller's promise.
-                        unsafe { show.split(packet) };
+                        unsafe { sink.push_with_tail(packet) };
                     }
                     Err(reason) => {
                         stats.count_dropped(reason, 1);
@@ -418,7 +418,7 @@ impl RxLink {
             };
             burst.bytes += packet.len();
             // SAFETY: as above.
-            unsafe { show.whole(from, packet) };
+            unsafe { sink.push_whole(from, packet) };
         }
         let BurstRoom { left, bytes } = burst;
         if left != room.left {
@@ -440,15 +440,15 @@ impl RxLink {
         in_place: bool,
         index: usize,
         room: Room,
-        show: &mut impl Show<'a>,
+        sink: &mut impl PacketSink<'a>,
         stats: &mut PortStats,
     ) -> Room {
         // SAFETY: the caller's promises are those required here.
         unsafe {
             if in_place {
-                self.drain_as::<true>(index, room, show, stats)
+                self.drain_as::<true>(index, room, sink, stats)
             } else {
-                self.drain_as::<false>(index, room, show, stats)
+                self.drain_as::<false>(index, room, sink, stats)
             }
         }
     }
@@ -475,17 +475,17 @@ impl ShmRx {
     ///
     /// As for [`Self::receive_each`].
     #[inline(never)]
-    unsafe fn drain_links<'a>(&'a mut self, packets_max: usize, show: &mut impl Show<'a>) -> usize {
+    unsafe fn drain_links<'a>(&'a mut self, packets_max: usize, sink: &mut impl PacketSink<'a>) -> usize {
         let polled = self.hot.len();
-        let mut at = if self.next_turn_start < polled { self.next_turn_start } else { 0 };
-        self.next_turn_start = at + 1;
+        let mut position = if self.next_turn_start < polled { self.next_turn_start } else { 0 };
+        self.next_turn_start = position + 1;
         let whole = self.room(packets_max);
         let mut room = whole;
         for _ in 0..polled {
-            let Some(&index) = self.hot.get(at) else { break };
-            at += 1;
-            if at == polled {
-                at = 0;
+            let Some(&index) = self.hot.get(position) else { break };
+            position += 1;
+            if position == polled {
+                position = 0;
             }
             let Some(Some(link)) = self.links.get_mut(index) else { continue };
             // SAFETY: the previous burst borrowed `self`, so nothing that it lent is alive; and this burst has lent
@@ -500,7 +500,7 @@ impl ShmRx {
             }
             // SAFETY: packets lent now are given back by the next call at the earliest. That call needs `self`, and so
             // does dropping a link or writing to the bounce area, which has room for BURST_MAX packets.
-            let then = unsafe { link.drain(self.in_place, index, room, show, &mut self.stats) };
+            let then = unsafe { link.drain(self.in_place, index, room, sink, &mut self.stats) };
             if then.left == room.left {
                 // The new word did not belong to a packet.
                 self.has_idle_links |= link.was_empty(polled);
@@ -513,26 +513,26 @@ impl ShmRx {
         whole.left - room.left
     }
 
-    /// Receives a burst of at most `packets_max` packets, and shows each as it is taken: who keeps none of them needs
-    /// no list. They are lent as those of [`PacketRx::receive`] are. Returns the number taken.
+    /// Receives a burst of at most `packets_max` packets, and passes each to `sink` as it is taken, so a caller that
+    /// keeps none of them needs no list. They are lent as those of [`PacketRx::receive`] are. Returns the number taken.
     ///
     /// # Safety
     ///
-    /// `show` has room for `packets_max` packets.
+    /// `sink` has room for `packets_max` packets.
     #[inline(always)]
     pub(crate) unsafe fn receive_each<'a>(
         &'a mut self,
         time_ns: u64,
         packets_max: usize,
-        show: &mut impl Show<'a>,
+        sink: &mut impl PacketSink<'a>,
     ) -> usize {
         if self.is_due(time_ns) || self.board.is_rung() {
-            self.run_upkeep(time_ns);
+            self.prepare_burst(time_ns);
         }
         // A single link is by far the most common case, in which a turn needs no loop.
         let [index] = self.hot[..] else {
             // SAFETY: the caller's promise.
-            return unsafe { self.drain_links(packets_max, show) };
+            return unsafe { self.drain_links(packets_max, sink) };
         };
         let room = self.room(packets_max);
         let Some(Some(link)) = self.links.get_mut(index) else { return 0 };
@@ -543,7 +543,7 @@ impl ShmRx {
             return 0;
         }
         // SAFETY: as in `drain_links`.
-        let then = unsafe { link.drain(self.in_place, index, room, show, &mut self.stats) };
+        let then = unsafe { link.drain(self.in_place, index, room, sink, &mut self.stats) };
         room.left - then.left
     }
 }

@@ -16,7 +16,7 @@ use sinew_mem::{Access, Region};
 use crate::hello::{self, Hello, Message};
 use crate::link::Lines;
 use crate::names;
-use crate::{Hub, LINKS_MAX, LOOK_EVERY_NS, PACKET_LEN_MAX, ShmPort};
+use crate::{Hub, LINKS_MAX, PACKET_LEN_MAX, ShmPort, UPKEEP_EVERY_NS};
 
 fn server(test: &str) -> ShmPort {
     let address = format!("shm://{}?ring=10&arena=1048576", unique(&format!("hostile-{test}")));
@@ -28,11 +28,11 @@ fn connect(server: &ShmPort) -> OwnedFd {
     names::connect(&address.to_string(), address.rest()).unwrap().socket
 }
 
-/// Runs `count` turns of the port, with a look in each; returns the senders and lengths of the packets.
+/// Runs `count` turns of the port, with an upkeep pass in each; returns the senders and lengths of the packets.
 fn turns(port: &mut ShmPort, now_ns: &mut u64, count: usize) -> Vec<(Peer, usize)> {
     let mut got = Vec::new();
     for _ in 0..count {
-        *now_ns += LOOK_EVERY_NS;
+        *now_ns += UPKEEP_EVERY_NS;
         let mut burst = RxBurst::new(*now_ns);
         port.split().0.receive(&mut burst);
         got.extend(burst.packets.iter().map(|packet| (packet.from, packet.len())));
@@ -223,8 +223,8 @@ fn a_receiver_that_lies_about_what_it_took_loses_the_link() {
     producer.push(b"hello", b"").unwrap();
     producer.submit();
     let peer = turns(&mut server, &mut now_ns, 2)[0].0;
-    let at = 256 + ring::bytes_for(LINES.to_acceptor);
-    let back = Words::of_region(&hostile.link, at, ring::bytes_for(LINES.to_initiator)).unwrap();
+    let offset = 256 + ring::bytes_for(LINES.to_acceptor);
+    let back = Words::of_region(&hostile.link, offset, ring::bytes_for(LINES.to_initiator)).unwrap();
     // SAFETY: the first word of the ring is the position given back.
     unsafe { back.word(0) }.store(1 << 50, Ordering::Release);
     for _ in 0..20 {

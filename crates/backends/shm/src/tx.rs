@@ -225,8 +225,8 @@ impl ShmTx {
         self.lenders.retain(|&index| links[index].as_ref().is_some_and(|link| !link.lent.is_empty()));
     }
 
-    /// Sends a short packet that does not fit in the ring from a buffer of the link's own. Returns false, and has no
-    /// effect, if that cannot be.
+    /// Sends a packet that is too long for the ring by copying it into one of the link's own buffers. Returns false,
+    /// and has no effect, if the packet is too long for those too, or if no buffer or no room in the ring is free.
     #[inline(never)]
     fn push_copy(&mut self, index: usize, head: &[u8], data: &[u8]) -> bool {
         let arena = (index < self.copying_links).then_some(&self.arena);

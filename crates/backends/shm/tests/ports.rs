@@ -28,7 +28,7 @@ fn pairs(test: &str) -> Vec<(&'static str, ShmPort, ShmPort, Peer)> {
         .collect()
 }
 
-/// Runs a turn of the port at a time by which a look is due, so that nothing has to wait for one. Returns the packets.
+/// Runs a turn of the port at a time by which upkeep is due, so that nothing has to wait for it. Returns the packets.
 fn turn(port: &mut ShmPort) -> Vec<(Peer, Vec<u8>)> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NOW_NS: AtomicU64 = AtomicU64::new(0);
@@ -269,7 +269,7 @@ fn a_port_can_talk_to_itself() {
 }
 
 #[test]
-fn a_hub_port_hears_itself_without_a_look_and_can_leave_itself() {
+fn a_hub_port_hears_itself_without_upkeep_and_can_leave_itself() {
     let hub = Hub::new();
     let mut port = hub.port("self?arena=1048576").unwrap();
     let client = |port: &ShmPort| {
@@ -344,7 +344,7 @@ fn idle_senders_are_not_polled() {
     assert_eq!(got, 200);
     assert_eq!(server.links().0, 200);
     assert!(server.links().1 <= 8, "{:?} links are polled", server.links());
-    // Each of them is still heard at once, without a look at the sockets.
+    // Each of them is still heard at once, without a check of the sockets.
     for (client, peer) in &mut clients {
         turn(client);
         send(client, *peer, b"y", TxData::None);

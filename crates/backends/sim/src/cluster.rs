@@ -108,7 +108,7 @@ pub struct Stuck {
 
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at {} ns nothing happens any more", self.time_ns)?;
+        write!(f, "the simulation is stuck at {} ns: no events are left", self.time_ns)?;
         self.waiting.iter().try_for_each(|(waiter, what)| write!(f, "; {waiter} waits for {what}"))
     }
 }

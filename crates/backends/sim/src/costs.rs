@@ -24,9 +24,9 @@ pub struct Costs {
     /// each batch.
     pub doorbell_ns: u64,
     /// Cost of copying 64 bytes of a packet out of the receive ring. (A packet shorter than a line costs nothing; the
-    /// interface reads sent packets itself, nsdi19 4.2.2.) Calibrated, with all others fixed: with it, a client that
-    /// sends 8 MB requests to one thread reaches the 75 Gbps of nsdi19 6.4; without it, what the link allows, as 6.4
-    /// says of the server's copies.
+    /// interface reads sent packets itself, nsdi19 4.2.2.) Calibrated, with all others fixed, so that a client that
+    /// sends 8 MB requests to one thread reaches the 75 Gbps of nsdi19 6.4. Without this cost it reaches what the link
+    /// allows, as 6.4 says of a server that does not copy.
     pub copy_line_ns: u64,
 }
 

@@ -15,7 +15,7 @@ pub(crate) const PS: u64 = 1000;
 #[inline]
 #[expect(
     clippy::manual_div_ceil,
-    reason = "no simulation lasts until the sum overflows; what allows for that takes twice the instructions"
+    reason = "no simulation lasts until the sum overflows; `div_ceil`, safe from that, takes twice the instructions"
 )]
 pub(crate) fn ceil_ns(ps: u64) -> u64 {
     (ps + (PS - 1)) / PS
@@ -42,7 +42,7 @@ pub(crate) struct Lane {
     // The fields that every packet touches come first, in as few cache lines as possible.
     pub busy_until_ps: u64,
     ps_per_kib: u64,
-    /// Time from a packet's head to its tail where the head is what counts, at a switch; otherwise 0.
+    /// Time from head to tail per KiB if the lane ends at a switch, which acts on the head (cut-through); otherwise 0.
     head_ps_per_kib: u64,
     pub delay_ps: u64,
     /// Time from the end of the link to the memory of the host there.

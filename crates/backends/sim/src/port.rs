@@ -297,10 +297,10 @@ impl PacketPort for SimPort {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::Unsupported`]: it would wait for ever. A port without an actor would where a cluster has actors
-    /// or workers on the network, since [the cluster alone](crate::Cluster::run_until) gives them their turns. So would
-    /// an actor that waits in its turn for something to happen, as blocking calls do, since nothing happens before the
-    /// turn is over; this is refused after a thousand waits in one turn.
+    /// [`io::ErrorKind::Unsupported`]: the wait would never end. It has two causes. A port without an actor waits while
+    /// a cluster has actors or workers on the network, which get their turns
+    /// [from the cluster alone](crate::Cluster::run_until). Or an actor waits within its turn, as blocking calls do,
+    /// although nothing happens before the turn is over; this is refused after a thousand waits in one turn.
     fn wait(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         let delivered = self.network.0.world.borrow().delivered();
         let is_over = |world: &mut World| {

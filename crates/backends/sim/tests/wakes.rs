@@ -267,7 +267,7 @@ fn nobody_who_waits_for_a_wake_is_said_to_wait_for_packets() {
     let mut world = World::new();
     world.add(None, || ActorState::Idle);
     let stuck = world.cluster.run_while(1_000, |_| false).unwrap_err();
-    assert_eq!(stuck.to_string(), "at 0 ns nothing happens any more; actor0 waits for a wake");
+    assert_eq!(stuck.to_string(), "the simulation is stuck at 0 ns: no events are left; actor0 waits for a wake");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Advice as text for people.
 
 use sinew_harness::units;
-use sinew_lab::advise::{Advice, Goal, Guideline, Load, Ranking, Workload, WorkloadKind};
+use sinew_lab::advise::{Advice, CpuLoad, Goal, Guideline, Ranking, Workload, WorkloadKind};
 use sinew_sim::nic::Profile;
 
 use crate::table;
@@ -27,7 +27,7 @@ fn asked(nic: &Profile, workload: &Workload) -> String {
         Goal::Throughput => text += &format!(", at the highest throughput of {}", counted(workload.peers, "client")),
     }
     for (side, load) in [("clients", workload.client_cpu), ("the server", workload.server_cpu)] {
-        if load == Load::Busy {
+        if load == CpuLoad::Busy {
             text += &format!("; {side} busy");
         }
     }
@@ -85,7 +85,7 @@ pub fn of(nic: &Profile, workload: &Workload, Ranking { designs, is_complete }: 
             parts.push(units::wrapped(text, WIDTH, 0));
         }
         let warnings = best.trust.warnings.iter().map(|warning| item("  -", warning));
-        let level = format!("How far to believe it: {}", best.trust.level.name());
+        let level = format!("Confidence in the model: {}", best.trust.level.name());
         parts.push([level].into_iter().chain(warnings).collect::<Vec<_>>().join("\n"));
     }
     parts.push(units::wrapped(

@@ -24,9 +24,9 @@ another; eight at a time in order of arrival; and with the DFA of the aho-corasi
 same run, and each payload's hits are compared.
 
 Without --rules, patterns are drawn from --seed: words with punctuation between them, and arbitrary bytes, of 13
-states each; sizes of groups fall with their rank. Half of the payloads have 64 to 256 bytes, half 512 to 1,460; nine
-of ten consist of such words, and one in 50 contains a whole pattern. With --rules, groups are those of protocols and
-ports.
+states each; group sizes fall with their rank. Half of the payloads have 64 to 256 bytes, half 512 to 1,460; nine of
+ten consist of such words, and one in 50 contains a whole pattern. With --rules, patterns are grouped by protocol and
+port.
 
 Examples:
   sinew forward patterns

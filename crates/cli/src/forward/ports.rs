@@ -188,7 +188,7 @@ impl Spec {
     pub fn interface(&self, port: &impl FramePort) -> anyhow::Result<Interface> {
         let room = port.caps().frame_len_max.saturating_sub(ETHERNET_HEADER_LEN);
         let mtu = self.mtu.unwrap_or(MTU.min(room));
-        ensure!(mtu <= room, "interface {}: its port carries packets of {room} bytes, and not of {mtu}", self.name);
+        ensure!(mtu <= room, "interface {}: mtu={mtu} is more than its port carries, {room} bytes", self.name);
         Ok(Interface { name: self.name.clone(), mac: port.mac(), mtu, networks: self.networks.clone() })
     }
 

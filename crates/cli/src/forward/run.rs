@@ -117,7 +117,7 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = parse_seconds)]
     every: Option<Duration>,
     #[command(flatten)]
-    tells: OutputArgs,
+    output: OutputArgs,
 }
 
 /// Largest file of a table, in bytes: some five million routes.
@@ -194,7 +194,7 @@ impl Live for Echo {
 /// Forwards until a signal, or, as a child, until standard input ends.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     args.check().map_err(Usage::of)?;
-    let result = begin(args.tells.is_child(), |interrupt| {
+    let result = begin(args.output.is_child(), |interrupt| {
         if let Some(cpu) = args.pin {
             machine::pin(Some(cpu))?;
         }
@@ -305,7 +305,7 @@ impl Serving<'_> {
         application: A,
         load: Load<A::Table>,
     ) -> anyhow::Result<()> {
-        let tells = &self.args.tells;
+        let output = &self.args.output;
         let places: Vec<String> = interfaces
             .iter()
             .zip(&addresses)
@@ -324,10 +324,10 @@ impl Serving<'_> {
             .iter()
             .map(|interface| format!("{} {} (packets of {} bytes)", interface.name, interface.mac, interface.mtu))
             .collect();
-        tells.print_ready(&places, format_args!("Interfaces: {}. Stop with Ctrl-C.", macs.join(", ")))?;
+        output.print_ready(&places, format_args!("Interfaces: {}. Stop with Ctrl-C.", macs.join(", ")))?;
         self.forward(&mut live)?;
         let counted = live.counted();
-        tells.print_end("forwarder", counted.to_json(), counted.to_text())
+        output.print_end("forwarder", counted.to_json(), counted.to_text())
     }
 
     fn forward<P: FramePort, A: Live>(&self, live: &mut Running<P, A>) -> anyhow::Result<()> {
@@ -352,7 +352,7 @@ impl Serving<'_> {
             {
                 tell_ns = Some(now_ns + every_ns);
                 let counted = live.counted();
-                self.args.tells.print_end("forwarder", counted.to_json(), counted.to_text())?;
+                self.args.output.print_end("forwarder", counted.to_json(), counted.to_text())?;
             }
             if poller.step(now_ns, taken > 0) == Step::Block {
                 let until_ns = live.forwarder.next_ns().into_iter().chain(tell_ns).min();

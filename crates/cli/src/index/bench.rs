@@ -57,8 +57,8 @@ enum RequestKind {
 #[command(after_help = HELP)]
 pub struct Args {
     /// Measurement to make
-    #[arg(value_enum)]
-    what: RequestKind,
+    #[arg(value_enum, value_name = "WHAT")]
+    kind: RequestKind,
     /// Fabric that carries the requests; all but hub
     #[arg(long, value_enum, default_value_t = Fabric::Shm)]
     fabric: Fabric,
@@ -104,7 +104,7 @@ struct Plan<'a> {
 
 impl Args {
     fn unit(&self) -> Unit {
-        match self.what {
+        match self.kind {
             RequestKind::Gets => Unit::Mops,
             RequestKind::Scans => Unit::Ns,
         }
@@ -113,7 +113,7 @@ impl Args {
     fn plan(&self) -> anyhow::Result<Plan<'_>> {
         self.measure.check_thresholds(self.unit())?;
         ensure!((1..=KEYS_MAX).contains(&self.keys), "--keys {}: must be from 1 to {KEYS_MAX}", self.keys);
-        let scans = self.what == RequestKind::Scans;
+        let scans = self.kind == RequestKind::Scans;
         ensure!(
             !scans || (0.0..=0.5).contains(&self.scan_share) && self.scan_share >= 0.0001,
             "--scan-share {}: must be from 0.0001 to 0.5",
@@ -139,7 +139,9 @@ impl Args {
 /// Measures, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
-    let measure = |progress: &mut Progress<'_>| interrupted::unless(|interrupt| plan.measure(interrupt, progress));
+    let measure = |progress: &mut Progress<'_>| {
+        interrupted::run_unless_interrupted(|interrupt| plan.measure(interrupt, progress))
+    };
     args.measure.show(&with_progress(measure)?)
 }
 
@@ -192,7 +194,7 @@ impl Plan<'_> {
         progress("filling the index", 0.0);
         let index = self.start_index(Scans::Workers)?;
         let loaders = self.load(&index.addresses()[0], interrupt)?;
-        let (baseline, server) = match self.args.what {
+        let (baseline, server) = match self.args.kind {
             RequestKind::Gets => {
                 let address = self.args.fabric.fresh_address(&self.options)?;
                 let server = ServerProcess::start(&address, &self.setting.server_cpus, &self.args.limits)?;
@@ -216,7 +218,7 @@ impl Plan<'_> {
     fn figure(&self, measured: &Measured, [ours, theirs]: [Slice; 2]) -> Figure {
         let (fabric, Shape { window, batch, keys, scan_len, scan_share }) = (self.args.fabric.name(), self.shape);
         let in_flight = format!("{keys} keys of {KEY_LEN} B, {window} in flight in batches of {batch}");
-        let mut figure = match self.args.what {
+        let mut figure = match self.args.kind {
             RequestKind::Gets => {
                 let title = format!("GETs of an ordered index over {fabric}");
                 let figure = measured.figure("index gets", title, Unit::Mops, 0);
@@ -238,7 +240,7 @@ impl Plan<'_> {
             }
         };
         figure.setup = json!({
-            "what": self.args.what.to_possible_value().map(|value| value.get_name().to_owned()),
+            "what": self.args.kind.to_possible_value().map(|value| value.get_name().to_owned()),
             "fabric": fabric,
             "keys": keys,
             "window": window,
@@ -290,7 +292,7 @@ impl MeasureSides for IndexSides<'_> {
         let mut sum = Slice::new();
         slices.iter().for_each(|slice| sum.add(slice));
         self.sums[side.min(1)].add(&sum);
-        Ok(Some(match self.plan.args.what {
+        Ok(Some(match self.plan.args.kind {
             RequestKind::Gets => slices.iter().map(Slice::mops).sum(),
             RequestKind::Scans => sum.latency.value_at_quantile(0.99) as f64,
         }))

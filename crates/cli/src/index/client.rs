@@ -118,7 +118,7 @@ pub enum Command {
 impl At {
     fn connect(&self) -> anyhow::Result<Client<Rpc>> {
         let fabric = fabrics::check(&self.address, Purpose::Call).map_err(Usage::of)?;
-        interrupted::ends()?;
+        interrupted::exit_on_signal()?;
         // Enough for the longest values of any index.
         let config = Config { message_len_max: (VALUE_LEN_MAX + 2 * KEY_LEN_MAX) as u32, ..Config::default() };
         let nexus = Nexus::builder().config(config).build()?;

@@ -140,8 +140,8 @@ fn complain(door: &Door) {
     if door.counters()[door.partition()].listen_disabled_num.get() > 0 && !HAS_COMPLAINED.swap(true, Ordering::Relaxed)
     {
         output::note(
-            "no descriptor is left for another memcached client: further ones wait until others leave (`ulimit -Hn` has the \
-             limit, and listen_disabled_num of `stats` counts)",
+            "no file descriptor is left for another memcached client: new clients wait until others leave (`ulimit -Hn` shows the \
+             limit, and listen_disabled_num in `stats` counts how often this happened)",
         );
     }
 }

@@ -158,8 +158,7 @@ impl OneSidedPlan<'_> {
     fn bare(&self, read_size: usize) -> VerbsPlan {
         VerbsPlan {
             window: self.window,
-            // As a client does whose READs are searches: all that are due start together, and each one signals its
-            // completion.
+            // Like the READs of a client's searches: all that are due start together, and each one is signalled.
             signal: 1,
             cpus: self.setting.server_cpus.clone(),
             ..VerbsPlan::new(WorkKind::Load(Op::Read), TransportKind::Rc, read_size)
@@ -209,7 +208,7 @@ impl Measure<'_, '_> {
     fn with<D: Device + 'static>(mut self, device: D, design: impl Design<D>) -> anyhow::Result<Figure> {
         (self.progress)("filling the table", 0.0);
         let (plan, is_paused, (knock, knocks)) = (self.plan, AtomicBool::new(false), mpsc::channel());
-        interrupted::unless(|interrupt| {
+        interrupted::run_unless_interrupted(|interrupt| {
             std::thread::scope(|threads| {
                 let (device, is_paused, store, of_owner) = (&device, &is_paused, plan.store(interrupt), design.clone());
                 let owner = threads.spawn(move || {

@@ -165,7 +165,7 @@ impl CachePlan<'_> {
     /// Starts a server with room for all keys.
     fn start_cache(&self) -> anyhow::Result<ServerProcess> {
         let (keys, threads) = (self.workload.keys, self.threads());
-        // With its place in the index.
+        // Includes its slot in the index.
         let item = 2 * 8 + KEY_LEN + self.mean_value_len().next_multiple_of(8) + 8 + 16;
         // Partitions differ a little in size.
         let memory = item * (keys + keys / 8) + (threads << 20);
@@ -226,7 +226,7 @@ impl MeasureSides for CacheSides<'_> {
 /// Starts servers, fills the cache, and measures. `progress` is called with the current activity, and the fraction of
 /// it done, from 0 to 1.
 pub fn measure(plan: &CachePlan<'_>, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    interrupted::unless(|interrupt| measure_until(plan, interrupt, progress))
+    interrupted::run_unless_interrupted(|interrupt| measure_until(plan, interrupt, progress))
 }
 
 fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {

@@ -64,7 +64,7 @@ pub enum Op {
 
 /// Places of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Order {
+pub enum AccessPattern {
     /// At random
     Random,
     /// One after the other, for each thread
@@ -151,7 +151,7 @@ pub struct Args {
     threads: usize,
     /// Order of the places that requests read or write
     #[arg(long, value_enum, default_value = "random")]
-    order: Order,
+    order: AccessPattern,
     /// Way in which requests that wait together are posted
     #[arg(long, value_enum, default_value = "hybrid")]
     mode: Batching,
@@ -180,7 +180,7 @@ struct Plan {
     sizes: Vec<usize>,
     in_flight: usize,
     threads: usize,
-    order: Order,
+    order: AccessPattern,
     mode: Batching,
     window: Window,
     queue_pairs: usize,
@@ -290,7 +290,7 @@ impl<D: Device + 'static> Donor<'_, D> {
             memory: plan.memory as u64,
             len: size,
             writes: plan.op == Op::Write,
-            follows: plan.order == Order::Sequential,
+            follows: plan.order == AccessPattern::Sequential,
             window: plan.in_flight,
             seed,
         };
@@ -407,7 +407,7 @@ fn figure(
     chosen: &Chosen,
 ) -> anyhow::Result<Figure> {
     let op = plan.op.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-    let (mode, order) = (plan.mode.mode(), plan.order == Order::Sequential);
+    let (mode, order) = (plan.mode.mode(), plan.order == AccessPattern::Sequential);
     let title =
         format!("{op}s of {} by an engine over {}, {} in flight", units::size(size), fabric.name(), plan.in_flight);
     let figure = measured.figure("memory bench", title, Unit::Gbps, 0);

@@ -10,7 +10,7 @@ use crate::verbs::{DeviceArgs, VerbsFabric};
 
 /// Means of reading and writing donors' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum By {
+pub enum AccessMeans {
     /// Shared memory between processes of one user
     Shm,
     /// RDMA NICs and soft-RoCE, through libibverbs
@@ -21,23 +21,23 @@ pub enum By {
 
 /// Options that say how to read and write memory.
 #[derive(clap::Args, Clone, Debug)]
-pub struct ByArgs {
+pub struct AccessArgs {
     /// Means of reading and writing donors' memory [default: that of the address; rpc for udp:// and xdp://]
     #[arg(long, value_enum)]
-    fabric: Option<By>,
+    fabric: Option<AccessMeans>,
     /// RDMA device, for --fabric ibverbs: rxe0, mlx5_0:2 (its second port) or mlx5_0?gid=3 [default: the first usable
     /// one]
     #[arg(long, visible_alias = "ib-dev")]
     device: Option<String>,
 }
 
-impl ByArgs {
-    /// Means for a donor at this address.
-    pub fn by(&self, address: &str) -> By {
+impl AccessArgs {
+    /// Means of reading and writing the memory of a donor at this address.
+    pub fn means_for(&self, address: &str) -> AccessMeans {
         self.fabric.unwrap_or_else(|| match address.split_once("://") {
-            Some(("shm", _)) => By::Shm,
-            Some(("ibverbs", _)) => By::Ibverbs,
-            _ => By::Rpc,
+            Some(("shm", _)) => AccessMeans::Shm,
+            Some(("ibverbs", _)) => AccessMeans::Ibverbs,
+            _ => AccessMeans::Rpc,
         })
     }
 
@@ -48,10 +48,10 @@ impl ByArgs {
 
     /// The device that reads and writes; `None` for calls.
     pub fn device_args(&self, address: &str) -> Option<DeviceArgs> {
-        let fabric = match self.by(address) {
-            By::Shm => VerbsFabric::Shm,
-            By::Ibverbs => VerbsFabric::Ibverbs,
-            By::Rpc => return None,
+        let fabric = match self.means_for(address) {
+            AccessMeans::Shm => VerbsFabric::Shm,
+            AccessMeans::Ibverbs => VerbsFabric::Ibverbs,
+            AccessMeans::Rpc => return None,
         };
         Some(DeviceArgs { fabric, device: self.device.clone() })
     }
@@ -119,9 +119,12 @@ mod tests {
 
     #[test]
     fn an_address_says_how_memory_is_reached_unless_somebody_else_does() {
-        let by = |fabric, address| ByArgs { fabric, device: None }.by(address);
-        assert_eq!(["shm://a", "udp://a:1", "ibverbs://a:1"].map(|at| by(None, at)), [By::Shm, By::Rpc, By::Ibverbs]);
-        assert_eq!(by(Some(By::Ibverbs), "udp://a:1"), By::Ibverbs);
-        assert_eq!(by(Some(By::Rpc), "shm://a"), By::Rpc);
+        let means = |fabric, address| AccessArgs { fabric, device: None }.means_for(address);
+        assert_eq!(
+            ["shm://a", "udp://a:1", "ibverbs://a:1"].map(|at| means(None, at)),
+            [AccessMeans::Shm, AccessMeans::Rpc, AccessMeans::Ibverbs]
+        );
+        assert_eq!(means(Some(AccessMeans::Ibverbs), "udp://a:1"), AccessMeans::Ibverbs);
+        assert_eq!(means(Some(AccessMeans::Rpc), "shm://a"), AccessMeans::Rpc);
     }
 }

@@ -36,20 +36,20 @@ pub fn parse(text: &str) -> Result<RegisterFrom, String> {
 #[derive(Clone, Debug)]
 pub struct Chosen {
     pub registering: RegistrationPolicy,
-    pub crossing: Option<CostCurve>,
+    pub measured: Option<CostCurve>,
 }
 
 impl RegisterFrom {
     /// Measures the size, if that was asked for.
     pub fn choose(self, domain: &impl ProtectionDomain) -> anyhow::Result<Chosen> {
         match self {
-            Self::Fixed(registering) => Ok(Chosen { registering, crossing: None }),
+            Self::Fixed(registering) => Ok(Chosen { registering, measured: None }),
             Self::Measured => {
-                let crossing = CostCurve::of_domain(domain, &HostClock::new(), ROUNDS);
-                let crossing = crossing.context(
+                let measured = CostCurve::of_domain(domain, &HostClock::new(), ROUNDS);
+                let measured = measured.context(
                     "measuring the size from which memory is registered; give it with --register-from instead",
                 )?;
-                Ok(Chosen { registering: crossing.policy(), crossing: Some(crossing) })
+                Ok(Chosen { registering: measured.policy(), measured: Some(measured) })
             }
         }
     }
@@ -58,11 +58,11 @@ impl RegisterFrom {
 impl Chosen {
     /// The rule as a sentence.
     pub fn sentence(&self) -> String {
-        let how = if self.crossing.is_some() { "as measured at start" } else { "as asked for" };
+        let how = if self.measured.is_some() { "as measured at start" } else { "as asked for" };
         match self.registering.threshold() {
-            None => format!("Memory that is not registered is copied, {how}."),
+            None => format!("Memory that is not registered yet is copied, {how}."),
             Some(least) => format!(
-                "Memory that is not registered is registered for requests of {} or more, and copied for others, {how}.",
+                "Requests of {} or more register memory that is not registered yet, and shorter ones copy it, {how}.",
                 units::size(least)
             ),
         }
@@ -70,10 +70,10 @@ impl Chosen {
 
     /// The rule and the measurement, as JSON.
     pub fn details(&self) -> Value {
-        let takes = self.crossing.iter().flat_map(|crossing| &crossing.costs);
-        let takes = takes
-            .map(|takes| json!({ "bytes": takes.len, "register_ns": takes.register_ns, "copy_ns": takes.copy_ns }));
-        json!({ "from_bytes": self.registering.threshold(), "measured": takes.collect::<Vec<_>>() })
+        let costs = self.measured.iter().flat_map(|curve| &curve.costs);
+        let costs =
+            costs.map(|cost| json!({ "bytes": cost.len, "register_ns": cost.register_ns, "copy_ns": cost.copy_ns }));
+        json!({ "from_bytes": self.registering.threshold(), "measured": costs.collect::<Vec<_>>() })
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_was_chosen_is_told_with_what_was_measured() {
-        let fixed = Chosen { registering: RegistrationPolicy::Never, crossing: None };
+        let fixed = Chosen { registering: RegistrationPolicy::Never, measured: None };
         assert!(fixed.sentence().contains("copied") && fixed.details()["from_bytes"].is_null());
         let domain = ShmDevice::threads().unwrap().protection_domain().unwrap();
         let measured = RegisterFrom::Measured.choose(&domain).unwrap();

@@ -8,7 +8,7 @@ use sinew::prelude::*;
 use sinew::remote_memory::donor::{CallsOnly, Key, MemoryProvider, Service, ServiceConfig};
 use sinew_harness::units::{self, parse_size};
 
-use super::reach::{By, ByArgs, KeyArgs, is_of_this_host};
+use super::reach::{AccessArgs, AccessMeans, KeyArgs, is_of_this_host};
 use crate::serve::ThreadArgs;
 use crate::verbs::{Job, VerbsFabric};
 use crate::{Outcome, Usage, output, paging};
@@ -21,7 +21,7 @@ is taken from the system as it is used, and is lost with the server: so a volume
 
 SIGUSR1 asks for the memory back: the server lends nothing more, open volumes (serve block) and file services (serve
 files) move what they have here to other donors with room, and the server ends once nothing is left here. Meanwhile new
-files have fewer copies if too few other donors are left. Ctrl-C ends it at once, and copies are made anew from others.
+files have fewer copies if too few other donors are left. Ctrl-C ends it at once, and copies are rebuilt from others.
 
 An address that other hosts can reach needs --key-file, any 16 bytes or more that all hosts of a pool share, or --open,
 with which no key is needed.
@@ -55,15 +55,15 @@ pub struct Args {
     #[arg(long)]
     for_paging: bool,
     #[command(flatten)]
-    by: ByArgs,
+    access: AccessArgs,
     #[command(flatten)]
     threads: ThreadArgs,
 }
 
-/// Least useful memory, in bytes: a slab of a small volume.
+/// Smallest amount of memory worth lending, in bytes: a slab of a small volume.
 const MEMORY_MIN: usize = 1 << 20;
 
-/// Checks that lending so little is not pointless.
+/// Checks that the memory to lend is at least `MEMORY_MIN`.
 pub fn check_len(memory: usize) -> anyhow::Result<()> {
     let least = units::size(MEMORY_MIN);
     ensure!(
@@ -76,12 +76,13 @@ pub fn check_len(memory: usize) -> anyhow::Result<()> {
 
 impl Args {
     fn check(&self) -> anyhow::Result<()> {
-        self.by.check(&self.address)?;
+        self.access.check(&self.address)?;
         ensure!(self.threads.threads() == 1, "--threads: a donor gets so few requests that one thread is enough");
         check_len(self.memory)?;
-        let is_near = is_of_this_host(&self.address) && self.by.by(&self.address) != By::Ibverbs;
+        let is_local_only =
+            is_of_this_host(&self.address) && self.access.means_for(&self.address) != AccessMeans::Ibverbs;
         ensure!(
-            is_near || self.open || self.key.key_file.is_some(),
+            is_local_only || self.open || self.key.key_file.is_some(),
             "{}: hosts other than this one reach it, and would get memory to read and write. Give them a key \
              (--key-file FILE, the same on all hosts of the pool), or let everybody in (--open)",
             self.address
@@ -98,7 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         paging::prepare(args.memory.saturating_mul(addresses.len()))?;
     }
     let serving = Serving { args, addresses, key: args.key.key()? };
-    match args.by.device_args(&args.address) {
+    match args.access.device_args(&args.address) {
         Some(device) => device.run(serving),
         None => serving.with(CallsOnly),
     }
@@ -170,9 +171,9 @@ fn server<L: MemoryProvider + Clone + Send + Sync + 'static>(
 }
 
 /// Lends memory at an address, on a thread of its own, beside another service.
-pub fn lend(by: &ByArgs, address: &str, lent: Lent) -> anyhow::Result<sinew::ServerHandle> {
+pub fn lend(access: &AccessArgs, address: &str, lent: Lent) -> anyhow::Result<sinew::ServerHandle> {
     let lending = Lending { address, lent };
-    match by.device_args(address) {
+    match access.device_args(address) {
         Some(device) => device.run(lending),
         None => lending.with(CallsOnly),
     }

@@ -9,8 +9,8 @@ use crate::{Usage, output, table};
 
 const HELP: &str = "\
 Each parameter has a source: a data sheet, a section of a paper, an estimate with its reason, or a calibration, which
-names the published figures that it was fitted to. Agreement with those figures proves nothing; agreement with others
-does. For a NIC that is `not compared`, we know of no published figure.
+names the published figures that it was fitted to. Agreement with those figures is no evidence for the model;
+agreement with other figures is. For a NIC that is `not compared`, we know of no published figure.
 
 Your own file may be based on one of these, and give only what differs:
 

@@ -7,7 +7,7 @@ use sinew::remote_memory::donor::LANES_MAX;
 use sinew_harness::units::{self, parse_size};
 
 use super::check_address;
-use crate::memory::reach::{ByArgs, KeyArgs};
+use crate::memory::reach::{AccessArgs, KeyArgs};
 
 const AFTER_HELP: &str = "\
 The files lie in the memory of the service's donors, which this host reads and writes itself, over --fabric; ADDRESS
@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long)]
     pub for_paging: bool,
     #[command(flatten)]
-    pub by: ByArgs,
+    pub access: AccessArgs,
     /// Threads that answer the kernel, 1 to 12 [default: one for each processor, from 2 to 8; 2 with --for-paging]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=i64::from(LANES_MAX) - 4))]
     pub threads: Option<u8>,
@@ -79,9 +79,9 @@ pub struct Args {
     pub is_in_background: bool,
 }
 
-/// Bytes that may be uncommitted, unless an option says otherwise; and where this host pages to the mount, and memory
-/// for them is taken at the start.
+/// Default limit on uncommitted bytes.
 const UNWRITTEN_DEFAULT: usize = 64 << 20;
+/// The default with `--for-paging`, where memory for these bytes is taken at the start.
 const UNWRITTEN_PAGES: usize = 8 << 20;
 /// Least and most bytes that may be uncommitted.
 const UNWRITTEN: (usize, usize) = (4 << 20, 16 << 30);
@@ -89,7 +89,7 @@ const UNWRITTEN: (usize, usize) = (4 << 20, 16 << 30);
 impl Args {
     pub fn check(&self) -> anyhow::Result<()> {
         check_address(&self.address)?;
-        self.by.check(&self.address)?;
+        self.access.check(&self.address)?;
         let (least, most) = UNWRITTEN;
         ensure!(
             self.unwritten.is_none_or(|unwritten| (least..=most).contains(&unwritten)),
@@ -103,12 +103,12 @@ impl Args {
 
     /// Settings for joining the file system.
     pub fn joining(&self) -> Joining {
-        let Self { address, key, timeout, unwritten, lifetime_ms, for_paging, by, .. } = self;
+        let Self { address, key, timeout, unwritten, lifetime_ms, for_paging, access, .. } = self;
         let (address, key) = (address.clone(), key.clone());
         Joining {
             address,
             key,
-            device: by.device().map(str::to_owned),
+            device: access.device().map(str::to_owned),
             timeout: *timeout,
             unwritten: unwritten.unwrap_or(if *for_paging { UNWRITTEN_PAGES } else { UNWRITTEN_DEFAULT }),
             lifetime_ms: *lifetime_ms,

@@ -50,9 +50,9 @@ pub struct PutArgs {
 
 const GET_HELP: &str = "\
 A read sees all that was acknowledged before it began: the leader asks a majority whether it still leads. With --lease
-the leader answers alone if a majority confirmed it a moment ago. Such a read sees as much if no clock runs more than
-1 % faster than another's and no member is restarted at once with a shorter --election-ms. With --stale any member
-answers, with what it has.
+the leader answers alone if a majority confirmed it a moment ago. Such a read is as fresh, provided that no member's
+clock runs more than 1 % faster than another's and no member is restarted at once with a shorter --election-ms. With
+--stale any member answers, with what it has.
 
 If there is no such key, the command exits with status 5.
 
@@ -78,10 +78,10 @@ pub struct GetArgs {
     /// Number of keys to print at most, with --prefix, from 1
     #[arg(long, default_value_t = 1000, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// Let the leader answer alone, which trusts all members' clocks to run at one rate within 1 %
+    /// Let the leader answer alone, which relies on the members' clocks running at the same rate to within 1 %
     #[arg(long, conflicts_with = "stale")]
     lease: bool,
-    /// Let any member answer with what it has, which may be old
+    /// Let any member answer with the state that it has, which may be stale
     #[arg(long)]
     stale: bool,
     #[command(flatten)]

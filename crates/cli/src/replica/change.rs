@@ -30,7 +30,7 @@ Examples:
   sinew replica add d=udp://10.0.0.4:7401
   sinew replica add c=udp://127.0.0.1:7403   # it was started again, empty";
 
-/// Add a member, or one again that has lost its state.
+/// Add a new member, or re-add one that has lost its state.
 #[derive(clap::Args)]
 #[command(after_help = ADD_HELP)]
 pub struct AddArgs {
@@ -116,18 +116,18 @@ impl ChangeArgs {
 pub fn add(args: &AddArgs) -> anyhow::Result<Outcome> {
     let (name, address) = args.member.clone();
     fabrics::check(&address, Purpose::Call).map_err(Usage::of)?;
-    let done = if args.learner { format!("{name} learns") } else { format!("{name} is a member") };
+    let done = if args.learner { format!("{name} is a learner") } else { format!("{name} is a member") };
     args.change.run(&ClientRequest::Add { name, address, learner: args.learner }, &done)
 }
 
 /// Runs `sinew replica promote`.
 pub fn promote(args: &PromoteArgs) -> anyhow::Result<Outcome> {
-    args.change.run(&ClientRequest::Promote { name: args.name.clone() }, &format!("{} votes", args.name))
+    args.change.run(&ClientRequest::Promote { name: args.name.clone() }, &format!("{} is a voter", args.name))
 }
 
 /// Runs `sinew replica remove`.
 pub fn remove(args: &RemoveArgs) -> anyhow::Result<Outcome> {
-    args.change.run(&ClientRequest::Remove { name: args.name.clone() }, &format!("{} is no member any more", args.name))
+    args.change.run(&ClientRequest::Remove { name: args.name.clone() }, &format!("{} is no longer a member", args.name))
 }
 
 /// Runs `sinew replica transfer`.

@@ -18,7 +18,7 @@ pub struct ClusterArgs {
     /// Addresses of one or more members, separated by commas: shm://NAME or udp://HOST:PORT; the other members are
     /// learned from them
     #[arg(long = "at", value_name = "URL", value_delimiter = ',', default_values_t = DEFAULTS.map(str::to_owned))]
-    pub at: Vec<String>,
+    pub members: Vec<String>,
     /// Milliseconds to wait for an answer, 1 to 86400000
     #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     pub timeout_ms: u64,
@@ -40,17 +40,17 @@ impl ClusterArgs {
     }
 
     fn open_with(&self, nexus: &Nexus) -> anyhow::Result<Cluster> {
-        let first = self.at.first().context("--at: name a member")?;
+        let first = self.members.first().context("--at: name a member")?;
         let fabric = fabrics::check(first, Purpose::Call).map_err(Usage::of)?;
-        for address in &self.at {
+        for address in &self.members {
             let other = fabrics::check(address, Purpose::Call).map_err(Usage::of)?;
             ensure!(other == fabric, "{first} and {address}: all members must be on one fabric");
         }
         let key = self.key.key()?;
-        interrupted::ends()?;
+        interrupted::exit_on_signal()?;
         let rpc = Rpc::open_with(nexus, &fabric.client_address("", Some(first)))?;
         let random = Box::new(SystemEntropy::new()?);
-        let mut client = Client::new(rpc, self.at.clone(), random);
+        let mut client = Client::new(rpc, self.members.clone(), random);
         if let Some(key) = key {
             client = client.keyed(key);
         }
@@ -98,7 +98,7 @@ impl Cluster {
         Ok(rpc.rest(busy, wait_ns)?)
     }
 
-    fn one(&mut self) -> anyhow::Result<RequestOutcome> {
+    fn next_outcome(&mut self) -> anyhow::Result<RequestOutcome> {
         Ok(self.next()?.1?)
     }
 
@@ -107,7 +107,7 @@ impl Cluster {
         let mut bytes = Vec::new();
         wire::encode(command, &mut bytes);
         self.client.run(0, &bytes, self.timeout_ns)?;
-        match self.one()? {
+        match self.next_outcome()? {
             RequestOutcome::CommandAnswer(done) => {
                 ensure!(wire::decode(&done) != Ok(CommandResult::Malformed), "the members run another release");
                 self.close();
@@ -134,15 +134,15 @@ impl Cluster {
         let mut bytes = Vec::new();
         wire::encode(query, &mut bytes);
         self.client.read(0, freshness, &bytes, self.timeout_ns)?;
-        match self.one()? {
+        match self.next_outcome()? {
             RequestOutcome::QueryAnswer(found) => Ok(found),
             other => bail!("an answer to another request: {other:?}"),
         }
     }
 
-    /// Sends a request that is neither a command nor a query, to the member at `at` if given.
-    pub fn ask(&mut self, ask: &ClientRequest<'_>, at: Option<&str>) -> anyhow::Result<RequestOutcome> {
-        self.client.ask(0, ask, at, self.timeout_ns)?;
-        self.one()
+    /// Sends a request that is neither a command nor a query, to the member at `address` if given.
+    pub fn ask(&mut self, request: &ClientRequest<'_>, address: Option<&str>) -> anyhow::Result<RequestOutcome> {
+        self.client.ask(0, request, address, self.timeout_ns)?;
+        self.next_outcome()
     }
 }

@@ -26,14 +26,15 @@ Three members survive the loss of any one, five of any two, seven of any three; 
 all with the same --peers, names and addresses spelt alike; they form the cluster once all are up and empty. Every acknowledged write is held by a majority of them.
 
 Without --data everything is in memory, as in nsdi19: it is lost if a majority dies at once, and a member that is
-restarted knows nothing. It waits until it is added again (`sinew replica add NAME=URL`); until then it does not vote.
+restarted has no state. It waits until it is added again (`sinew replica add NAME=URL`); until then it does not vote.
 With --data a member resumes where it was.
 
 A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon
 after. On a busy host, where live members are silent for longer, a member waits for two to four times the longest such
 silence, up to twenty times --election-ms; it forgets a silence after 1,250 to 2,500 times --election-ms. Give all
-members the same --election-ms: one confirms no leases of a leader with more than twice its own. Do not restart a member
-at once with a shorter one where clients read with --lease. A leader that is stopped with Ctrl-C hands over first.
+members the same --election-ms: a member confirms no lease of a leader whose --election-ms is more than twice its own.
+Where clients read with --lease, do not restart a member at once with a shorter --election-ms. A leader that is stopped
+with Ctrl-C hands over first.
 
 Beyond this host a cluster needs a key: --key-file, any 16 bytes or more, the same for all members and clients. Both
 sides of each session prove that they have it; nothing is encrypted. With --open anybody is let in.
@@ -79,7 +80,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "key_file")]
     open: bool,
     #[command(flatten)]
-    tells: OutputArgs,
+    output: OutputArgs,
 }
 
 /// Parses NAME=URL.
@@ -118,7 +119,7 @@ type Kv = Host<Rpc, KvStore, HostDisk>;
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let address = args.check().map_err(Usage::of)?;
     let key = args.key.key()?;
-    let ended = begin(args.tells.is_child(), |interrupt| {
+    let ended = begin(args.output.is_child(), |interrupt| {
         let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
         let mut config = cluster::config();
         if args.spin {
@@ -141,26 +142,26 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let address = host.rpc().address().to_string();
         let ask =
             format!("Stop with Ctrl-C. See who leads with: sinew replica status --at {}", advice::quoted(&address));
-        args.tells.print_ready(&[address], ask)?;
+        args.output.print_ready(&[address], ask)?;
         let _guard = interrupt.wake_on_interrupt(host.rpc().waker());
-        drive(&mut host, interrupt, &args.tells)?;
+        drive(&mut host, interrupt, &args.output)?;
         let now_ns = sinew::Endpoint::now_ns(host.rpc());
         let status = host.member().status(now_ns);
         let report = json!({ "role": format!("{:?}", status.role), "term": status.term, "applied": status.applied });
-        args.tells.print_end("status", report, format_args!("{} entries were applied", status.applied))?;
+        args.output.print_end("status", report, format_args!("{} entries were applied", status.applied))?;
         Ok(Outcome::Done)
     })?;
     Ok(ended.unwrap_or(Outcome::Failed))
 }
 
 /// Serves until the interrupt, and then until another member leads or time is up.
-fn drive(host: &mut Kv, interrupt: Interrupt, tells: &OutputArgs) -> anyhow::Result<()> {
+fn drive(host: &mut Kv, interrupt: Interrupt, output: &OutputArgs) -> anyhow::Result<()> {
     let mut last_text = String::new();
     let mut next_check_ns = 0;
     while !interrupt.is_set() {
         step(host)?;
         let now_ns = sinew::Endpoint::now_ns(host.rpc());
-        if now_ns >= next_check_ns && !tells.is_child() {
+        if now_ns >= next_check_ns && !output.is_child() {
             next_check_ns = now_ns + 100_000_000;
             let text = match host.refusal() {
                 Some((address, why)) => {
@@ -204,7 +205,7 @@ fn state_text(status: &Status) -> String {
     match (status.role, leader) {
         (Role::Founding, _) => "waits until all of --peers are there".to_owned(),
         (Role::Outside, _) => format!(
-            "knows nothing, and the others have a cluster: add it with: sinew replica add {}={}",
+            "has no state, and the others already form a cluster; add it with: sinew replica add {}={}",
             status.me.name, status.me.address
         ),
         (Role::Leader, _) => format!("leads, in term {}", status.term),

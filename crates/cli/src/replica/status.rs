@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     cluster.timeout_ns = cluster.timeout_ns.min(500_000_000);
     let mut lines: Vec<Line> = Vec::new();
     let mut to_ask: Vec<(String, String)> =
-        args.cluster.at.iter().map(|address| (String::new(), address.clone())).collect();
+        args.cluster.members.iter().map(|address| (String::new(), address.clone())).collect();
     while let Some((name, address)) = to_ask.pop() {
         if lines.iter().any(|line| line.address == address) {
             continue;
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let found = known.iter().find(|(address, _)| *address == line.address);
         line.name = found.map(|(_, name)| name.clone()).unwrap_or_default();
     }
-    if !known.is_empty() && args.cluster.at == DEFAULTS {
+    if !known.is_empty() && args.cluster.members == DEFAULTS {
         lines.retain(|line| line.status.is_some() || !line.name.is_empty());
     }
     lines.sort_by(|one, other| one.name.cmp(&other.name));
@@ -115,9 +115,9 @@ fn member_json(line: &Line, committed: u64) -> Value {
         "name": line.name, "address": line.address, "role": role(status.role), "term": status.term, "committed": status.committed,
         "applied": status.applied, "behind": committed.saturating_sub(status.applied), "snapshot": status.snapshot,
         "sessions": status.sessions, "durable": status.is_durable, "disk_full": status.is_full,
-        "dropped": { "nonsense": dropped.nonsense, "version": dropped.version, "cluster": dropped.cluster, "member": dropped.member,
+        "dropped": { "malformed": dropped.malformed, "version": dropped.version, "cluster": dropped.cluster, "member": dropped.member,
             "contradiction": dropped.contradiction, "disk_full": dropped.disk_full,
-            "no_way": dropped.no_way, "stranger": dropped.stranger },
+            "unsent": dropped.unsent, "not_admitted": dropped.not_admitted },
     })
 }
 

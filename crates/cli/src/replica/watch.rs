@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             }
             Ok(QueryResult::Compacted { oldest }) => {
                 bail!(
-                    "changes from revision {from} on are no longer kept: watch from {oldest} on, and read the present values first"
+                    "changes before revision {oldest} are no longer kept, so {from} is too early: read the present values, and then watch from {oldest} on"
                 )
             }
             _ => bail!("an answer that cannot be read: use the same release everywhere"),

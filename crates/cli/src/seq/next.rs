@@ -45,7 +45,7 @@ pub struct Args {
 /// Takes numbers, and prints them.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let fabric = fabrics::check(&args.address, Purpose::Call).map_err(Usage::of)?;
-    interrupted::ends()?;
+    interrupted::exit_on_signal()?;
     let mut rpc = Rpc::open(&fabric.client_address("", Some(&args.address)))?;
     let absent = |error| advice::with_start_hint(error, "sinew serve sequencer", &args.address);
     let session = rpc.connect(&args.address).map_err(absent)?;

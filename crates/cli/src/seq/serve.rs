@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if let Some(notes) = notes
         && let Err(error) = notes.close(&sequence)
     {
-        // The server shut down as asked. What is lost is that the next start leaves no gap.
+        // The server shut down as asked. Only its last note is missing, so the next start leaves a gap.
         output::complain(output::describe(&error));
         return Ok(Outcome::Failed);
     }

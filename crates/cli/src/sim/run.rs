@@ -43,8 +43,8 @@ crates/lab/workloads has examples; `sinew sim topology cx4` prints a
 topology to start with.
 
 Goodput is the data of requests and responses that arrived. Cores poll whenever they
-have no other work. Queues hold what waited for a link: `most` is the maximum since the warm-up,
-`mean` the mean of those of the run's 200 samples that were taken since then.
+have no other work. Queues hold what waited for a link: `most` is the maximum since the warm-up, and
+`mean` the mean of the samples taken since then, out of 200 in the whole run.
 Equal seeds give equal results.
 
 Examples:

@@ -209,10 +209,10 @@ pub fn check_ours(device: &Path) -> anyhow::Result<()> {
         match note {
             Some(ours) if ours == found => Ok(()),
             Some(ours) => {
-                bail!("{shown} is over {found} by now, and sinew swap on had set it up over {ours}: it stays")
+                bail!("{shown} is now over {found}, but sinew swap on set it up over {ours}, so it is left alone")
             }
             None => bail!(
-                "{shown} is over {found}, and sinew swap on has not set it up: it stays; whoever did can release it with losetup -d {shown}"
+                "{shown} is over {found}, but was not set up by sinew swap on, so it is left alone; to release it: losetup -d {shown}"
             ),
         }
     } else if name.starts_with("nbd") {
@@ -229,11 +229,11 @@ fn check_nbd(device: &Path, is_noted: bool, ours: Option<&str>, found: Option<&s
     let shown = device.display();
     ensure!(
         is_noted,
-        "{shown} is a network block device that sinew swap on has not set up: it stays; whoever did can release it with nbd-client -d {shown}"
+        "{shown} is a network block device that was not set up by sinew swap on, so it is left alone; to release it: nbd-client -d {shown}"
     );
     match (ours, found) {
         (Some(ours), Some(found)) if ours != found => bail!(
-            "{shown} is connected by process {found} by now, and sinew swap on had set it up by process {ours}: it stays; whoever did can release it with nbd-client -d {shown}"
+            "{shown} is now connected by process {found}, but sinew swap on set it up by process {ours}, so it is left alone; to release it: nbd-client -d {shown}"
         ),
         _ => Ok(()),
     }
@@ -404,7 +404,7 @@ pub fn detach(device: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that nothing on a device could be wanted: it begins with zeros, or is swap.
+/// Checks that a device holds no data worth keeping: it begins with zeros, or is swap.
 ///
 /// # Errors
 ///
@@ -451,8 +451,8 @@ mod tests {
         let device = Path::new("/dev/nbd3");
         let message =
             |is_noted, ours, found| check_nbd(device, is_noted, ours, found).err().map(|error| error.to_string());
-        assert!(message(false, None, Some("7")).unwrap().contains("has not set up"));
-        assert!(message(true, Some("7"), Some("8")).unwrap().contains("connected by process 8 by now"));
+        assert!(message(false, None, Some("7")).unwrap().contains("was not set up by sinew swap on"));
+        assert!(message(true, Some("7"), Some("8")).unwrap().contains("now connected by process 8"));
         // A device that is no longer connected is nobody else's, and not every kernel names the process.
         for (ours, found) in [(Some("7"), Some("7")), (Some("7"), None), (None, Some("7")), (None, None)] {
             assert_eq!(message(true, ours, found), None);

@@ -34,7 +34,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// The machine's limit for a plan, if something bare does the same.
+    /// The machine's limit for a plan; `None` if nothing without verbs does the same.
     pub fn new(plan: &VerbsPlan, kind: Kind, fabric: VerbsFabric, cpus: Pair) -> Option<Self> {
         let is_latency = kind == Kind::Latency;
         let (size, packet, reads) = (plan.message_len(), plan.message_len() + PACKET_HEADER, plan.reads);

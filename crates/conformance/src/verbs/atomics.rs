@@ -201,11 +201,11 @@ pub fn words_never_tear<F: Fixture>(fixture: &F) {
 }
 
 /// A reader that sees a word of a WRITE sees all words before it.
-pub fn a_write_appears_from_left_to_right<F: Fixture>(fixture: &F) {
+pub fn a_write_appears_in_ascending_order<F: Fixture>(fixture: &F) {
     const ROUNDS: usize = 400;
-    let Expectations { real_time, left_to_right, .. } = fixture.expectations();
+    let Expectations { real_time, ascending_writes, .. } = fixture.expectations();
     if !real_time.holds_or_report("WRITEs that others watch")
-        || !left_to_right.holds_or_report("WRITEs from left to right")
+        || !ascending_writes.holds_or_report("WRITEs in ascending order")
     {
         return;
     }
@@ -218,7 +218,7 @@ pub fn a_write_appears_from_left_to_right<F: Fixture>(fixture: &F) {
         };
         server.serve(fixture, transport, 1, writes, |_| {
             watch_for_a_while(|| {
-                // From right to left: once a word is visible, so is everything to its left.
+                // In descending order: once a word is visible, so is everything at lower addresses.
                 let mut right = 0;
                 for at in (0..REGION).step_by(520).rev() {
                     let left = memory.load(at).expect("inside the memory");

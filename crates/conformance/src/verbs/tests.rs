@@ -187,7 +187,7 @@ mod facts_notice {
         many_winners: SwapsAlways by one_of_many_swaps_wins;
         split_atomics: SplitsAtomics by remote_and_local_atomics_are_one;
         torn_words: TearsWords by words_never_tear;
-        the_right_before_the_left: WritesFromRightToLeft by a_write_appears_from_left_to_right;
+        the_last_word_first: WritesInDescendingOrder by a_write_appears_in_ascending_order;
         unchecked_states: TakesEverythingAlways by a_queue_pair_takes_only_what_its_state_allows;
         unchecked_transitions: GoesAnywhere by transitions_out_of_order_are_refused;
         unchecked_addresses: ConnectsToAnything by a_connection_needs_the_address_of_its_peer;

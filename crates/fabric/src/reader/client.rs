@@ -105,7 +105,7 @@ pub struct Reader<D: Device, C, G> {
     pushed: bool,
     /// SENDs since the last signaled one, and the number after which one is signaled.
     sends: (usize, usize),
-    /// Whether the thread was to spin after the last turn.
+    /// Whether the thread had reason to spin after the last turn.
     was_spinning: bool,
     /// Time until which the thread may sleep, once it is armed; `Some(None)` for no limit.
     asleep_until_ns: Option<Option<u64>>,
@@ -419,7 +419,7 @@ impl<D: Device, C: PointerChase, G: Generator> Reader<D, C, G> {
             let after_ns = now_ns.saturating_sub(place.started_ns);
             let error = GetError::Deadline { peer: self.peer.clone(), after_ns };
             self.stats.expired += 1;
-            // The get would have taken longer; it is only known to have taken no less.
+            // A lower bound (a censored sample): without its deadline, the get would have taken at least this long.
             let sample = Sample {
                 latency_ns: after_ns,
                 spun_ns: self.meter.wasted_per_get_ns() - place.wasted_ns,
@@ -470,7 +470,7 @@ impl<D: Device, C: PointerChase, G: Generator> Reader<D, C, G> {
     }
 
     /// Reports that the thread slept, and that what woke it happened at `ready_ns`: for owners that know, such as
-    /// simulated ones. (How late a sleep ended that was to end at a deadline, the reader sees by itself.)
+    /// simulated ones. (If a sleep was to end at a deadline, the reader measures by itself how late it ended.)
     pub fn woken(&mut self, ready_ns: u64, now_ns: u64) {
         if self.meter.record_wake(ready_ns, now_ns) {
             self.policy.forget();

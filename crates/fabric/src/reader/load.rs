@@ -1,6 +1,6 @@
 //! Load of the processor, as a thread that polls and sleeps can see it: by the times of its turns.
 
-/// Gap in nanoseconds above which a turn that was to follow at once counts as not having run.
+/// Gap between two turns of a spinning thread above which the thread counts as not having run, in nanoseconds.
 const LOST_NS: u64 = 20_000;
 /// Time over which the share of lost time is taken, in nanoseconds.
 const WINDOW_NS: u64 = 1_000_000;
@@ -20,7 +20,7 @@ pub struct Load {
     pub wasted_ns: u64,
     /// Time spent spinning that found something.
     pub ready_ns: u64,
-    /// Time in which it was to spin and did not run, because others had the processor.
+    /// Time in which the thread should have been spinning but did not run, because others had the processor.
     pub lost_ns: u64,
     /// Time asleep, or doing something else while nothing was in flight.
     pub slept_ns: u64,
@@ -53,8 +53,8 @@ impl Meter {
         self.wasted_per_get_ns
     }
 
-    /// Records a turn that found something or not, after the thread `spun` or slept with `in_flight` gets. Returns the
-    /// time since which the thread was to spin, and whether it did not run meanwhile; `None` when it was not to spin.
+    /// Records a turn that found something or not, after the thread `spun` or slept with `in_flight` gets. If it should
+    /// have been spinning, returns since when, and whether it lost the processor meanwhile; otherwise returns `None`.
     pub fn record_turn(&mut self, now_ns: u64, found: bool, spun: bool, in_flight: usize) -> Option<(u64, bool)> {
         let last_ns = self.last_ns.replace(now_ns)?;
         let gap_ns = now_ns.saturating_sub(last_ns);

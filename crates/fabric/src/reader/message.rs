@@ -24,7 +24,7 @@ pub(super) const REQUEST_LEN: usize = 24 + RemoteMemory::BYTES;
 /// Length in bytes of an answer before its object.
 pub(super) const ANSWER_LEN: usize = 16;
 
-/// Reason for a server not making a get.
+/// Reason why a server refused a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
     /// The message is not a request of this release.
@@ -69,7 +69,7 @@ pub(super) struct GetRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AnswerHead {
     pub number: u64,
-    /// Reason for there being no object, and the access at which it arose.
+    /// Reason why there is no object, and the access at which it arose.
     pub refusal: Option<(Refusal, u16)>,
     /// With an object: whether a program competes with the server's thread for its processor, if that is known.
     pub is_shared: Option<bool>,

@@ -45,7 +45,7 @@ pub struct ObjectLimits {
     pub len_max: u32,
 }
 
-/// Reason for an object not being one that can be asked for.
+/// Reason why an object cannot be requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
     /// There are no accesses, or too many.

@@ -245,28 +245,28 @@ impl ClassState {
     }
 
     /// Cost of a get that meets no stall.
-    fn base_cost(&self, arm: usize) -> Option<u64> {
-        self.choices[arm].cost.mean()
+    fn base_cost(&self, choice: usize) -> Option<u64> {
+        self.choices[choice].cost.mean()
     }
 
     /// Cost of a choice, including what is lost to stalls.
-    fn cost(&self, arm: usize) -> Option<u64> {
-        let base_ns = u128::from(self.base_cost(arm)?);
-        let cost_ns = base_ns * u128::from(1000 + self.lost_permille[arm]) / 1000;
+    fn cost(&self, choice: usize) -> Option<u64> {
+        let base_ns = u128::from(self.base_cost(choice)?);
+        let cost_ns = base_ns * u128::from(1000 + self.lost_permille[choice]) / 1000;
         Some(u64::try_from(cost_ns).unwrap_or(u64::MAX))
     }
 
-    /// Expected cost of trying `arm` over that of the choice in use; 0 when either is unknown.
-    fn extra_ns(&self, arm: usize) -> i64 {
-        match (self.base_cost(arm), self.base_cost(self.in_use)) {
-            (Some(arm), Some(in_use)) => i64::try_from(arm.saturating_sub(in_use)).unwrap_or(i64::MAX),
+    /// Expected cost of trying `choice` over that of the choice in use; 0 when either is unknown.
+    fn extra_ns(&self, choice: usize) -> i64 {
+        match (self.base_cost(choice), self.base_cost(self.in_use)) {
+            (Some(cost), Some(in_use)) => i64::try_from(cost.saturating_sub(in_use)).unwrap_or(i64::MAX),
             _ => 0,
         }
     }
 
-    /// Whether `arm` should be tried until it is known: it is unknown, and does not look hopeless.
-    fn needs_try(&self, arm: usize) -> bool {
-        let ChoiceState { cost, tries, pending, .. } = &self.choices[arm];
+    /// Whether `choice` should be tried until it is known: it is unknown, and does not look hopeless.
+    fn needs_try(&self, choice: usize) -> bool {
+        let ChoiceState { cost, tries, pending, .. } = &self.choices[choice];
         if *tries >= TRIES || *pending >= PENDING_MAX || cost.samples() >= TRIES {
             return false;
         }
@@ -279,13 +279,13 @@ impl ClassState {
 
     /// Makes all choices except the one in use unknown.
     fn forget_others(&mut self) {
-        for (index, arm) in self.choices.iter_mut().enumerate() {
+        for (index, choice) in self.choices.iter_mut().enumerate() {
             if index != self.in_use {
-                arm.cost.forget();
-                arm.latency.forget();
-                arm.spun.forget();
-                arm.tries = 0;
-                arm.is_refresh_due = false;
+                choice.cost.forget();
+                choice.latency.forget();
+                choice.spun.forget();
+                choice.tries = 0;
+                choice.is_refresh_due = false;
             }
         }
         self.reference_ns = self.base_cost(self.in_use);
@@ -294,16 +294,16 @@ impl ClassState {
 
     /// Classifies a sample. A get that takes far longer than such gets usually do met a stall, unless the previous get
     /// of its choice did so too: then that is what gets take now.
-    fn classify(&mut self, arm: usize, sample: &Sample, stalls: &mut u64, now_ns: u64) -> SampleKind {
-        let known = self.base_cost(arm).map(|base_ns| base_ns.saturating_mul(STALL_TIMES));
+    fn classify(&mut self, choice: usize, sample: &Sample, stalls: &mut u64, now_ns: u64) -> SampleKind {
+        let known = self.base_cost(choice).map(|base_ns| base_ns.saturating_mul(STALL_TIMES));
         let like_others = || Some(self.base_cost(self.in_use)?.saturating_mul(STALL_TIMES * CHOICES_DIFFER));
         let Some(most_ns) = known.or_else(like_others) else { return SampleKind::Usual };
         let asked_ns = now_ns.saturating_sub(sample.latency_ns);
         let is_long = sample.lost_ns > 0 || sample.latency_ns > most_ns.max(STALL_MIN_NS);
-        let last_ns = &mut self.choices[arm].stalled_until_ns;
+        let last_ns = &mut self.choices[choice].stalled_until_ns;
         if !is_long {
             *last_ns = None;
-            let seen = std::mem::replace(&mut self.choices[arm].stalls_seen, *stalls);
+            let seen = std::mem::replace(&mut self.choices[choice].stalls_seen, *stalls);
             return if seen < *stalls { SampleKind::AfterStall } else { SampleKind::Usual };
         }
         // Gets of one window meet the same stall.
@@ -453,12 +453,12 @@ impl Policy {
         let pays_back = sample.is_first_sleep && state.lost_permille[Choice::ALL[0].index()] > 0;
         if kind != SampleKind::Usual || pays_back {
             // The choice was tried, but nothing was learnt.
-            let arm = &mut state.choices[index];
-            arm.tries = arm.tries.saturating_sub(1);
-            if sample.is_first_sleep && arm.cost.samples() < TRIES {
+            let entry = &mut state.choices[index];
+            entry.tries = entry.tries.saturating_sub(1);
+            if sample.is_first_sleep && entry.cost.samples() < TRIES {
                 // The time paid back makes it worth learning what sleeping costs now, after the first get, whose server
                 // has yet to wake.
-                let left = state.forced_next.filter(|(arm, _)| *arm == index).map_or(0, |(_, left)| left);
+                let left = state.forced_next.filter(|(forced, _)| *forced == index).map_or(0, |(_, left)| left);
                 state.forced_next = Some((index, left.max(1 + TRIES)));
             }
             return update_choice(state, &config);
@@ -466,14 +466,14 @@ impl Policy {
         if index == state.in_use {
             state.since_change = state.since_change.saturating_add(1);
         }
-        let arm = &mut state.choices[index];
-        if std::mem::take(&mut arm.is_refresh_due) {
-            [&mut arm.cost, &mut arm.latency, &mut arm.spun].into_iter().for_each(Estimate::forget);
-            arm.tries = 1;
+        let entry = &mut state.choices[index];
+        if std::mem::take(&mut entry.is_refresh_due) {
+            [&mut entry.cost, &mut entry.latency, &mut entry.spun].into_iter().for_each(Estimate::forget);
+            entry.tries = 1;
         }
-        arm.cost.add(cost_ns, now_ns, config.half_life_ns);
-        arm.latency.add(sample.latency_ns, now_ns, config.half_life_ns);
-        arm.spun.add(sample.spun_ns, now_ns, config.half_life_ns);
+        entry.cost.add(cost_ns, now_ns, config.half_life_ns);
+        entry.latency.add(sample.latency_ns, now_ns, config.half_life_ns);
+        entry.spun.add(sample.spun_ns, now_ns, config.half_life_ns);
         update_choice(state, &config);
     }
 
@@ -487,8 +487,8 @@ impl Policy {
             self.losses.polling.record_stall(from_ns, to_ns);
             // The samples must not age: otherwise the next get, which may meet a server that has yet to wake, would
             // replace them all.
-            let arms = self.classes.iter_mut().flatten().flat_map(|state| &mut state.choices);
-            arms.for_each(|arm| arm.skip(to_ns.saturating_sub(from_ns)));
+            let choices = self.classes.iter_mut().flatten().flat_map(|state| &mut state.choices);
+            choices.for_each(|choice| choice.skip(to_ns.saturating_sub(from_ns)));
         } else {
             self.losses.polling.record_run(from_ns, to_ns);
         }
@@ -535,14 +535,14 @@ impl Policy {
 
     /// Measurements of a choice.
     pub fn measurement(&self, class: GetClass, choice: Choice) -> Measured {
-        let arm = self.classes[class.index()]
+        let state = self.classes[class.index()]
             .as_ref()
             .map_or_else(ChoiceState::default, |state| state.choices[choice.index()]);
         Measured {
-            cost_ns: arm.cost.mean(),
-            latency_ns: arm.latency.mean(),
-            spun_ns: arm.spun.mean(),
-            samples: arm.cost.samples(),
+            cost_ns: state.cost.mean(),
+            latency_ns: state.latency.mean(),
+            spun_ns: state.spun.mean(),
+            samples: state.cost.samples(),
         }
     }
 }
@@ -565,53 +565,55 @@ fn next(
     now_ns: u64,
     generator: &mut (impl Generator + ?Sized),
 ) -> usize {
-    if let Some((arm, left)) = state.forced_next {
-        state.forced_next = (left > 1).then_some((arm, left - 1));
-        return arm;
+    if let Some((choice, left)) = state.forced_next {
+        state.forced_next = (left > 1).then_some((choice, left - 1));
+        return choice;
     }
     let in_use = state.in_use;
     // Candidates are unknown choices, whatever they may cost (rule 3), and those that are due (rule 5).
     let debt = i64::try_from(config.debt_max_ns).unwrap_or(i64::MAX);
     let is_unknown_tried = state.budget_ns.saturating_add(debt) > 0 || state.cost(in_use).is_none();
-    let notice = |arm: usize| -> CompletionMode { Choice::ALL[arm].mode };
-    let is_open = |arm: &usize| limits.sleep || notice(*arm) == CompletionMode::Polling;
-    let unknown = (0..Choice::COUNT).filter(|_| is_unknown_tried).filter(is_open).find(|&arm| state.needs_try(arm));
+    let notice = |choice: usize| -> CompletionMode { Choice::ALL[choice].mode };
+    let is_open = |choice: &usize| limits.sleep || notice(*choice) == CompletionMode::Polling;
+    let unknown =
+        (0..Choice::COUNT).filter(|_| is_unknown_tried).filter(is_open).find(|&choice| state.needs_try(choice));
     let due = || {
-        let is_due =
-            |arm: &usize| *arm != in_use && now_ns >= state.choices[*arm].due_ns && state.choices[*arm].pending == 0;
+        let is_due = |choice: &usize| {
+            *choice != in_use && now_ns >= state.choices[*choice].due_ns && state.choices[*choice].pending == 0
+        };
         let is_allowed = limits.refresh && state.tries_saved >= GETS_PER_TRY && state.cost(in_use).is_some();
         (0..Choice::COUNT)
             .filter(|_| is_allowed)
             .filter(is_open)
             .filter(is_due)
-            .min_by_key(|&arm| state.choices[arm].cost.last_ns())
-            .filter(|&arm| state.extra_ns(arm) <= state.budget_ns)
+            .min_by_key(|&choice| state.choices[choice].cost.last_ns())
+            .filter(|&choice| state.extra_ns(choice) <= state.budget_ns)
     };
-    let Some(arm) = unknown.or_else(due) else { return in_use };
+    let Some(choice) = unknown.or_else(due) else { return in_use };
     if unknown.is_none() {
         state.tries_saved -= GETS_PER_TRY;
-        state.choices[arm].is_refresh_due = true;
-        state.choices[arm].tries = TRIES;
+        state.choices[choice].is_refresh_due = true;
+        state.choices[choice].tries = TRIES;
     } else {
-        state.choices[arm].tries += 1;
+        state.choices[choice].tries += 1;
     }
     let half_ns = config.refresh_ns / 2;
     let jitter_ns = ((u128::from(generator.next_u64()) * u128::from(config.refresh_ns)) >> 64) as u64;
-    state.choices[arm].due_ns = now_ns.saturating_add(half_ns).saturating_add(jitter_ns);
+    state.choices[choice].due_ns = now_ns.saturating_add(half_ns).saturating_add(jitter_ns);
     // On a shared processor the first get is no measurement, since others had their turn just before.
-    let (is_shared, changes_notice) = (state.lost_permille[0] > 0, notice(arm) != notice(in_use));
+    let (is_shared, changes_notice) = (state.lost_permille[0] > 0, notice(choice) != notice(in_use));
     let gets = match (in_flight, changes_notice, is_shared) {
         (0, _, false) | (1.., false, false) => 0,
         (_, true, _) => u32::try_from(2 * in_flight + 1).unwrap_or(u32::MAX).saturating_add(is_shared.into()),
         (_, false, true) => 1,
     };
-    if gets > 0 && arm != in_use {
-        state.forced_next = Some((arm, gets));
+    if gets > 0 && choice != in_use {
+        state.forced_next = Some((choice, gets));
         if unknown.is_none() {
             state.tries_saved -= i64::from(gets) * GETS_PER_TRY;
         }
     }
-    arm
+    choice
 }
 
 /// Takes the best choice into use, and notices changes.
@@ -619,19 +621,19 @@ fn update_choice(state: &mut ClassState, config: &PolicyConfig) {
     let in_use = state.in_use;
     let (Some(current_cost), Some(base)) = (state.cost(in_use), state.base_cost(in_use)) else {
         // If the choice in use is not measured yet, any measured one is better.
-        if let Some(arm) = (0..Choice::COUNT).find(|&arm| state.cost(arm).is_some()) {
-            switch_to(state, arm);
+        if let Some(choice) = (0..Choice::COUNT).find(|&choice| state.cost(choice).is_some()) {
+            switch_to(state, choice);
         }
         return;
     };
-    let known_cost = |arm: usize| state.cost(arm).filter(|_| state.choices[arm].cost.samples() >= TRIES);
-    let best = (0..Choice::COUNT).filter_map(|arm| Some((known_cost(arm)?, arm))).min();
+    let known_cost = |choice: usize| state.cost(choice).filter(|_| state.choices[choice].cost.samples() >= TRIES);
+    let best = (0..Choice::COUNT).filter_map(|choice| Some((known_cost(choice)?, choice))).min();
     let threshold = u128::from(current_cost) * u128::from(1000 - config.margin_permille.min(1000));
-    if let Some((cost, arm)) = best
-        && arm != in_use
+    if let Some((cost, choice)) = best
+        && choice != in_use
         && u128::from(cost) * 1000 < threshold
     {
-        switch_to(state, arm);
+        switch_to(state, choice);
         return;
     }
     let reference = *state.reference_ns.get_or_insert(base);
@@ -641,11 +643,11 @@ fn update_choice(state: &mut ClassState, config: &PolicyConfig) {
     }
 }
 
-fn switch_to(state: &mut ClassState, arm: usize) {
-    state.in_use = arm;
+fn switch_to(state: &mut ClassState, choice: usize) {
+    state.in_use = choice;
     state.forced_next = None;
     state.switches += 1;
-    state.reference_ns = state.base_cost(arm);
+    state.reference_ns = state.base_cost(choice);
     state.since_change = 0;
 }
 

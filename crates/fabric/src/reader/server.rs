@@ -67,7 +67,7 @@ pub struct ReaderId {
     generation: u16,
 }
 
-/// Reason for a reader not being admitted, or a server not being made.
+/// Reason why a reader is not admitted, or a server cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// All places for readers are taken.

@@ -15,7 +15,7 @@ const BELIEVED_STALLS: u64 = 16;
 const COMPETITORS_MAX: u64 = 4;
 /// Time in nanoseconds for which a competing program is believed to take an even share without a stall that shows it.
 const GUESSED_NS: u64 = 100_000_000;
-/// Time in nanoseconds of running without a stall that proves that there is none: no scheduler's slices are longer.
+/// Run time without a stall, in nanoseconds, that proves that no program competes: no scheduler's slices are longer.
 const PROVEN_NS: u64 = 50_000_000;
 
 /// Time lost for each nanosecond that something ran.

@@ -28,7 +28,7 @@ pub struct SharedQpId(usize);
 /// A request to a share.
 #[derive(Debug)]
 pub enum Transfer {
-    /// A WRITE, cut into chunks. Others can see it in parts, from left to right.
+    /// A WRITE, cut into chunks. Others can see it in parts, in ascending order.
     Write {
         /// The bytes to write.
         source: Slice,
@@ -80,7 +80,7 @@ impl Transfer {
     }
 }
 
-/// Reason for a request being refused.
+/// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// There is no such class.
@@ -218,8 +218,8 @@ impl<Q: QueuePair> Share<Q> {
     /// # Panics
     ///
     /// When the queue pair is another share's.
-    pub fn qp(&mut self, lane: SharedQpId) -> &mut Q {
-        &mut self.queue_pairs[lane.0].qp
+    pub fn qp(&mut self, qp: SharedQpId) -> &mut Q {
+        &mut self.queue_pairs[qp.0].qp
     }
 
     /// The scheduler, which shows what waits and what is outstanding.
@@ -233,14 +233,14 @@ impl<Q: QueuePair> Share<Q> {
     /// # Errors
     ///
     /// [`SubmitError`]; nothing was taken then.
-    pub fn submit(&mut self, class: ClassId, lane: SharedQpId, id: u64, transfer: Transfer) -> Result<(), SubmitError> {
+    pub fn submit(&mut self, class: ClassId, qp: SharedQpId, id: u64, transfer: Transfer) -> Result<(), SubmitError> {
         if class.0 >= self.scheduler.classes() {
             return Err(SubmitError::Class(class.0));
         }
-        if lane.0 >= self.queue_pairs.len() {
-            return Err(SubmitError::QueuePair(lane.0));
+        if qp.0 >= self.queue_pairs.len() {
+            return Err(SubmitError::QueuePair(qp.0));
         }
-        let transport = self.queue_pairs[lane.0].qp.transport();
+        let transport = self.queue_pairs[qp.0].qp.transport();
         if matches!(transfer, Transfer::Message { .. }) && transport != Transport::Rc {
             return Err(SubmitError::Unreliable(transport));
         }
@@ -262,7 +262,7 @@ impl<Q: QueuePair> Share<Q> {
         self.free.pop();
         let status = Status::Success;
         let pending =
-            PendingRequest { id, class, qp_index: lane.0, transfer, status, posted: 0, is_posted: false, buffers };
+            PendingRequest { id, class, qp_index: qp.0, transfer, status, posted: 0, is_posted: false, buffers };
         self.requests[index] = Some(pending);
         self.scheduler.submit(class, index as u64, len as u64);
         self.post_ready();
@@ -316,10 +316,10 @@ impl<Q: QueuePair> Share<Q> {
         let index = chunk.id as usize;
         let chunk_index = (chunk.offset / self.chunk_len as u64) as usize;
         let Some(pending) = self.requests[index].as_mut() else { return };
-        let lane = &mut self.queue_pairs[pending.qp_index];
+        let shared = &mut self.queue_pairs[pending.qp_index];
         pending.is_posted = chunk.is_last;
         let pushed = match pending.operation(chunk, chunk_index) {
-            Some(operation) => lane
+            Some(operation) => shared
                 .qp
                 .push(Request::new((index as u64) << 32 | chunk_index as u64, operation))
                 .map_err(|mut refused| {
@@ -331,8 +331,8 @@ impl<Q: QueuePair> Share<Q> {
         };
         if pushed.is_ok() {
             pending.posted += 1;
-            lane.posted += 1;
-            lane.needs_doorbell = true;
+            shared.posted += 1;
+            shared.needs_doorbell = true;
             return;
         }
         self.scheduler.completed(chunk.class, chunk.len);
@@ -373,11 +373,11 @@ impl<Q: QueuePair> Share<Q> {
     /// Takes a completion of any of the thread's queue pairs, and posts what may go now.
     pub fn handle_completion(&mut self, completion: Completion) -> Handled {
         let is_receive = matches!(completion.opcode, Opcode::Receive | Opcode::ReceiveWrite);
-        let lane = self.queue_pairs.iter_mut().find(|lane| lane.number == completion.qp && !is_receive);
+        let shared = self.queue_pairs.iter_mut().find(|shared| shared.number == completion.qp && !is_receive);
         let index = (completion.id >> 32) as usize;
         let pending = self.requests.get_mut(index).and_then(Option::as_mut);
-        let (Some(lane), Some(pending)) = (lane, pending) else { return Handled::Other(completion) };
-        lane.posted = lane.posted.saturating_sub(1);
+        let (Some(shared), Some(pending)) = (shared, pending) else { return Handled::Other(completion) };
+        shared.posted = shared.posted.saturating_sub(1);
         pending.posted = pending.posted.saturating_sub(1);
         let nth = (completion.id & u64::from(u32::MAX)) as usize;
         let len = pending.transfer.len().saturating_sub(nth * self.chunk_len).min(self.chunk_len);

@@ -69,7 +69,7 @@ pub const CLASSES_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClassId(pub usize);
 
-/// Reason for a scheduler not being made.
+/// Reason why a scheduler cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// There are no classes, or too many.
@@ -204,8 +204,8 @@ impl Scheduler {
         self.next_chunk_of(|_| true)
     }
 
-    /// As [`Self::next_chunk`], of requests for which `may_go` is true: it is false for one whose queue pair is full. A
-    /// class waits while its first request does.
+    /// As [`Self::next_chunk`], among the requests for which `is_ready` is true; it is false for one whose queue pair
+    /// is full. A class waits while its first request is not ready.
     pub fn next_chunk_of(&mut self, is_ready: impl Fn(u64) -> bool) -> Option<Chunk> {
         loop {
             // The class whose turn it is waits for room, which smaller chunks must not take away.
@@ -231,9 +231,9 @@ impl Scheduler {
         }
     }
 
-    fn candidate(&self, index: usize, may_go: impl Fn(u64) -> bool) -> Option<Candidate> {
+    fn candidate(&self, index: usize, is_ready: impl Fn(u64) -> bool) -> Option<Candidate> {
         let class = &self.classes[index];
-        let waiting = class.waiting.front().filter(|waiting| may_go(waiting.id))?;
+        let waiting = class.waiting.front().filter(|waiting| is_ready(waiting.id))?;
         let cost = self.cost((waiting.len - waiting.offset).min(self.limits.chunk_len));
         let of_class = class.outstanding + cost;
         (of_class <= class.config.outstanding_max_len).then(|| Candidate {

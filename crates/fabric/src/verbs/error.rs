@@ -4,7 +4,7 @@ use sinew_mem::AllocError;
 
 use super::types::{QpState, Transport, Verb};
 
-/// Reason for a device, memory or a queue not being available.
+/// Reason why a device, memory or a queue is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
@@ -50,7 +50,7 @@ pub enum VerbsError {
     Device(String),
 }
 
-/// Reason for a request or a receive being refused.
+/// Reason why a request or a receive is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {

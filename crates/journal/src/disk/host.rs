@@ -47,7 +47,8 @@ fn failed(error: io::Error) -> DiskError {
     }
 }
 
-/// A file of others in a directory that was never used as a disk. One that was copied without its lock was.
+/// Returns a file that is not a journal's, unless a lock shows that the directory was used as a disk. A journal that
+/// was copied without its lock has no such file.
 fn foreign_file(directory: &Path) -> io::Result<Option<OsString>> {
     if directory.join(LOCK).try_exists()? {
         return Ok(None);

@@ -2,7 +2,7 @@
 
 use sinew_sim::nic::Profile;
 
-use super::workload::{Goal, Load, OUTSTANDING_BYTES, Workload, WorkloadKind};
+use super::workload::{CpuLoad, Goal, OUTSTANDING_BYTES, Workload, WorkloadKind};
 
 /// A chain of READs, each of which depends on the result of the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +79,11 @@ pub struct Settings {
 
 /// Bytes that [`Design::Rpc`] adds to each message: the header of this project's packets.
 pub const RPC_HEADER: usize = 24;
-/// Time in ns that the library takes for a call at the client: 568 instructions (`rpc/src/core.rs`), at three per ns.
+/// CPU time of a call in the library at the client, in ns: 568 instructions, at three per ns. (`costs.toml` now has
+/// 560.5.)
 pub const RPC_CLIENT_NS: u64 = 190;
-/// Time in ns that the library takes for a call at the server: 393 instructions; see [`RPC_CLIENT_NS`].
+/// CPU time of a call in the library at the server, in ns: 393 instructions, at three per ns. (`costs.toml` now has
+/// 395.2.)
 pub const RPC_SERVER_NS: u64 = 131;
 /// Items of a neighbourhood (FaRM, as sigcomm14 5.1.1 describes it).
 const NEIGHBOURS: usize = 6;
@@ -196,7 +198,7 @@ impl Settings {
     /// Settings at which a search begins.
     pub fn first(design: Design, workload: &Workload, profile: &Profile) -> Self {
         let is_alone = workload.goal == Goal::Latency;
-        let wait = |load| if load == Load::Busy { Wait::Events } else { Wait::Poll };
+        let wait = |load| if load == CpuLoad::Busy { Wait::Events } else { Wait::Poll };
         let batches = workload.batches && !is_alone && design.is_served(workload);
         Self {
             window: if is_alone { 1 } else { (1024 / workload.peers).clamp(1, 16).min(window_max(workload)) },
@@ -258,7 +260,7 @@ impl Settings {
         }
         let waits = [Wait::Poll, Wait::Events, Wait::Adaptive];
         // If cores have nothing else to do, rates do not depend on whether they sleep.
-        let matters = |load| workload.goal == Goal::Latency || load == Load::Busy;
+        let matters = |load| workload.goal == Goal::Latency || load == CpuLoad::Busy;
         if matters(workload.client_cpu) {
             waits.iter().for_each(|wait| put(&|it| it.client_wait = *wait));
         }

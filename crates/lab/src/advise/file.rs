@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use sinew_sim::{Fields, FileError, shortened};
 
-use super::workload::{Goal, Load, Workload, WorkloadKind};
+use super::workload::{CpuLoad, Goal, Workload, WorkloadKind};
 use crate::workload::place::EntryPlace;
 
 #[derive(Deserialize)]
@@ -62,8 +62,8 @@ impl Workload {
         let kind = one_of(&place, "kind", &file.kind, &WorkloadKind::ALL.map(|kind| (kind, kind.name())))?;
         let usual = Self::of(kind);
         let load = |field, given: &Option<String>| match given {
-            Some(given) => one_of(&place, field, given, &Load::ALL.map(|load| (load, load.name()))),
-            None => Ok(Load::Idle),
+            Some(given) => one_of(&place, field, given, &CpuLoad::ALL.map(|load| (load, load.name()))),
+            None => Ok(CpuLoad::Idle),
         };
         let goal = match &file.goal {
             Some(given) => one_of(&place, "goal", given, &Goal::ALL.map(|goal| (goal, goal.name())))?,
@@ -101,7 +101,7 @@ mod tests {
             accesses: 2,
             object_bytes: 32,
             goal: Goal::Throughput,
-            server_cpu: Load::Busy,
+            server_cpu: CpuLoad::Busy,
             batches: false,
             ..Workload::of(WorkloadKind::Reads)
         };

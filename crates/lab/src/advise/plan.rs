@@ -6,7 +6,7 @@ use sinew_sim::ActorState;
 use sinew_sim::nic::Profile;
 
 use super::design::{Design, RPC_CLIENT_NS, RPC_SERVER_NS, Settings, Wait};
-use super::workload::{Goal, Load, Workload, WorkloadKind};
+use super::workload::{CpuLoad, Goal, Workload, WorkloadKind};
 
 /// A design with its settings, on a NIC.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Plan {
     /// once.
     pub fn mean_gap_ns(&self) -> Option<u64> {
         let Workload { goal, client_cpu, server_cpu, .. } = self.workload;
-        let is_busy = [client_cpu, server_cpu].contains(&Load::Busy);
+        let is_busy = [client_cpu, server_cpu].contains(&CpuLoad::Busy);
         (goal == Goal::Latency && is_busy).then_some(self.profile.core.time_slice_ns / 10)
     }
 

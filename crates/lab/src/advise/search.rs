@@ -7,7 +7,7 @@ use sinew_sim::nic::Profile;
 use super::design::{Design, Settings};
 use super::plan::Plan;
 use super::trial::{self, Length, Outcome};
-use super::workload::{Goal, Load, Workload};
+use super::workload::{CpuLoad, Goal, Workload};
 
 /// A design with the best settings that were found.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ fn rank(mut remaining: Vec<Candidate>) -> Vec<Candidate> {
 fn length(plan: &Plan, rate_mops: Option<f64>, times: u64) -> Length {
     const US: u64 = 1000;
     let Workload { client_cpu, server_cpu, goal, .. } = plan.workload;
-    let slices = [client_cpu, server_cpu].contains(&Load::Busy);
+    let slices = [client_cpu, server_cpu].contains(&CpuLoad::Busy);
     let slice_ns = plan.profile.core.time_slice_ns;
     match (goal, slices) {
         (Goal::Latency, true) => Length { warm_up_ns: slice_ns, measured_ns: 60 * times * slice_ns },

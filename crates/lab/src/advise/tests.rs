@@ -88,7 +88,7 @@ fn a_lone_small_read_should_be_a_read_that_is_polled_for() {
 /// READ waits for one processor, a compound read for two.
 #[test]
 fn on_busy_processors_clients_should_sleep_and_lone_reads_pass_the_servers() {
-    let busy = Workload { client_cpu: Load::Busy, server_cpu: Load::Busy, ..Workload::of(WorkloadKind::Reads) };
+    let busy = Workload { client_cpu: CpuLoad::Busy, server_cpu: CpuLoad::Busy, ..Workload::of(WorkloadKind::Reads) };
     let all = advise_in(100, "cx3-roce10", &busy);
     let best = &all[0].plan;
     assert_eq!(best.design, Design::Reads(Chain::Pointers));
@@ -108,8 +108,8 @@ fn on_busy_processors_two_dependent_reads_should_be_one_compound_request_of_serv
         let busy = Workload {
             accesses: 2,
             peers: 16,
-            client_cpu: Load::Busy,
-            server_cpu: Load::Busy,
+            client_cpu: CpuLoad::Busy,
+            server_cpu: CpuLoad::Busy,
             goal: Goal::Throughput,
             batches,
             ..Workload::of(WorkloadKind::Reads)

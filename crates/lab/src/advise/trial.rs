@@ -16,7 +16,7 @@ use super::client::{Client, Queues, RECORD, ServerAddress};
 use super::design::Design;
 use super::plan::{Plan, Record, Times};
 use super::server::{Peer, State, Worker};
-use super::workload::{Goal, Load, WorkloadKind};
+use super::workload::{CpuLoad, Goal, WorkloadKind};
 use crate::nics::cluster::{Lender, NicCluster};
 
 /// Results of a run.
@@ -262,14 +262,14 @@ pub fn run(plan: &Rc<Plan>, length: Length) -> Outcome {
     let record = Rc::new(Record::default());
     record.from_ns.set(u64::MAX);
     let core = plan.profile.core;
-    let is_busy = [plan.workload.client_cpu, plan.workload.server_cpu].contains(&Load::Busy);
+    let is_busy = [plan.workload.client_cpu, plan.workload.server_cpu].contains(&CpuLoad::Busy);
     let slice_ns = match plan.workload.goal {
         Goal::Throughput => SHORT_SLICE_NS.min(core.time_slice_ns),
         Goal::Latency => core.time_slice_ns,
     };
     let share = |load| CoreShare {
         interrupt_ns: core.interrupt_ns,
-        competitor: (load == Load::Busy).then(|| Competitor::with_slice_ns(slice_ns)),
+        competitor: (load == CpuLoad::Busy).then(|| Competitor::with_slice_ns(slice_ns)),
     };
     // Time slices of cores begin at different times, and so do clients, since their accesses would otherwise go there
     // and back in waves.

@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use super::trial::Outcome;
-use super::workload::{Goal, Load, WorkloadKind};
+use super::workload::{CpuLoad, Goal, WorkloadKind};
 
 /// Trust in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub fn trust(plan: &Plan, outcome: &Outcome) -> Trust {
          connections; all are if it is throughput"
     );
     warn(is_forgotten, text);
-    let is_busy = [workload.client_cpu, workload.server_cpu].contains(&Load::Busy);
+    let is_busy = [workload.client_cpu, workload.server_cpu].contains(&CpuLoad::Busy);
     warn(is_busy, "busy processors: the model of shared cores was not compared with figures".to_owned());
     let slice_us = super::trial::SHORT_SLICE_NS / 1000;
     let text = format!(

@@ -5,7 +5,7 @@ use sinew_sim::nic::Profile;
 use super::design::{Chain, Design, Placement, Settings, Wait};
 use super::limit::Limit;
 use super::plan::Plan;
-use super::workload::{Goal, Load, Workload, WorkloadKind};
+use super::workload::{CpuLoad, Goal, Workload, WorkloadKind};
 
 /// A sentence, and the sections on which it rests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,9 +106,11 @@ fn counted(count: usize, one: &str, several: &str) -> String {
     if count == 1 { format!("one {one}") } else { format!("{count} {several}") }
 }
 
-fn wait_text(side: &str, wait: Wait, load: Load, design: Design) -> Guideline {
+fn wait_text(side: &str, wait: Wait, load: CpuLoad, design: Design) -> Guideline {
     match wait {
-        Wait::Poll if load == Load::Idle => says(format!("{side} poll: they have nothing else to do"), "apnet19 4.1"),
+        Wait::Poll if load == CpuLoad::Idle => {
+            says(format!("{side} poll: they have nothing else to do"), "apnet19 4.1")
+        }
         Wait::Poll if design == Design::WriteSend => {
             says(format!("{side} poll, even beside a busy program: nothing announces a WRITE"), "sigcomm14 4.2")
         }

@@ -26,7 +26,7 @@ pub enum Goal {
 
 /// Other load on a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum CpuLoad {
     /// None.
     Idle,
     /// Programs that compute all the time, on each core.
@@ -49,9 +49,9 @@ pub struct Workload {
     /// Number of locks.
     pub locks: usize,
     /// Other load on the clients' processors.
-    pub client_cpu: Load,
+    pub client_cpu: CpuLoad,
     /// Other load on the server's processors.
-    pub server_cpu: Load,
+    pub server_cpu: CpuLoad,
     /// Figure to optimise.
     pub goal: Goal,
     /// Whether another client keeps 4 MB of READs in flight from the same server.
@@ -102,7 +102,7 @@ impl Goal {
     }
 }
 
-impl Load {
+impl CpuLoad {
     /// All loads.
     pub const ALL: [Self; 2] = [Self::Idle, Self::Busy];
 
@@ -130,8 +130,8 @@ impl Workload {
             read_share: if kind == WorkloadKind::Cache { 0.95 } else { 1.0 },
             peers: 64,
             locks: 4096,
-            client_cpu: Load::Idle,
-            server_cpu: Load::Idle,
+            client_cpu: CpuLoad::Idle,
+            server_cpu: CpuLoad::Idle,
             goal: if kind == WorkloadKind::Reads { Goal::Latency } else { Goal::Throughput },
             bulk: false,
             batches: true,

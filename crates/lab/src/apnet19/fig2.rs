@@ -8,7 +8,7 @@ use crate::experiment::{Comparison, Experiment, Row};
 /// Experiment for Figure 2.
 pub struct Fig2;
 
-/// Gets in flight of each client at each server process: 16 of each client.
+/// Gets in flight per client and server process: 16 per client, over its eight connections.
 const WINDOW: usize = 2;
 /// The window that the paper states: 16 gets of each connection.
 const WINDOW_OF_CONNECTION: usize = 16;

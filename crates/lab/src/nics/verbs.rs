@@ -11,16 +11,16 @@ use sinew_sim::{Actor, ActorState, SimClock, SimVerbs};
 
 use super::cluster::{Driver, NicCluster};
 
-/// Numbers of asking and of asked threads, and of their hosts.
+/// Numbers of threads that send requests and of threads that answer them, and of the hosts of each.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
-    /// Threads that ask.
+    /// Threads that send requests.
     pub requesters: usize,
-    /// Hosts of the asking threads.
+    /// Hosts of the threads that send requests.
     pub requester_hosts: usize,
-    /// Threads that are asked.
+    /// Threads that answer.
     pub responders: usize,
-    /// Hosts of the asked threads.
+    /// Hosts of the threads that answer.
     pub responder_hosts: usize,
     /// Whether each asks all of them; else each asks one, in turn.
     pub all_to_all: bool,

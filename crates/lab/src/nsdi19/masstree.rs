@@ -13,9 +13,9 @@ use crate::services::index::{IndexResult, IndexRun};
 /// Experiment for section 7.2.
 pub struct Masstree;
 
-/// Instructions of a GET in this project's index of a million eight-byte keys (`GET`), and of a sum over 128 of them
-/// (`SCAN`): counted as by `cargo xtask cost --row "ordered index"`, but with a million keys; with its 16,384 it counts
-/// 1,018 and 9,905.
+/// Instructions of a GET in this project's ordered index of a million eight-byte keys, and of a sum over 128 of them.
+/// Counted as by `cargo xtask cost --row "ordered index"`, whose index has 16,384 keys and which counts 1,018 and
+/// 9,905.
 const GET_INSTRUCTIONS: f64 = 1_450.0;
 const SCAN_INSTRUCTIONS: f64 = 10_160.0;
 /// Lines that miss all caches, with a million keys. A GET misses the leaf, a key and a value. A scan misses the first

@@ -95,7 +95,7 @@ pub fn read(text: &str, entry: &Spanned<Entry>) -> Result<Option<Congestion>, Fi
     // If several algorithms have a parameter, the chosen algorithm's is set.
     let of = |is_it: bool, to| is_it.then_some(to);
     let cut = of(is_timely, &mut timely.cut).or(of(is_swift, &mut swift.cut));
-    let newest = of(is_timely, &mut timely.newest).or(of(is_dcqcn, &mut dcqcn.newest));
+    let newest = of(is_timely, &mut timely.ewma_gain).or(of(is_dcqcn, &mut dcqcn.ewma_gain));
     let step = of(is_timely, &mut timely.step_bytes_per_s).or(of(is_dcqcn, &mut dcqcn.step_bytes_per_s));
     let least = of(is_timely, &mut timely.rate_min_bytes_per_s).or(of(is_dcqcn, &mut dcqcn.rate_min_bytes_per_s));
     let (us, mbps, part) = (0.1..=1e6, 0.001..=4e6, 1e-6..=1.0);

@@ -84,8 +84,9 @@ pub fn read(text: &str, entries: &[Spanned<Entry>], topology: &Topology, end_ns:
     let mut faults = Vec::new();
     for entry in entries {
         let (place, entry) = (EntryPlace { text, entry: entry.span() }, entry.get_ref());
-        let expected = format!("{FAULTS_MAX} at most");
-        place.need(faults.len() < FAULTS_MAX, "link", "of so many faults", &expected)?;
+        if faults.len() == FAULTS_MAX {
+            return Err(place.error("link", format!("there are too many faults: at most {FAULTS_MAX}")));
+        }
         let fault = read_entry(&place, entry, topology, end_ns)?;
         for lane in &fault.lanes {
             let times = taken.entry(*lane).or_default();

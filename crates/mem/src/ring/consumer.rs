@@ -73,8 +73,8 @@ impl Consumer {
         self.is_broken() || word == 0 || word as u32 != self.position as u32
     }
 
-    /// Whether the producer has published nothing since the last [`Self::take`] that found nothing: a load of one word.
-    /// (`false` says less than it does from [`Self::is_empty`]: there may still be nothing to take.)
+    /// Whether the producer has published nothing since the last [`Self::take`] that found nothing: a cheap check of
+    /// one word. `true` is certain; with `false` there may still be nothing to take (see [`Self::is_empty`]).
     #[inline(always)]
     pub fn has_nothing_new(&self) -> bool {
         self.word_at() as u32 != self.position as u32

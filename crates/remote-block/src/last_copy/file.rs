@@ -24,7 +24,7 @@ pub enum LastCopyError {
         source: io::Error,
     },
     /// It is a device, a directory or the like.
-    #[error("{} is {what}, and a last copy is a regular file: name one, or a path where nothing is yet", path.display())]
+    #[error("{} is {what}, but a last copy must be a regular file: name one, or a path that does not exist yet", path.display())]
     NotAFile {
         /// The path that was named.
         path: PathBuf,
@@ -39,7 +39,7 @@ pub enum LastCopyError {
     },
     /// It has contents, and no valid trailer.
     #[error(
-        "{} has contents, and is no volume's last copy, or a damaged one: name another file, or move it away",
+        "{} is not empty, and is either no last copy or a damaged one: name another file, or move it away",
         path.display()
     )]
     UnknownContents {
@@ -58,7 +58,7 @@ pub enum LastCopyError {
     },
     /// It is the copy of an older or newer volume of the same name, and may be all that is left of it.
     #[error(
-        "{} is the last copy of another volume of this name, which may be gone, and is not copied over ({}): to keep what it holds, move it away and write it to this volume; or name another file",
+        "{} is the last copy of another volume of the same name ({}), which may be gone, so it is not overwritten: to keep its data, move the file away and write it to this volume; or name another file",
         path.display(),
         describe_copy(*len, *is_complete)
     )]
@@ -74,11 +74,8 @@ pub enum LastCopyError {
 
 /// Describes what the copy of another volume contains.
 fn describe_copy(len: u64, is_complete: bool) -> String {
-    let how = if is_complete {
-        "as it was when it was flushed last, or later"
-    } else {
-        "of which parts may be old or missing"
-    };
+    let how =
+        if is_complete { "as they were at its last flush, or later" } else { "some of them perhaps old or missing" };
     format!("its first {len} bytes are that volume's, {how}")
 }
 
@@ -92,7 +89,7 @@ fn kind(metadata: &fs::Metadata) -> Option<&'static str> {
         () if kind.is_socket() => Some("a socket"),
         () if kind.is_block_device() => Some("a block device"),
         () if kind.is_char_device() => Some("a character device"),
-        () => Some("nothing that keeps bytes"),
+        () => Some("not a regular file"),
     }
 }
 

@@ -141,7 +141,7 @@ impl<D: Donors> PageCheck<D> {
         self.fencing -= 1;
         let donor = self.donors.ids()[lane].0;
         let (incarnation, slabs, why) = match result {
-            Ok(Answer::Fenced { incarnation, slabs, .. }) => (Some(incarnation), slabs, "it has started again"),
+            Ok(Answer::Fenced { incarnation, slabs, .. }) => (Some(incarnation), slabs, "it has restarted"),
             _ => (None, Vec::new(), "it does not answer"),
         };
         // Current address of a slab: a donor moves a slab away if a client was cut off in the middle of a write to it.

@@ -26,18 +26,24 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         self.ask_of(None, caller, request)
     }
 
-    /// Sends a request about pages that the client reserved when it was `of`, on behalf of the client as a whole.
+    /// Sends a request about pages that the client reserved under the identity `reserved_as`, on behalf of the client
+    /// as a whole.
     ///
     /// # Errors
     ///
-    /// [`Error::NotReserved`] if it is another client by now.
-    pub(super) fn ask_about_pages(&mut self, of: &Identity, request: Request) -> Result<Answer, ClientError> {
-        self.ask_of(Some((of.client, of.epoch)), &Caller::default(), request)
+    /// [`Error::NotReserved`] if the client has another identity by now.
+    pub(super) fn ask_about_pages(&mut self, reserved_as: &Identity, request: Request) -> Result<Answer, ClientError> {
+        self.ask_of(Some((reserved_as.client, reserved_as.epoch)), &Caller::default(), request)
     }
 
-    fn ask_of(&mut self, of: Option<(u64, u32)>, caller: &Caller, request: Request) -> Result<Answer, ClientError> {
+    fn ask_of(
+        &mut self,
+        reserved_as: Option<(u64, u32)>,
+        caller: &Caller,
+        request: Request,
+    ) -> Result<Answer, ClientError> {
         let sequence = if request.changes() { self.begin_change()? } else { 0 };
-        let result = self.ask_numbered(of, caller, sequence, request);
+        let result = self.ask_numbered(reserved_as, caller, sequence, request);
         if sequence > 0 {
             self.client.sequences().end(sequence);
         }
@@ -65,7 +71,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
 
     fn ask_numbered(
         &mut self,
-        of: Option<(u64, u32)>,
+        reserved_as: Option<(u64, u32)>,
         caller: &Caller,
         sequence: u64,
         request: Request,
@@ -89,10 +95,10 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 // A new client cannot ask for the outcome of the old one's request.
                 return Err(ClientError::OutcomeUnknown);
             }
-            if of.is_some_and(|(client, _)| client != identity.client) {
+            if reserved_as.is_some_and(|(client, _)| client != identity.client) {
                 return Err(Error::NotReserved.into());
             }
-            let epoch = of.map_or(0, |(_, epoch)| epoch);
+            let epoch = reserved_as.map_or(0, |(_, epoch)| epoch);
             let (client, secret) = (identity.client, identity.secret);
             let settled = self.client.sequences().settled();
             let envelope = match message.take() {
@@ -185,7 +191,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             reply = self.send(&Message::Prove(key.proof(Side::Caller, None, &nonce)));
             if let Ok(Reply::NotAdmitted) = reply {
                 self.close_session();
-                return not_admitted("the key that was given is another");
+                return not_admitted("the key that was given is not the service's");
             }
         }
         Ok(match reply {

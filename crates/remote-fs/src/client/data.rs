@@ -106,11 +106,11 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         for turn in 0..whole.len() {
             let copy = whole[(turn + first as usize) % whole.len()];
             // Unreachable copies come last. Only then are their donors asked to admit this client.
-            let is_far = |lane: &Self| !lane.is_near(&copy);
-            if turn == 0 && is_far(self) && whole.iter().any(|other| self.is_near(other)) {
-                let mut near = whole.clone();
-                near.retain(|other| self.is_near(other));
-                for copy in near {
+            let needs_admission = |lane: &Self| !lane.is_connected(&copy);
+            if turn == 0 && needs_admission(self) && whole.iter().any(|other| self.is_connected(other)) {
+                let mut connected = whole.clone();
+                connected.retain(|other| self.is_connected(other));
+                for copy in connected {
                     match self.fetch_from(&copy, stored)? {
                         Ok(buffer) => return Ok(self.report_bad_copies(buffer, stored, &bad)),
                         Err(why) => bad.push(why),

@@ -9,8 +9,8 @@ pub(super) struct DonorConnection<E: Endpoint, A: AccessMethod> {
     /// Client number and epoch under which the donor has admitted this lane.
     pub admitted: Option<(u64, u32)>,
     pub incarnation: u64,
-    /// An earlier run of the donor of which a copy was wanted, and the time before which the donor is not asked about
-    /// it again.
+    /// An earlier run of the donor that a wanted copy belonged to, and the time before which the donor is not asked
+    /// about that run again.
     pub gone_incarnation: Option<(u64, u64)>,
     /// Time before which the donor is not tried again.
     pub retry_at_ns: u64,
@@ -18,11 +18,11 @@ pub(super) struct DonorConnection<E: Endpoint, A: AccessMethod> {
 }
 
 impl<E: Endpoint, A: AccessMethod> DonorConnection<E, A> {
-    /// Whether it is the run of the donor that has the copy.
+    /// Checks that the connection leads to the run of the donor that has the copy.
     pub fn check_incarnation(&self, incarnation: u64) -> Result<(), String> {
         if self.incarnation == incarnation {
             return Ok(());
         }
-        Err("it has started again, and lost what it had".into())
+        Err("it has restarted, and lost its contents".into())
     }
 }

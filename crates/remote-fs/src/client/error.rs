@@ -26,7 +26,7 @@ pub enum ClientError {
         why: &'static str,
     },
     /// The service sent an answer that does not fit the request.
-    #[error("the service's answer makes no sense")]
+    #[error("the service's answer does not fit the request: use the same release on both sides")]
     UnexpectedAnswer,
     /// The client was declared dead while a request was in progress, so its outcome is unknown.
     #[error("the service declared this client dead, and it is unknown whether the request was performed")]

@@ -205,7 +205,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                     self.pause(PAUSE);
                     continue;
                 }
-                Attempt::Answered(Reply::Refused(Error::Rejoin)) => "it has started again".into(),
+                Attempt::Answered(Reply::Refused(Error::Rejoin)) => "it has restarted".into(),
                 Attempt::Answered(Reply::Refused(_)) => return Ok(false),
                 Attempt::Answered(Reply::NotAdmitted) => "it does not know the session any more".into(),
                 Attempt::Answered(_) => return Err(ClientError::UnexpectedAnswer.into()),

@@ -46,12 +46,12 @@ struct IdleWait {
 }
 
 impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
-    /// Carries out all transfers, and waits for their end. Writes are to pages that this client reserved in this epoch,
-    /// `of`: they fail if it is another client by now, or the epoch is over.
-    pub(super) fn transfer(&mut self, transfers: &mut [CopyTransfer], of: Option<(u64, u32)>) {
+    /// Carries out all transfers, and waits for their end. Writes go to pages that were reserved under a client number
+    /// and an epoch, `reserved_as`: they fail if the client has another number by now, or the epoch is over.
+    pub(super) fn transfer(&mut self, transfers: &mut [CopyTransfer], reserved_as: Option<(u64, u32)>) {
         // Admission to all donors comes first: while it is asked for, other events are dropped.
         for transfer in transfers.iter_mut() {
-            if let Err(why) = self.ensure_admitted(&transfer.copy, of) {
+            if let Err(why) = self.ensure_admitted(&transfer.copy, reserved_as) {
                 transfer.fail(why);
             }
         }
@@ -151,17 +151,17 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     }
 
     /// Whether a copy can be reached, as far as is known without asking.
-    pub(super) fn is_near(&self, copy: &SegmentCopy) -> bool {
+    pub(super) fn is_connected(&self, copy: &SegmentCopy) -> bool {
         self.donors
             .get(&copy.donor.0)
             .is_some_and(|connection| connection.admitted.is_some() && connection.handle.is_connected())
     }
 
     /// Has the donor admit this lane, unless it has done so.
-    fn ensure_admitted(&mut self, copy: &SegmentCopy, of: Option<(u64, u32)>) -> Result<(), String> {
+    fn ensure_admitted(&mut self, copy: &SegmentCopy, reserved_as: Option<(u64, u32)>) -> Result<(), String> {
         let identity = self.client.identity();
         let admitted_as = (identity.client, identity.epoch);
-        if of.is_some_and(|of| of != admitted_as) {
+        if reserved_as.is_some_and(|reserved_as| reserved_as != admitted_as) {
             return Err("the service has forgotten the reservation of the pages".into());
         }
         let key = copy.donor.0;
@@ -210,7 +210,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             }
             other => {
                 let why = match other {
-                    Ok(_) => "its answer makes no sense".into(),
+                    Ok(_) => "its answer is unexpected".into(),
                     Err(error) => error.to_string(),
                 };
                 let now_ns = self.now_ns();

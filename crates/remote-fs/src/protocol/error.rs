@@ -34,7 +34,7 @@ pub enum Error {
     #[error("the name is longer than 255 bytes")]
     NameTooLong,
     /// The request is not valid.
-    #[error("the request makes no sense")]
+    #[error("the request is invalid")]
     Invalid,
     /// There is no memory left at the donors, or no room on the service's disk.
     #[error("there is no room left")]

@@ -120,7 +120,7 @@ pub struct Stats {
     pub clients_expired: u64,
     /// Copies removed.
     pub lost_copies: u64,
-    /// Copies left because their donor wanted its memory back, after new ones had been made elsewhere.
+    /// Copies moved because their donor wanted its memory back: new ones were made elsewhere first.
     pub moved_copies: u64,
     /// Copies restored.
     pub repaired: u64,

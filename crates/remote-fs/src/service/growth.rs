@@ -36,8 +36,8 @@ pub(super) fn plan(lanes: &Lanes, copies: usize, slab_len: u64) -> Option<(Vec<u
     chosen.truncate(copies);
     let free = chosen.iter().map(|lane| lanes.0[*lane].room()).min()?;
     let mut len = slab_len.max(SLAB_MIN);
-    // A donor's memory is not taken as a single slab, so that the other half can go to another segment, with another
-    // donor.
+    // Except for the shortest slabs, a slab takes at most half of a donor's free memory, so that the rest can go to
+    // another segment, together with another donor.
     while len > SLAB_MIN && len > free / 2 {
         len /= 2;
     }

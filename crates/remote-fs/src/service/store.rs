@@ -41,7 +41,7 @@ impl<K: Disk> Store<K> {
                     }
                 };
                 for (index, record) in opened.records.iter().enumerate() {
-                    let why = |error| OpenError::Unknown(format!("record {} behind the snapshot: {error}", index + 1));
+                    let why = |error| OpenError::Unknown(format!("record {} after the snapshot: {error}", index + 1));
                     state.replay(record).map_err(why)?;
                 }
                 (state, Some(journal))

@@ -236,7 +236,7 @@ pub enum Refusal {
         slab: u64,
     },
     /// The client was expelled, or its number is so low that the donor no longer knows whether it was.
-    #[error("it admits client {client} no more: join the volume again, under a new number")]
+    #[error("it no longer admits client {client}: join the volume again, under a new number")]
     Expelled {
         /// Number of the client.
         client: u64,
@@ -250,7 +250,7 @@ pub enum Refusal {
          end that program, or let it go on"
     )]
     WriterStopped,
-    /// The call makes no sense, or asks for more than any caller may have.
+    /// The call is invalid, or asks for more than any caller may have.
     #[error("{0}")]
     Invalid(&'static str),
 }

@@ -153,7 +153,7 @@ impl<L: MemoryProvider> Service<L> {
         let response = match Request::read(request) {
             None => {
                 self.stats.malformed += 1;
-                Response::Refused(Refusal::Invalid("the request makes no sense"))
+                Response::Refused(Refusal::Invalid("the request is malformed"))
             }
             Some(Request::Greet) => self.gate.issue_nonce(client).map_or(Response::Welcome, Response::Nonce),
             Some(Request::Prove(proof)) => {

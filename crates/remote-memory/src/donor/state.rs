@@ -390,7 +390,7 @@ mod tests {
         assert!(admit(&mut donor, VOLUME, 3, 3).is_err() && admit(&mut donor, VOLUME, 5, 3).is_err());
         assert!(donor.allows(VOLUME, 1) && donor.allows(VOLUME, first) && donor.allows(VOLUME, second));
         let again = admit(&mut donor, VOLUME, 4, 1).unwrap();
-        assert!(!donor.allows(VOLUME, first) && donor.allows(VOLUME, again), "the old way is lost");
+        assert!(!donor.allows(VOLUME, first) && donor.allows(VOLUME, again), "the old path is lost");
         let expel = |epoch, client| Call::Expel { volume: VOLUME, epoch, client };
         assert!(ask(&mut donor, expel(3, 2)).is_err() && donor.allows(VOLUME, second));
         for _ in 0..2 {
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(admit(&mut donor, VOLUME, 4, 2), Err(Refusal::Expelled { client: 2 }));
         ask(&mut donor, expel(4, 9)).unwrap();
         assert_eq!(admit(&mut donor, VOLUME, 4, 9), Err(Refusal::Expelled { client: 9 }), "it had not come yet");
-        // A writer that fences again has lost its way to the memory, but keeps its clients.
+        // A writer that fences again has lost its access to the memory, but keeps its clients.
         ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 4 }).unwrap();
         assert!(donor.allows(VOLUME, again) && donor.is_admitted(VOLUME, 1));
         assert!(admit(&mut donor, VOLUME, 4, 2).is_err());

@@ -19,7 +19,7 @@ pub enum Request {
     Greet,
     /// Proves possession of the key, by the nonce.
     Prove([u8; PROOF_LEN]),
-    /// A call. The sender's queue pairs follow those that [ask for a way](Call::requests_access).
+    /// A call. The sender's queue pairs follow those that [request access](Call::requests_access).
     Call(Call, Vec<QpAddress>),
 }
 
@@ -51,7 +51,7 @@ pub enum Response {
     Welcome,
     /// The caller is not admitted: it must greet, and prove that it has the key, first.
     NotAdmitted,
-    /// The call succeeded. If it [asks for a way](Call::requests_access), the way to the memory is included.
+    /// The call succeeded. If it [requests access](Call::requests_access), the path to the memory is included.
     Answer(Answer, Option<AccessPath>),
     /// The call was refused.
     Refused(Refusal),
@@ -81,8 +81,8 @@ impl Writer {
         addresses.iter().fold(count, |writer, address| writer.bytes(&address.to_bytes()))
     }
 
-    fn access_path(self, way: Option<&AccessPath>) -> Self {
-        match way {
+    fn access_path(self, access_path: Option<&AccessPath>) -> Self {
+        match access_path {
             None => self.word(0),
             Some(AccessPath::Verbs { queue_pairs, memory }) => {
                 self.word(1).addresses(queue_pairs).bytes(&memory.to_bytes())
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         self.list(|reader| QpAddress::from_bytes(reader.bytes()?))
     }
 
-    /// Reads an optional way to the memory.
+    /// Reads an optional path to the memory.
     fn access_path(&mut self) -> Option<Option<AccessPath>> {
         match self.word()? {
             0 => Some(None),
@@ -239,7 +239,7 @@ impl Response {
                 };
                 Writer::new(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
             }
-            Self::Answer(answer, way) => match answer {
+            Self::Answer(answer, access_path) => match answer {
                 Answer::Inspected { incarnation, promised, stored, beats } => {
                     let writer = Writer::new(8).word(*incarnation).word((*promised).into()).word(*beats);
                     match stored {
@@ -255,10 +255,10 @@ impl Response {
                     for LentSlab { slab, base, len } in slabs {
                         writer = writer.word(*slab).word(*base).word(*len);
                     }
-                    writer.access_path(way.as_ref()).0
+                    writer.access_path(access_path.as_ref()).0
                 }
                 Answer::Admitted { incarnation, session } => {
-                    Writer::new(14).word(*incarnation).word(*session).access_path(way.as_ref()).0
+                    Writer::new(14).word(*incarnation).word(*session).access_path(access_path.as_ref()).0
                 }
                 Answer::Expelled { incarnation } => Writer::new(15).word(*incarnation).0,
                 Answer::Taken { incarnation, lent: LentSlab { slab, base, len } } => {
@@ -297,7 +297,7 @@ impl Response {
                     20 => Refusal::NotFenced { epoch: u32::try_from(first).ok()? },
                     // The donor's own text is not taken over from the wire.
                     _ => Refusal::Invalid(
-                        "the donor says that the call makes no sense, or asks for more than any caller may have",
+                        "the donor says that the call is invalid, or asks for more than any caller may have",
                     ),
                 })
             }
@@ -317,8 +317,8 @@ impl Response {
             9 => Self::Answer(Answer::Recorded { incarnation: reader.word()? }, None),
             10 => {
                 let (incarnation, session, slabs) = (reader.word()?, reader.word()?, reader.list(lent)?);
-                let way = reader.access_path()?;
-                Self::Answer(Answer::Fenced { incarnation, session, slabs }, way)
+                let access_path = reader.access_path()?;
+                Self::Answer(Answer::Fenced { incarnation, session, slabs }, access_path)
             }
             11 => Self::Answer(Answer::Taken { incarnation: reader.word()?, lent: lent(&mut reader)? }, None),
             12 => Self::Answer(Answer::Freed, None),
@@ -388,14 +388,14 @@ mod tests {
     fn responses_come_back_as_they_were_and_parts_of_them_do_not() {
         let lent = LentSlab { slab: 1, base: 2, len: 3 };
         let stored = Stored { epoch: 1, generation: 2, record: vec![3].into() };
-        let way =
+        let access_path =
             AccessPath::Verbs { queue_pairs: vec![address()], memory: RemoteMemory { address: 1, rkey: 2, len: 3 } };
         let answers = [
             (Answer::Inspected { incarnation: 1, promised: 2, stored: None, beats: 3 }, None),
             (Answer::Inspected { incarnation: 1, promised: 2, stored: Some(stored), beats: 0 }, None),
             (Answer::Recorded { incarnation: 1 }, None),
-            (Answer::Fenced { incarnation: 1, session: 2, slabs: vec![lent, lent] }, Some(way.clone())),
-            (Answer::Admitted { incarnation: 1, session: 2 }, Some(way)),
+            (Answer::Fenced { incarnation: 1, session: 2, slabs: vec![lent, lent] }, Some(access_path.clone())),
+            (Answer::Admitted { incarnation: 1, session: 2 }, Some(access_path)),
             (Answer::Admitted { incarnation: 1, session: 2 }, Some(AccessPath::Calls { token: 3, len: 4 })),
             (Answer::Admitted { incarnation: 1, session: 2 }, None),
             (Answer::Expelled { incarnation: 1 }, None),
@@ -418,7 +418,7 @@ mod tests {
         ];
         let responses = answers
             .into_iter()
-            .map(|(answer, way)| Response::Answer(answer, way))
+            .map(|(answer, access_path)| Response::Answer(answer, access_path))
             .chain(refusals.map(Response::Refused))
             .chain([Response::Welcome, Response::NotAdmitted, Response::Nonce([1; PROOF_LEN])]);
         for response in responses {

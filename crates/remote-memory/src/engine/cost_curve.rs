@@ -115,7 +115,7 @@ impl CostCurve {
         Some((before.len + between.ceil() as usize).next_multiple_of(PAGE).min(after.len))
     }
 
-    /// The setting that follows for requests.
+    /// The registration policy with the measured threshold; [`RegistrationPolicy::Never`] if there is none.
     pub fn policy(&self) -> RegistrationPolicy {
         self.crossover_len().map_or(RegistrationPolicy::Never, RegistrationPolicy::From)
     }

@@ -585,7 +585,7 @@ impl<P: Path> Drop for Engine<P> {
         self.path.close();
         let Self { path, flight, completed, .. } = self;
         path.poll(&mut |mut done| {
-            // Whatever the device reports, the reason is the drop.
+            // Whatever error the device reports, the cause is that the engine was dropped.
             done.error = done.error.take().map(|_| Box::new(FailureCause::Dropped));
             let Some(LoneDone { key, posted_ns }) = flight.complete_one(done.id) else {
                 return flight.complete_others(done, completed);

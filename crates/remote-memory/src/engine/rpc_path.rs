@@ -285,7 +285,7 @@ fn write_request(request: &mut [u8], key: u64, chain: &mut Vec<(u32, PathJob)>, 
 /// Returns what is wrong with an answer, if anything.
 fn check_answer(answer: &[u8], parts: &[Part]) -> Option<FailureCause> {
     let Some((code, bytes)) = answer.split_first_chunk::<ANSWER_HEAD_LEN>() else {
-        return Some(FailureCause::Call(format!("it answered {} bytes, which mean nothing", answer.len())));
+        return Some(FailureCause::Call(format!("it gave a malformed answer of {} bytes", answer.len())));
     };
     let code = u32::from_le_bytes(*code);
     if let Some(refusal) = Refusal::from_code(code) {

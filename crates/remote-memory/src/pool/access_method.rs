@@ -8,7 +8,7 @@ use sinew_rpc::{Endpoint, SharedEndpoint};
 use crate::donor::AccessPath;
 use crate::engine::{Path, RpcPath, RpcPathConfig, VerbsPath, VerbsPathConfig};
 
-/// A means of reading and writing donors' memory, for one thread. Its offer goes to a donor with a call that [asks for
+/// A means of reading and writing donors' memory, for one thread. Its offer goes to a donor with a call that [requests
 /// access](crate::donor::Call::requests_access); together with the donor's answer it becomes a path.
 pub trait AccessMethod {
     /// Path to one donor.
@@ -24,7 +24,7 @@ pub trait AccessMethod {
     ///
     /// # Errors
     ///
-    /// The reason why there is none.
+    /// The reason why no path can be offered.
     fn offer(&self) -> Result<(Self::Offer, Vec<QpAddress>), String>;
 
     /// Makes the path from the answer of the donor at this address. Returns the path, and the bytes of memory that it
@@ -82,14 +82,19 @@ impl<D: Device> AccessMethod for Verbs<D> {
         Ok((path, addresses))
     }
 
-    fn connect(&self, _: &Address, mut path: VerbsPath<D>, way: AccessPath) -> Result<(Self::Path, u64), String> {
-        let AccessPath::Verbs { queue_pairs, memory } = way else { return Err(OTHER_ACCESS_PATH.into()) };
+    fn connect(
+        &self,
+        _: &Address,
+        mut path: VerbsPath<D>,
+        access_path: AccessPath,
+    ) -> Result<(Self::Path, u64), String> {
+        let AccessPath::Verbs { queue_pairs, memory } = access_path else { return Err(OTHER_ACCESS_PATH.into()) };
         path.connect(&queue_pairs, memory).map_err(|error| error.to_string())?;
         Ok((path, memory.len))
     }
 }
 
-const OTHER_ACCESS_PATH: &str = "it offers another way to its memory than it was asked for";
+const OTHER_ACCESS_PATH: &str = "it offers another kind of access to its memory than was requested";
 
 /// Access by calls that the donor answers, for a fabric without one-sided verbs.
 pub struct Calls<E: Endpoint> {
@@ -121,8 +126,8 @@ impl<E: Endpoint> AccessMethod for Calls<E> {
         Ok(((), Vec::new()))
     }
 
-    fn connect(&self, donor: &Address, (): (), way: AccessPath) -> Result<(Self::Path, u64), String> {
-        let AccessPath::Calls { token, len } = way else { return Err(OTHER_ACCESS_PATH.into()) };
+    fn connect(&self, donor: &Address, (): (), access_path: AccessPath) -> Result<(Self::Path, u64), String> {
+        let AccessPath::Calls { token, len } = access_path else { return Err(OTHER_ACCESS_PATH.into()) };
         let mut rpc = self.rpc.share();
         let session = rpc.begin_connect(donor).map_err(|error| error.to_string())?;
         Ok((RpcPath::connecting(rpc, session, token, &self.config), len))

@@ -33,7 +33,7 @@ impl DonorId {
 /// [fences](Call::Fence) it, or as one of several clients, which are [admitted](Call::Admit).
 ///
 /// The session is opened, with the key, when there is a call to make. Every call and every operation ends with one
-/// [`Event`]. The answer to a call that [asks for a way](Call::requests_access) brings a path to the memory: reads and
+/// [`Event`]. The answer to a call that [requests access](Call::requests_access) brings a path to the memory: reads and
 /// writes submitted before it fail, and those on an earlier path may succeed or fail.
 pub struct DonorHandle<E: Endpoint, A: AccessMethod> {
     id: DonorId,
@@ -109,7 +109,7 @@ impl<E: Endpoint, A: AccessMethod> DonorHandle<E, A> {
         self.link.now_ns()
     }
 
-    /// Whether calls have a session, as far as is known. The next call notices one that the donor has given up.
+    /// Whether there is a session for calls, as far as is known. If the donor has given it up, the next call notices.
     pub fn has_session(&self) -> bool {
         self.link.has_session()
     }
@@ -226,18 +226,18 @@ impl<E: Endpoint, A: AccessMethod> DonorHandle<E, A> {
         let result = match response {
             Err(why) => Err(CallFailed::Unreachable(why)),
             Ok(Response::Refused(refusal)) => Err(CallFailed::Refused(refusal)),
-            Ok(Response::Answer(answer, way)) => match offer {
-                Some(offer) => self.connect(offer, way).map(|()| answer).map_err(CallFailed::Unreachable),
+            Ok(Response::Answer(answer, access_path)) => match offer {
+                Some(offer) => self.connect(offer, access_path).map(|()| answer).map_err(CallFailed::Unreachable),
                 None => Ok(answer),
             },
-            Ok(_) => Err(CallFailed::Unreachable("its answer makes no sense".into())),
+            Ok(_) => Err(CallFailed::Unreachable("its answer is unexpected".into())),
         };
         self.events.push(Event::CallAnswered { tag, result });
     }
 
-    fn connect(&mut self, offer: A::Offer, way: Option<AccessPath>) -> Result<(), String> {
-        let way = way.ok_or("its answer gives no way to its memory")?;
-        let (path, len) = self.access_method.connect(self.link.address(), offer, way)?;
+    fn connect(&mut self, offer: A::Offer, access_path: Option<AccessPath>) -> Result<(), String> {
+        let access_path = access_path.ok_or("its answer includes no access to its memory")?;
+        let (path, len) = self.access_method.connect(self.link.address(), offer, access_path)?;
         self.connections_made += 1;
         let admission = self.admission.make();
         let shared: Arc<Shared> = Shared::with_boxed(&self.name, len, admission, SharedConfig { depth: self.depth });

@@ -95,7 +95,7 @@ impl<E: Endpoint> Link<E> {
         while let Some(completion) = self.rpc.poll_completion() {
             busy = true;
             let response = match &completion.result {
-                Ok(()) => Response::read(&completion.response).ok_or_else(|| "its answer makes no sense".to_owned()),
+                Ok(()) => Response::read(&completion.response).ok_or_else(|| "its answer is malformed".to_owned()),
                 Err(error) => Err(error.to_string()),
             };
             if completion.tag == GREETING {
@@ -141,7 +141,7 @@ impl<E: Endpoint> Link<E> {
             }
             (Ok(Response::Nonce(_)), None) => self.disconnect("it wants a key, and none was given"),
             (Ok(Response::NotAdmitted), _) => self.disconnect("it has another key"),
-            (Ok(_), _) => self.disconnect("its answer makes no sense"),
+            (Ok(_), _) => self.disconnect("its answer is unexpected"),
             (Err(why), _) => self.disconnect(&why),
         }
     }

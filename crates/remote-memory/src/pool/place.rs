@@ -38,7 +38,7 @@ pub enum NoSpace {
     },
 }
 
-/// Voters of a volume, at most: of five, two may fail.
+/// Most voters of a volume. If five vote, two may fail.
 const VOTERS_MAX: usize = 5;
 
 /// Places a volume of `len` bytes. Each segment's copies go to the donors with the most free memory, so that all fill
@@ -53,28 +53,29 @@ pub fn place_volume(
     copies: u32,
     slab_len: u64,
     number: u64,
-    rooms: &[DonorSpace],
+    donors: &[DonorSpace],
 ) -> Result<NewVolume, NoSpace> {
-    let mut rooms = rooms.to_vec();
-    if copies == 0 || rooms.len() < copies as usize {
-        return Err(NoSpace::Donors { copies, donors: rooms.len() });
+    let mut donors = donors.to_vec();
+    if copies == 0 || donors.len() < copies as usize {
+        return Err(NoSpace::Donors { copies, donors: donors.len() });
     }
-    // Equals are ordered by their ids, so that the same rooms always give the same placement.
-    let most_free = |rooms: &mut Vec<DonorSpace>| rooms.sort_by_key(|room| (std::cmp::Reverse(room.free), room.donor));
-    most_free(&mut rooms);
-    let free = rooms.iter().map(|room| room.free).sum();
-    let voters = rooms.len().min(VOTERS_MAX);
-    let voters = rooms[..voters - (voters + 1) % 2].iter().map(|room| room.donor).collect();
+    // Ties are broken by id, so that equal free memory always gives the same placement.
+    let most_free =
+        |donors: &mut Vec<DonorSpace>| donors.sort_by_key(|space| (std::cmp::Reverse(space.free), space.donor));
+    most_free(&mut donors);
+    let free = donors.iter().map(|space| space.free).sum();
+    let voters = donors.len().min(VOTERS_MAX);
+    let voters = donors[..voters - (voters + 1) % 2].iter().map(|space| space.donor).collect();
     let count = NewVolume::segments_for(len, slab_len);
     let mut segments = Vec::new();
     for _ in 0..count {
-        most_free(&mut rooms);
-        let chosen = &mut rooms[..copies as usize];
-        if chosen.iter().any(|room| room.free < slab_len) {
+        most_free(&mut donors);
+        let chosen = &mut donors[..copies as usize];
+        if chosen.iter().any(|space| space.free < slab_len) {
             return Err(NoSpace::Memory { segments: count, slab_len, copies, free });
         }
-        chosen.iter_mut().for_each(|room| room.free -= slab_len);
-        segments.push(chosen.iter().map(|room| room.donor).collect());
+        chosen.iter_mut().for_each(|space| space.free -= slab_len);
+        segments.push(chosen.iter().map(|space| space.donor).collect());
     }
     Ok(NewVolume { len, copies, slab_len, segments, voters, number })
 }
@@ -83,7 +84,7 @@ pub fn place_volume(
 mod tests {
     use super::*;
 
-    fn rooms(free: &[u64]) -> Vec<DonorSpace> {
+    fn spaces(free: &[u64]) -> Vec<DonorSpace> {
         free.iter()
             .enumerate()
             .map(|(index, free)| DonorSpace { donor: DonorId(index as u64), free: free << 20 })
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn copies_lie_at_different_donors_and_donors_fill_alike() {
-        let new = place_volume(64 << 20, 2, 8 << 20, 1, &rooms(&[64, 64, 64])).unwrap();
+        let new = place_volume(64 << 20, 2, 8 << 20, 1, &spaces(&[64, 64, 64])).unwrap();
         let mut slabs = [0; 3];
         for donors in &new.segments {
             assert!(donors.len() == 2 && donors[0] != donors[1]);
@@ -105,15 +106,15 @@ mod tests {
     #[test]
     fn an_odd_number_votes() {
         for (donors, voters) in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (9, 5)] {
-            let new = place_volume(1 << 20, 1, 8 << 20, 1, &rooms(&vec![64; donors])).unwrap();
+            let new = place_volume(1 << 20, 1, 8 << 20, 1, &spaces(&vec![64; donors])).unwrap();
             assert_eq!(new.voters.len(), voters, "{donors} donors");
         }
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_figures() {
-        assert_eq!(place_volume(1, 2, 8 << 20, 1, &rooms(&[64])), Err(NoSpace::Donors { copies: 2, donors: 1 }));
-        assert!(place_volume(60 << 20, 2, 8 << 20, 1, &rooms(&[128, 16])).is_err());
-        assert!(place_volume(6 << 20, 2, 8 << 20, 1, &rooms(&[128, 16])).is_ok());
+        assert_eq!(place_volume(1, 2, 8 << 20, 1, &spaces(&[64])), Err(NoSpace::Donors { copies: 2, donors: 1 }));
+        assert!(place_volume(60 << 20, 2, 8 << 20, 1, &spaces(&[128, 16])).is_err());
+        assert!(place_volume(6 << 20, 2, 8 << 20, 1, &spaces(&[128, 16])).is_ok());
     }
 }

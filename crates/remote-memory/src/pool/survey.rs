@@ -42,7 +42,7 @@ impl<D: Donors> Survey<D> {
             let Some(said) = self.results.get_mut(lane) else { continue };
             *said = Some(match result {
                 Ok(Answer::Stat { free, .. }) => Ok(DonorSpace { donor: self.donors.ids()[lane], free }),
-                Ok(_) => Err(CallFailed::Unreachable("its answer makes no sense".into())),
+                Ok(_) => Err(CallFailed::Unreachable("its answer is unexpected".into())),
                 Err(error) => Err(error),
             });
         }

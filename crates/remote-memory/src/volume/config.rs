@@ -12,13 +12,13 @@ pub struct VolumeConfig {
     pub vote_timeout_ns: u64,
     /// Pause between two attempts to get the votes, in ns.
     pub retry_ns: u64,
-    /// Interval between calls to the donors, in ns: a heartbeat, which also tells whether a donor is still there, or an
-    /// attempt to revive one that failed.
+    /// Interval between calls to a donor, in ns: a heartbeat, which also shows whether the donor is still there, or, if
+    /// the donor has failed, an attempt to revive it.
     pub heartbeat_ns: u64,
     /// Lease, in ns; it should be several times [`Self::heartbeat_ns`]. A volume can be opened once its last writer has
-    /// left it, or has given no heartbeat for so long. With 0 it is taken even from a live writer. The heartbeats come
-    /// only from turning the volume ([`Store::turn`](crate::store::Store::turn)): a writer must turn it several times
-    /// in each lease, even if it asks nothing of it.
+    /// left it, or has sent no heartbeat for a lease; with 0, it is taken even from a live writer. Only
+    /// [`Store::turn`](crate::store::Store::turn) sends heartbeats: a writer must turn its volume several times in each
+    /// lease, even if it has no requests.
     pub lease_ns: u64,
     /// Whether segments that lack copies get new ones, where a donor has room.
     pub repairs: bool,
@@ -61,7 +61,7 @@ pub struct VolumeStats {
     pub donors_lost: u64,
     /// Records that a majority of the voters accepted.
     pub records: u64,
-    /// Copies of segments made anew.
+    /// Copies of segments rebuilt.
     pub copies_made: u64,
     /// Times that a write found no free slot at once.
     pub starved: u64,

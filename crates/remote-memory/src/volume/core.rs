@@ -152,9 +152,9 @@ pub(super) enum PendingCall {
     Take { segment: u32, lane: u8 },
     Free,
     Fence { lane: u8 },
-    Beat { lane: u8 },
+    Heartbeat { lane: u8 },
     Leave,
-    Look { lane: u8 },
+    Inspect { lane: u8 },
 }
 
 pub(super) struct LaneState {

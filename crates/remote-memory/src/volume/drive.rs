@@ -85,9 +85,9 @@ impl<D: Donors> Volume<D> {
                     Some(PendingCall::Record { round, lane }) => self.count_vote(round, lane, result),
                     Some(PendingCall::Take { segment, lane }) => self.on_slab_taken(segment, lane, result),
                     Some(PendingCall::Fence { lane }) => self.on_revival_answer(lane, result),
-                    Some(PendingCall::Beat { lane }) => self.on_heartbeat_answer(lane, result),
+                    Some(PendingCall::Heartbeat { lane }) => self.on_heartbeat_answer(lane, result),
                     Some(PendingCall::Leave) => self.leaving -= 1,
-                    Some(PendingCall::Look { lane }) => self.on_inspect_answer(lane, result),
+                    Some(PendingCall::Inspect { lane }) => self.on_inspect_answer(lane, result),
                     Some(PendingCall::Free) | None => {}
                 }
             }

@@ -245,7 +245,7 @@ impl<D: Donors> Opening<D> {
                 self.acks |= 1 << lane;
             }
             (_, Err(error)) => self.reports[lane].why = error.to_string(),
-            (_, Ok(_)) => self.reports[lane].why = "it gave an answer that makes no sense".into(),
+            (_, Ok(_)) => self.reports[lane].why = "it gave an unexpected answer".into(),
         }
         if self.waiting > 0 {
             return Ok(());

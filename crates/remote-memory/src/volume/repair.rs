@@ -18,7 +18,7 @@ use crate::store::{BLOCK, StoreError};
 const FULL_PAUSE_NS: u64 = 1_000_000_000;
 
 impl<D: Donors> Volume<D> {
-    /// Notes whether a donor wants its memory back. If so, its copies are made anew elsewhere, as far as there is room,
+    /// Notes whether a donor wants its memory back. If so, its copies are rebuilt elsewhere, as far as there is room,
     /// and its slabs are freed.
     pub(super) fn set_leaving(&mut self, lane: u8, is_withdrawing: bool) {
         if is_withdrawing {

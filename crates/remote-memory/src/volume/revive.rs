@@ -28,7 +28,7 @@ impl<D: Donors> Volume<D> {
             let (called, call) = if is_down {
                 (PendingCall::Fence { lane: number }, Call::Fence { volume, epoch })
             } else {
-                (PendingCall::Beat { lane: number }, Call::Heartbeat { volume, epoch })
+                (PendingCall::Heartbeat { lane: number }, Call::Heartbeat { volume, epoch })
             };
             let tag = self.calls.insert(called);
             self.donors.call(lane, u64::from(tag), call);
@@ -64,7 +64,7 @@ impl<D: Donors> Volume<D> {
             Ok(Answer::Stat { incarnation, is_withdrawing, .. }) if state.incarnation == Some(incarnation) => {
                 self.set_leaving(lane, is_withdrawing);
             }
-            Ok(_) => self.drop_lane(lane, "it has started again, and lost what it had".into()),
+            Ok(_) => self.drop_lane(lane, "it has restarted, and lost its contents".into()),
             Err(CallFailed::Refused(Refusal::OlderEpoch { held })) => {
                 self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
             }

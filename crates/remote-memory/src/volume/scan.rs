@@ -61,7 +61,7 @@ pub(super) struct Scan {
     suspects: Vec<Candidate>,
     /// Next suspect to be read; `None` while headers are being read.
     checking: Option<usize>,
-    /// Slots that hold something, but nothing that is needed.
+    /// Slots that are not free, but hold nothing that is needed. They are cleared once the volume is open.
     dirty: Vec<Place>,
 }
 

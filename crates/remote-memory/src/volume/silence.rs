@@ -17,7 +17,7 @@ impl<D: Donors> Volume<D> {
         self.revive_at_ns = self.now_ns + self.config.heartbeat_ns;
         for lane in 0..self.lanes.len() {
             if !std::mem::replace(&mut self.lanes[lane].call_in_flight, true) {
-                let tag = self.calls.insert(PendingCall::Look { lane: lane as u8 });
+                let tag = self.calls.insert(PendingCall::Inspect { lane: lane as u8 });
                 self.donors.call(lane, u64::from(tag), Call::Inspect { volume: self.id });
             }
         }
@@ -47,7 +47,7 @@ impl<D: Donors> Volume<D> {
             self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
         } else if is_majority(&self.voting.durable_voters, ids, self.answering) {
             self.ended = Some(StoreError::Unavailable(
-                "the volume has ended, since too few of its voters answered; they do again: open it anew".into(),
+                "the volume has ended, since too few of its voters answered; enough answer now: open it again".into(),
             ));
         }
     }

@@ -138,7 +138,7 @@ impl<D: Donors> Volume<D> {
         round.waiting -= 1;
         match result {
             Ok(Answer::Recorded { incarnation }) if Some(incarnation) == expected => round.acks |= lane_bit(lane),
-            Ok(_) => round.errors = "a voter has started again since, and has forgotten its votes".into(),
+            Ok(_) => round.errors = "a voter has restarted since, and has forgotten its votes".into(),
             Err(CallFailed::Refused(Refusal::OlderEpoch { held })) => round.older = round.older.max(Some(held)),
             Err(error) => round.errors = error.to_string(),
         }
@@ -168,7 +168,7 @@ impl<D: Donors> Volume<D> {
         let since = *self.voting.failing_since_ns.get_or_insert(self.now_ns);
         if self.now_ns - since >= self.config.vote_timeout_ns {
             self.end(StoreError::NoAnswer(format!(
-                "too few of the volume's {} voters answer, so that nobody could tell which copies count: {errors}",
+                "too few of the volume's {} voters answer to tell which copies count: {errors}",
                 self.voting.voters.len()
             )));
         }
@@ -203,14 +203,14 @@ impl<D: Donors> Volume<D> {
             return Status::Degraded(format!("{few} segments have fewer than {} copies: {why}", self.copies));
         }
         if self.copies < 2 {
-            return Status::Degraded("there is only one copy of everything: a donor that dies loses its part".into());
+            return Status::Degraded("each page has one copy: if a donor dies, its pages are lost".into());
         }
         let (all, good) = (self.voting.durable_voters.len(), self.good_voters());
         if good.saturating_sub(1) * 2 <= all {
             let why = self.describe_down();
             let separator = if why.is_empty() { "" } else { ": " };
             return Status::FewVoters(format!(
-                "{good} of {all} voters remain, and a majority must; with three donors or more any one may fail{separator}{why}"
+                "{good} of {all} voters remain, and if one of them fails, there is no majority; with three donors or more any one may fail{separator}{why}"
             ));
         }
         Status::Whole

@@ -266,8 +266,8 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    /// Lanes of the donors whose copies of a segment count, whether they answer now or not. Other copies were given up,
-    /// whatever is in them: the last copy counts even if it lacks what they have.
+    /// Lanes of the donors whose copies of a segment count, whether or not they answer now. Copies that were given up
+    /// do not count, even if they hold a write that the segment's last copy lacks.
     fn named_lanes(&self, segment: u32) -> Lanes {
         let ids = self.donors.ids();
         let copies = self.segments[segment as usize].copies.iter();

@@ -11,14 +11,14 @@ use crate::wire;
 
 /// The part of a frozen state that is still to be serialised.
 #[derive(Clone, Debug)]
-pub struct Frozen {
+pub struct SnapshotInProgress {
     /// Last key that was serialised.
     last: Option<Key>,
     /// Values, since changed, of later keys; `None` for a key that did not exist.
     kept: BTreeMap<Key, Option<Value>>,
 }
 
-impl Frozen {
+impl SnapshotInProgress {
     /// Freezes the present items, and appends the bytes that precede the first of them.
     pub fn begin(revision: u64, items: &Items, bytes: &mut Vec<u8>) -> Self {
         wire::encode(&StoredState { kind: KIND, revision, items: Vec::new() }, bytes);

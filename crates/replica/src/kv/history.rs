@@ -26,14 +26,14 @@ impl Entry {
 
 /// The latest changes, one per revision.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub struct RecentChanges {
     /// Revision before the first change kept.
     before: u64,
     entries: VecDeque<Entry>,
     len: usize,
 }
 
-impl History {
+impl RecentChanges {
     /// A history that begins after a revision.
     pub fn after(revision: u64) -> Self {
         Self { before: revision, ..Self::default() }

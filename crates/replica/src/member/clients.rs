@@ -27,13 +27,13 @@ pub enum Accepted {
 /// A request that waits for its log entry.
 struct Proposed {
     place: EntryId,
-    held: u64,
+    request_id: u64,
     command: Option<CommandId>,
 }
 
 struct Watch {
-    held: u64,
-    /// Finds only what the state did not have when it was last searched.
+    request_id: u64,
+    /// The query, narrowed to what was not searched yet, if the machine can do that.
     query: Vec<u8>,
     end_ns: u64,
 }
@@ -53,7 +53,7 @@ pub type CommandId = (u64, u64);
 
 /// Requests that wait.
 #[derive(Default)]
-pub struct Clients {
+pub struct WaitingRequests {
     next: u64,
     waiting: usize,
     /// Requests that wait for an entry, in the log's order.
@@ -67,14 +67,14 @@ pub struct Clients {
     pub has_changed: bool,
     /// Watches, from the first on, that must be checked because of an earlier change.
     unchecked_watches: usize,
-    /// What searches took since [`Self::begin_search`], in bytes.
+    /// Bytes counted for searches since [`Self::begin_search`].
     found_len: usize,
     /// Answers that are ready, each with its place in `bytes`.
     answers: Vec<(u64, Range<usize>)>,
     bytes: Vec<u8>,
 }
 
-impl Clients {
+impl WaitingRequests {
     /// Returns a number for a request that waits.
     pub fn defer(&mut self) -> u64 {
         self.next += 1;
@@ -83,19 +83,20 @@ impl Clients {
     }
 
     /// Answers a request.
-    pub fn answer(&mut self, held: u64, answer: &Answer<'_>) {
+    pub fn answer(&mut self, request_id: u64, answer: &Answer<'_>) {
         let begin = self.bytes.len();
         wire::encode(answer, &mut self.bytes);
-        self.answers.push((held, begin..self.bytes.len()));
+        self.answers.push((request_id, begin..self.bytes.len()));
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// Begins the searches for some of the requests. Others have a bound of their own, so that none of them starve.
+    /// Starts a new count of what searches find. New requests, reads that waited, and watches each get a count of their
+    /// own in a turn, so that none of them starves.
     pub fn begin_search(&mut self) {
         self.found_len = 0;
     }
 
-    /// Whether the turn may search for more of them.
+    /// Whether the present count allows another search.
     pub fn may_search(&self, config: &MemberConfig) -> bool {
         self.found_len < config.found_len_max
     }
@@ -107,12 +108,12 @@ impl Clients {
 
     /// Returns a number for a request that waits for the last entry of the log, which has this place.
     pub fn defer_until_applied(&mut self, place: EntryId, command: Option<CommandId>) -> u64 {
-        let held = self.defer();
+        let request_id = self.defer();
         if let Some(command) = command {
             self.positions.insert(command, self.taken + self.proposed.len() as u64);
         }
-        self.proposed.push_back(Proposed { place, held, command });
-        held
+        self.proposed.push_back(Proposed { place, request_id, command });
+        request_id
     }
 
     /// Makes a repeat of a command that waits take the place of the earlier request, which its client has given up.
@@ -120,10 +121,10 @@ impl Clients {
     /// of its own, and clients that lose patience with a slow cluster would make it slower.
     pub fn take_over(&mut self, command: CommandId) -> Option<u64> {
         let position = *self.positions.get(&command)? - self.taken;
-        let held = self.defer();
-        let given_up = std::mem::replace(&mut self.proposed[position as usize].held, held);
+        let request_id = self.defer();
+        let given_up = std::mem::replace(&mut self.proposed[position as usize].request_id, request_id);
         self.answer(given_up, &Answer::Busy);
-        Some(held)
+        Some(request_id)
     }
 
     fn take_first(&mut self, is_it: impl FnOnce(&Proposed) -> bool) -> Option<Proposed> {
@@ -138,7 +139,7 @@ impl Clients {
     /// Handles the application of the entry at a place: gives this answer to the request that waits for it.
     pub fn on_applied(&mut self, place: EntryId, answer: &Answer<'_>) {
         while let Some(first) = self.take_first(|first| first.place <= place) {
-            self.answer(first.held, if first.place == place { answer } else { &Answer::Busy });
+            self.answer(first.request_id, if first.place == place { answer } else { &Answer::Busy });
         }
     }
 
@@ -155,8 +156,8 @@ impl Clients {
 
     /// Sends all requests that wait for entries elsewhere.
     pub fn redirect_all(&mut self, redirect: &Answer<'_>) {
-        while let Some(Proposed { held, .. }) = self.take_first(|_| true) {
-            self.answer(held, redirect);
+        while let Some(Proposed { request_id, .. }) = self.take_first(|_| true) {
+            self.answer(request_id, redirect);
         }
     }
 
@@ -185,7 +186,7 @@ impl Clients {
             let is_found = machine.read(&watch.query, &mut found);
             self.count_search(found.len());
             if is_found {
-                self.answer(watch.held, &Answer::QueryAnswer(&found));
+                self.answer(watch.request_id, &Answer::QueryAnswer(&found));
                 continue;
             }
             watch.query = machine.resume(&watch.query).unwrap_or(watch.query);
@@ -197,8 +198,8 @@ impl Clients {
             let checked = self.watches.split_off(self.unchecked_watches).into_iter();
             let (over, left): (Vec<_>, Vec<_>) = checked.partition(is_over);
             self.watches.extend(left);
-            for Watch { held, query, .. } in over {
-                self.answer(held, &Answer::NothingYet { query: &query });
+            for Watch { request_id, query, .. } in over {
+                self.answer(request_id, &Answer::NothingYet { query: &query });
             }
         }
         self.unchecked_watches > 0
@@ -221,7 +222,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 ))
             }
             Err(DecodeError::Malformed) => {
-                self.dropped.nonsense += 1;
+                self.dropped.malformed += 1;
                 Answer::Refused("the request was not understood: use the same release on both sides".into())
             }
         };
@@ -246,9 +247,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             _ => {}
         }
         if let ClientRequest::Run { session, number, .. } = *ask
-            && let Some(held) = self.clients.take_over((session, number))
+            && let Some(request_id) = self.clients.take_over((session, number))
         {
-            return Ok(Accepted::Deferred(held));
+            return Ok(Accepted::Deferred(request_id));
         }
         // Watches have a limit of their own, so that they stop no other request.
         let is_watch = matches!(ask, ClientRequest::Watch { .. });
@@ -281,20 +282,20 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if self.is_outside() || !self.hears_leader(now_ns) {
                 return Err(self.redirect_now(now_ns));
             }
-            let held = self.clients.defer();
+            let request_id = self.clients.defer();
             let later = if is_searched { self.machine.resume(query) } else { None };
             let query = later.unwrap_or_else(|| query.to_vec());
-            self.clients.add_watch(Watch { held, query, end_ns: now_ns + WATCH_NS }, is_searched);
-            return Ok(Accepted::Deferred(held));
+            self.clients.add_watch(Watch { request_id, query, end_ns: now_ns + WATCH_NS }, is_searched);
+            return Ok(Accepted::Deferred(request_id));
         }
         if !self.is_leader() {
             return Err(self.redirect_now(now_ns));
         }
-        let held = match *ask {
+        let request_id = match *ask {
             ClientRequest::Read { freshness, query } => {
-                let held = self.clients.defer();
-                self.queue_read(held, freshness, query);
-                held
+                let request_id = self.clients.defer();
+                self.queue_read(request_id, freshness, query);
+                request_id
             }
             ClientRequest::Open { nonce } => self.propose(LogCommand::Open { nonce })?,
             ClientRequest::Close { session } => self.propose(LogCommand::Close { session })?,
@@ -309,7 +310,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             _ => self.begin_membership_change(ask, now_ns)?,
         };
-        Ok(Accepted::Deferred(held))
+        Ok(Accepted::Deferred(request_id))
     }
 
     /// Searches for a request that has just come. Returns the answer, if there is one.
@@ -339,9 +340,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     /// Passes on the answers that have become ready, with the numbers of their requests.
     pub fn take_answers(&mut self, mut handle: impl FnMut(u64, &[u8])) {
-        let Clients { answers, bytes, .. } = &mut self.clients;
-        for (held, place) in answers.drain(..) {
-            handle(held, &bytes[place]);
+        let WaitingRequests { answers, bytes, .. } = &mut self.clients;
+        for (request_id, place) in answers.drain(..) {
+            handle(request_id, &bytes[place]);
         }
         bytes.clear();
         // Many long answers at once should not hold their memory for ever.
@@ -429,27 +430,28 @@ fn to_bytes(answer: &Answer<'_>) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn answers(clients: &mut Clients) -> Vec<(u64, Vec<u8>)> {
+    fn answers(clients: &mut WaitingRequests) -> Vec<(u64, Vec<u8>)> {
         let begin = clients.bytes.clone();
-        clients.answers.drain(..).map(|(held, place)| (held, begin[place].to_vec())).collect()
+        clients.answers.drain(..).map(|(request_id, place)| (request_id, begin[place].to_vec())).collect()
     }
 
     #[test]
     fn a_request_is_answered_by_its_own_entry_and_asked_again_where_another_took_its_place() {
-        let mut clients = Clients::default();
-        let held: Vec<u64> = [(1, 5), (1, 6), (3, 7)].map(|place| clients.defer_until_applied(place, None)).into();
+        let mut clients = WaitingRequests::default();
+        let request_ids: Vec<u64> =
+            [(1, 5), (1, 6), (3, 7)].map(|place| clients.defer_until_applied(place, None)).into();
         clients.on_applied((1, 5), &Answer::Done);
         // An entry of another leader.
         clients.on_applied((2, 6), &Answer::Forgotten);
         clients.on_applied_to((2, 7));
         let (done, busy) = (to_bytes(&Answer::Done), to_bytes(&Answer::Busy));
-        assert_eq!(answers(&mut clients), [(held[0], done), (held[1], busy)]);
+        assert_eq!(answers(&mut clients), [(request_ids[0], done), (request_ids[1], busy)]);
         assert!(clients.awaits_log() && clients.waiting == 1);
     }
 
     #[test]
     fn a_repeat_takes_the_place_of_the_request_that_waits_and_of_no_other() {
-        let mut clients = Clients::default();
+        let mut clients = WaitingRequests::default();
         let first = clients.defer_until_applied((1, 5), Some((7, 2)));
         let other = clients.defer_until_applied((1, 6), Some((8, 2)));
         for command in [(7, 1), (7, 3), (9, 2)] {
@@ -460,6 +462,6 @@ mod tests {
         let (done, busy) = (to_bytes(&Answer::Done), to_bytes(&Answer::Busy));
         assert_eq!(answers(&mut clients), [(first, busy), (repeat, done)]);
         assert_eq!(clients.take_over((7, 2)), None, "it waits no more");
-        assert!(clients.take_over((8, 2)).is_some_and(|held| held != other) && clients.waiting == 1);
+        assert!(clients.take_over((8, 2)).is_some_and(|request_id| request_id != other) && clients.waiting == 1);
     }
 }

@@ -10,12 +10,13 @@ pub struct MemberConfig {
     pub tick_ns: u64,
     /// Interval between a leader's heartbeats, in ticks.
     pub heartbeat_ticks: usize,
-    /// Silence of the leader after which others elect another, in ticks. A member asks for votes after a random time
-    /// of more than this and up to twice this, and again after half of this to all of it. Twice the longest silence of
-    /// a member that lived takes the place of this where it is longer: of silences up to five times this, in the last
-    /// 1,250 to 2,500 times this. At least twice [`Self::heartbeat_ticks`]. It should be as long at all members: one
-    /// confirms no leases of a leader that has more than twice as much. A member must not be restarted with a shorter
-    /// one while leases that it confirmed may last, for two of the former ones.
+    /// Election time-out: silence of the leader after which others elect another, in ticks; at least twice
+    /// [`Self::heartbeat_ticks`]. A member asks for votes after a random time of more than this and up to twice this,
+    /// and, if nobody is elected, again after half of this to all of it. Where live members are silent for longer,
+    /// twice the longest such silence takes its place: silences of up to five times this count, for 1,250 to 2,500
+    /// times this. Use one value at all members: a member confirms no lease of a leader whose value is more than twice
+    /// its own. Do not restart a member with a smaller value within two of its former time-outs, while leases that it
+    /// confirmed may last.
     pub election_ticks: usize,
     /// Bytes of entries in one message, at most, apart from the first entry.
     pub append_len_max: u64,
@@ -30,8 +31,8 @@ pub struct MemberConfig {
     pub entries_kept: u64,
     /// Bytes of a snapshot that are made in one turn, approximately, or more where the log grows faster.
     pub snapshot_step_len: usize,
-    /// Bytes of a snapshot that are written to the disk, and synced, in one turn, and then bytes of the entries after
-    /// it, or more where these arrive faster.
+    /// Bytes written to the disk, and synced, in one turn while the journal is replaced: first of the new snapshot,
+    /// then of the entries after it, of which more are written where they arrive faster.
     pub snapshot_write_len: usize,
     /// Most by which one member's clock may run faster than another's, in parts per million. Within this bound, reads
     /// by lease are linearizable.
@@ -40,10 +41,10 @@ pub struct MemberConfig {
     pub held_max: usize,
     /// Watches that may wait at a time.
     pub watches_max: usize,
-    /// Bytes that are found in one turn, at most, apart from the last answer: for requests that are answered as they
-    /// come, for reads that have waited for a majority, and for watches. Each search counts as 256 bytes more. Other
-    /// reads and watches wait for the next turn, since a leader that does nothing else for long is taken for dead; to a
-    /// stale read the member says that it is busy.
+    /// Bytes that searches may find in one turn, at most, apart from the last answer. The limit holds separately for
+    /// requests answered as they come, for reads that have waited for a majority, and for watches; each search counts
+    /// as 256 bytes more. Further reads and watches wait for the next turn, since a leader that does nothing else for
+    /// long is taken for dead; to a stale read the member answers that it is busy.
     pub found_len_max: usize,
     /// Bytes of a command, at most. One message carries it to another member, so it must be shorter than the endpoint's
     /// longest message.
@@ -101,7 +102,7 @@ pub enum MemberError {
     Snapshot(#[from] crate::machine::BadSnapshot),
     /// The engine found a contradiction.
     #[error(
-        "the log contradicts itself: {0}; empty the directory, start the member, and add it again (no copy of the directory: it has forgotten votes)"
+        "the log contradicts itself: {0}; empty the directory, start the member, and add it again; do not restore a copy of the directory, which may lack votes that the member has given"
     )]
     Engine(String),
 }
@@ -115,8 +116,8 @@ impl From<JournalError> for MemberError {
     }
 }
 
-/// Describes the damage to a member's log, and what to do. The journal's own advice, to cut a file off or to bring back
-/// a copy, does not suit members: a member would forget votes and entries that others rely on.
+/// Describes the damage to a member's log, and what to do. The journal's own advice, to cut a file off or to restore a
+/// backup, does not suit members: a member would forget votes and entries that others rely on.
 fn describe_journal_error(error: &JournalError) -> String {
     let what = match error {
         JournalError::Missing { missing, .. } => format!("{missing} is not there"),

@@ -1,6 +1,6 @@
 //! The founding of a cluster, once all of its intended members say that they are new.
 //!
-//! They must have been started with the same names and addresses: else each could find others to found a cluster with.
+//! They must have been started with the same names and addresses: otherwise they could found several clusters.
 //! The member whose name comes first founds it; the others learn of it with their next hello. A member that starts
 //! empty while the others already have a cluster cannot found one: it waits to be added, and until then votes for
 //! nobody, whatever an earlier life of it promised. One with a disk writes its id there before it says hello, so it is
@@ -32,7 +32,8 @@ pub struct FoundingState {
     next_hello_ns: u64,
     /// Members that said they are new, by name, with the time of the last hello.
     new_peers: BTreeMap<String, (MemberInfo, u64)>,
-    /// The one that said last that it has a cluster, of which this life is no founder, and has not begun anew since.
+    /// Name of the last peer that said that it has a cluster which this life did not found; `None` again once that peer
+    /// says that it is new.
     refused_by: Option<String>,
     /// The last new peer that was started with other peers.
     differs: Option<String>,
@@ -104,7 +105,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Handles the hello of another member, which may be an answer.
     pub(super) fn handle_hello(&mut self, hello: Hello, is_answer: bool, now_ns: u64) -> Result<(), MemberError> {
         if !hello.me.is_valid() || !hello.founding.as_ref().is_none_or(Founding::is_valid) {
-            self.dropped.nonsense += 1;
+            self.dropped.malformed += 1;
             return Ok(());
         }
         // An unasked hello may be an old one of an earlier life.

@@ -5,7 +5,7 @@
 
 use sinew_journal::disk::Disk;
 
-use super::clients::Clients;
+use super::clients::WaitingRequests;
 use super::engine::Change;
 use super::{Member, Receiver, Transport};
 use crate::client_wire::{Answer, ClientRequest};
@@ -39,7 +39,7 @@ enum ChangeStep {
 }
 
 struct MembershipChange {
-    held: u64,
+    request_id: u64,
     end_ns: u64,
     step: ChangeStep,
 }
@@ -52,30 +52,30 @@ pub struct MembershipChanges {
 
 impl MembershipChanges {
     /// Notes that the change in the entry at `index` was applied.
-    pub fn on_applied(&mut self, clients: &mut Clients, change: &Change, index: u64) {
-        let Some(wish) = &mut self.current else { return };
-        match &wish.step {
+    pub fn on_applied(&mut self, clients: &mut WaitingRequests, change: &Change, index: u64) {
+        let Some(current) = &mut self.current else { return };
+        match &current.step {
             ChangeStep::Learning { info, stays_learner } if change.learners.contains(info) => {
                 if !*stays_learner {
-                    wish.step = ChangeStep::CatchingUp { info: info.clone() };
+                    current.step = ChangeStep::CatchingUp { info: info.clone() };
                     return;
                 }
             }
-            ChangeStep::Changing { change: asked } if asked == change => {
-                wish.step = ChangeStep::Spreading { index, since_ns: None };
+            ChangeStep::Changing { change: expected } if expected == change => {
+                current.step = ChangeStep::Spreading { index, since_ns: None };
                 return;
             }
             _ => return,
         }
-        clients.answer(wish.held, &Answer::Done);
+        clients.answer(current.request_id, &Answer::Done);
         self.current = None;
     }
 
-    /// Notes that the second step of a change, in the entry at `at`, was applied: the old configuration has no say any
-    /// more.
-    pub fn on_second_step(&mut self, at: u64) {
+    /// Notes that the second step of a change, in the entry at `entry_index`, was applied: the old configuration no
+    /// longer counts.
+    pub fn on_second_step(&mut self, entry_index: u64) {
         if let Some(MembershipChange { step: ChangeStep::Spreading { index, since_ns }, .. }) = &mut self.current {
-            (*index, *since_ns) = (at, None);
+            (*index, *since_ns) = (entry_index, None);
         }
     }
 
@@ -84,12 +84,13 @@ impl MembershipChanges {
         self.current.is_none()
     }
 
-    /// Ends the change as its leader steps down. A hand-over to any member is then done. Any other change is sent
-    /// elsewhere: for a hand-over to a certain member, the next leader knows whether it is that one.
-    pub fn redirect_all(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
-        if let Some(wish) = self.current.take() {
-            let is_done = matches!(wish.step, ChangeStep::HandingOver { to: None } | ChangeStep::Spreading { .. });
-            clients.answer(wish.held, if is_done { &Answer::Done } else { elsewhere });
+    /// Ends the change as its leader steps down. A hand-over to any member is thereby done, and so is a change that is
+    /// committed and only spreading. Any other change is redirected: only the next leader knows, for example, whether
+    /// it is the member that a hand-over named.
+    pub fn redirect_all(&mut self, clients: &mut WaitingRequests, elsewhere: &Answer<'_>) {
+        if let Some(current) = self.current.take() {
+            let is_done = matches!(current.step, ChangeStep::HandingOver { to: None } | ChangeStep::Spreading { .. });
+            clients.answer(current.request_id, if is_done { &Answer::Done } else { elsewhere });
         }
     }
 }
@@ -115,7 +116,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 }
                 if *name == self.me.name {
                     return Err(Answer::Refused(format!(
-                        "{name} is the name of the leader: to add another life of it, `transfer` first"
+                        "{name} is the name of the leader: to replace that member, `transfer` leadership first"
                     )));
                 }
                 if self.members.len() + 2 > MEMBERS_MAX {
@@ -162,18 +163,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     None => None,
                 };
                 if to == Some(self.me.id) {
-                    let held = self.clients.defer();
-                    self.clients.answer(held, &Answer::Done);
-                    return Ok(held);
+                    let request_id = self.clients.defer();
+                    self.clients.answer(request_id, &Answer::Done);
+                    return Ok(request_id);
                 }
                 self.transfer_leadership(to)?;
                 ChangeStep::HandingOver { to }
             }
             _ => return Err(Answer::Refused("the request was not understood".into())),
         };
-        let held = self.clients.defer();
-        self.changes.current = Some(MembershipChange { held, end_ns: now_ns + CHANGE_TIMEOUT_NS, step });
-        Ok(held)
+        let request_id = self.clients.defer();
+        self.changes.current = Some(MembershipChange { request_id, end_ns: now_ns + CHANGE_TIMEOUT_NS, step });
+        Ok(request_id)
     }
 
     /// Answers a request to remove a name that no member has. It may repeat one that a leader carried out before it
@@ -189,9 +190,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if !self.node.raft.commit_to_current_term() || self.applied < self.node.raft.raft_log.committed {
             return Err(Answer::Busy);
         }
-        let held = self.clients.defer();
-        self.clients.answer(held, &Answer::Done);
-        Ok(held)
+        let request_id = self.clients.defer();
+        self.clients.answer(request_id, &Answer::Done);
+        Ok(request_id)
     }
 
     /// Members with a name. While a member that died is replaced, there are two.
@@ -267,19 +268,19 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     /// Checks whether the change in progress has reached its next step, or has failed.
     pub(super) fn continue_membership_change(&mut self, now_ns: u64, transport: &mut impl Transport) {
-        let Some(mut wish) = self.changes.current.take() else { return };
-        if now_ns >= wish.end_ns {
-            let timeout_reason = match &wish.step {
+        let Some(mut current) = self.changes.current.take() else { return };
+        if now_ns >= current.end_ns {
+            let timeout_reason = match &current.step {
                 ChangeStep::Asking { address, name, .. } => {
                     format!("no member answers at {address}: start {name} there, with the same --peers")
                 }
                 ChangeStep::CatchingUp { info } => format!("{} does not catch up", info.name),
-                ChangeStep::Spreading { .. } => return self.clients.answer(wish.held, &Answer::Done),
+                ChangeStep::Spreading { .. } => return self.clients.answer(current.request_id, &Answer::Done),
                 _ => "no majority agreed in time".to_owned(),
             };
-            return self.clients.answer(wish.held, &Answer::Refused(timeout_reason));
+            return self.clients.answer(current.request_id, &Answer::Refused(timeout_reason));
         }
-        match &mut wish.step {
+        match &mut current.step {
             ChangeStep::Asking { address, next_ns, .. } if now_ns >= *next_ns => {
                 *next_ns = now_ns + ASK_NS;
                 transport.send(Receiver::Address(address), &PeerMessage::Hello(self.hello(None)));
@@ -292,7 +293,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     let change = Change { voters: vec![info.clone()], learners: vec![], removed: gone };
                     // While another change is in progress this fails, and is repeated at the next look.
                     if self.propose_change(&change).is_ok() {
-                        wish.step = ChangeStep::Changing { change };
+                        current.step = ChangeStep::Changing { change };
                     }
                 }
             }
@@ -301,22 +302,23 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 // A change that replaces a member has two steps, between which both configurations have to agree.
                 let is_between = !self.node.raft.prs().conf().to_conf_state().voters_outgoing.is_empty();
                 if !is_between && (self.is_known_to_majority(*index) || now_ns - since_ns >= SPREAD_NS) {
-                    return self.clients.answer(wish.held, &Answer::Done);
+                    return self.clients.answer(current.request_id, &Answer::Done);
                 }
             }
             ChangeStep::HandingOver { .. } if self.node.raft.lead_transferee.is_none() && self.is_leader() => {
                 let what = "leadership was not handed over in time: the member is too far behind, or does not answer";
-                return self.clients.answer(wish.held, &Answer::Refused(what.to_owned()));
+                return self.clients.answer(current.request_id, &Answer::Refused(what.to_owned()));
             }
             _ => {}
         }
-        self.changes.current = Some(wish);
+        self.changes.current = Some(current);
     }
 
     /// Handles a hello, which may come from the member that is to be added.
     pub(super) fn handle_hello_for_change(&mut self, hello: &Hello) {
-        let Some(MembershipChange { held, step: ChangeStep::Asking { address, name, stays_learner, .. }, .. }) =
-            &self.changes.current
+        let Some(MembershipChange {
+            request_id, step: ChangeStep::Asking { address, name, stays_learner, .. }, ..
+        }) = &self.changes.current
         else {
             return;
         };
@@ -325,11 +327,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
         let votes = self.node.raft.prs().conf().voters().contains(hello.me.id.0);
         let is_known = self.members.get(&hello.me.id).is_some_and(|known| known.address == *address);
-        let (held, stays_learner) = (*held, *stays_learner);
+        let (request_id, stays_learner) = (*request_id, *stays_learner);
         if votes && is_known && !stays_learner {
             // It was added already, but its client has not heard so and asks again.
             self.changes.current = None;
-            return self.clients.answer(held, &Answer::Done);
+            return self.clients.answer(request_id, &Answer::Done);
         }
         let refused = match hello.phase {
             Phase::MemberOf(cluster) if Some(cluster) != self.cluster => {
@@ -340,14 +342,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         };
         if let Some(refused) = refused {
             self.changes.current = None;
-            return self.clients.answer(held, &Answer::Refused(refused));
+            return self.clients.answer(request_id, &Answer::Refused(refused));
         }
         let info = MemberInfo { address: address.clone(), ..hello.me.clone() };
         let change = Change { voters: vec![], learners: vec![info.clone()], removed: vec![] };
         if self.propose_change(&change).is_ok()
-            && let Some(wish) = &mut self.changes.current
+            && let Some(current) = &mut self.changes.current
         {
-            wish.step = ChangeStep::Learning { info, stays_learner };
+            current.step = ChangeStep::Learning { info, stays_learner };
         }
     }
 }

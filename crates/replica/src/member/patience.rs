@@ -11,8 +11,8 @@ use crate::wire::MemberId;
 
 /// Longest silence that is learned, in election time-outs. After a longer one the other was cut off or restarted.
 const LEARNED_MAX: u64 = 5;
-/// Least time for which a silence is remembered, in election time-outs: half a minute for 24 ms. At most it is twice
-/// this.
+/// Shortest time for which a silence is remembered, in election time-outs: half a minute if one is 24 ms. The longest
+/// is twice this.
 const REMEMBERED: u64 = 1250;
 
 /// The silences that a member has noticed. Its times are in ticks of its own, which pass only while it runs.
@@ -21,7 +21,7 @@ pub struct Patience {
     /// The election time-out.
     least: u64,
     now: u64,
-    /// When each member was last heard that was expected to speak.
+    /// For each member that was expected to speak, when it was last heard.
     heard: BTreeMap<MemberId, u64>,
     /// The longest silence of the present period, and that of the one before.
     longest: [u64; 2],
@@ -38,8 +38,8 @@ impl Patience {
     /// Lets a tick pass, in which only these members are expected to speak. Returns whether the patience has changed.
     pub fn tick(&mut self, expected: impl Fn(MemberId) -> bool) -> bool {
         self.now += 1;
-        // One that is no longer expected may have been taken for dead, and is remembered for as long as that may turn
-        // out to be wrong.
+        // Members that are no longer expected to speak are kept while their silence is one to five election time-outs:
+        // they may have been taken for dead, and a message from them would show that this was wrong.
         let suspicious = self.least..=self.least * LEARNED_MAX;
         self.heard.retain(|member, heard| expected(*member) || suspicious.contains(&(self.now - *heard)));
         if self.now < self.period_end {

@@ -85,19 +85,19 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             (Some(PeerMessage::NoMember), Some(of)) if piece.is_some() => self.on_piece_lost(of),
             (Some(PeerMessage::NoMember), Some(_)) => self.is_unwanted = true,
             (Some(PeerMessage::WrongReceiver { .. }), _) => self.dropped.member += 1,
-            _ => self.dropped.nonsense += 1,
+            _ => self.dropped.malformed += 1,
         }
         Ok(())
     }
 
     /// Counts a request that was refused because its sender has not proved that it has the cluster's key.
     pub fn count_not_admitted(&mut self) {
-        self.dropped.stranger += 1;
+        self.dropped.not_admitted += 1;
     }
 
     /// Counts messages that could not be sent.
     pub fn count_unsent(&mut self, count: u64) {
-        self.dropped.no_way += count;
+        self.dropped.unsent += count;
     }
 
     /// Handles the failure of a call to a member, which did not answer it.
@@ -122,7 +122,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 None
             }
             Err(DecodeError::Malformed) => {
-                self.dropped.nonsense += 1;
+                self.dropped.malformed += 1;
                 None
             }
         }
@@ -155,7 +155,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.note_message_from(from, now_ns);
         for wire in messages {
             let Some(mut message) = wire.to_message(from, self.me.id) else {
-                self.dropped.nonsense += 1;
+                self.dropped.malformed += 1;
                 continue;
             };
             let kind = message.get_msg_type();
@@ -202,8 +202,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// How many of an append's entries, from the first on, find room on the disk. The engine's own entries have no
-    /// data. The spare is there for these: until the first one of a new leader is committed, it can answer no reads.
+    /// Number of an append's entries, from the first on, that fit on the disk. If they do not all fit, the leading
+    /// ones without data may use the spare room: they are the engine's own, and until the first of a new leader is
+    /// committed, it can answer no reads.
     pub(super) fn count_with_room(&mut self, entries: &[Entry]) -> usize {
         let len = |entry: &Entry| entry.data.len() + entry.context.len();
         if self.has_room(entries.len(), entries.iter().map(len).sum()) {

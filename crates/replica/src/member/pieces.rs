@@ -149,7 +149,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 true
             }
             None => {
-                self.dropped.nonsense += 1;
+                self.dropped.malformed += 1;
                 false
             }
         }

@@ -1,29 +1,29 @@
 //! Reads at the leader: either it asks a majority whether it still leads (read index), once for all reads of a turn, or
 //! it relies on a lease.
 //!
-//! A lease follows from such a confirmation: no member that confirmed votes for another before an election time-out has
+//! Such a confirmation grants a lease: a member that confirms votes for nobody else until an election time-out has
 //! passed on its clock. So until then, less the allowed clock drift, the leader knows that no other has been elected. A
-//! transfer of leadership breaks this, so a term in which one has happened has no leases any more.
+//! transfer of leadership does not wait for that, so a term in which one was begun has no leases from then on.
 //!
 //! The lease counts from the moment at which the majority was asked. It is shorter than the election time-out by two
-//! ticks and by the clock drift. A leader that asks for a lease says how long it is. A member with a shorter election
-//! time-out of its own votes for nobody for so long, and confirms no lease that is more than twice as long as its own:
-//! a member that starts from its disk votes for nobody for two election time-outs, because of leases that it may have
-//! confirmed. So it must not be restarted with a shorter election time-out while such a lease lasts.
+//! ticks and by the clock drift. A leader that asks for a lease states its length. A member whose own election time-out
+//! is shorter votes for nobody for that length. It confirms no lease of more than twice the length of its own, because
+//! after a restart from its disk it votes for nobody for two of its own election time-outs. So it must not be restarted
+//! with a shorter election time-out while such a lease lasts.
 
 use std::collections::VecDeque;
 
 use raft::{RawNode, ReadState, StateRole};
 use sinew_journal::disk::Disk;
 
-use super::clients::Clients;
+use super::clients::WaitingRequests;
 use super::{Member, MemberConfig};
 use crate::client_wire::{Answer, Freshness};
 use crate::log::Log;
 use crate::machine::StateMachine;
 
 struct Read {
-    held: u64,
+    request_id: u64,
     query: Vec<u8>,
     /// Number of the round that must confirm it.
     round: u64,
@@ -110,9 +110,9 @@ impl Reads {
     }
 
     /// Sends all reads elsewhere.
-    pub fn redirect_all(&mut self, clients: &mut Clients, elsewhere: &Answer<'_>) {
+    pub fn redirect_all(&mut self, clients: &mut WaitingRequests, elsewhere: &Answer<'_>) {
         for read in self.waiting.drain(..) {
-            clients.answer(read.held, elsewhere);
+            clients.answer(read.request_id, elsewhere);
         }
         self.unanswered_rounds.clear();
         (self.has_new, self.wants_lease) = (false, false);
@@ -155,9 +155,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Adds a read that waits for a confirmation.
-    pub(super) fn queue_read(&mut self, held: u64, freshness: Freshness, query: &[u8]) {
+    pub(super) fn queue_read(&mut self, request_id: u64, freshness: Freshness, query: &[u8]) {
         let round = self.reads.round;
-        self.reads.waiting.push_back(Read { held, query: query.to_vec(), round, index: None });
+        self.reads.waiting.push_back(Read { request_id, query: query.to_vec(), round, index: None });
         self.reads.has_new = true;
         self.reads.wants_lease |= freshness == Freshness::Lease;
     }
@@ -175,7 +175,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             let mut found = Vec::new();
             self.machine.read(&read.query, &mut found);
             self.clients.count_search(found.len());
-            self.clients.answer(read.held, &Answer::QueryAnswer(&found));
+            self.clients.answer(read.request_id, &Answer::QueryAnswer(&found));
         }
         false
     }

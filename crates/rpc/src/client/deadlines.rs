@@ -24,8 +24,8 @@ impl Clients {
         });
         let waiting: Vec<_> = waiting.collect();
         let mut late = Vec::new();
-        for at in 0..self.listed.len() {
-            let id = self.listed[at];
+        for position in 0..self.listed.len() {
+            let id = self.listed[position];
             let slot = &self.table.slots[id.index()];
             // For a plain call nothing else is read.
             if slot.form == Form::Short || slot.request.is_none() {

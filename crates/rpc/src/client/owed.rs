@@ -19,8 +19,8 @@ use super::Clients;
 use crate::names::SessionId;
 use crate::shared::Shared;
 
-/// Number of a session's owed calls from which on calls whose credits are all back are not cancelled at the server:
-/// such a cancellation is only a hint.
+/// Once a session owes this many calls, a call whose credits are all back is not cancelled at the server: its
+/// cancellation would be only a hint.
 const OWED_HINTS_MAX: usize = 64;
 
 /// State of the cancellation of a call that ended here.
@@ -86,9 +86,9 @@ impl Clients {
     }
 
     /// Waits for answers to a call for one time-out from now on.
-    fn wait_for_answer(&mut self, shared: &Shared, index: usize, at: usize) {
+    fn wait_for_answer(&mut self, shared: &Shared, index: usize, position: usize) {
         let until_ns = shared.now_ns.saturating_add(self.timeout_ns(shared, index, 0));
-        let owed = &mut self.cold[index].owed.0[at];
+        let owed = &mut self.cold[index].owed.0[position];
         owed.until_ns = until_ns;
         self.owed_until.0.push(Reverse((until_ns, self.table.entries[index].id(), owed.number)));
     }
@@ -99,13 +99,13 @@ impl Clients {
         if owed.iter().any(|owed| owed.cancellation == Cancellation::InFlight) {
             return;
         }
-        let Some(at) = owed.iter().position(|owed| owed.cancellation == Cancellation::Waiting) else { return };
-        let next = &mut owed[at];
+        let Some(position) = owed.iter().position(|owed| owed.cancellation == Cancellation::Waiting) else { return };
+        let next = &mut owed[position];
         next.cancellation = Cancellation::InFlight;
         let session = &self.table.entries[index];
         let name = CallName { session: session.remote_key, number: next.number, is_copy: false };
         shared.send(session.peer, Management::new(Meaning::Cancel.header(name), &[]));
-        self.wait_for_answer(shared, index, at);
+        self.wait_for_answer(shared, index, position);
     }
 
     /// Handles the answer to packets of a call that is over: `answered` returns their number, given the number of
@@ -119,8 +119,8 @@ impl Clients {
         answered: impl FnOnce(u32) -> Option<u32>,
     ) {
         let owed = &mut self.cold[index].owed.0;
-        let Some(at) = owed.iter().position(|owed| owed.number == number) else { return };
-        let OwedCall { request_packets, sent, answered: answered_before, cancellation, .. } = owed[at];
+        let Some(position) = owed.iter().position(|owed| owed.number == number) else { return };
+        let OwedCall { request_packets, sent, answered: answered_before, cancellation, .. } = owed[position];
         let (now, is_end) = match answered(request_packets) {
             Some(answered) => {
                 // A cancellation in flight gets an answer of its own.
@@ -131,9 +131,9 @@ impl Clients {
             }
             None => (sent, true),
         };
-        owed[at].answered = now;
+        owed[position].answered = now;
         if is_end {
-            owed.remove(at);
+            owed.remove(position);
         }
         self.return_credits(shared, index, now - answered_before);
     }
@@ -146,17 +146,17 @@ impl Clients {
             self.owed_until.0.pop();
             let Some(index) = self.table.find(session.key()) else { continue };
             let owed = &mut self.cold[index].owed.0;
-            let Some(at) = owed.iter().position(|owed| owed.number == number) else { continue };
-            if owed[at].until_ns > until_ns {
+            let Some(position) = owed.iter().position(|owed| owed.number == number) else { continue };
+            if owed[position].until_ns > until_ns {
                 // Its cancellation was sent since.
                 continue;
             }
-            if owed[at].cancellation == Cancellation::Waiting {
+            if owed[position].cancellation == Cancellation::Waiting {
                 // Its cancellation still waits for its turn.
-                self.wait_for_answer(shared, index, at);
+                self.wait_for_answer(shared, index, position);
                 continue;
             }
-            let OwedCall { sent, answered, .. } = owed.remove(at);
+            let OwedCall { sent, answered, .. } = owed.remove(position);
             self.return_credits(shared, index, sent - answered);
         }
     }

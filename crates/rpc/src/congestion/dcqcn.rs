@@ -15,8 +15,8 @@ pub struct DcqcnConfig {
     pub raise_interval_ns: u64,
     /// Bytes sent without a mark that are one step of the recovery.
     pub raise_bytes: u64,
-    /// Weight of the newest mark: 0 to 1.
-    pub newest: f64,
+    /// Gain of the moving average (EWMA) of marks: the weight of the newest mark, 0 to 1.
+    pub ewma_gain: f64,
     /// Steps that each make up half of what is missing, before the rate grows beyond its old value.
     pub fast_steps: u32,
     /// Growth of the rate per step after that, in bytes per second.
@@ -34,7 +34,7 @@ impl Default for DcqcnConfig {
             decay_interval_ns: 55_000,
             raise_interval_ns: 55_000,
             raise_bytes: 10_000_000,
-            newest: 1.0 / 256.0,
+            ewma_gain: 1.0 / 256.0,
             fast_steps: 5,
             step_bytes_per_s: 5e6,
             large_step_bytes_per_s: 50e6,
@@ -94,7 +94,7 @@ impl Dcqcn {
         self.target = self.rate;
         self.rate =
             (self.rate * (1.0 - self.mark_frequency / 2.0)).max(config.rate_min_bytes_per_s.min(line_bytes_per_s));
-        self.mark_frequency += config.newest * (1.0 - self.mark_frequency);
+        self.mark_frequency += config.ewma_gain * (1.0 - self.mark_frequency);
         (self.marked_ns, self.decayed_ns, self.raised_ns) = (now_ns, now_ns, now_ns);
         (self.time_steps, self.byte_steps, self.sent) = (0, 0, 0);
     }
@@ -108,7 +108,7 @@ impl Dcqcn {
     pub fn advance(&mut self, line_bytes_per_s: f64, now_ns: u64, config: &DcqcnConfig) {
         let decays = now_ns.saturating_sub(self.decayed_ns) / config.decay_interval_ns.max(1);
         if self.marked_ns > 0 {
-            self.mark_frequency *= (1.0 - config.newest).powi(decays.min(1 << 20) as i32);
+            self.mark_frequency *= (1.0 - config.ewma_gain).powi(decays.min(1 << 20) as i32);
         }
         self.decayed_ns += decays * config.decay_interval_ns;
         let interval_ns = config.raise_interval_ns.max(1);
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn marks_without_end_bring_it_to_the_least_rate() {
         let mut flow = Dcqcn::new(LINE);
-        (1..1000).for_each(|at| flow.mark(LINE, at * 50_000, &CONFIG()));
+        (1..1000).for_each(|nth| flow.mark(LINE, nth * 50_000, &CONFIG()));
         assert_eq!(flow.rate(), CONFIG().rate_min_bytes_per_s);
     }
 

@@ -10,14 +10,14 @@
 /// Parameters of Swift.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwiftConfig {
-    /// Target round trip with windows of `window_scaled_least` packets or more, in ns.
+    /// Target round trip with windows of `scaling_window_max` packets or more, in ns.
     pub target_ns: u64,
-    /// Time added to the target with windows of `window_scaled_most` packets or less, in ns.
+    /// Time added to the target with windows of `scaling_window_min` packets or less, in ns.
     pub scaling_ns: u64,
-    /// Window at which the target is raised the most, in packets.
-    pub window_scaled_most: f64,
-    /// Window from which on the target is not raised, in packets.
-    pub window_scaled_least: f64,
+    /// Window at or below which the target is raised the most, in packets.
+    pub scaling_window_min: f64,
+    /// Window above which the target is not raised, in packets.
+    pub scaling_window_max: f64,
     /// Growth of a window in a round trip, in packets.
     pub step: f64,
     /// Part of the excess over the target by which the window is cut: 0 to 1.
@@ -33,8 +33,8 @@ impl Default for SwiftConfig {
         Self {
             target_ns: 20_000,
             scaling_ns: 30_000,
-            window_scaled_most: 0.25,
-            window_scaled_least: 16.0,
+            scaling_window_min: 0.25,
+            scaling_window_max: 16.0,
             step: 0.5,
             cut: 0.8,
             cut_most: 0.5,
@@ -47,7 +47,7 @@ impl SwiftConfig {
     /// Target round trip of a session with this window, in ns.
     fn scaled_target_ns(&self, window: f64) -> f64 {
         let part = |window: f64| 1.0 / window.max(self.window_min).sqrt();
-        let (most, least) = (part(self.window_scaled_most), part(self.window_scaled_least));
+        let (most, least) = (part(self.scaling_window_min), part(self.scaling_window_max));
         let scaled = (part(window) - least) / (most - least).max(f64::MIN_POSITIVE);
         self.target_ns as f64 + self.scaling_ns as f64 * scaled.clamp(0.0, 1.0)
     }

@@ -22,8 +22,8 @@ pub struct TimelyConfig {
     pub step_bytes_per_s: f64,
     /// Weight of the excess in a cut: 0 to 1.
     pub cut: f64,
-    /// Weight of the newest difference in the trend: 0 to 1.
-    pub newest: f64,
+    /// Gain of the trend, a moving average (EWMA): the weight of the newest difference, 0 to 1.
+    pub ewma_gain: f64,
     /// Good round trips in a row after which steps are five times as large. (Only in the published form.)
     pub eager_after: u32,
     /// Whether the patched form is used.
@@ -40,7 +40,7 @@ impl Default for TimelyConfig {
             min_rtt_ns: 5_000,
             step_bytes_per_s: 1e5,
             cut: 0.004,
-            newest: 0.9,
+            ewma_gain: 0.9,
             eager_after: 5,
             is_patched: true,
             rate_min_bytes_per_s: 15e6,
@@ -73,7 +73,7 @@ impl Timely {
     /// Handles a measured round trip.
     pub fn update(&mut self, rtt_ns: u64, line_bytes_per_s: f64, config: &TimelyConfig) {
         let rtt = rtt_ns as f64;
-        self.trend_ns += config.newest * (rtt - self.last_rtt_ns - self.trend_ns);
+        self.trend_ns += config.ewma_gain * (rtt - self.last_rtt_ns - self.trend_ns);
         self.last_rtt_ns = rtt;
         let trend = self.trend_ns / config.min_rtt_ns.max(1) as f64;
         let (low, high) = (config.low_ns as f64, config.high_ns as f64);
@@ -122,7 +122,7 @@ mod tests {
         min_rtt_ns: 5_000,
         step_bytes_per_s: 5e6,
         cut: 0.26,
-        newest: 0.46,
+        ewma_gain: 0.46,
         eager_after: 5,
         is_patched: true,
         rate_min_bytes_per_s: 1.5e6,

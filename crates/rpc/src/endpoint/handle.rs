@@ -4,7 +4,7 @@
 //! leaves closures and calls in the endpoint's [`Inbox`], wakes its thread, and returns a [`Pending`] for the result.
 //! The endpoint's side is in `rpc::remote`.
 //!
-//! The inbox lies beside the late answers of workers (`Returns`), under the same flag and the same wake-up. So an
+//! The inbox lies beside the late answers of workers (`AnswerQueue`), under the same flag and the same wake-up. So an
 //! endpoint without a handle has nothing more to check, and a sleeping endpoint is woken as it is for an answer,
 //! whatever it sleeps on. Closures run in the turn that finds them, with the endpoint as a `dyn Endpoint`; a turn
 //! within a closure begins none, so closures do not nest. Calls complete in a lane that the endpoint empties itself at

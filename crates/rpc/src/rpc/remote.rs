@@ -122,9 +122,9 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         }
     }
 
-    /// Keeps a completion that a blocking call polled but that is another call's. If a closure made the blocking call,
-    /// it is that of the call in whose turns the closure runs. Otherwise it is that of a call that was given up and
-    /// whose buffers came back late, and it is dropped.
+    /// Keeps a completion that a blocking call polled but that belongs to another call. If a closure made the blocking
+    /// call, the other call is the one in whose turns the closure runs. Otherwise the other call was given up and its
+    /// buffers came back late, so the completion is dropped.
     #[cold]
     pub(super) fn set_aside(&mut self, completion: Completion) {
         if let Some(remote) = self.remote.as_mut().filter(|remote| remote.is_running) {

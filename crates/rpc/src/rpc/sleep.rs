@@ -10,10 +10,10 @@ use super::Rpc;
 /// An endpoint's record of sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Sleep {
-    /// Whether the sleeper has been woken since, because there is something to do.
+    /// Whether we have woken the sleeper since the endpoint was last armed, because there is something to do.
     was_woken_by_us: bool,
-    /// Whether a sleep ended out of the caller's sight, through a turn, or inside a call or a connect that waits, and a
-    /// waker may have ended it. The caller must hear of that, so its next sleep does not begin.
+    /// Whether a waker may have ended a sleep that the caller did not see end: one that a turn ended, or one inside a
+    /// blocking call or connect. The caller must hear of that, so its next sleep does not begin.
     was_woken: bool,
     /// Number of waiting events of the main lane that have prevented one sleep already. They need not be taken.
     pub(super) events_seen: usize,
@@ -196,7 +196,7 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.sleep.note_wake();
     }
 
-    /// Returns until when there is nothing to do unless something arrives.
+    /// When the endpoint next has work of its own; [`Armed::Ready`] if there is something to do now.
     fn sleep_state(&mut self) -> Armed {
         let events = self.core.clients.lanes.events_of_main();
         let is_news = (events > self.sleep.events_seen)

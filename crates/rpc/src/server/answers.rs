@@ -74,9 +74,9 @@ impl Servers {
         self.answer_with(shared, call, response.len(), |target| target.copy_from_slice(response));
     }
 
-    /// The slot of a call whose handler runs, if a response of this length goes into the slot's own buffer: by far the
-    /// most common case. In a burst, other packets may have ended the call or its session. A session that was opened in
-    /// its place has no calls yet, since its client does not know its key. So the slot alone tells.
+    /// The slot of a running call, if a response of this length goes into the slot's own buffer: by far the most common
+    /// case. In a burst, other packets may have ended the call or its session. A session that was opened in its place
+    /// has no calls yet, since its client does not know its key. So the slot alone tells.
     #[inline(always)]
     fn own_buffer(&mut self, call: RunningCall, len: usize) -> Option<&mut ServerSlot> {
         let slot = self.table.slots.get_mut(call.location.slot.index())?;
@@ -87,7 +87,7 @@ impl Servers {
         is_it.then_some(slot)
     }
 
-    /// Answers a call whose handler runs with `len` bytes that `write` fills in.
+    /// Answers a running call with `len` bytes, which `write` fills in.
     #[inline(always)]
     pub fn answer_with(&mut self, shared: &mut Shared, call: RunningCall, len: usize, write: impl FnOnce(&mut [u8])) {
         if let Some(slot) = self.own_buffer(call, len)
@@ -102,9 +102,9 @@ impl Servers {
         self.answer_from_buffer(shared, call.id, len, write);
     }
 
-    /// Answers a call whose handler runs with what `write` fills in of the slot's own buffer, which may hold an earlier
-    /// answer. Returns whether it did: there may be no such buffer, and `write` returns `None` if it is too short. A
-    /// length beyond the buffer counts as `None`.
+    /// Answers a running call in the slot's own buffer, which may hold an earlier answer: `write` fills in the buffer
+    /// and returns the answer's length. Returns whether it did: there may be no such buffer, and `write` returns `None`
+    /// if the buffer is too short. A length beyond the buffer counts as `None`.
     #[inline(always)]
     pub fn answer_in_place(
         &mut self,
@@ -169,11 +169,11 @@ impl Servers {
         max: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) {
-        let Some(at) = self.find_unanswered(call) else {
+        let Some(place) = self.find_unanswered(call) else {
             shared.stats.answers_discarded += 1;
             return;
         };
-        match self.response_buffer(shared, at, max) {
+        match self.response_buffer(shared, place, max) {
             Ok(mut buffer) => {
                 let len = write(&mut buffer).min(max);
                 // Shortening always succeeds.

@@ -15,8 +15,8 @@ use sinew_wire::SessionKey;
 #[derive(Default)]
 pub(super) struct ClientEvents {
     events: VecDeque<ClientEvent>,
-    /// Number of events from which on those of clients that came and left unnoticed are dropped, so that sessions bound
-    /// the number of events.
+    /// Number of events at which those of clients that came and left unreported are dropped, so that sessions bound the
+    /// number of events.
     len_max: usize,
     /// Whether there are events since the owner was last asked to look.
     is_news: bool,
@@ -41,8 +41,7 @@ impl Servers {
         self.table.show(index, key);
         grant(&mut self.table.entries[index]);
         self.set_session_to(index, session);
-        // Confirmed at once: its key went only to the server, which has shown that it receives at the address that it
-        // sends from.
+        // Confirmed at once: its key went only to the server, which has proved that it receives at its source address.
         self.confirm(shared, index);
     }
 

@@ -115,8 +115,8 @@ impl Servers {
             shared.stats.requests_too_late += 1;
             self.end_unanswered(shared, self.table.entry_of(id), id, ErrorCode::ExpiredOnArrival);
         }
-        for at in 0..self.kept.calls.len() {
-            let KeptCall { call, deadline_ns: Some(deadline_ns), is_used: true, .. } = self.kept.calls[at] else {
+        for position in 0..self.kept.calls.len() {
+            let KeptCall { call, deadline_ns: Some(deadline_ns), is_used: true, .. } = self.kept.calls[position] else {
                 continue;
             };
             if deadline_ns > shared.now_ns {

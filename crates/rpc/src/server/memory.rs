@@ -145,8 +145,8 @@ impl Servers {
         freed
     }
 
-    /// Gives up what a slot holds if that is stalled, and if it is a short response (`short_responses`) or anything
-    /// else (not `short_responses`). Returns the number of bytes freed.
+    /// Gives up what a slot holds if that is stalled: a short response if `short_responses` is set, otherwise a long
+    /// response, or a request that is still arriving, which may also be too slow. Returns the number of bytes freed.
     fn give_up_slot(&mut self, shared: &mut Shared, index: usize, id: SlotId, short_responses: bool) -> usize {
         let slot = &self.table.slots[id.index()];
         let charged = slot.charged();

@@ -149,8 +149,9 @@ impl Sessions {
 
     /// Sessions that we have with a peer, and those that it has with us.
     fn sessions_with(core: &Core, peer_index: u32) -> (Vec<usize>, Vec<usize>) {
-        let ours = Self::own_clients(core).filter(|&at| core.clients.table.entries[at].peer_index == peer_index);
-        let theirs = Self::own_servers(core).filter(|&at| core.servers.table.entries[at].peer_index == peer_index);
+        let ours = Self::own_clients(core).filter(|&index| core.clients.table.entries[index].peer_index == peer_index);
+        let theirs =
+            Self::own_servers(core).filter(|&index| core.servers.table.entries[index].peer_index == peer_index);
         (ours.collect(), theirs.collect())
     }
 

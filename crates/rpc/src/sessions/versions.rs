@@ -1,6 +1,6 @@
-//! Peers that speak another version of the protocol. The side that asked is told, as far as its version allows: a
-//! client of a version from 3 on is told our version, an older one that the server is closing, which is the nearest
-//! message that it understands.
+//! Peers that speak another version of the protocol. The side that asked for the session is told so, as far as its
+//! version allows: a client of version 3 or later is told our version; an older one is told that the server is closing,
+//! which is the nearest message that it understands.
 
 use sinew_fabric::RxPacket;
 use sinew_wire::management::{Connect, Refusal};

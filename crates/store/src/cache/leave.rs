@@ -69,8 +69,8 @@ impl Cache {
         if self.is_dead(entry, now_s) { self.census.reclaim(entry) } else { self.census.evict(entry) }
     }
 
-    /// Removes the items of a log that an item of `words` more will overwrite, or appends them again if they were read.
-    /// The item at `replaced` is left alone, since its own successor overwrites it.
+    /// Makes room in the log for an item of `words` words: evicts the items in the way, or appends those again that
+    /// were read. The item at `replaced` is left alone, since its own successor overwrites it.
     pub(super) fn evict_for(&mut self, words: usize, replaced: Option<u64>, now_s: u32) {
         let mut spared_max = if self.spares_read { SPARED_MAX } else { 0 };
         while let Space::Log(log) = &self.space

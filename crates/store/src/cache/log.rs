@@ -73,8 +73,8 @@ impl Log {
         Head((self.lap << OFFSET_BITS) + self.offset as u64)
     }
 
-    /// Returns the position of the oldest item if it must go before `words` more can be [reserved](Self::reserve).
-    /// `words` must be no more than the log has.
+    /// Returns the position of the oldest item if it must go before an item of `words` words can be
+    /// [reserved](Self::reserve). `words` must be no more than the log has.
     #[inline]
     pub fn blocking_item(&self, words: usize) -> Option<u64> {
         let (lap, end) = if self.wraps(words) { (self.lap + 1, words) } else { (self.lap, self.offset + words) };

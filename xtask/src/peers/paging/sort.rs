@@ -18,8 +18,7 @@ const KILLED: i32 = 9;
 /// Task of `cargo xtask` that runs the sort.
 const TASK: &str = "sort-numbers";
 
-/// Most attempts. A system that at some moment finds all pages in use, as happens with zram, kills the program rather
-/// than looks again.
+/// Most attempts. If all pages are in use at some moment, as happens with zram, the OOM killer ends the program.
 const TRIES: u32 = 8;
 
 /// Returns the seconds that a program takes that may have `share` percent of the memory that it sorts.

@@ -391,7 +391,7 @@ mod tests {
         let mut request = Request::new(0, Operation::Send { source, immediate: None, to: None });
         (request.fence, request.solicited) = (true, true);
         pair.a.qp.push(request).unwrap();
-        // A piece without bytes would be one of 2 GiB.
+        // Empty pieces are left out: the device would read their length of 0 as 2 GiB.
         assert_eq!(last_request(&pair), (IBV_SEND_SIGNALED | IBV_SEND_FENCE | IBV_SEND_SOLICITED, vec![3, 1]));
         let memory = pair.domain.expose(8, Access::ALL).unwrap();
         let target = [0, 5].into_iter().map(|len| pair.empty(len)).collect();

@@ -4,7 +4,7 @@
 //! as long as it lives. So while a sweeper holds a shared lock on the file, the name has no owner and can get none. A
 //! process that was about to claim the name finds its lock file removed, and makes another.
 //!
-//! Shared locks would not keep two sweepers apart: one could remove files that were made anew after the other's
+//! Shared locks would not keep two sweepers apart: one could remove files that were recreated after the other's
 //! removal. So a sweeper also holds an exclusive lock on the directory; one that does not get it leaves the work to the
 //! holder. Sweepers never wait for a lock.
 

@@ -15,10 +15,10 @@ use crate::link::{Claim, Lines, PeerArena, Side, Wake, ends, map_peer};
 use crate::names;
 use crate::peer_source::{PeerSource, Token};
 
-/// Most messages read from one socket in one look.
-const MESSAGES_PER_LOOK: usize = 16;
+/// Most messages read from one socket in one upkeep pass.
+const MESSAGES_PER_PASS: usize = 16;
 
-/// Reason for refusing memory that could not be mapped: either the peer's memory is unusable, or this system lacks
+/// Reason to refuse memory that could not be mapped: either the peer's memory is unusable, or this system lacks
 /// resources, which is not the peer's fault.
 fn unusable(error: std::io::Error) -> Refusal {
     match error.raw_os_error() {
@@ -29,7 +29,7 @@ fn unusable(error: std::io::Error) -> Refusal {
 
 impl ShmRx {
     pub(super) fn read_socket(&mut self, index: usize, generation: u64) {
-        for _ in 0..MESSAGES_PER_LOOK {
+        for _ in 0..MESSAGES_PER_PASS {
             if !self.is_link(index, generation) {
                 return;
             }

@@ -1,5 +1,5 @@
-//! The occasional work of a port, a *look*: it checks sockets and control messages, and links that end or are not
-//! polled.
+//! The occasional work of a port, its *upkeep*: a pass checks sockets and control messages, and links that end or are
+//! not polled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,23 +12,23 @@ use crate::hub::ControlMessage;
 use crate::link::{Side, TxChange};
 use crate::peer_source::{FirstMessage, PeerSource, Token};
 
-/// Links that are checked in one look although they are not polled. A packet waits only for this check if its sender
+/// Links that are checked in one pass although they are not polled. A packet waits only for this check if its sender
 /// was stopped before it rang the doorbell, or if another process has cleared the sender's bit.
 const SWEEP: usize = 16;
-/// Most rounds over the ready sockets in one look.
-const ROUNDS_PER_LOOK: usize = 4;
+/// Most rounds over the ready sockets in one pass.
+const ROUNDS_PER_PASS: usize = 4;
 
 impl ShmRx {
     /// Checks sockets and messages, and links that end or are not polled. `now_ns` is given where the caller knows the
     /// time.
     #[cold]
     #[inline(never)]
-    pub(crate) fn look(&mut self, now_ns: Option<u64>) {
+    pub(crate) fn upkeep(&mut self, now_ns: Option<u64>) {
         if let Some(now_ns) = now_ns {
             self.upkeep_ns = now_ns;
         }
         // A connection accepted in one round says hello in the next.
-        for _ in 0..ROUNDS_PER_LOOK {
+        for _ in 0..ROUNDS_PER_PASS {
             let tokens = self.own.watch.ready();
             for token in tokens.into_iter().flatten() {
                 self.handle_ready(token);

@@ -51,7 +51,7 @@ impl Home {
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (fixed, name) = bytes.split_first_chunk::<FIXED>()?;
-        let word = |at: usize| Some(u32::from_le_bytes(*fixed.get(at..)?.first_chunk()?));
+        let word = |offset: usize| Some(u32::from_le_bytes(*fixed.get(offset..)?.first_chunk()?));
         let device = std::str::from_utf8(name).ok()?.to_owned();
         (fixed[0] == VERSION && device.len() <= DEVICE_NAME_MAX).then_some(Self {
             incarnation: u64::from_le_bytes(*fixed.get(1..)?.first_chunk()?),

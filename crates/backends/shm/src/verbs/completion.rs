@@ -116,7 +116,7 @@ impl CompletionQueue for ShmCompletionQueue {
         engine.take(self.index, completions, max)
     }
 
-    /// Datagrams that the queue is not behind with are shown in the buffer of the oldest receive.
+    /// While the queue has no backlog of completions, datagrams are shown in the buffer of the oldest receive.
     #[inline]
     fn poll_messages<Q: QueuePair>(
         &mut self,

@@ -68,7 +68,7 @@ impl DeviceMessage {
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().ok()?;
-        let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let word = |offset: usize| Some(u64::from_le_bytes(*bytes.get(offset..)?.first_chunk()?));
         if bytes[..4] != MAGIC.to_le_bytes() || bytes[4..6] != VERSION.to_le_bytes() {
             return None;
         }
@@ -172,10 +172,11 @@ impl ServerLoop<'_> {
                 break;
             }
             self.paused = false;
-            for at in (0..self.clients.len()).rev() {
-                let (readable, died) = (ready[2 + 2 * at], ready[3 + 2 * at] && self.clients[at].process.is_some());
-                if died || (readable && !self.answer(at)) {
-                    let client = self.clients.swap_remove(at);
+            for index in (0..self.clients.len()).rev() {
+                let (readable, died) =
+                    (ready[2 + 2 * index], ready[3 + 2 * index] && self.clients[index].process.is_some());
+                if died || (readable && !self.answer(index)) {
+                    let client = self.clients.swap_remove(index);
                     self.memory.give_back_seats(client.seats);
                 }
             }
@@ -209,8 +210,8 @@ impl ServerLoop<'_> {
     }
 
     /// Answers a message of a client. Returns false when the client is to be dropped.
-    fn answer(&mut self, at: usize) -> bool {
-        let client = &mut self.clients[at];
+    fn answer(&mut self, index: usize) -> bool {
+        let client = &mut self.clients[index];
         // The buffer is one byte longer than a message, so that a truncated message is recognised as too long.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let message = match hello::receive_bytes(&client.socket, &mut bytes) {
@@ -329,10 +330,10 @@ mod tests {
         }
         let good = DeviceMessage::Seat(1).to_bytes();
         assert!(DeviceMessage::from_bytes(&good[..31]).is_none());
-        for (at, byte) in [(0, 0), (4, 9), (6, 9), (13, 1)] {
+        for (offset, byte) in [(0, 0), (4, 9), (6, 9), (13, 1)] {
             let mut bad = good;
-            bad[at] = byte;
-            assert!(DeviceMessage::from_bytes(&bad).is_none(), "{at}");
+            bad[offset] = byte;
+            assert!(DeviceMessage::from_bytes(&bad).is_none(), "{offset}");
         }
     }
 }

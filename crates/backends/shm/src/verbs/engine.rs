@@ -18,7 +18,7 @@ use super::queue_pair::{Inbound, QueuePair, Stopped, WATCH_EVERY_NS};
 use super::queues::{Freed, FreedSlots, Queues};
 use super::wire::{Deferred, Wire};
 use crate::port::ShmPort;
-use crate::rx::{BURST_MAX, BurstRoom, Show};
+use crate::rx::{BURST_MAX, BurstRoom, PacketSink};
 
 /// Turns between two readings of the clock, where nothing waits for a time.
 const TURNS_PER_CLOCK_READ: u32 = 64;
@@ -277,11 +277,11 @@ struct Arrivals<'e, F> {
     audience: Option<&'e mut Audience<F>>,
 }
 
-// SAFETY: `take` returns what the consumer has taken last. `take_datagrams` lowers `left` by what it took, and
+// SAFETY: `take_next` returns what the consumer has taken last. `take_datagrams` lowers `left` by what it took, and
 // `ForRoom` is its answer when that leaves none.
-unsafe impl<'a, F: FnMut(Message<'_>)> Show<'a> for Arrivals<'_, F> {
+unsafe impl<'a, F: FnMut(Message<'_>)> PacketSink<'a> for Arrivals<'_, F> {
     #[inline(always)]
-    fn take(&mut self, from: Peer, consumer: &mut Consumer, room: &mut BurstRoom) -> Option<Taken> {
+    fn take_next(&mut self, from: Peer, consumer: &mut Consumer, room: &mut BurstRoom) -> Option<Taken> {
         while let Some((words, _)) = consumer.next_whole().and_then(InRing::split_words)
             && let Some(datagram) = Datagram::from_words(words)
             && let Some(qp) = find(self.queue_pairs, datagram.to)
@@ -308,13 +308,13 @@ unsafe impl<'a, F: FnMut(Message<'_>)> Show<'a> for Arrivals<'_, F> {
     }
 
     #[inline(always)]
-    unsafe fn whole(&mut self, from: Peer, bytes: &'a [u8]) {
+    unsafe fn push_whole(&mut self, from: Peer, bytes: &'a [u8]) {
         // SAFETY: the caller's promise.
-        unsafe { self.split(RxPacket { from, head: bytes, tail: None }) };
+        unsafe { self.push_with_tail(RxPacket { from, head: bytes, tail: None }) };
     }
 
     #[inline(never)]
-    unsafe fn split(&mut self, packet: RxPacket<'a>) {
+    unsafe fn push_with_tail(&mut self, packet: RxPacket<'a>) {
         let Self { queue_pairs, inbound, .. } = self;
         let Some((header, rest)) = Header::read(packet.head) else {
             inbound.counts.count(Discarded::Malformed);

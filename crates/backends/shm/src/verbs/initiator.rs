@@ -290,22 +290,22 @@ impl RegionGuard<'_> {
         usize::try_from(address.wrapping_sub(self.start)).unwrap_or(usize::MAX)
     }
 
-    /// Whether the permit still holds. If so, it has held for all work so far, as it ends for good. WRITEs after its
-    /// end that nobody checked are like a copy in whose middle it ended: the owner waits for this guard to go, or keeps
-    /// the memory aside.
+    /// Whether the permit still holds. It never comes back once it has ended, so if it holds now, it held for all work
+    /// so far. Unchecked WRITEs after its end are like a copy during which it ended: the owner waits until this guard
+    /// is dropped, or keeps the memory aside.
     #[inline(always)]
     pub fn holds(&self) -> bool {
         self.permit.holds()
     }
 
-    /// Writes some bytes. Returns false when it wrote nothing, for whatever reason; if the WRITE is reported, the end
-    /// of the permit is one.
+    /// Writes some bytes. Returns false, having written nothing, if they are out of bounds or, for a WRITE that reports
+    /// its completion, if the permit has ended.
     #[inline(always)]
     pub fn write(&self, address: u64, bytes: &[u8], is_reported: bool) -> bool {
         (!is_reported || self.holds()) && self.bytes.write(self.offset(address), bytes).is_ok()
     }
 
-    /// Fills `target`. Returns false when it read nothing, for whatever reason, such as the end of the exposure.
+    /// Fills `target`. Returns false, having read nothing, if its bytes are out of bounds or the permit has ended.
     #[inline(always)]
     pub fn read(&self, address: u64, target: &mut [u8]) -> bool {
         self.holds() && self.bytes.read(self.offset(address), target).is_ok()
@@ -329,7 +329,7 @@ fn offset(remote: RemoteMemory, done: usize) -> usize {
 /// Whether `len` bytes from `address` lie in the `region_len` bytes from `start`.
 #[inline(always)]
 fn is_inside(address: u64, len: usize, start: u64, region_len: u64) -> bool {
-    address.checked_sub(start).is_some_and(|at| at <= region_len && len as u64 <= region_len - at)
+    address.checked_sub(start).is_some_and(|offset| offset <= region_len && len as u64 <= region_len - offset)
 }
 
 #[cfg(test)]

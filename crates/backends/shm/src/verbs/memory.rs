@@ -145,15 +145,15 @@ impl DeviceMemory {
         len: usize,
         access: Access,
     ) -> Result<(SharedMemory, RemoteMemory), VerbsError> {
-        let mut books = self.allocator();
-        self.sweep(&mut books);
+        let mut allocator = self.allocator();
+        self.sweep(&mut allocator);
         let limit = |what, asked, limit| VerbsError::Limit { what, asked, limit };
-        let rkey = books.regions.take().ok_or_else(|| limit("exposed regions", REGIONS_MAX + 1, REGIONS_MAX))?;
-        let Some(start) = books.ranges.take(len) else {
-            books.regions.give_back(rkey);
-            return Err(limit("bytes of one exposed region", len, books.ranges.longest()));
+        let rkey = allocator.regions.take().ok_or_else(|| limit("exposed regions", REGIONS_MAX + 1, REGIONS_MAX))?;
+        let Some(start) = allocator.ranges.take(len) else {
+            allocator.regions.give_back(rkey);
+            return Err(limit("bytes of one exposed region", len, allocator.ranges.longest()));
         };
-        drop(books);
+        drop(allocator);
         let lease = Lease { memory: Arc::clone(self), range: Range { rkey, start, len } };
         let part = self.exposed.part(start, len, lease);
         let memory = part.map_err(|error| system("taking exposed memory", std::io::Error::other(error)))?;
@@ -216,21 +216,21 @@ impl DeviceMemory {
     }
 
     /// Frees the ranges of the quarantine that have no initiator inside any more.
-    fn sweep(&self, books: &mut Allocator) {
-        if books.quarantine.is_empty() || !barrier::fence_everywhere() {
+    fn sweep(&self, allocator: &mut Allocator) {
+        if allocator.quarantine.is_empty() || !barrier::fence_everywhere() {
             return;
         }
-        let seats = books.seats.used();
-        for range in std::mem::take(&mut books.quarantine) {
+        let seats = allocator.seats.used();
+        for range in std::mem::take(&mut allocator.quarantine) {
             if self.is_anybody_inside(seats, range.rkey) {
-                books.quarantine.push(range);
+                allocator.quarantine.push(range);
             } else {
-                self.free(books, range);
+                self.free(allocator, range);
             }
         }
     }
 
-    fn free(&self, books: &mut Allocator, Range { rkey, start, len }: Range) {
+    fn free(&self, allocator: &mut Allocator, Range { rkey, start, len }: Range) {
         let bytes = pages(len).unwrap_or(len);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // The next owner must find zeros; until then the pages belong to the system.
@@ -240,15 +240,15 @@ impl DeviceMemory {
                 let _ = self.exposed.write(page, &zeros);
             }
         }
-        books.ranges.give_back(start, len);
-        books.regions.give_back(rkey);
+        allocator.ranges.give_back(start, len);
+        allocator.regions.give_back(rkey);
     }
 
     /// Number of ranges in quarantine, which wait for stopped initiators.
     pub fn quarantined(&self) -> usize {
-        let mut books = self.allocator();
-        self.sweep(&mut books);
-        books.quarantine.len()
+        let mut allocator = self.allocator();
+        self.sweep(&mut allocator);
+        allocator.quarantine.len()
     }
 
     /// Takes a seat for one more initiator.
@@ -258,12 +258,12 @@ impl DeviceMemory {
 
     /// Takes back the seats of initiators that are gone, even if they were at work.
     pub fn give_back_seats(&self, seats: impl IntoIterator<Item = u32>) {
-        let mut books = self.allocator();
+        let mut allocator = self.allocator();
         for seat in seats {
             self.directory.stand_up(seat);
-            books.seats.give_back(seat);
+            allocator.seats.give_back(seat);
         }
-        self.sweep(&mut books);
+        self.sweep(&mut allocator);
     }
 
     /// Takes a number for a queue pair.
@@ -285,9 +285,9 @@ struct Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.memory.withdraw(self.range.rkey);
-        let mut books = self.memory.allocator();
-        books.quarantine.push(self.range);
-        self.memory.sweep(&mut books);
+        let mut allocator = self.memory.allocator();
+        allocator.quarantine.push(self.range);
+        self.memory.sweep(&mut allocator);
     }
 }
 

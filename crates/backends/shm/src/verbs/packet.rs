@@ -232,10 +232,10 @@ mod tests {
             let header = Header { kind: Kind::Datagram, to, from, key, number: key, immediate, offset: 0, total: 0 };
             assert_eq!(Header::read(&packet), Some((header, &b"message"[..])));
             assert!((0..16).all(|len| Header::read(&packet[..len]).is_none()));
-            for (at, byte) in [(0, 0x0F), (0, 0x12), (0, Kind::Datagram as u8), (1, 0), (1, 1)] {
+            for (offset, byte) in [(0, 0x0F), (0, 0x12), (0, Kind::Datagram as u8), (1, 0), (1, 1)] {
                 let mut bad = packet.clone();
-                bad[at] = byte;
-                assert!(Header::read(&bad).is_none(), "{at}: {byte}");
+                bad[offset] = byte;
+                assert!(Header::read(&bad).is_none(), "{offset}: {byte}");
             }
         }
         for kind in Kind::ALL {
@@ -270,10 +270,10 @@ mod tests {
     #[test]
     fn unknown_kinds_flags_and_other_magic_are_refused() {
         let (good, _) = header(Kind::Whole).to_bytes();
-        for (at, byte) in [(0, 7), (0, 255), (1, 2), (2, 0), (3, 0)] {
+        for (offset, byte) in [(0, 7), (0, 255), (1, 2), (2, 0), (3, 0)] {
             let mut bad = good;
-            bad[at] = byte;
-            assert!(Header::read(&bad).is_none(), "{at}: {byte}");
+            bad[offset] = byte;
+            assert!(Header::read(&bad).is_none(), "{offset}: {byte}");
         }
     }
 }

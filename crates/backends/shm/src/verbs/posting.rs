@@ -262,9 +262,10 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
 }
 
 impl ShmQueuePair {
-    /// Performs inline requests as they come. Fails with the first that may not go now. Fails with `None`, and takes
-    /// nothing from the list, if earlier requests still wait or there is no room. (The list must not be advanced after
-    /// its end, because it may then have set a request of another kind aside.)
+    /// Performs inline requests as they come. Stops at the first that may not go now, and returns it as
+    /// `Err(Some(request))`. Returns `Err(None)`, and takes nothing from the list, if earlier requests still wait or
+    /// there is no room. (The list must not be advanced again once it has ended: it may have set aside a request of
+    /// another kind.)
     #[inline(always)]
     fn perform<'a>(
         &mut self,

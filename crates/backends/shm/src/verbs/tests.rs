@@ -402,23 +402,23 @@ impl DirectoryCorruptor {
     /// Remembers the words that are there now.
     fn remember(&mut self) {
         let places = PART_OFFSETS.into_iter().flat_map(|start| (start..start + 1024).step_by(8));
-        self.good = places.map(|at| (at, self.directory.load(at).unwrap())).collect();
+        self.good = places.map(|offset| (offset, self.directory.load(offset).unwrap())).collect();
     }
 
     fn restore(&self) {
-        for &(at, word) in &self.good {
-            self.directory.store(at, word).unwrap();
+        for &(offset, word) in &self.good {
+            self.directory.store(offset, word).unwrap();
         }
     }
 
     /// Changes a random word, mostly one that matters.
     fn scribble(&self, random: &mut SeededGenerator) {
-        let at = match random.below(8) {
+        let offset = match random.below(8) {
             0 => random.below(DIRECTORY_BYTES as u64 / 8) as usize * 8,
             1 => PART_OFFSETS[random.below(4) as usize] + random.below(1024 / 8) as usize * 8,
             _ => PART_OFFSETS[random.below(4) as usize] + random.below(8) as usize * 8,
         };
-        let was = self.directory.load(at).unwrap();
+        let was = self.directory.load(offset).unwrap();
         let word = match random.below(5) {
             0 => random.next_u64(),
             1 => was ^ 1 << random.below(64),
@@ -426,7 +426,7 @@ impl DirectoryCorruptor {
             3 => 0,
             _ => self.good[random.below(self.good.len() as u64) as usize].1,
         };
-        self.directory.store(at, word).unwrap();
+        self.directory.store(offset, word).unwrap();
     }
 }
 

@@ -58,7 +58,7 @@ pub enum Flaw {
     SwapsAlways,
     SplitsAtomics,
     TearsWords,
-    WritesFromRightToLeft,
+    WritesInDescendingOrder,
     TakesEverythingAlways,
     GoesAnywhere,
     ConnectsToAnything,

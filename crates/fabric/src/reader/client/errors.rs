@@ -5,7 +5,7 @@ use crate::reader::object::ObjectError;
 use crate::verbs::{PostError, Status, VerbsError};
 use sinew_mem::AllocError;
 
-/// Reason for a get not being begun.
+/// Reason why a get cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The object is over a limit.
@@ -30,7 +30,7 @@ pub enum AskError {
     },
 }
 
-/// Reason for a get finding nothing.
+/// Reason why a get found nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GetError {
     /// The bytes of an access led nowhere.
@@ -69,7 +69,7 @@ pub enum GetError {
     },
 }
 
-/// Reason for a reader not being made.
+/// Reason why a reader cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The device refused.

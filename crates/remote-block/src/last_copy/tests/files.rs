@@ -71,7 +71,7 @@ fn what_is_no_regular_file_is_refused_at_once_with_what_to_do() {
         let error = LastCopyFile::open(path, VOLUME, LEN as u64).unwrap_err();
         assert!(matches!(error, LastCopyError::NotAFile { .. }), "{what}: {error}");
         let text = error.to_string();
-        assert!(text.contains(what) && text.contains("a last copy is a regular file: name one"), "{text}");
+        assert!(text.contains(what) && text.contains("a last copy must be a regular file: name one"), "{text}");
     };
     let refused_by_link = |what| {
         refused(place.path(), what);

@@ -1,6 +1,6 @@
 //! Giving memory back to a donor that asks for it.
 //!
-//! The donor lends no more. Segments without contents are given back, and the copies of the others are made anew at
+//! The donor lends no more. Segments without contents are given back, and the copies of the others are rebuilt at
 //! other donors, as far as these have room (`repair.rs`). Clients that have not heard of that may still write to the
 //! slabs that were left. So once no segment has a copy at the donor, it is told to cut off every client, for the rest
 //! of the epoch, and only then are its slabs freed.

@@ -8,7 +8,7 @@ use crate::protocol::*;
 use crate::service::Config;
 
 #[test]
-fn a_donor_that_dies_loses_nothing_and_its_copies_are_made_anew() {
+fn a_donor_that_dies_loses_nothing_and_its_copies_are_rebuilt() {
     let mut world = world(3, 2);
     let mut client = Client::new(&mut world, 1);
     let (_, handle) = client.create(&mut world, "f").unwrap();

@@ -572,7 +572,7 @@ fn a_silence_lasts_until_enough_voters_answer_and_then_the_volume_is_to_be_opene
     turn_for(&world, &mut volume, 10 * config().heartbeat_ns);
     assert!(matches!(volume.ended(), Some(StoreError::Unavailable(_))), "{:?}", volume.ended());
     let error = read(&world, &mut volume, 0, BLOCK).unwrap_err();
-    assert!(error.to_string().contains("open it anew"), "{error}");
+    assert!(error.to_string().contains("open it again"), "{error}");
     // Its questions are no heartbeats.
     let lease = VolumeConfig { lease_ns: 5 * config().heartbeat_ns, ..config() };
     let number = volume.donors().number;

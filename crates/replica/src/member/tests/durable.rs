@@ -460,7 +460,7 @@ fn a_log_that_is_corrupt_in_its_middle_is_refused_and_one_that_is_torn_is_cut() 
     // Cutting the file off, or an old copy, would take back what the member has promised and acknowledged.
     let message = error.to_string();
     assert!(message.contains("damaged") && message.contains("empty the directory"), "{message}");
-    assert!(!message.contains("truncate") && !message.contains("bring back"), "{message}");
+    assert!(!message.contains("truncate") && !message.contains("backup"), "{message}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn a_snapshot_of_another_kind_of_state_is_refused_and_counted() {
         let now_ns = world.now_ns;
         world.member(to).handle_peer(&bytes, now_ns).unwrap();
         world.member(to).turn(now_ns, &mut NoTransport).unwrap();
-        assert_eq!(world.member(to).dropped().nonsense, refused);
+        assert_eq!(world.member(to).dropped().malformed, refused);
     }
     assert_eq!(world.member(to).applied(), 1000);
 }

@@ -75,7 +75,7 @@ impl QpInner {
         port.check_from(&self.thread.address)?;
         let device = &self.thread.domain.device;
         let Some(mtu) = common_mtu(device.attributes.mtu, remote.mtu) else {
-            return wrong(format!("its packets have {} bytes, but 256 is the least", remote.mtu));
+            return wrong(format!("its MTU is {} bytes, but 256 is the smallest", remote.mtu));
         };
         let sgid_index = device.gid.as_ref().map_or(0, |gid| gid.index);
         let attributes = ibv_qp_attr {

@@ -5,8 +5,8 @@
 //! things: the peer may stop listening, and the memory's exposure may end. Both are checked on entry to a region,
 //! before each READ, before each WRITE that reports its completion, and after a list of WRITEs at once (see
 //! [`Permit`](crate::verbs::directory::Permit)). A READ or a WRITE that fails the check before it has had no effect: it
-//! is queued, and the queue determines its outcome (see [`super::sending`]). WRITEs before it that report nothing may
-//! have been performed after the end, and count as done.
+//! is queued, and the queue determines its outcome (see [`super::sending`]). WRITEs earlier in the list that report no
+//! completion may have been performed after the peer stopped listening or the exposure ended; they count as done.
 
 use sinew_fabric::verbs::{InlineOperation, InlineRequest, Opcode, QpConfig, QpState, RemoteMemory, Transport, Verb};
 use sinew_mem::{Arena, MessageBuffer};

@@ -63,20 +63,20 @@ impl Bytes<'_> {
         self.head.len() + self.tail.map_or(0, |tail| tail.len())
     }
 
-    /// Copies the bytes to the buffers from byte `at` on. The buffers have room.
+    /// Copies the bytes to the buffers from byte `offset` on. The buffers have room.
     #[inline(always)]
-    fn place(&self, buffers: &mut [MessageBuffer], at: usize, scratch: &mut Vec<u8>) -> Result<(), Revoked> {
-        scatter(buffers, at, self.head);
+    fn place(&self, buffers: &mut [MessageBuffer], offset: usize, scratch: &mut Vec<u8>) -> Result<(), Revoked> {
+        scatter(buffers, offset, self.head);
         match self.tail {
             None => Ok(()),
-            Some(tail) => place_tail(tail, buffers, at + self.head.len(), scratch),
+            Some(tail) => place_tail(tail, buffers, offset + self.head.len(), scratch),
         }
     }
 }
 
 #[inline(always)]
-fn scatter(buffers: &mut [MessageBuffer], at: usize, bytes: &[u8]) {
-    let (mut skip, mut rest) = (at, bytes);
+fn scatter(buffers: &mut [MessageBuffer], offset: usize, bytes: &[u8]) {
+    let (mut skip, mut rest) = (offset, bytes);
     for buffer in buffers {
         if skip >= buffer.len() {
             skip -= buffer.len();
@@ -96,10 +96,10 @@ fn scatter(buffers: &mut [MessageBuffer], at: usize, bytes: &[u8]) {
 fn place_tail(
     tail: SharedBytes<'_>,
     buffers: &mut [MessageBuffer],
-    at: usize,
+    offset: usize,
     scratch: &mut Vec<u8>,
 ) -> Result<(), Revoked> {
-    let mut skip = at;
+    let mut skip = offset;
     for buffer in buffers.iter_mut() {
         if skip < buffer.len() {
             if let Some(room) = buffer.get_mut(skip..skip + tail.len()) {
@@ -111,7 +111,7 @@ fn place_tail(
     }
     scratch.resize(tail.len(), 0);
     tail.copy_to(scratch)?;
-    scatter(buffers, at, scratch);
+    scatter(buffers, offset, scratch);
     Ok(())
 }
 

@@ -439,7 +439,7 @@ impl State {
                 nap();
                 write(offset, bytes);
             }
-            Some(Flaw::WritesFromRightToLeft) => {
+            Some(Flaw::WritesInDescendingOrder) => {
                 let half = bytes.len() / 16 * 8;
                 write(offset + half, &bytes[half..]);
                 nap();
