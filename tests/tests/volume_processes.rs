@@ -191,7 +191,7 @@ fn what_all_donors_took_along_is_read_from_the_last_copy_of_that_volume_alone() 
         command.args(fresh.iter().map(|donor| &donor.address)).args(["--size", "16M", "--last-copy", path]);
         let refused = run(&mut command);
         assert!(!refused.status.success());
-        assert!(text(&refused.stderr).contains("is the last copy of another volume of this name"), "{refused:?}");
+        assert!(text(&refused.stderr).contains("is the last copy of another volume of the same name"), "{refused:?}");
         assert_eq!(std::fs::read(&file).unwrap(), bytes);
     }
 }

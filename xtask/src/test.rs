@@ -14,11 +14,13 @@ use crate::programs::{self, TestProgram};
 /// Path of the list, from the workspace's root.
 const LIST: &str = "xtask/skipped-tests.toml";
 
-/// Tests that run in the guest: the beginning of a program's name, and filters for its tests, where none means all.
-/// Emulated processors are slow, so only these run there.
-const GUEST_TESTS: &[(&str, &str)] = &[
+/// Tests for the guest: the beginning of a program's name, and filters for its tests, where none means all.
+type GuestTests = &'static [(&'static str, &'static str)];
+
+/// Tests that run in the guest. Emulated processors are slow, so only these run there.
+const GUEST_TESTS: GuestTests = &[
     ("ibverbs: ", ""),
-    ("tests: named_ports", "a_named a_service the_facade two_processes a_benchmark a_device"),
+    ("tests: named_ports", "a_service two_processes a_device"),
     (
         "tests: rpc_over_ibverbs",
         "calls:: handlers:: peers:: protocol:: recovery:: sessions:: unreachable:: packets_are_carried",
@@ -27,9 +29,18 @@ const GUEST_TESTS: &[(&str, &str)] = &[
     ("tests: remote_memory", "by_device::"),
     ("tests: volume_processes", "over_rdma"),
     ("tests: mounted", "over_rdma"),
-    ("tests: kills", "what_was_swapped_out_to_a_volume"),
-    ("tests: swap", "a_file_is a_file_in a_file_that a_served a_server the_program"),
+    ("tests: swap", "a_file_in a_served a_server the_program"),
 ];
+
+/// Tests that run in the guest with `--long` only. What they try is also tried by others, by shorter ways.
+const LONG_GUEST_TESTS: GuestTests = &[
+    ("tests: named_ports", "a_named the_facade a_benchmark"),
+    ("tests: kills", "what_was_swapped_out_to_a_volume"),
+    ("tests: swap", "a_file_is a_file_that the_program"),
+];
+
+/// Time in seconds after which the guest is stopped. On a slow machine its tests take twenty minutes.
+const GUEST_TIMEOUT_S: &str = "1800";
 
 /// Programs (by the beginning of their names) whose tests start processes and threads and wait for them in real time.
 /// If one of these tests fails while others run, it is run again alone; if it then passes, it is reported as
@@ -81,6 +92,9 @@ pub struct Args {
     /// Run only the tests that need an RDMA device, in the guest, which has one.
     #[arg(long)]
     guest: bool,
+    /// With `--guest`: the tests that CI leaves out.
+    #[arg(long, requires = "guest")]
+    long: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -126,11 +140,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let list: List = toml::from_str(&text.with_context(|| format!("cannot read {LIST}"))?)
         .with_context(|| format!("{LIST} is not as expected"))?;
     let mut programs = programs::build(&args.package)?;
-    if args.guest {
-        programs.retain(|program| in_guest(program).is_some());
+    let guest_tests = args.guest.then_some(if args.long { LONG_GUEST_TESTS } else { GUEST_TESTS });
+    if let Some(tests) = guest_tests {
+        programs.retain(|program| in_guest(program, tests).is_some());
     }
     let (allowed, place) = if args.guest { (&list.guest, "the guest") } else { (&list.machine, "this machine") };
-    let (output, result) = process::tee_all(&mut command(&programs, args.guest)?);
+    let (output, result) = process::tee_all(&mut command(&programs, guest_tests)?);
     let failed: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix(FAILURE)).collect();
     let flaky = if result.is_err() && !args.guest { run_again(&programs, &output)? } else { Vec::new() };
     if result.is_err() && flaky.is_empty() {
@@ -202,23 +217,23 @@ fn failures(output: &str) -> Option<Vec<Failure>> {
     Some(found)
 }
 
-/// Returns filters for the tests of a program that run in the guest; `None` if none do.
-fn in_guest(program: &TestProgram) -> Option<&'static str> {
-    GUEST_TESTS.iter().find(|(beginning, _)| program.name.starts_with(beginning)).map(|(_, tests)| *tests)
+/// Returns filters for the tests of a program that are among these; `None` if none are.
+fn in_guest(program: &TestProgram, tests: GuestTests) -> Option<&'static str> {
+    tests.iter().find(|(beginning, _)| program.name.starts_with(beginning)).map(|(_, tests)| *tests)
 }
 
-/// Returns the command that runs the programs, here or in the guest.
-fn command(programs: &[TestProgram], guest: bool) -> anyhow::Result<Command> {
-    let mut command = if guest {
+/// Returns the command that runs the programs, here, or these tests of theirs in the guest.
+fn command(programs: &[TestProgram], guest_tests: Option<GuestTests>) -> anyhow::Result<Command> {
+    let mut command = if guest_tests.is_some() {
         let mut command = Command::new(std::env::current_exe().context("cannot find the path of this program")?);
-        command.args(["guest", "--timeout-s", "1200", "--", "sh"]).env("SINEW_RDMA", "1");
+        command.args(["guest", "--timeout-s", GUEST_TIMEOUT_S, "--", "sh"]).env("SINEW_RDMA", "1");
         command
     } else {
         Command::new("sh")
     };
     command.args(["-c", RUN_ALL, "sh"]).stdin(Stdio::null()).current_dir(process::workspace_root());
     for program in programs {
-        let tests = if guest { in_guest(program).unwrap_or_default() } else { "" };
+        let tests = guest_tests.and_then(|tests| in_guest(program, tests)).unwrap_or_default();
         command.arg(&program.name).arg(&program.folder).arg(&program.executable).arg(tests);
     }
     if std::env::var_os("RUST_TEST_THREADS").is_none() {
@@ -306,7 +321,7 @@ mod tests {
             name: name.into(),
         };
         let programs = [program("a: a", "/bin/false"), program("b: it's b", "/bin/pwd")];
-        let (output, result) = process::tee_all(&mut command(&programs, false).unwrap());
+        let (output, result) = process::tee_all(&mut command(&programs, None).unwrap());
         assert!(result.is_err());
         assert_eq!(output, "\n=== a: a\n!!! a: a failed\n\n=== b: it's b\n/\n");
     }

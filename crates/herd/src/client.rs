@@ -128,16 +128,21 @@ pub struct ClientStats {
     pub unexpected: u64,
 }
 
+/// Set in [`PendingRequest::awaited`], above the number of the request.
+const AWAITED: u64 = 1 << 32;
+
 /// A request in a slot, in flight or completed.
 #[derive(Clone, Copy, Debug, Default)]
 struct PendingRequest {
+    /// End of the slot's image among the images of all workers.
+    image_end: usize,
     tag: u64,
     asked_ns: u64,
-    deadline_ns: u64,
+    /// Time of the last attempt, in nanoseconds.
+    sent_ns: u64,
     head: Head,
-    sequence: u32,
-    // The next three are adjacent, so that a new request sets them with one store.
-    is_in_flight: bool,
+    /// [`AWAITED`] with the number of the request, while its answer is awaited; otherwise 0.
+    awaited: u64,
     attempt: u8,
     /// Retransmissions.
     retries: u16,
@@ -153,10 +158,8 @@ struct UnsentRequest {
 
 /// The requests to one worker.
 struct WorkerLane {
-    /// Start of the slots' images among the images of all workers.
-    images: usize,
-    /// Offset of the slots in the server's memory.
-    offset: u64,
+    /// Distance from a slot's image to the slot in the server's memory.
+    distance: u64,
     /// By slot.
     pending: Vec<PendingRequest>,
     next: u32,
@@ -174,7 +177,6 @@ pub struct Client<D: Device> {
     _arena: Arena,
     config: ClientConfig,
     layout: Layout,
-    slot_len: usize,
     memory: RemoteMemory,
     token: u32,
     lanes: Vec<WorkerLane>,
@@ -184,6 +186,8 @@ pub struct Client<D: Device> {
     last_check_ns: u64,
     next_check_ns: u64,
     unsent: Vec<UnsentRequest>,
+    /// Room of the send queue, as it was when requests last were started or completed.
+    unsent_max: usize,
     broken: bool,
     stats: ClientStats,
 }
@@ -231,7 +235,6 @@ impl<D: Device> Client<D> {
             _thread: thread,
             config: *config,
             layout,
-            slot_len,
             memory: RemoteMemory { address: 0, rkey: 0, len: 0 },
             token: 0,
             lanes: Vec::new(),
@@ -240,6 +243,7 @@ impl<D: Device> Client<D> {
             last_check_ns: 0,
             next_check_ns: 0,
             unsent: Vec::with_capacity(send_depth),
+            unsent_max: send_depth,
             broken: false,
             stats: ClientStats::default(),
             _arena: arena.clone(),
@@ -271,13 +275,13 @@ impl<D: Device> Client<D> {
     #[inline(always)]
     pub fn has_room(&self, worker: usize) -> bool {
         let Some(lane) = self.lanes.get(worker) else { return false };
-        !lane.pending[self.layout.slot_of(lane.next)].is_in_flight && self.room() > 0
+        lane.pending[self.layout.slot_of(lane.next)].awaited == 0 && self.has_queue_room()
     }
 
-    /// Requests that can be made before the next completion.
+    /// Whether a request can be made before the next completion.
     #[inline(always)]
-    fn room(&self) -> usize {
-        self.requests.room().saturating_sub(self.unsent.len())
+    fn has_queue_room(&self) -> bool {
+        self.unsent.len() < self.unsent_max
     }
 
     /// Accepts a request for a worker, to be started by the next [`Self::flush`]. `tag` comes back with the answer.
@@ -316,29 +320,28 @@ impl<D: Device> Client<D> {
         if len > max {
             return Err(RequestError::TooLong { len, max });
         }
-        let (workers, room) = (self.lanes.len(), self.room());
+        let (workers, has_queue_room) = (self.lanes.len(), self.has_queue_room());
         let Some(lane) = self.lanes.get_mut(worker) else { return Err(RequestError::NoWorker(workers)) };
-        let (sequence, slot_len) = (lane.next, self.slot_len);
-        let slot = self.layout.slot_of(sequence);
-        let pending = &mut lane.pending[slot];
-        if pending.is_in_flight || room == 0 {
+        let sequence = lane.next;
+        let pending = &mut lane.pending[self.layout.slot_of(sequence)];
+        if pending.awaited != 0 || !has_queue_room {
             return Err(RequestError::Full);
         }
         let head = Head::new(self.token, kind, len as u16);
-        let (at, start) = (lane.images + slot * slot_len, slot::start(slot_len, head));
-        let image = &mut self.images[at + start..at + slot_len];
+        let (end, start) = (pending.image_end, slot::start(pending.image_end, head));
+        let image = &mut self.images[start..end];
         let (body, _) = image.split_at_mut(image.len() - FOOT_LEN);
-        if let Some(last) = body.last_chunk_mut::<8>() {
+        if let Some(last) = body.last_chunk_mut::<8>().filter(|_| !len.is_multiple_of(8)) {
             *last = [0; 8];
         }
         fill(&mut body[..len]);
         *pending = PendingRequest {
+            image_end: end,
             tag,
             asked_ns: now_ns,
-            deadline_ns: now_ns.saturating_add(self.config.timeout_ns),
+            sent_ns: now_ns,
             head,
-            sequence,
-            is_in_flight: true,
+            awaited: AWAITED | u64::from(sequence),
             attempt: 1,
             retries: 0,
         };
@@ -348,7 +351,7 @@ impl<D: Device> Client<D> {
         slot::seal(image, head, sequence, 1);
         lane.in_flight += 1;
         lane.next = sequence.wrapping_add(1);
-        self.unsent.push(lane.unsent(slot, slot_len, start));
+        self.unsent.push(lane.unsent(start, end));
         Ok(())
     }
 
@@ -356,9 +359,11 @@ impl<D: Device> Client<D> {
     #[inline(always)]
     pub fn flush(&mut self) {
         let Self { requests, unsent, images, memory, .. } = self;
+        // Local copies, which need not be loaded again after each store to the server's memory.
+        let (images, memory) = (&images[..], *memory);
         let write = |&UnsentRequest { image, len, offset }: &UnsentRequest| {
             // The slots lie in the memory: the welcome was checked for that.
-            let remote = RemoteMemory { address: memory.address.wrapping_add(offset), len: len as u64, ..*memory };
+            let remote = RemoteMemory { address: memory.address.wrapping_add(offset), len: len as u64, ..memory };
             (&images[image..][..len], remote)
         };
         let done = requests.qp.write_at_once(unsent.iter().map(write));
@@ -374,6 +379,7 @@ impl<D: Device> Client<D> {
         }
         unsent.clear();
         requests.ring();
+        self.unsent_max = requests.room();
     }
 
     /// Passes the answers that have arrived to `take`, and retransmits requests that were not answered in time. Returns
@@ -401,6 +407,18 @@ impl<D: Device> Client<D> {
         stats.late += late;
         stats.unexpected += unexpected;
         self.broken |= polled.is_err();
+        if !self.completions.is_empty() {
+            self.process_completions();
+        }
+        if now_ns >= self.next_check_ns {
+            self.check_timeouts(now_ns)?;
+        }
+        if self.broken { Err(ClientError::Broken) } else { Ok(count) }
+    }
+
+    /// Processes the completions of requests that were not written at once, and those of receives that failed.
+    #[inline(never)]
+    fn process_completions(&mut self) {
         for completion in self.completions.drain(..) {
             // A receive is here only if it failed.
             self.broken |= completion.opcode == Opcode::Receive || !completion.status.is_success();
@@ -408,10 +426,7 @@ impl<D: Device> Client<D> {
                 self.requests.completed();
             }
         }
-        if now_ns >= self.next_check_ns {
-            self.check_timeouts(now_ns)?;
-        }
-        if self.broken { Err(ClientError::Broken) } else { Ok(count) }
+        self.unsent_max = self.requests.room();
     }
 
     /// Retransmits requests that were not answered in time.
@@ -435,21 +450,19 @@ impl<D: Device> Client<D> {
             }
             for slot in 0..self.layout.window {
                 let pending = &mut self.lanes[worker].pending[slot];
-                let is_due = pending.is_in_flight && now_ns >= pending.deadline_ns;
-                if !is_due || self.requests.room() <= self.unsent.len() {
+                let timeout_ns = self.config.timeout_ns << u32::from(pending.retries).min(DOUBLINGS_MAX);
+                let is_due = pending.awaited != 0 && now_ns.saturating_sub(pending.sent_ns) >= timeout_ns;
+                if !is_due || self.unsent.len() >= self.unsent_max {
                     continue;
                 }
                 pending.retries = pending.retries.saturating_add(1);
                 pending.attempt = if pending.attempt == u8::MAX { 1 } else { pending.attempt + 1 };
-                let timeout_ns = self.config.timeout_ns << u32::from(pending.retries).min(DOUBLINGS_MAX);
-                pending.deadline_ns = now_ns.saturating_add(timeout_ns);
+                pending.sent_ns = now_ns;
                 self.stats.retried += 1;
-                let (head, sequence, attempt, slot_len) =
-                    (pending.head, pending.sequence, pending.attempt, self.slot_len);
-                let lane = &self.lanes[worker];
-                let image = &mut self.images[lane.images + slot * slot_len..][..slot_len];
-                slot::seal(image, head, sequence, attempt);
-                self.unsent.push(lane.unsent(slot, slot_len, slot::start(slot_len, head)));
+                let PendingRequest { image_end: end, head, awaited, attempt, .. } = *pending;
+                let start = slot::start(end, head);
+                slot::seal(&mut self.images[start..end], head, awaited as u32, attempt);
+                self.unsent.push(self.lanes[worker].unsent(start, end));
             }
         }
         self.flush();
@@ -472,26 +485,27 @@ fn find_answered<'a>(lanes: &mut [WorkerLane], token: u32, message: Message<'a>,
     let Some((head, body)) = message.bytes.split_first_chunk::<ANSWER_HEAD_LEN>() else { return Found::Unexpected };
     let head = u64::from_le_bytes(*head);
     let (sequence, worker, kind) = (head as u32, (head >> 32) as u16 as usize, (head >> 48) as u16);
-    let Some(lane) = lanes.get_mut(worker).filter(|_| message.immediate == Some(token)) else {
+    if message.immediate != Some(token) {
         return Found::Unexpected;
-    };
+    }
+    let Some(lane) = lanes.get_mut(worker) else { return Found::Unexpected };
     // The slots of a lane are a window, a power of two.
     let slot = sequence as usize & (lane.pending.len() - 1);
     let pending = &mut lane.pending[slot];
-    if pending.sequence != sequence || !std::mem::take(&mut pending.is_in_flight) {
+    if pending.awaited != AWAITED | u64::from(sequence) {
         return Found::Late;
     }
+    pending.awaited = 0;
     lane.in_flight -= 1;
     lane.last_answer_ns = now_ns;
     Found::Answer(Answer { tag: pending.tag, worker, kind, body, asked_ns: pending.asked_ns })
 }
 
 impl WorkerLane {
-    /// The request in a slot, whose bytes begin at `start`.
+    /// The request in the image from `start` to `end`.
     #[inline(always)]
-    fn unsent(&self, slot: usize, slot_len: usize, start: usize) -> UnsentRequest {
-        let at = slot * slot_len + start;
-        UnsentRequest { image: self.images + at, len: slot_len - start, offset: self.offset + at as u64 }
+    fn unsent(&self, start: usize, end: usize) -> UnsentRequest {
+        UnsentRequest { image: start, len: end - start, offset: self.distance.wrapping_add(start as u64) }
     }
 }
 
@@ -516,12 +530,16 @@ impl<D: Device> Joining<D> {
         client.token = welcome.token;
         let slot_len = theirs.slot_len();
         let lane_len = theirs.window * slot_len;
-        client.slot_len = slot_len;
         client.lanes = (0..theirs.workers)
             .map(|worker| WorkerLane {
-                images: worker * lane_len,
-                offset: (theirs.slot_end(worker, welcome.client as usize, 0) - slot_len) as u64,
-                pending: vec![PendingRequest::default(); theirs.window],
+                distance: (theirs.slot_end(worker, welcome.client as usize, 0) - slot_len) as u64
+                    - (worker * lane_len) as u64,
+                pending: (0..theirs.window)
+                    .map(|slot| PendingRequest {
+                        image_end: worker * lane_len + (slot + 1) * slot_len,
+                        ..PendingRequest::default()
+                    })
+                    .collect(),
                 next: 1,
                 in_flight: 0,
                 last_answer_ns: 0,

@@ -54,10 +54,13 @@ impl SlotDrop {
 pub(crate) struct Tail(pub u64);
 
 impl Tail {
+    /// The number and the attempt; the other bits are the checksum.
     const STAMP: u64 = (1 << 40) - 1;
 
-    fn new(sequence: u32, attempt: u8, checksum: u32) -> Self {
-        Self(u64::from(sequence) | u64::from(attempt) << 32 | u64::from(checksum) << 40)
+    /// The tail with no checksum.
+    #[inline(always)]
+    fn stamp(sequence: u32, attempt: u8) -> u64 {
+        u64::from(sequence) | u64::from(attempt) << 32
     }
 
     #[inline(always)]
@@ -68,10 +71,6 @@ impl Tail {
     #[inline(always)]
     pub fn attempt(self) -> u8 {
         (self.0 >> 32) as u8
-    }
-
-    fn checksum(self) -> u32 {
-        (self.0 >> 40) as u32
     }
 }
 
@@ -107,9 +106,10 @@ fn mix(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A checksum of 24 bits over whole words. It detects accidents, not forgery.
+/// The tail of a request: its stamp, and a checksum of 24 bits over whole words. The checksum detects accidents, not
+/// forgery.
 #[inline(always)]
-fn checksum(body: &[u8], head: u64, stamp: u64) -> u32 {
+fn tail_of(body: &[u8], head: u64, stamp: u64) -> Tail {
     const ODD: [u64; 2] = [0x2d35_8dcc_aa6c_78a5, 0x8bb8_4b93_962e_acc9];
     let mut sum = mix(head ^ ODD[0], stamp ^ ODD[1]);
     let (words, _) = body.as_chunks::<8>();
@@ -121,7 +121,8 @@ fn checksum(body: &[u8], head: u64, stamp: u64) -> u32 {
     if let [last] = rest {
         sum = sum.rotate_left(7) ^ mix(u64::from_le_bytes(*last) ^ ODD[0], ODD[1]);
     }
-    (sum >> 40) as u32 ^ (sum as u32 & 0xFF_FFFF)
+    // Folded: the halves of a product that are XORed cancel where a factor is complemented, in one window of bits.
+    Tail((sum ^ sum << 40) & !Tail::STAMP | stamp)
 }
 
 /// Makes a request of the body, which lies before the last [`FOOT_LEN`] bytes of `slot`; the request begins at
@@ -130,16 +131,15 @@ fn checksum(body: &[u8], head: u64, stamp: u64) -> u32 {
 pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) {
     let (foot, start) = (slot.len() - FOOT_LEN, start(slot.len(), head));
     let (body, place) = slot[start..].split_at_mut(foot - start);
-    let stamp = Tail::new(sequence, attempt, 0).0;
-    let tail = Tail::new(sequence, attempt, checksum(body, head.0, stamp));
+    let tail = tail_of(body, head.0, Tail::stamp(sequence, attempt));
     place[..8].copy_from_slice(&head.0.to_le_bytes());
     place[8..].copy_from_slice(&tail.0.to_le_bytes());
 }
 
-/// Offset in its slot of a request with this head.
+/// Start of a request with this head that ends at `end`.
 #[inline(always)]
-pub(crate) fn start(slot_len: usize, head: Head) -> usize {
-    slot_len - FOOT_LEN - head.len().next_multiple_of(8)
+pub(crate) fn start(end: usize, head: Head) -> usize {
+    end - FOOT_LEN - head.len().next_multiple_of(8)
 }
 
 /// Encodes a request as a client does; its last byte belongs at the end of its slot. For tests of servers.
@@ -181,7 +181,7 @@ pub(crate) fn read(
     }
     let body = copy.get_mut(..len.next_multiple_of(8)).ok_or(SlotDrop::Length)?;
     memory.read(end - FOOT_LEN - body.len(), body).map_err(|_| SlotDrop::Length)?;
-    if checksum(body, head.0, tail.0 & Tail::STAMP) != tail.checksum() {
+    if tail_of(body, head.0, tail.0 & Tail::STAMP) != tail {
         return Err(SlotDrop::Torn);
     }
     // The token is checked last, since a torn request may have any token.
@@ -226,6 +226,7 @@ mod tests {
         let request = build_request(0x0403_0201, 0x0807_0605, 9, 0x0B0A, &[0xFF; 3]);
         assert_eq!(request[..8], [0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0]);
         assert_eq!(request[8..21], [1, 2, 3, 4, 0x0A, 0x0B, 3, 0, 5, 6, 7, 8, 9]);
+        assert_eq!(request[21..], [0x6C, 0x33, 0x68], "a change of the checksum is another version");
     }
 
     #[test]
@@ -249,6 +250,23 @@ mod tests {
                 torn[word * 8..][..8].copy_from_slice(&old[word * 8..][..8]);
             }
             assert_eq!(get(&memory(&torn), 7), Err(SlotDrop::Torn), "{words:b}");
+        }
+    }
+
+    #[test]
+    fn a_slot_in_which_a_word_of_equal_bytes_is_of_another_request_is_torn() {
+        // Cleared and filled words are what programs really write, one over the other.
+        let tail_of = |first: u8, second: u8| {
+            let body = [[first; 8], [second; 8]].concat();
+            tail_of(&body, 0, Tail::stamp(9, 1))
+        };
+        for fixed in 0..=u8::MAX {
+            let mut tails: Vec<u64> = (0..=u8::MAX).map(|second| tail_of(fixed, second).0).collect();
+            tails.sort_unstable();
+            assert!(tails.windows(2).all(|pair| pair[0] != pair[1]), "after {fixed}");
+            let mut tails: Vec<u64> = (0..=u8::MAX).map(|first| tail_of(first, fixed).0).collect();
+            tails.sort_unstable();
+            assert!(tails.windows(2).all(|pair| pair[0] != pair[1]), "before {fixed}");
         }
     }
 

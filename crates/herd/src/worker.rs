@@ -230,7 +230,8 @@ impl<D: Device, S: Service> Worker<D, S> {
             }
             let client = self.clients.next();
             for _ in 0..self.config.per_client {
-                if self.count == batch_max || !self.accept(client) {
+                // A batch is executed as a whole, so it begins at the ring's start.
+                if self.count == batch_max || !self.accept(client, self.count) {
                     break;
                 }
             }
@@ -238,7 +239,6 @@ impl<D: Device, S: Service> Worker<D, S> {
         if self.count == 0 {
             return 0;
         }
-        // A batch is executed as a whole, so it begins at the ring's start.
         debug_assert_eq!(self.oldest, 0);
         let bodies = self.bodies.chunks_exact(self.body_stride);
         for ((accepted, job), body) in self.accepted[..self.count].iter_mut().zip(bodies) {
@@ -256,7 +256,7 @@ impl<D: Device, S: Service> Worker<D, S> {
                 return answered;
             }
             let client = self.clients.next();
-            if self.accept(client) {
+            if self.accept(client, self.index_of(self.count)) {
                 self.empty_polls = 0;
                 answered += self.step(self.count - 1, now_ns);
             } else {
@@ -287,10 +287,10 @@ impl<D: Device, S: Service> Worker<D, S> {
         if index < self.accepted.len() { index } else { index - self.accepted.len() }
     }
 
-    /// Takes the next request of a client, if it is there and valid, and prefetches for it.
+    /// Takes the next request of a client into place `index`, the first free one, if the request is there and valid,
+    /// and prefetches for it.
     #[inline(always)]
-    fn accept(&mut self, client: u32) -> bool {
-        let index = self.index_of(self.count);
+    fn accept(&mut self, client: u32, index: usize) -> bool {
         let state = self.clients.get_mut(client);
         let end = state.slots_start + (self.layout.slot_of(state.next) + 1) * self.slot_len;
         let tail = slot::tail(&self.memory, end);
@@ -337,13 +337,13 @@ impl<D: Device, S: Service> Worker<D, S> {
     /// Executes the `count` oldest requests, and answers them.
     #[inline(always)]
     fn execute(&mut self, count: usize, now_ns: u64) -> usize {
-        let places = self.accepted.len();
         let is_gone = |nth: &usize| self.accepted[self.index_of(*nth)].0.token == 0;
         let present = if self.gone == 0 { count } else { count - (0..count).filter(is_gone).count() };
         self.service.begin(present, now_ns);
         self.gone -= count - present;
-        for nth in 0..count {
-            let index = self.index_of(nth);
+        for _ in 0..count {
+            let index = self.oldest;
+            self.oldest = if index + 1 == self.accepted.len() { 0 } else { index + 1 };
             let (accepted, job) = &mut self.accepted[index];
             let job = std::mem::take(job);
             let AcceptedRequest { client, token, sequence, attempt, .. } = *accepted;
@@ -368,12 +368,10 @@ impl<D: Device, S: Service> Worker<D, S> {
                 self.outbox.ring_doorbell(true, &mut self.stats);
             }
         }
-        self.oldest = self.index_of(count);
         self.count -= count;
         if self.count == 0 {
             self.oldest = 0;
         }
-        debug_assert!(self.oldest < places);
         if self.config.doorbell_per_batch {
             self.send_executed();
         }

@@ -22,7 +22,7 @@
 //!
 //! | | server | client |
 //! | --- | --- | --- |
-//! | a get | 865 | 801 |
+//! | a get | 864 | 801 |
 //! | a key of a get of 8 | 387 | 315 |
 //!
 //! At the server, a key of several takes 78 to be read (check its length and its owner, hash it, prefetch its bucket),

@@ -359,6 +359,98 @@ mod tests {
         assert_eq!(sessions.long_answers, LongAnswers::default());
     }
 
+    const ONE: u64 = CLUSTER.0 ^ 1;
+    const OTHER: u64 = CLUSTER.0 ^ 2;
+
+    /// Two sessions: one with two short answers and a long one, the other with a long one.
+    fn in_use() -> Sessions {
+        let mut sessions = Sessions::default();
+        assert_eq!([1, 2].map(|index| open(&mut sessions, index, index)), [ONE, OTHER]);
+        for (index, name, number, len) in
+            [(3, ONE, 0, 1), (4, ONE, 1, SHORT_LEN_MAX), (5, ONE, 2, 100), (6, OTHER, 0, 1000)]
+        {
+            assert_eq!(sessions.begin(index, name, number, 0), Verdict::Run);
+            sessions.store_answer(name, number, vec![7; len]);
+        }
+        sessions
+    }
+
+    fn answers_of_one(all: &mut Sessions) -> &mut VecDeque<KeptAnswer> {
+        &mut all.sessions.get_mut(&ONE).unwrap().answers
+    }
+
+    /// Adds sessions, up to this many.
+    fn add_sessions(all: &mut Sessions, count: usize) {
+        for index in (10..).take(count - all.sessions.len()) {
+            all.sessions.insert(index, Session { last_used_index: index, nonce: index, ..Session::default() });
+            all.by_use.insert(index, index);
+        }
+    }
+
+    /// Adds short answers to one session, up to this many.
+    fn add_answers(all: &mut Sessions, count: usize) {
+        let answers = answers_of_one(all);
+        for number in (10..).take(count - answers.len()) {
+            answers.push_back(KeptAnswer { number, index: number, bytes: Some(vec![7]) });
+        }
+    }
+
+    /// Drops the long answer of one session.
+    fn drop_long_answer(all: &mut Sessions) {
+        answers_of_one(all)[2].bytes = None;
+        all.long_answers.places.remove(&5);
+        all.long_answers.len -= 100;
+    }
+
+    type Change = fn(&mut Sessions);
+
+    #[test]
+    fn sessions_that_come_from_elsewhere_are_valid_unless_they_are_wrong_in_any_one_way() {
+        let right: [(&str, Change); 4] = [
+            ("as they are", |_| ()),
+            ("as many as there may be", |all| add_sessions(all, SESSIONS_MAX)),
+            ("with as many answers as one keeps", |all| add_answers(all, IN_FLIGHT_MAX)),
+            ("with a long answer that was dropped", drop_long_answer),
+        ];
+        for (what, change) in right {
+            let mut all = in_use();
+            change(&mut all);
+            let mut bytes = Vec::new();
+            crate::wire::encode(&all, &mut bytes);
+            let read: Sessions = crate::wire::decode(&bytes).unwrap();
+            assert!(read == all && read.is_valid(), "{what}");
+        }
+        let wrong: [(&str, Change); 14] = [
+            ("one too many", |all| add_sessions(all, SESSIONS_MAX + 1)),
+            ("one answer too many", |all| add_answers(all, IN_FLIGHT_MAX + 1)),
+            ("answers out of order", |all| answers_of_one(all).swap(0, 1)),
+            ("two answers of one number", |all| answers_of_one(all)[1].number = 0),
+            ("a session of another use than is listed", |all| {
+                all.sessions.get_mut(&ONE).unwrap().last_used_index = 9;
+            }),
+            ("a session whose use is not listed", |all| _ = all.by_use.remove(&5)),
+            ("a session with two uses", |all| _ = all.by_use.insert(7, ONE)),
+            ("a use of no session", |all| _ = all.by_use.insert(7, 8)),
+            ("sessions in each other's place", |all| all.by_use = [(5, OTHER), (6, ONE)].into()),
+            ("a long answer that is not listed", |all| {
+                all.long_answers.places.remove(&5);
+                all.long_answers.len -= 100;
+            }),
+            ("a long answer that is another session's", |all| _ = all.long_answers.places.insert(5, (OTHER, 2))),
+            ("a short answer among the long ones", |all| {
+                all.long_answers.places.insert(4, (ONE, 1));
+                all.long_answers.len += SHORT_LEN_MAX;
+            }),
+            ("a long answer that was dropped and is still listed", |all| answers_of_one(all)[2].bytes = None),
+            ("a length that is not theirs", |all| all.long_answers.len += 1),
+        ];
+        for (what, change) in wrong {
+            let mut all = in_use();
+            change(&mut all);
+            assert!(!all.is_valid(), "{what}");
+        }
+    }
+
     proptest::proptest! {
         /// What is counted is what is there, whichever way answers go.
         #[test]

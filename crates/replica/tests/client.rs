@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use sinew_fabric::SeededGenerator;
 use sinew_replica::client::{Client, ClientError, RequestOutcome};
-use sinew_replica::client_wire::{Answer, ClientRequest};
-use sinew_replica::wire::{self, CLIENT};
+use sinew_replica::client_wire::{Answer, ClientRequest, Freshness};
+use sinew_replica::wire::{self, CLIENT, MemberId, MemberInfo};
 use sinew_rpc::{Config, DeferredCall, Nexus, Rpc};
 use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, SimClock, SimPort, Topology};
 
@@ -91,21 +91,35 @@ fn outcomes_of(
     script: impl FnMut(&ClientRequest<'_>) -> Option<Answer<'static>> + 'static,
     ask: impl FnMut(&mut Client<SimRpc>, Option<&Outcome>) + 'static,
 ) -> Vec<Outcome> {
-    let network = Network::new(Topology::star(2, 25.0, 200, 1500), 1).unwrap();
+    let script: Script = Box::new(script);
+    outcomes_at(vec![("member", script)], ask)
+}
+
+/// As [`outcomes_of`], at several members, which the client knows in this order.
+fn outcomes_at(
+    members: Vec<(&str, Script)>,
+    ask: impl FnMut(&mut Client<SimRpc>, Option<&Outcome>) + 'static,
+) -> Vec<Outcome> {
+    let network = Network::new(Topology::star(members.len() + 1, 25.0, 200, 1500), 1).unwrap();
     let nexus = Nexus::builder().config(Config::default()).build().unwrap();
     let mut cluster = Cluster::new(&network);
-    let [mut member, client] = [(0, "member"), (1, "client")].map(|(host, name)| {
+    let open = |host: usize, name: &str| -> SimRpc {
         let port = network.open(HostId(host), name, PortConfig { arena_bytes: 64 << 20, ..PortConfig::default() });
         Rpc::new(&nexus, port.unwrap(), network.clock(), Box::new(SeededGenerator::new(network.random())))
-    });
-    member.handle_polled(CLIENT).unwrap();
+    };
+    let (client_host, addresses) = (members.len(), members.iter().map(|(name, _)| format!("sim://{name}")).collect());
+    for (host, (name, script)) in members.into_iter().enumerate() {
+        let mut rpc = open(host, name);
+        rpc.handle_polled(CLIENT).unwrap();
+        let place = rpc.port().place();
+        cluster.add(name, [place], Box::new(Scripted { rpc, script, unanswered: Vec::new() }));
+    }
+    let rpc = open(client_host, "client");
+    let place = rpc.port().place();
     let outcomes = Rc::new(RefCell::new(Vec::new()));
-    let places = [&member, &client].map(|rpc| rpc.port().place());
-    let client = Client::new(client, vec!["sim://member".to_owned()], Box::new(SeededGenerator::new(5)));
+    let client = Client::new(rpc, addresses, Box::new(SeededGenerator::new(5)));
     let asker = Asker { client, ask: Box::new(ask), has_begun: false, outcomes: Rc::clone(&outcomes) };
-    let member = Scripted { rpc: member, script: Box::new(script), unanswered: Vec::new() };
-    cluster.add("member", [places[0]], Box::new(member));
-    cluster.add("client", [places[1]], Box::new(asker));
+    cluster.add("client", [place], Box::new(asker));
     cluster.run_until(10_000 * MS);
     outcomes.take()
 }
@@ -240,4 +254,86 @@ fn a_watch_goes_on_with_the_query_that_the_member_returns() {
     };
     let all = outcomes(script, |client| client.watch(0, b"first", 5_000 * MS).unwrap());
     assert_eq!(all, [(0, Ok(RequestOutcome::QueryAnswer(b"found".to_vec())))]);
+}
+
+fn script(script: impl FnMut(&ClientRequest<'_>) -> Option<Answer<'static>> + 'static) -> Script {
+    Box::new(script)
+}
+
+fn info(name: &str) -> MemberInfo {
+    let id = MemberId(u64::from(name.as_bytes()[0]));
+    MemberInfo { id, name: name.to_owned(), address: format!("sim://{name}") }
+}
+
+/// The answer of a member that does not lead: the leader that it names, and the members that it has not heard lately.
+fn not_leader(leader: Option<&str>, silent: &[&str]) -> Answer<'static> {
+    let silent = silent.iter().map(|name| (*name).to_owned()).collect();
+    Answer::NotLeader { leader: leader.map(info), members: ["a", "b", "c"].map(info).into(), silent }
+}
+
+type ReadOutcome = Result<RequestOutcome, ClientError>;
+
+/// Reads once, with a second of time, from members that the client knows in this order. Returns the names of those that
+/// were asked, one for each attempt, and the outcome.
+fn read_from(members: Vec<(&'static str, Script)>) -> (Vec<&'static str>, ReadOutcome) {
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let mut noting = Vec::new();
+    for (name, mut answer) in members {
+        let asked = Rc::clone(&asked);
+        let note = move |ask: &ClientRequest<'_>| {
+            asked.borrow_mut().push(name);
+            answer(ask)
+        };
+        noting.push((name, script(note)));
+    }
+    let mut all = outcomes_at(noting, |client, outcome| {
+        if outcome.is_none() {
+            client.read(0, Freshness::Linear, b"query", 1_000 * MS).unwrap();
+        }
+    });
+    assert_eq!(all.len(), 1);
+    (asked.take(), all.remove(0).1)
+}
+
+fn found() -> Option<Answer<'static>> {
+    Some(Answer::QueryAnswer(b"found"))
+}
+
+fn has_found() -> ReadOutcome {
+    Ok(RequestOutcome::QueryAnswer(b"found".to_vec()))
+}
+
+/// The leader, `a`, is cut off from the others, but not from the client, and has stepped down. The others name it
+/// until they elect `c`; `b`, cut off from `c` as well, names it even then, as a learner does. A client that followed
+/// would go from `a` to `b` and back until its time is over, and would never ask `c`.
+#[test]
+fn a_client_does_not_follow_to_a_silent_leader_and_is_answered_by_the_next_one() {
+    let mut asked_before = 0;
+    let c = script(move |_| {
+        asked_before += 1;
+        if asked_before <= 50 { Some(not_leader(Some("a"), &["a"])) } else { found() }
+    });
+    let a = script(|_| Some(not_leader(None, &["b", "c"])));
+    let b = script(|_| Some(not_leader(Some("a"), &["a", "c"])));
+    let (asked, outcome) = read_from(vec![("a", a), ("b", b), ("c", c)]);
+    assert_eq!(outcome, has_found());
+    let count = |name: &str| asked.iter().filter(|one| **one == name).count();
+    let counts = ["a", "b", "c"].map(count);
+    assert!(counts[2] == 51 && counts.iter().all(|count| *count <= 51), "{counts:?}");
+}
+
+/// `c` leads, but `b`, which is cut off from it, still names the leader that has died.
+#[test]
+fn a_client_waits_for_no_answer_of_a_dead_leader_whom_a_member_still_names() {
+    let b = script(|_| Some(not_leader(Some("a"), &["a", "c"])));
+    let (asked, outcome) = read_from(vec![("b", b), ("c", script(|_| found())), ("a", script(|_| None))]);
+    assert_eq!((asked, outcome), (vec!["b", "c"], has_found()));
+}
+
+/// Otherwise it would ask `a`, which comes next.
+#[test]
+fn a_client_follows_to_the_leader_that_a_member_hears_whoever_else_is_silent() {
+    let b = script(|_| Some(not_leader(Some("c"), &["a"])));
+    let (asked, outcome) = read_from(vec![("b", b), ("a", script(|_| None)), ("c", script(|_| found()))]);
+    assert_eq!((asked, outcome), (vec!["b", "c"], has_found()));
 }

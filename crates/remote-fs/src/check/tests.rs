@@ -88,7 +88,7 @@ fn a_page_that_is_damaged_is_found_and_said_to_be_lost_if_all_copies_are() {
 }
 
 #[test]
-fn a_donor_that_has_started_again_or_is_gone_is_named() {
+fn a_donor_that_has_restarted_or_is_gone_is_named() {
     let (world, files) = world();
     let run = kept(&world).tree.map(files[0].ino).unwrap().all()[0].clone();
     let lanes: Vec<usize> =
@@ -96,7 +96,7 @@ fn a_donor_that_has_started_again_or_is_gone_is_named() {
     world.net.borrow_mut().restart(lanes[0]);
     let findings = pages(&world);
     let name = format!("donor {}", lanes[0] + 100);
-    let is_it = |found: &Finding| matches!(found, Finding::Donor { donor, why } if *donor == name && why.starts_with("it has started"));
+    let is_it = |found: &Finding| matches!(found, Finding::Donor { donor, why } if *donor == name && why.starts_with("it has restarted"));
     assert!(findings.len() == 1 && is_it(&findings[0]), "{findings:?}");
     lanes.iter().for_each(|lane| world.net.borrow_mut().hosts[*lane].is_alive = false);
     let findings = pages(&world);

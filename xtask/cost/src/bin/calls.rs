@@ -14,12 +14,17 @@ const OPERATIONS: &[Operation] = &[
     operation("call with a deadline in batches of 8, private rings", ENDS, |count| {
         calls::<LEN, _>(count, Rings::Private, 8, with_deadline)
     }),
+    // As long as the answers of the sequencer, whose budget at the server is 60 more.
+    operation("call of 16 B in batches of 8, private rings", ENDS, |count| {
+        calls::<16, _>(count, Rings::Private, 8, plain)
+    }),
     operation("call of 24 B in batches of 8, private rings", ENDS, |count| {
         calls::<24, _>(count, Rings::Private, 8, plain)
     }),
     operation("call of 24 B with a deadline in batches of 8, private rings", ENDS, |count| {
         calls::<24, _>(count, Rings::Private, 8, with_deadline)
     }),
+    // Of two lines of the ring, as the answers of the cache are, whose budget at the server is 350 more.
     operation("call of 40 B in batches of 8, private rings", ENDS, |count| {
         calls::<40, _>(count, Rings::Private, 8, plain)
     }),

@@ -21,9 +21,9 @@ fn main() -> anyhow::Result<()> {
     sinew_cost::main(OPERATIONS)
 }
 
-/// Packets of a burst: enough for the cost of a burst, which has rows of its own, to be small beside theirs.
+/// Packets of a burst: enough for the cost per burst, which has rows of its own, to be small beside that of packets.
 const BURST: usize = 32;
-/// Lines of the ring. The rounds pass its end often enough for that to count as it does in the long run.
+/// Lines of the ring. The rounds wrap around often enough for the cost of wrapping to have its long-run share.
 const LINES: usize = 256;
 const ROUNDS: usize = 256;
 const WARM_UP: usize = 128;

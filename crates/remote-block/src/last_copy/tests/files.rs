@@ -24,7 +24,10 @@ fn a_file_of_another_volume_is_refused_however_often_and_stays_byte_for_byte() {
         // A volume of the same name and size, made since.
         let error = LastCopyFile::open(place.path(), newer, LEN as u64).unwrap_err();
         assert!(matches!(error, LastCopyError::OlderVolume { is_complete: true, .. }), "{error}");
-        assert!(error.to_string().contains("move it away") && error.to_string().contains("1048576 bytes"), "{error}");
+        assert!(
+            error.to_string().contains("move the file away") && error.to_string().contains("1048576 bytes"),
+            "{error}"
+        );
         let error = LastCopyFile::open(place.path(), other, LEN as u64).unwrap_err();
         assert!(matches!(error, LastCopyError::OtherVolume { .. }), "{error}");
         let error = LastCopyFile::open(place.path(), VOLUME, LEN as u64 + 4096).unwrap_err();

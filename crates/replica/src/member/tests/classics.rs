@@ -334,12 +334,24 @@ fn a_planned_stop_hands_leadership_over_in_a_few_milliseconds(on_disk: bool) {
     let mut session = world.open(7);
     world.put(&mut session, "k", "v");
     let old = world.elect();
-    let since_ns = world.now_ns;
+    let (since_ns, term) = (world.now_ns, world.member(old).term());
     assert!(world.member(old).begin_stop());
     world.run_until("another leader", |world| world.leader().is_some_and(|leader| leader != old));
     let took_ns = world.now_ns - since_ns;
     assert!(took_ns <= 5_000_000, "{took_ns} ns");
+    let new = world.elect();
+    let name = world.nodes[new].name.clone();
+    assert_eq!(world.member(new).term(), term + 1, "there was one election");
+    world.run_until("the old leader follows", |world| {
+        world.status(old).leader.is_some_and(|leader| leader.name == name)
+    });
+    // A member that does not lead has nothing to hand over, and one that is alone has nobody to hand it to.
+    assert!(!world.member(old).begin_stop());
     world.put(&mut session, "k", "w");
+    assert_eq!(world.leader(), Some(new));
+    let mut alone = World::new(1, on_disk, 13);
+    let only = alone.elect();
+    assert!(!alone.member(only).begin_stop() && alone.member(only).is_leader());
 }
 
 fn a_watch_is_answered_when_something_changes_at_any_member(on_disk: bool) {

@@ -8,7 +8,7 @@ use super::super::*;
 use super::world::*;
 use crate::client_wire::{Answer, ClientRequest};
 use crate::kv::KvStore;
-use crate::wire::{self, Piece, PieceId, Roles, SnapshotMeta};
+use crate::wire::{self, ADDRESS_LEN_MAX, MEMBERS_MAX, NAME_LEN_MAX, Piece, PieceId, Roles, SnapshotMeta};
 
 #[test]
 fn messages_for_another_cluster_or_life_are_dropped_and_counted() {
@@ -82,6 +82,97 @@ fn a_snapshot_of_another_kind_of_state_is_refused_and_counted() {
         assert_eq!(world.member(to).dropped().malformed, refused);
     }
     assert_eq!(world.member(to).applied(), 1000);
+}
+
+type Change = fn(&mut Replicated<'_>, &mut SnapshotMeta);
+
+/// Members of different names and ids.
+fn some_members(count: usize) -> Vec<MemberInfo> {
+    let member = |id| MemberInfo { id: MemberId(id), name: format!("m{id}"), address: format!("sim://m{id}") };
+    (1..=count as u64).map(member).collect()
+}
+
+/// Sessions that are none, and count one byte of answers.
+fn miscounted() -> Sessions {
+    wire::decode(&[wire::VERSION, 0, 0, 0, 1]).unwrap()
+}
+
+/// Each makes a snapshot wrong in one way.
+const WRONG_SNAPSHOTS: &[(&str, Change)] = &[
+    ("founded as no cluster", |all, _| all.founding.cluster = ClusterId::NONE),
+    ("founded by nobody", |all, _| all.founding.members.clear()),
+    ("founded by too many", |all, _| all.founding.members = some_members(MEMBERS_MAX + 1)),
+    ("founded by one twice", |all, _| all.founding.members.push(all.founding.members[0].clone())),
+    ("founded by one without an id", |all, _| all.founding.members[0].id = MemberId(0)),
+    ("too many members", |all, _| all.members = some_members(MEMBERS_MAX + 1)),
+    ("a member twice", |all, _| all.members.push(all.members[0].clone())),
+    ("a member without an id", |all, _| all.members[0].id = MemberId(0)),
+    ("a member without a name", |all, _| all.members[0].name.clear()),
+    ("too long a name", |all, _| all.members[0].name = "m".repeat(NAME_LEN_MAX + 1)),
+    ("a member without an address", |all, _| all.members[0].address.clear()),
+    ("too long an address", |all, _| all.members[0].address = "m".repeat(ADDRESS_LEN_MAX + 1)),
+    ("sessions that are miscounted", |all, _| all.sessions = miscounted()),
+    ("another kind of state", |all, _| all.machine = b"junk"),
+    ("before the first entry", |_, place| place.index = 0),
+    ("beyond the last possible entry", |_, place| place.index = wire::NUMBER_MAX),
+    ("of no term", |_, place| place.term = 0),
+    ("of a later term than its leader", |_, place| place.term += 1),
+    ("without voters", |_, place| place.roles.voters.clear()),
+    ("a voter twice", |_, place| place.roles.voters.push(place.roles.voters[0])),
+    ("a voter that is a learner, too", |_, place| place.roles.learners.push(place.roles.voters[0])),
+];
+
+/// Each leaves what a snapshot holds valid.
+const RIGHT_CONTENTS: &[(&str, Change)] = &[
+    ("as it is", |_, _| ()),
+    ("founded by as many as possible", |all, _| all.founding.members = some_members(MEMBERS_MAX)),
+    ("as many members as possible", |all, _| all.members = some_members(MEMBERS_MAX)),
+    ("two lives of one name", |all, _| all.members[1].name = all.members[0].name.clone()),
+    ("the longest name", |all, _| all.members[0].name = "m".repeat(NAME_LEN_MAX)),
+    ("the longest address", |all, _| all.members[0].address = "m".repeat(ADDRESS_LEN_MAX)),
+];
+
+#[test]
+fn a_snapshot_that_is_wrong_in_one_way_is_refused_and_counted_and_the_right_one_is_taken() {
+    let mut world = World::new(3, false, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let leader = world.elect();
+    let to = (leader + 1) % 3;
+    world.run_until("it has the value", |world| world.member(to).machine().len() == 1);
+    let (me, from) = (world.member(to).me().id, world.member(leader).me().id);
+    let (cluster, term) = (world.member(to).cluster.unwrap(), world.member(to).term());
+    let founding = world.member(to).founding.clone().unwrap();
+    let roles = Roles { voters: founding.members.iter().map(|member| member.id.0).collect(), ..Roles::default() };
+    let (sessions, machine) = (world.member(leader).sessions.clone(), world.member(leader).machine().snapshot());
+    let applied = world.member(to).applied();
+    let changed = |change: Change| {
+        let (founding, members) = (founding.clone(), founding.members.clone());
+        let mut all = Replicated { founding, members, sessions: sessions.clone(), machine: &machine };
+        let mut place = SnapshotMeta { index: 1000, term, roles: roles.clone() };
+        change(&mut all, &mut place);
+        (all, place)
+    };
+    let mut tell = |change: Change| {
+        let (all, place) = changed(change);
+        let mut data = Vec::new();
+        wire::encode(&all, &mut data);
+        let piece = Piece { term, place, len: data.len() as u64, at: 0, bytes: &data };
+        let mut bytes = Vec::new();
+        wire::to_bytes(&PeerMessage::Piece { cluster, from, to: me, piece }, &mut bytes);
+        let now_ns = world.now_ns;
+        let answer = world.member(to).handle_peer(&bytes, now_ns).unwrap();
+        world.member(to).turn(now_ns, &mut NoTransport).unwrap();
+        (answer, world.member(to).dropped().malformed, world.member(to).applied())
+    };
+    for (what, change) in RIGHT_CONTENTS {
+        assert!(changed(*change).0.is_valid(), "{what}");
+    }
+    for ((what, change), refused) in WRONG_SNAPSHOTS.iter().zip(1..) {
+        assert_eq!(tell(*change), (PeerAnswer::Now(PeerMessage::NoMember), refused, applied), "{what}");
+    }
+    let taken = tell(|_, _| ());
+    assert_eq!(taken, (PeerAnswer::Now(PeerMessage::Nothing), WRONG_SNAPSHOTS.len() as u64, 1000));
 }
 
 /// A command that no message could carry to another member would be sent for ever, and all later ones would wait.

@@ -9,6 +9,7 @@ use crate::wire::{self, MemberId};
 in_memory_and_on_disk! {
     a_watch_that_finds_nothing_goes_on_after_what_was_searched,
     a_watch_does_not_stay_at_a_member_that_hears_of_no_more_changes,
+    a_learner_that_is_cut_off_names_the_leader_that_it_had_and_says_that_it_is_silent,
     a_snapshot_wakes_the_watches_that_it_concerns,
     a_leader_that_was_deposed_just_before_a_check_does_not_make_it_when_it_leads_again,
     a_transfer_that_does_not_come_about_ends_after_an_election_timeout_and_writes_go_on,
@@ -179,6 +180,29 @@ fn a_watch_does_not_stay_at_a_member_that_hears_of_no_more_changes(on_disk: bool
         let Some(Accepted::Answer(answer)) = world.ask(old, &ClientRequest::Watch { query: &query }) else { panic!() };
         assert!(matches!(wire::decode(&answer), Ok(Answer::QueryAnswer(_))), "{answer:?}");
     }
+}
+
+/// It never asks for votes, so it names that leader for ever. What a client makes of this: `tests/client.rs`.
+fn a_learner_that_is_cut_off_names_the_leader_that_it_had_and_says_that_it_is_silent(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
+    let session = world.open(7);
+    let learner = world.add_node("x", on_disk);
+    world.run_ms(10);
+    world.ask_leader(&ClientRequest::Add { name: "x".into(), address: "sim://x".into(), learner: true });
+    world.run_ms(100);
+    let old = world.elect();
+    world.isolate(&[learner]);
+    world.run_ms(100);
+    world.crash(old);
+    world.run_until("another leads", |world| world.leader().is_some());
+    world.run_ms(1000);
+    let command = put("k", "v");
+    let Some(Accepted::Answer(answer)) = world.ask(learner, &session.run(&command)) else { panic!("it does not lead") };
+    let Ok(Answer::NotLeader { leader: Some(named), members, silent }) = wire::decode(&answer) else {
+        panic!("{answer:?}")
+    };
+    assert_eq!((&named.name, members.len()), (&world.nodes[old].name, 4));
+    assert!(silent.contains(&named.name), "{silent:?}");
 }
 
 fn a_snapshot_wakes_the_watches_that_it_concerns(on_disk: bool) {

@@ -103,27 +103,33 @@ impl<'a> Gate<'a> {
     /// They take no places in the queue. A region is entered for up to 64 of them in a row. These count only if the
     /// permit still holds after the last of them.
     #[inline(always)]
-    pub fn write_all<'b>(self, writes: impl Iterator<Item = (&'b [u8], RemoteMemory)>) -> usize {
-        let (mut region, mut done, mut in_region) = (None::<RegionGuard<'a>>, 0, 0u64);
-        for (bytes, remote) in writes {
-            if bytes.len() > self.inline_max {
-                break;
-            }
-            if in_region == REQUESTS_PER_ENTRY || region.as_ref().is_none_or(|region| region.rkey != remote.rkey) {
-                if region.as_ref().is_some_and(|region| !region.holds()) {
-                    return done;
-                }
-                (done, in_region) = (done + in_region as usize, 0);
-                enter(&mut region, self.connection, remote.rkey, Verb::Write);
-            }
+    pub fn write_all<'b>(self, mut writes: impl Iterator<Item = (&'b [u8], RemoteMemory)>) -> usize {
+        let (mut region, mut done) = (None::<RegionGuard<'a>>, 0);
+        let mut next = writes.next();
+        while let Some((_, RemoteMemory { rkey, .. })) = next {
+            enter(&mut region, self.connection, rkey, Verb::Write);
             let Some(region) = &region else { break };
-            if !region.write(remote.address, bytes, false) {
+            let (mut left, mut is_refused) = (REQUESTS_PER_ENTRY, false);
+            while let Some((bytes, remote)) = next
+                && left > 0
+                && remote.rkey == rkey
+            {
+                is_refused = bytes.len() > self.inline_max || !region.write(remote.address, bytes, false);
+                if is_refused {
+                    break;
+                }
+                left -= 1;
+                next = writes.next();
+            }
+            if !region.holds() {
                 break;
             }
-            in_region += 1;
+            done += (REQUESTS_PER_ENTRY - left) as usize;
+            if is_refused {
+                break;
+            }
         }
-        let counts = region.is_some_and(|region| region.holds());
-        if counts { done + in_region as usize } else { done }
+        done
     }
 
     /// Arena whose buffers a READ may fill here; those of others take the queue.
