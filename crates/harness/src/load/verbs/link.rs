@@ -6,8 +6,8 @@ use anyhow::{Context, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sinew::fabric::verbs::{
-    Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Opcode, Operation, ProtectionDomain,
-    QpAddress, QpConfig, QueuePair, RemoteMemory, Request, Source, ThreadDomain, Transport,
+    Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Message, Opcode, Operation,
+    ProtectionDomain, QpAddress, QpConfig, QueuePair, RemoteMemory, Request, Source, ThreadDomain, Transport,
 };
 use sinew::mem::{Arena, Frozen, MessageBuffer};
 
@@ -336,6 +336,25 @@ impl<D: Device> Rig<D> {
     #[inline]
     pub fn poll(&mut self) -> anyhow::Result<usize> {
         let count = self.cq.poll(&mut self.completions, BURST);
+        self.check_polled(count)
+    }
+
+    /// As [`Self::poll`], but passes the messages of a link to `take` while they lie in their receives, which stay
+    /// posted. They count as well.
+    #[inline]
+    pub fn poll_messages(
+        &mut self,
+        index: usize,
+        mut take: impl FnMut(&VerbsPlan, Message<'_>),
+    ) -> anyhow::Result<usize> {
+        let Self { cq, links, completions, plan, .. } = self;
+        let shown = cq.poll_messages(&mut links[index].qp, completions, BURST, |message| take(plan, message));
+        let shown = shown.map_err(|refused| anyhow!("posting a receive: {refused}"))?;
+        self.check_polled(shown + self.completions.len())
+    }
+
+    #[inline]
+    fn check_polled(&mut self, count: usize) -> anyhow::Result<usize> {
         if count > 0 {
             self.empty_polls = 0;
         }

@@ -54,6 +54,24 @@ struct Progress {
     written: u64,
 }
 
+impl Progress {
+    /// Checks a message that was received.
+    #[inline]
+    fn check(&mut self, plan: &VerbsPlan, immediate: Option<u32>, bytes: &[u8]) {
+        self.note(plan, immediate, bytes, bytes.len());
+    }
+
+    /// Notes a message of `len` bytes, of which these are checked.
+    #[inline]
+    fn note(&mut self, plan: &VerbsPlan, immediate: Option<u32>, bytes: &[u8], len: usize) {
+        self.findings.received += 1;
+        match identify_message(plan, self.next, immediate, bytes).filter(|_| len == plan.message_len()) {
+            Some(nth) => self.next = nth + 1,
+            None => self.findings.wrong += 1,
+        }
+    }
+}
+
 /// The queue pairs of a server's thread, and what came on them. Its owner turns it, however long nothing arrives.
 pub struct Responder<D: Device> {
     rig: Rig<D>,
@@ -61,6 +79,8 @@ pub struct Responder<D: Device> {
     /// Answers that wait for room in their link's queue: link, number, and operation.
     owed: VecDeque<(usize, u64, MessageOp)>,
     credit_every: u64,
+    /// Link whose datagrams were looked at last.
+    shown: usize,
 }
 
 impl<D: Device> Responder<D> {
@@ -83,7 +103,7 @@ impl<D: Device> Responder<D> {
         let slots = if matches!(plan.work, WorkKind::Echo(_)) { plan.window } else { 0 };
         let progress = Progress { slots: (0..slots as u64).collect(), ..Progress::default() };
         let credit_every = (plan.receives() as u64 / 4).max(1);
-        Ok((Self { rig, progress: vec![progress; count], owed: VecDeque::new(), credit_every }, addresses))
+        Ok((Self { rig, progress: vec![progress; count], owed: VecDeque::new(), credit_every, shown: 0 }, addresses))
     }
 
     /// Connects the links, in their order.
@@ -121,6 +141,21 @@ impl<D: Device> Responder<D> {
         matches!(self.rig.plan.work, WorkKind::Echo(EchoForm::Ww | EchoForm::Ws)) || self.rig.plan.fresh
     }
 
+    /// Whether what arrives are datagrams that are only checked, so that they need not leave their receives.
+    fn shows_datagrams(&self) -> bool {
+        let plan = &self.rig.plan;
+        plan.work == WorkKind::Load(Op::Send) && plan.carrier == TransportKind::Ud
+    }
+
+    /// Polls, and checks the datagrams of the next link where they lie. Returns their number with that of the
+    /// completions.
+    #[inline]
+    fn look_at_datagrams(&mut self) -> anyhow::Result<usize> {
+        self.shown = if self.shown + 1 < self.progress.len() { self.shown + 1 } else { 0 };
+        let progress = &mut self.progress[self.shown];
+        self.rig.poll_messages(self.shown, |plan, message| progress.check(plan, message.immediate, message.bytes))
+    }
+
     /// Polls for requests once, and answers them. Returns their number.
     ///
     /// # Errors
@@ -142,9 +177,11 @@ impl<D: Device> Responder<D> {
                 return Ok(found);
             }
         }
-        if self.rig.poll()? == 0 {
+        let polled = if self.shows_datagrams() { self.look_at_datagrams()? } else { self.rig.poll()? };
+        if polled == 0 {
             return Ok(found);
         }
+        found += polled - self.rig.completions.len();
         let mut completions = std::mem::take(&mut self.rig.completions);
         for completion in completions.drain(..) {
             let (index, _) = link_of(completion.id);
@@ -213,8 +250,8 @@ impl<D: Device> Responder<D> {
     fn take(&mut self, index: usize, mut completion: Completion) -> anyhow::Result<()> {
         let is_written = completion.opcode == Opcode::ReceiveWrite;
         let progress = &mut self.progress[index];
-        progress.findings.received += 1;
         if matches!(self.rig.plan.work, WorkKind::Echo(_)) {
+            progress.findings.received += 1;
             // The low half of its number is all that is needed, since windows are far shorter.
             let low = completion.immediate.unwrap_or(0);
             let (nth, immediate) = (nearest(progress.next, low), Some(low));
@@ -226,13 +263,12 @@ impl<D: Device> Responder<D> {
                 if is_written { MessageOp::Write { slot, immediate } } else { MessageOp::Send { immediate } };
             return self.answer(index, sequence, message_op);
         }
-        let (Some(buffer), len) = (completion.buffers.pop(), completion.len) else { return Ok(()) };
-        let plan = &self.rig.plan;
-        // WRITEs are checked when the slice is over: by now the next one may have overwritten this one.
-        let bytes = if is_written { &[][..] } else { &buffer[..len] };
-        match identify_message(plan, progress.next, completion.immediate, bytes).filter(|_| len == plan.message_len()) {
-            Some(nth) => progress.next = nth + 1,
-            None => progress.findings.wrong += 1,
+        let Some(buffer) = completion.buffers.pop() else { return Ok(()) };
+        if is_written {
+            // WRITEs are checked when the slice is over: by now the next one may have overwritten this one.
+            progress.note(&self.rig.plan, completion.immediate, &[], completion.len);
+        } else {
+            progress.check(&self.rig.plan, completion.immediate, &buffer[..completion.len]);
         }
         self.rig.post_receive(index, buffer)
     }
