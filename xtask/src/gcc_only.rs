@@ -55,7 +55,7 @@ const SYSTEM_LIBRARIES: &[&str] =
 /// Arguments of `cargo xtask gcc-only`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// If there is no release build yet, build into the target folder, and so keep the build.
+    /// Keep the build, in the target folder, if there is no release build there yet.
     #[arg(long)]
     keep: bool,
 }

@@ -297,7 +297,7 @@ struct Health {
     refusals: Vec<String>,
     /// Room that a missing copy wanted at the last check.
     wanted: Option<u64>,
-    /// Clients given up by the last check.
+    /// Number of clients that had been given up at the last check.
     clients_expired: u64,
     /// Donors that wanted their memory back at the last check, each with whether it had all of it.
     withdrawing: BTreeSet<(String, bool)>,

@@ -78,7 +78,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Bench(args) => {
             args.check().map_err(Usage::of)?;
-            interrupted::run_unless_interrupted(|interrupt| args.device.run(Benching { args, interrupt }))
+            interrupted::run_interruptible(|interrupt| args.device.run(Benching { args, interrupt }))
         }
     }
 }

@@ -55,7 +55,7 @@ pub fn exit_on_signal() -> anyhow::Result<()> {
 /// # Errors
 ///
 /// Those of `work`, or [`Interrupted`].
-pub fn run_unless_interrupted<T>(work: impl FnOnce(Interrupt) -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub fn run_interruptible<T>(work: impl FnOnce(Interrupt) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let interrupt = Interrupt::install().context("catching Ctrl-C")?;
     let result = work(interrupt);
     ensure!(!interrupt.is_set(), Interrupted);

@@ -194,7 +194,8 @@ impl ThreadArgs {
         let addresses: Vec<_> = handle.addresses().iter().map(ToString::to_string).collect();
         self.tell_ready(&addresses, format_args!("Stop with Ctrl-C. {}", next_step(&advice::quoted(&addresses[0]))))?;
         match handle.run_until_interrupted(interrupt) {
-            // The requested stop is not the cause. Reported here, since `main` would say only "interrupted".
+            // The requested stop did not cause this error. It is reported here, because `main` would print only
+            // "interrupted".
             Err(error) if interrupt.is_set() => {
                 output::complain(output::describe(&error.into()));
                 Ok(None)

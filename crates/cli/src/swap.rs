@@ -19,11 +19,10 @@ WHAT is the address of a block device (unix:PATH or HOST:PORT, see sinew serve b
 or a file of a mounted file system, which needs a loop device. Both need root, and the programs mkswap and swapon, and
 nbd-client or losetup.
 
-If this host itself serves the device, mounts the file system or lends its memory, the kernel needs the programs that
-do so to store pages just when no memory is left. So start these programs with --for-paging (serve block, mount, serve
-files, serve memory): they take the memory that they need at the start and lock it, and the kernel neither kills them
-nor writes pages out on their behalf. Keep them out of the memory-limited control groups of the programs that are
-swapped out.
+If this host itself serves the device, mounts the file system or lends its memory, the kernel asks those programs to
+store pages just when no memory is left. So start them with --for-paging (serve block, mount, serve files, serve
+memory): they take the memory that they need at the start and lock it, and the kernel neither kills them nor writes
+pages out on their behalf. Keep them out of the memory-limited control groups of the programs that are swapped out.
 
 --json prints device, bytes and priority; for `off` device and bytes; for `show` a list of devices, with used_bytes.
 

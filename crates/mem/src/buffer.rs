@@ -206,8 +206,8 @@ impl Arena {
         self.0.free().fresh
     }
 
-    /// Makes the system back with memory the first `len` bytes that blocks are made from, and in any case all blocks
-    /// that were made so far. A process that must not wait for memory later calls this when it starts.
+    /// Makes the system back the first `len` bytes that blocks are made from, and all blocks made so far (these only
+    /// from Linux 5.14 on). A process that must not wait for memory later calls this when it starts.
     pub fn back(&self, len: usize) {
         let free = self.0.free();
         let end = len.max(free.fresh).min(self.capacity());

@@ -31,8 +31,8 @@
 //! - **Privileges that a file gives to its program** (set-id bits, capabilities) are cleared when others write to the
 //!   file. The kernel leaves that to the file system (FUSE_HANDLE_KILLPRIV_V2): for each `write` it says whether to
 //!   clear the set-id bits, but not for `fallocate`, nor for pages of mappings. A `fallocate` clears them unless its
-//!   caller is root, a write of mapped pages if any user other than root has the file open for writing. The metadata
-//!   service removes capabilities with each change of the contents, length or owner.
+//!   caller is root; a write of mapped pages clears them if any user other than root has the file open for writing. The
+//!   metadata service removes capabilities with each change of the contents, length or owner.
 //! - **The second process** has a pipe from the first. When the pipe is closed it unmounts, if the mount is still
 //!   there. It recognises the mount by the system's number for it, not only by its device.
 #![forbid(unsafe_code)]

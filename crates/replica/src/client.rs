@@ -45,7 +45,8 @@ pub enum ClientError {
         /// Whether a command may have run.
         may_have_run: bool,
     },
-    /// The session has expired: there were too many sessions, and it was the one least recently used.
+    /// The members do not have the session (any more): there were too many and it was the least recently used, or the
+    /// cluster was founded again.
     #[error(
         "the client's session has expired: it is unknown whether the command ran; read the state before running it again"
     )]

@@ -115,7 +115,7 @@ pub struct Host<E, S, D> {
     member: Member<S, D>,
     connections: Connections,
     deferred_calls: ByNumber<DeferredCall>,
-    next_look_ns: u64,
+    next_check_ns: u64,
     gate: Gate<ClientId>,
     key: Option<Key>,
 }
@@ -212,7 +212,7 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         wire::to_bytes(&PeerMessage::NotAdmitted, &mut connections.not_admitted);
         // Without a key it draws no random numbers.
         let gate = Gate::new(None, UNADMITTED_MAX, Box::new(SeededGenerator::new(0)));
-        Ok(Self { rpc, member, connections, deferred_calls, next_look_ns: 0, gate, key: None })
+        Ok(Self { rpc, member, connections, deferred_calls, next_check_ns: 0, gate, key: None })
     }
 
     /// Admits only members and clients that have the cluster's key, and proves to other members that this one has it.
@@ -265,8 +265,8 @@ impl<E: Endpoint, S: StateMachine, D: Disk> Host<E, S, D> {
         busy |= self.handle_completions(now_ns)?;
         self.handle_events(now_ns);
         let mut sender = Sender { rpc: &mut self.rpc, connections: &mut self.connections, now_ns, is_busy: false };
-        if now_ns >= self.next_look_ns {
-            self.next_look_ns = now_ns + CONNECT_INTERVAL_NS;
+        if now_ns >= self.next_check_ns {
+            self.next_check_ns = now_ns + CONNECT_INTERVAL_NS;
             // Followers have nothing to say to each other until their leader dies. An election must not begin with a
             // handshake, during which requests for votes are lost.
             for address in self.member.other_addresses() {

@@ -122,7 +122,7 @@ pub struct Member<S, D> {
     is_full: bool,
     /// Entries given to the engine since the last write, and their bytes.
     unwritten: (usize, usize),
-    clients: WaitingRequests,
+    requests: WaitingRequests,
     reads: Reads,
     changes: MembershipChanges,
     pending_snapshot: Option<PendingSnapshot>,
@@ -200,7 +200,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             journal,
             is_full: false,
             unwritten: (0, 0),
-            clients: WaitingRequests::default(),
+            requests: WaitingRequests::default(),
             reads: Reads::default(),
             changes: MembershipChanges::default(),
             pending_snapshot: None,
@@ -275,7 +275,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.founding = Some(replicated.founding);
         self.applied = snapshot.get_metadata().index;
         self.pending_snapshot = None;
-        self.clients.has_changed = true;
+        self.requests.has_changed = true;
         Ok(())
     }
 
@@ -394,9 +394,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let has_more = self.send(transport);
         self.send_pieces(now_ns, transport);
         self.update_leadership();
-        let has_watches = self.clients.answer_watches(&self.machine, &self.config, now_ns);
-        // Until the next turn, the count is of searches for requests that are answered as they come.
-        self.clients.begin_search();
+        let has_watches = self.requests.answer_watches(&self.machine, &self.config, now_ns);
+        // From here to the next turn, searches count towards the limit of requests that are answered as they come.
+        self.requests.begin_search();
         Ok(busy || ticked || has_more || has_watches)
     }
 
@@ -564,11 +564,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     .values_mut()
                     .for_each(|messages| messages.retain(|message| !appends::is_of_leader(message)));
             }
-            if self.clients.awaits_log() || !self.reads.is_idle() || !self.changes.is_idle() {
+            if self.requests.awaits_log() || !self.reads.is_idle() || !self.changes.is_idle() {
                 let elsewhere = self.redirect();
-                self.clients.redirect_all(&elsewhere);
-                self.reads.redirect_all(&mut self.clients, &elsewhere);
-                self.changes.redirect_all(&mut self.clients, &elsewhere);
+                self.requests.redirect_all(&elsewhere);
+                self.reads.redirect_all(&mut self.requests, &elsewhere);
+                self.changes.redirect_all(&mut self.requests, &elsewhere);
             }
         }
         self.led_term = leads;

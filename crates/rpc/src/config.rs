@@ -86,9 +86,10 @@ pub struct Config {
     pub retransmit_timeout_ns: u64,
     /// Choice of the time-out: one that grows with the round trips, or a fixed one.
     pub timeout: Timeout,
-    /// Time without progress after which a request of several packets (none of them came) or a response (none of its
-    /// packets was asked for) counts as stalled. It is given up when another call finds no memory, or when its peer has
-    /// used up its share. If its client continues it after all, its call fails with [`crate::Cause::ServerBusy`].
+    /// Time after which a request of several packets counts as stalled if none of them came meanwhile, and a response
+    /// if none of its packets was asked for meanwhile. It is given up when another call finds no memory, or when its
+    /// peer has used up its share. If its client continues it after all, its call fails with
+    /// [`crate::Cause::ServerBusy`].
     pub stalled_request_ns: u64,
     /// Largest part that one peer may have of what all peers share, in percent: of receive capacity, of sessions, and
     /// of memory for its requests and responses. Requests that deferred calls or workers hold count until they are

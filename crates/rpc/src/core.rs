@@ -19,10 +19,9 @@
 //!              for other threads
 //! ```
 //!
-//! A file uses those below it, and its own modules; `cargo xtask tidy` checks that files use each other in no other
-//! cycle. Clients and servers do not know each other. Sessions are above both, since a session that ends takes its
-//! calls along. The meaning of a packet's fields is an enum (`sinew_wire::Meaning`), so no field is a length here and a
-//! bit map there.
+//! A file uses those below it, and its own modules; `cargo xtask tidy` checks that there are no other cycles. Clients
+//! and servers do not know each other. Sessions are above both, since a session that ends takes its calls along. The
+//! meaning of a packet's fields is an enum (`sinew_wire::Meaning`), so no field is a length here and a bit map there.
 //!
 //! # What a small call touches
 //!

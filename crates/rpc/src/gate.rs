@@ -120,7 +120,7 @@ impl CallerHandshake {
 
     /// Takes an answer to the last message.
     pub fn handle_answer(&mut self, answer: &[u8]) -> HandshakeStep {
-        const NONSENSE: HandshakeStep = HandshakeStep::Refused("its answer makes no sense");
+        const UNEXPECTED: HandshakeStep = HandshakeStep::Refused("its answer is unexpected");
         match answer.split_first() {
             // Without this check, an answerer without the key could pose as one that has it.
             Some((&WELCOME, [])) if !self.is_answered => HandshakeStep::Refused("it asks for no key"),
@@ -128,16 +128,16 @@ impl CallerHandshake {
             Some((&REFUSED, [])) => HandshakeStep::Refused("it has another key"),
             Some((&CHALLENGE, rest)) => {
                 let (Some((nonce, theirs)), true) = (rest.split_first_chunk(), rest.len() == 2 * PROOF_LEN) else {
-                    return NONSENSE;
+                    return UNEXPECTED;
                 };
-                let Some(theirs) = theirs.first_chunk() else { return NONSENSE };
+                let Some(theirs) = theirs.first_chunk() else { return UNEXPECTED };
                 if !proofs_equal(&self.key.proof(Side::Answerer, Some(&self.nonce), nonce), theirs) {
                     return HandshakeStep::Refused("it does not have the key that it asks for");
                 }
                 self.is_answered = true;
                 HandshakeStep::Send(message(PROVE, &[&self.key.proof(Side::Caller, Some(&self.nonce), nonce)]))
             }
-            _ => NONSENSE,
+            _ => UNEXPECTED,
         }
     }
 }
@@ -336,7 +336,7 @@ mod tests {
         }
         assert!(
             gate.handle_message(1, &[])[..] == [REFUSED]
-                && handshake.handle_answer(&[]) == HandshakeStep::Refused("its answer makes no sense")
+                && handshake.handle_answer(&[]) == HandshakeStep::Refused("its answer is unexpected")
         );
     }
 }

@@ -216,8 +216,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.shared.alloc(len)
     }
 
-    /// Makes the system back message buffers with memory: `len` bytes of them, and in any case all that were made so
-    /// far. An endpoint that must not wait for memory later calls this when it starts.
+    /// Makes the system back `len` bytes of message buffers, and all buffers made so far (these only from Linux 5.14
+    /// on). An endpoint that must not wait for memory later calls this when it starts.
     pub fn back_buffers(&self, len: usize) {
         self.core.shared.arena.back(len);
     }

@@ -360,8 +360,8 @@ impl Rpc {
         for_each_fabric!(&self.endpoint, rpc => rpc.alloc(len))
     }
 
-    /// Makes the system back message buffers with memory: `len` bytes of them, and in any case all that were made so
-    /// far. An endpoint that must not wait for memory later calls this when it starts.
+    /// Makes the system back `len` bytes of message buffers, and all buffers made so far (these only from Linux 5.14
+    /// on). An endpoint that must not wait for memory later calls this when it starts.
     pub fn back_buffers(&self, len: usize) {
         for_each_fabric!(&self.endpoint, rpc => rpc.back_buffers(len));
     }

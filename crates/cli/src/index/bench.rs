@@ -139,9 +139,8 @@ impl Args {
 /// Measures, and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let plan = args.plan().map_err(Usage::of)?;
-    let measure = |progress: &mut Progress<'_>| {
-        interrupted::run_unless_interrupted(|interrupt| plan.measure(interrupt, progress))
-    };
+    let measure =
+        |progress: &mut Progress<'_>| interrupted::run_interruptible(|interrupt| plan.measure(interrupt, progress));
     args.measure.show(&with_progress(measure)?)
 }
 

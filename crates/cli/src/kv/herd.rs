@@ -163,7 +163,7 @@ impl Job for Measure<'_, '_> {
     type Result = Figure;
 
     fn run<D: Device + 'static>(self, device: D, fabric: VerbsFabric) -> anyhow::Result<Figure> {
-        interrupted::run_unless_interrupted(|interrupt| measure(self.plan, &device, fabric, self.progress, interrupt))
+        interrupted::run_interruptible(|interrupt| measure(self.plan, &device, fabric, self.progress, interrupt))
     }
 }
 

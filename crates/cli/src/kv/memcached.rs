@@ -198,7 +198,7 @@ impl MeasureSides for Sides {
 /// Starts servers, fills them, and measures. `progress` is called with the current activity, and the fraction of it
 /// done, from 0 to 1.
 pub fn measure(plan: &MemcachedPlan<'_>, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    interrupted::run_unless_interrupted(|interrupt| measure_until(plan, interrupt, progress))
+    interrupted::run_interruptible(|interrupt| measure_until(plan, interrupt, progress))
 }
 
 fn measure_until(

@@ -208,7 +208,7 @@ impl Measure<'_, '_> {
     fn with<D: Device + 'static>(mut self, device: D, design: impl Design<D>) -> anyhow::Result<Figure> {
         (self.progress)("filling the table", 0.0);
         let (plan, is_paused, (knock, knocks)) = (self.plan, AtomicBool::new(false), mpsc::channel());
-        interrupted::run_unless_interrupted(|interrupt| {
+        interrupted::run_interruptible(|interrupt| {
             std::thread::scope(|threads| {
                 let (device, is_paused, store, of_owner) = (&device, &is_paused, plan.store(interrupt), design.clone());
                 let owner = threads.spawn(move || {

@@ -155,7 +155,7 @@ impl MeasureSides for SequencerSides<'_> {
 
 /// Measures.
 pub fn measure(plan: &SequencerPlan, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
-    interrupted::run_unless_interrupted(|interrupt| match plan.design {
+    interrupted::run_interruptible(|interrupt| match plan.design {
         Design::Rpc => over_rpc(plan, interrupt, progress),
         _ => plan.device.run(OnVerbs { plan, interrupt, progress }),
     })

@@ -212,7 +212,8 @@ pub fn check_ours(device: &Path) -> anyhow::Result<()> {
                 bail!("{shown} is now over {found}, but sinew swap on set it up over {ours}, so it is left alone")
             }
             None => bail!(
-                "{shown} is over {found}, but was not set up by sinew swap on, so it is left alone; to release it: losetup -d {shown}"
+                "{shown} is over {found}, but was not set up by sinew swap on, so it is left alone; the one that \
+                 set it up can release it with: losetup -d {shown}"
             ),
         }
     } else if name.starts_with("nbd") {
@@ -229,11 +230,13 @@ fn check_nbd(device: &Path, is_noted: bool, ours: Option<&str>, found: Option<&s
     let shown = device.display();
     ensure!(
         is_noted,
-        "{shown} is a network block device that was not set up by sinew swap on, so it is left alone; to release it: nbd-client -d {shown}"
+        "{shown} is a network block device that was not set up by sinew swap on, so it is left alone; the one \
+         that set it up can release it with: nbd-client -d {shown}"
     );
     match (ours, found) {
         (Some(ours), Some(found)) if ours != found => bail!(
-            "{shown} is now connected by process {found}, but sinew swap on set it up by process {ours}, so it is left alone; to release it: nbd-client -d {shown}"
+            "{shown} is now connected by process {found}, but sinew swap on connected it by process {ours}, so it is \
+             left alone; the one that set it up can release it with: nbd-client -d {shown}"
         ),
         _ => Ok(()),
     }
@@ -453,6 +456,7 @@ mod tests {
             |is_noted, ours, found| check_nbd(device, is_noted, ours, found).err().map(|error| error.to_string());
         assert!(message(false, None, Some("7")).unwrap().contains("was not set up by sinew swap on"));
         assert!(message(true, Some("7"), Some("8")).unwrap().contains("now connected by process 8"));
+        assert!(message(true, Some("7"), Some("8")).unwrap().contains("sinew swap on connected it by process 7"));
         // A device that is no longer connected is nobody else's, and not every kernel names the process.
         for (ours, found) in [(Some("7"), Some("7")), (Some("7"), None), (None, Some("7")), (None, None)] {
             assert_eq!(message(true, ours, found), None);

@@ -28,7 +28,7 @@ pub(super) const ANSWER_LEN: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
     /// The message is not a request of this release.
-    #[error("the request makes no sense")]
+    #[error("the request is malformed")]
     Malformed,
     /// The number is outside the window, or was used before.
     #[error("the request's number is out of the window, or was used before")]

@@ -18,7 +18,7 @@ pub struct Threads {
     pub requesters: usize,
     /// Hosts of the threads that send requests.
     pub requester_hosts: usize,
-    /// Threads that answer.
+    /// Threads that answer requests, or whose memory is accessed.
     pub responders: usize,
     /// Hosts of the threads that answer.
     pub responder_hosts: usize,
@@ -41,21 +41,21 @@ impl Threads {
 /// Result of a run.
 #[derive(Clone, Debug)]
 pub struct VerbsResult {
-    /// Requests per second that all asking NICs sent, in millions.
+    /// Requests per second that all requesting NICs sent, in millions.
     pub sent_mops: f64,
-    /// Request packets per second that all asked NICs took, in millions.
+    /// Request packets per second that all responding NICs took, in millions.
     pub received_mops: f64,
-    /// Messages per second that all asked NICs sent back, in millions.
+    /// Messages per second that all responding NICs sent back, in millions.
     pub answered_mops: f64,
     /// Latencies, if they were timed.
     pub latency: Slice,
-    /// NIC of the first asking host, over the whole run.
+    /// NIC of the first requesting host, over the whole run.
     pub requester_nic: (NicStats, NicUse),
-    /// NIC of the first asked host, over the whole run.
+    /// NIC of the first responding host, over the whole run.
     pub responder_nic: (NicStats, NicUse),
-    /// Counters of the first asking host's NIC during the measurement.
+    /// Counters of the first requesting host's NIC during the measurement.
     pub requester_delta: NicStats,
-    /// Counters of the first asked host's NIC during the measurement.
+    /// Counters of the first responding host's NIC during the measurement.
     pub responder_delta: NicStats,
     /// Time that was measured.
     pub measured_ns: u64,

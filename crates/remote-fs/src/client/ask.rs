@@ -31,7 +31,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotReserved`] if the client has another identity by now.
+    /// [`Error::NotReserved`] if the client has another number by now, or the epoch is over.
     pub(super) fn ask_about_pages(&mut self, reserved_as: &Identity, request: Request) -> Result<Answer, ClientError> {
         self.ask_of(Some((reserved_as.client, reserved_as.epoch)), &Caller::default(), request)
     }

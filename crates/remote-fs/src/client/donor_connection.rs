@@ -9,8 +9,8 @@ pub(super) struct DonorConnection<E: Endpoint, A: AccessMethod> {
     /// Client number and epoch under which the donor has admitted this lane.
     pub admitted: Option<(u64, u32)>,
     pub incarnation: u64,
-    /// An earlier run of the donor that a wanted copy belonged to, and the time before which the donor is not asked
-    /// about that run again.
+    /// A run of the donor that is over and had a wanted copy, and the time before which the donor is not asked about
+    /// that run again.
     pub gone_incarnation: Option<(u64, u64)>,
     /// Time before which the donor is not tried again.
     pub retry_at_ns: u64,

@@ -482,7 +482,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         }
     }
 
-    /// Checks that the client reserved these pages in this epoch, and that the copies that it wrote are unchanged.
+    /// Checks that the client reserved these pages in this epoch, and that their segments still have the same set of
+    /// copies, one of them complete.
     fn check_extents(&self, client: u64, epoch: u32, extents: &[Extent]) -> Result<Vec<Pages>, Error> {
         // Punching holes needs no pages.
         if epoch != self.store.state.epoch && !extents.is_empty() {

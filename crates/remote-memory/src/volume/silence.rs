@@ -47,7 +47,8 @@ impl<D: Donors> Volume<D> {
             self.end(StoreError::Fenced(format!("its epoch is {held}, and this one's {}", self.epoch)));
         } else if is_majority(&self.voting.durable_voters, ids, self.answering) {
             self.ended = Some(StoreError::Unavailable(
-                "the volume has ended, since too few of its voters answered; enough answer now: open it again".into(),
+                "the volume has ended, since too few of its voters answered; enough of them answer now: open it again"
+                    .into(),
             ));
         }
     }

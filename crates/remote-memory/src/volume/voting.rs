@@ -168,7 +168,7 @@ impl<D: Donors> Volume<D> {
         let since = *self.voting.failing_since_ns.get_or_insert(self.now_ns);
         if self.now_ns - since >= self.config.vote_timeout_ns {
             self.end(StoreError::NoAnswer(format!(
-                "too few of the volume's {} voters answer to tell which copies count: {errors}",
+                "too few of the volume's {} voters answer, so nobody can tell which copies count: {errors}",
                 self.voting.voters.len()
             )));
         }

@@ -39,7 +39,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => self.apply_change(entry)?,
             }
             self.applied = entry.index;
-            self.clients.on_applied_to((entry.term, entry.index));
+            self.requests.on_applied_to((entry.term, entry.index));
         }
         Ok(())
     }
@@ -52,18 +52,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             LogCommand::Open { nonce } => {
                 let cluster = self.cluster.unwrap_or(wire::ClusterId::NONE);
                 let session = self.sessions.open(cluster, entry.index, nonce);
-                self.clients.on_applied(place, &Answer::Opened { session });
+                self.requests.on_applied(place, &Answer::Opened { session });
             }
             LogCommand::Close { session } => {
                 self.sessions.close(session);
-                self.clients.on_applied(place, &Answer::Done);
+                self.requests.on_applied(place, &Answer::Done);
             }
             LogCommand::Run { session, number, done_below, command } => {
                 let answer = match self.sessions.begin(entry.index, session, number, done_below) {
                     Verdict::Run => {
                         let mut answer = self.sessions.buffer();
                         self.machine.apply(command, &mut answer);
-                        self.clients.has_changed = true;
+                        self.requests.has_changed = true;
                         Answer::CommandAnswer(self.sessions.store_answer(session, number, answer))
                     }
                     Verdict::HasRun(answer) => Answer::CommandAnswer(answer),
@@ -71,7 +71,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     Verdict::Expired => Answer::Expired,
                     Verdict::TooMany => Answer::Busy,
                 };
-                self.clients.on_applied(place, &answer);
+                self.requests.on_applied(place, &answer);
             }
         }
     }
@@ -107,7 +107,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.patience.forget(*gone);
             self.outgoing.remove(gone);
         }
-        self.changes.on_applied(&mut self.clients, &change, entry.index);
+        self.changes.on_applied(&mut self.requests, &change, entry.index);
         Ok(())
     }
 }

@@ -247,21 +247,21 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             _ => {}
         }
         if let ClientRequest::Run { session, number, .. } = *ask
-            && let Some(request_id) = self.clients.take_over((session, number))
+            && let Some(request_id) = self.requests.take_over((session, number))
         {
             return Ok(Accepted::Deferred(request_id));
         }
         // Watches have a limit of their own, so that they stop no other request.
         let is_watch = matches!(ask, ClientRequest::Watch { .. });
-        let watches = self.clients.watches.len();
+        let watches = self.requests.watches.len();
         let (waiting, waiting_max) = match is_watch {
             true => (watches, self.config.watches_max),
-            false => (self.clients.waiting.saturating_sub(watches), self.config.held_max),
+            false => (self.requests.waiting.saturating_sub(watches), self.config.held_max),
         };
         if waiting >= waiting_max {
             return Err(Answer::Busy);
         }
-        let may_search = self.clients.may_search(&self.config);
+        let may_search = self.requests.may_search(&self.config);
         if let ClientRequest::Read { freshness, query } = *ask
             && self.may_read_now(freshness, now_ns)
         {
@@ -282,10 +282,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if self.is_outside() || !self.hears_leader(now_ns) {
                 return Err(self.redirect_now(now_ns));
             }
-            let request_id = self.clients.defer();
+            let request_id = self.requests.defer();
             let later = if is_searched { self.machine.resume(query) } else { None };
             let query = later.unwrap_or_else(|| query.to_vec());
-            self.clients.add_watch(Watch { request_id, query, end_ns: now_ns + WATCH_NS }, is_searched);
+            self.requests.add_watch(Watch { request_id, query, end_ns: now_ns + WATCH_NS }, is_searched);
             return Ok(Accepted::Deferred(request_id));
         }
         if !self.is_leader() {
@@ -293,7 +293,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
         let request_id = match *ask {
             ClientRequest::Read { freshness, query } => {
-                let request_id = self.clients.defer();
+                let request_id = self.requests.defer();
                 self.queue_read(request_id, freshness, query);
                 request_id
             }
@@ -317,7 +317,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     fn search(&mut self, query: &[u8]) -> Option<Accepted> {
         let mut found = Vec::new();
         let is_found = self.machine.read(query, &mut found);
-        self.clients.count_search(if is_found { found.len() } else { VAIN_SEARCH_LEN });
+        self.requests.count_search(if is_found { found.len() } else { VAIN_SEARCH_LEN });
         is_found.then(|| Accepted::Answer(to_bytes(&Answer::QueryAnswer(&found))))
     }
 
@@ -335,12 +335,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         // Fails while leadership is being handed over, or too much is uncommitted.
         self.node.propose(Vec::new(), data).map_err(|_| Answer::Busy)?;
         let raft = &self.node.raft;
-        Ok(self.clients.defer_until_applied((raft.term, raft.raft_log.last_index()), command))
+        Ok(self.requests.defer_until_applied((raft.term, raft.raft_log.last_index()), command))
     }
 
     /// Passes on the answers that have become ready, with the numbers of their requests.
     pub fn take_answers(&mut self, mut handle: impl FnMut(u64, &[u8])) {
-        let WaitingRequests { answers, bytes, .. } = &mut self.clients;
+        let WaitingRequests { answers, bytes, .. } = &mut self.requests;
         for (request_id, place) in answers.drain(..) {
             handle(request_id, &bytes[place]);
         }
@@ -430,38 +430,38 @@ fn to_bytes(answer: &Answer<'_>) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn answers(clients: &mut WaitingRequests) -> Vec<(u64, Vec<u8>)> {
-        let begin = clients.bytes.clone();
-        clients.answers.drain(..).map(|(request_id, place)| (request_id, begin[place].to_vec())).collect()
+    fn answers(requests: &mut WaitingRequests) -> Vec<(u64, Vec<u8>)> {
+        let begin = requests.bytes.clone();
+        requests.answers.drain(..).map(|(request_id, place)| (request_id, begin[place].to_vec())).collect()
     }
 
     #[test]
     fn a_request_is_answered_by_its_own_entry_and_asked_again_where_another_took_its_place() {
-        let mut clients = WaitingRequests::default();
+        let mut requests = WaitingRequests::default();
         let request_ids: Vec<u64> =
-            [(1, 5), (1, 6), (3, 7)].map(|place| clients.defer_until_applied(place, None)).into();
-        clients.on_applied((1, 5), &Answer::Done);
+            [(1, 5), (1, 6), (3, 7)].map(|place| requests.defer_until_applied(place, None)).into();
+        requests.on_applied((1, 5), &Answer::Done);
         // An entry of another leader.
-        clients.on_applied((2, 6), &Answer::Forgotten);
-        clients.on_applied_to((2, 7));
+        requests.on_applied((2, 6), &Answer::Forgotten);
+        requests.on_applied_to((2, 7));
         let (done, busy) = (to_bytes(&Answer::Done), to_bytes(&Answer::Busy));
-        assert_eq!(answers(&mut clients), [(request_ids[0], done), (request_ids[1], busy)]);
-        assert!(clients.awaits_log() && clients.waiting == 1);
+        assert_eq!(answers(&mut requests), [(request_ids[0], done), (request_ids[1], busy)]);
+        assert!(requests.awaits_log() && requests.waiting == 1);
     }
 
     #[test]
     fn a_repeat_takes_the_place_of_the_request_that_waits_and_of_no_other() {
-        let mut clients = WaitingRequests::default();
-        let first = clients.defer_until_applied((1, 5), Some((7, 2)));
-        let other = clients.defer_until_applied((1, 6), Some((8, 2)));
+        let mut requests = WaitingRequests::default();
+        let first = requests.defer_until_applied((1, 5), Some((7, 2)));
+        let other = requests.defer_until_applied((1, 6), Some((8, 2)));
         for command in [(7, 1), (7, 3), (9, 2)] {
-            assert_eq!(clients.take_over(command), None, "{command:?}");
+            assert_eq!(requests.take_over(command), None, "{command:?}");
         }
-        let repeat = clients.take_over((7, 2)).unwrap();
-        clients.on_applied((1, 5), &Answer::Done);
+        let repeat = requests.take_over((7, 2)).unwrap();
+        requests.on_applied((1, 5), &Answer::Done);
         let (done, busy) = (to_bytes(&Answer::Done), to_bytes(&Answer::Busy));
-        assert_eq!(answers(&mut clients), [(first, busy), (repeat, done)]);
-        assert_eq!(clients.take_over((7, 2)), None, "it waits no more");
-        assert!(clients.take_over((8, 2)).is_some_and(|request_id| request_id != other) && clients.waiting == 1);
+        assert_eq!(answers(&mut requests), [(first, busy), (repeat, done)]);
+        assert_eq!(requests.take_over((7, 2)), None, "it waits no more");
+        assert!(requests.take_over((8, 2)).is_some_and(|request_id| request_id != other) && requests.waiting == 1);
     }
 }

@@ -12,11 +12,11 @@ pub struct MemberConfig {
     pub heartbeat_ticks: usize,
     /// Election time-out: silence of the leader after which others elect another, in ticks; at least twice
     /// [`Self::heartbeat_ticks`]. A member asks for votes after a random time of more than this and up to twice this,
-    /// and, if nobody is elected, again after half of this to all of it. Where live members are silent for longer,
-    /// twice the longest such silence takes its place: silences of up to five times this count, for 1,250 to 2,500
-    /// times this. Use one value at all members: a member confirms no lease of a leader whose value is more than twice
-    /// its own. Do not restart a member with a smaller value within two of its former time-outs, while leases that it
-    /// confirmed may last.
+    /// and, if nobody is elected, again after half of this to all of it. Twice the longest silence of a live member
+    /// takes the place of this if it is longer; silences of up to five times this count, for 1,250 to 2,500 times this.
+    /// Use one value at all members: a member confirms no lease of a leader whose value is more than twice its own. Do
+    /// not restart a member with a smaller value within two of its former time-outs, while leases that it confirmed may
+    /// last.
     pub election_ticks: usize,
     /// Bytes of entries in one message, at most, apart from the first entry.
     pub append_len_max: u64,

@@ -52,7 +52,7 @@ pub struct MembershipChanges {
 
 impl MembershipChanges {
     /// Notes that the change in the entry at `index` was applied.
-    pub fn on_applied(&mut self, clients: &mut WaitingRequests, change: &Change, index: u64) {
+    pub fn on_applied(&mut self, requests: &mut WaitingRequests, change: &Change, index: u64) {
         let Some(current) = &mut self.current else { return };
         match &current.step {
             ChangeStep::Learning { info, stays_learner } if change.learners.contains(info) => {
@@ -67,7 +67,7 @@ impl MembershipChanges {
             }
             _ => return,
         }
-        clients.answer(current.request_id, &Answer::Done);
+        requests.answer(current.request_id, &Answer::Done);
         self.current = None;
     }
 
@@ -87,10 +87,10 @@ impl MembershipChanges {
     /// Ends the change as its leader steps down. A hand-over to any member is thereby done, and so is a change that is
     /// committed and only spreading. Any other change is redirected: only the next leader knows, for example, whether
     /// it is the member that a hand-over named.
-    pub fn redirect_all(&mut self, clients: &mut WaitingRequests, elsewhere: &Answer<'_>) {
+    pub fn redirect_all(&mut self, requests: &mut WaitingRequests, elsewhere: &Answer<'_>) {
         if let Some(current) = self.current.take() {
             let is_done = matches!(current.step, ChangeStep::HandingOver { to: None } | ChangeStep::Spreading { .. });
-            clients.answer(current.request_id, if is_done { &Answer::Done } else { elsewhere });
+            requests.answer(current.request_id, if is_done { &Answer::Done } else { elsewhere });
         }
     }
 }
@@ -163,8 +163,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     None => None,
                 };
                 if to == Some(self.me.id) {
-                    let request_id = self.clients.defer();
-                    self.clients.answer(request_id, &Answer::Done);
+                    let request_id = self.requests.defer();
+                    self.requests.answer(request_id, &Answer::Done);
                     return Ok(request_id);
                 }
                 self.transfer_leadership(to)?;
@@ -172,7 +172,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             _ => return Err(Answer::Refused("the request was not understood".into())),
         };
-        let request_id = self.clients.defer();
+        let request_id = self.requests.defer();
         self.changes.current = Some(MembershipChange { request_id, end_ns: now_ns + CHANGE_TIMEOUT_NS, step });
         Ok(request_id)
     }
@@ -190,8 +190,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if !self.node.raft.commit_to_current_term() || self.applied < self.node.raft.raft_log.committed {
             return Err(Answer::Busy);
         }
-        let request_id = self.clients.defer();
-        self.clients.answer(request_id, &Answer::Done);
+        let request_id = self.requests.defer();
+        self.requests.answer(request_id, &Answer::Done);
         Ok(request_id)
     }
 
@@ -275,10 +275,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     format!("no member answers at {address}: start {name} there, with the same --peers")
                 }
                 ChangeStep::CatchingUp { info } => format!("{} does not catch up", info.name),
-                ChangeStep::Spreading { .. } => return self.clients.answer(current.request_id, &Answer::Done),
+                ChangeStep::Spreading { .. } => return self.requests.answer(current.request_id, &Answer::Done),
                 _ => "no majority agreed in time".to_owned(),
             };
-            return self.clients.answer(current.request_id, &Answer::Refused(timeout_reason));
+            return self.requests.answer(current.request_id, &Answer::Refused(timeout_reason));
         }
         match &mut current.step {
             ChangeStep::Asking { address, next_ns, .. } if now_ns >= *next_ns => {
@@ -291,7 +291,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     let of_name = self.members.values().filter(|member| member.name == info.name);
                     let gone = of_name.map(|member| member.id).filter(|id| *id != info.id).collect();
                     let change = Change { voters: vec![info.clone()], learners: vec![], removed: gone };
-                    // While another change is in progress this fails, and is repeated at the next look.
+                    // While another change is in progress this fails, and is repeated at the next tick.
                     if self.propose_change(&change).is_ok() {
                         current.step = ChangeStep::Changing { change };
                     }
@@ -302,12 +302,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 // A change that replaces a member has two steps, between which both configurations have to agree.
                 let is_between = !self.node.raft.prs().conf().to_conf_state().voters_outgoing.is_empty();
                 if !is_between && (self.is_known_to_majority(*index) || now_ns - since_ns >= SPREAD_NS) {
-                    return self.clients.answer(current.request_id, &Answer::Done);
+                    return self.requests.answer(current.request_id, &Answer::Done);
                 }
             }
             ChangeStep::HandingOver { .. } if self.node.raft.lead_transferee.is_none() && self.is_leader() => {
                 let what = "leadership was not handed over in time: the member is too far behind, or does not answer";
-                return self.clients.answer(current.request_id, &Answer::Refused(what.to_owned()));
+                return self.requests.answer(current.request_id, &Answer::Refused(what.to_owned()));
             }
             _ => {}
         }
@@ -331,7 +331,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if votes && is_known && !stays_learner {
             // It was added already, but its client has not heard so and asks again.
             self.changes.current = None;
-            return self.clients.answer(request_id, &Answer::Done);
+            return self.requests.answer(request_id, &Answer::Done);
         }
         let refused = match hello.phase {
             Phase::MemberOf(cluster) if Some(cluster) != self.cluster => {
@@ -342,7 +342,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         };
         if let Some(refused) = refused {
             self.changes.current = None;
-            return self.clients.answer(request_id, &Answer::Refused(refused));
+            return self.requests.answer(request_id, &Answer::Refused(refused));
         }
         let info = MemberInfo { address: address.clone(), ..hello.me.clone() };
         let change = Change { voters: vec![], learners: vec![info.clone()], removed: vec![] };

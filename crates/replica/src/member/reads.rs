@@ -1,9 +1,10 @@
 //! Reads at the leader: either it asks a majority whether it still leads (read index), once for all reads of a turn, or
 //! it relies on a lease.
 //!
-//! Such a confirmation grants a lease: a member that confirms votes for nobody else until an election time-out has
-//! passed on its clock. So until then, less the allowed clock drift, the leader knows that no other has been elected. A
-//! transfer of leadership does not wait for that, so a term in which one was begun has no leases from then on.
+//! A majority that confirms a round which asks for a lease also grants it: until an election time-out has passed on its
+//! clock, each of these members votes for nobody else. So until then, less the allowed clock drift, the leader knows
+//! that no other has been elected. A transfer of leadership does not wait for that, so a term in which one was begun
+//! has no leases from then on.
 //!
 //! The lease counts from the moment at which the majority was asked. It is shorter than the election time-out by two
 //! ticks and by the clock drift. A leader that asks for a lease states its length. A member whose own election time-out
@@ -110,9 +111,9 @@ impl Reads {
     }
 
     /// Sends all reads elsewhere.
-    pub fn redirect_all(&mut self, clients: &mut WaitingRequests, elsewhere: &Answer<'_>) {
+    pub fn redirect_all(&mut self, requests: &mut WaitingRequests, elsewhere: &Answer<'_>) {
         for read in self.waiting.drain(..) {
-            clients.answer(read.request_id, elsewhere);
+            requests.answer(read.request_id, elsewhere);
         }
         self.unanswered_rounds.clear();
         (self.has_new, self.wants_lease) = (false, false);
@@ -165,17 +166,17 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Answers confirmed reads whose entries are applied. Returns whether more of them wait for the next turn.
     pub(super) fn answer_reads(&mut self) -> bool {
         let applied = self.applied;
-        self.clients.begin_search();
+        self.requests.begin_search();
         while let Some(read) = self.reads.waiting.pop_front_if(|read| read.index.is_some_and(|index| index <= applied))
         {
-            if !self.clients.may_search(&self.config) {
+            if !self.requests.may_search(&self.config) {
                 self.reads.waiting.push_front(read);
                 return true;
             }
             let mut found = Vec::new();
             self.machine.read(&read.query, &mut found);
-            self.clients.count_search(found.len());
-            self.clients.answer(read.request_id, &Answer::QueryAnswer(&found));
+            self.requests.count_search(found.len());
+            self.requests.answer(read.request_id, &Answer::QueryAnswer(&found));
         }
         false
     }

@@ -16,7 +16,7 @@ pub struct SwiftConfig {
     pub scaling_ns: u64,
     /// Window at or below which the target is raised the most, in packets.
     pub scaling_window_min: f64,
-    /// Window above which the target is not raised, in packets.
+    /// Window at or above which the target is not raised, in packets.
     pub scaling_window_max: f64,
     /// Growth of a window in a round trip, in packets.
     pub step: f64,

@@ -145,8 +145,9 @@ impl Servers {
         freed
     }
 
-    /// Gives up what a slot holds if that is stalled: a short response if `short_responses` is set, otherwise a long
-    /// response, or a request that is still arriving, which may also be too slow. Returns the number of bytes freed.
+    /// With `short_responses`, gives up a slot's short or medium response if it is stalled. Otherwise gives up its long
+    /// response if that is stalled, or its arriving request if that is stalled or too slow. Returns the number of bytes
+    /// freed.
     fn give_up_slot(&mut self, shared: &mut Shared, index: usize, id: SlotId, short_responses: bool) -> usize {
         let slot = &self.table.slots[id.index()];
         let charged = slot.charged();
