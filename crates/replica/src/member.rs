@@ -497,6 +497,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 self.begin_pieces(message);
                 continue;
             }
+            let log = &self.node.raft.raft_log;
+            let Some(message) = appends::mend(message, |index| log.term(index).ok()) else { continue };
             let outbox = self.outbox.entry(MemberId(message.to)).or_default();
             appends::split(message, self.config.append_len_max, |part| outbox.push(part));
         }

@@ -246,7 +246,7 @@ fn sum(at: &At, range: &RangeBytes, limit: u64, json: bool) -> anyhow::Result<Ou
     output::print(total.sum)?;
     if total.passed_over > 0 {
         let (added, passed_over) = (total.added, total.passed_over);
-        output::note(format_args!("{added} values added; {passed_over} are not 8-byte numbers"));
+        output::note(format_args!("{added} values added; {passed_over} passed over, which are not 8-byte numbers"));
     }
     Ok(Outcome::Done)
 }

@@ -69,7 +69,7 @@ pub fn volume(duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result
         interrupt,
     };
     let measured = run.measure_alternately(2, &mut sides, progress)?;
-    let figure = measured.figure("memory volume", ": reads of 4 KB", Unit::Mops, 0);
+    let figure = measured.figure("memory volume", "reads of 4 KB from a volume", Unit::Mops, 0);
     let what = "copies of 4 KB by the same thread";
     let mut figure = figure.compared_with(&measured, 1, Comparison::Baseline, what);
     figure.setup = json!({ "copies": COPIES, "len": LEN, "size": BLOCK, "in_flight": WINDOW, "fabric": "shm" });

@@ -15,6 +15,17 @@ fn message_len(message: &Message) -> u64 {
     OVERHEAD as u64 + message.entries.iter().map(entry_len).sum::<u64>()
 }
 
+/// Makes an append name the entry before its first one, whose term `term_of` knows; `None` if that is not known any
+/// more. The engine (raft 0.7, with `batch_append`) joins entries to a waiting append that has none, whatever entry that
+/// one names. Receivers refuse the outcome, and the entries are late by a heartbeat.
+pub fn mend(mut message: Message, term_of: impl Fn(u64) -> Option<u64>) -> Option<Message> {
+    let before = message.entries.first().map_or(message.index, |first| first.index.saturating_sub(1));
+    if message.get_msg_type() == MessageType::MsgAppend && message.index != before {
+        (message.index, message.log_term) = (before, term_of(before)?);
+    }
+    Some(message)
+}
+
 /// Cuts a message into ones with up to `len_max` bytes of entries each, apart from their first entries.
 pub fn split(mut message: Message, len_max: u64, mut give: impl FnMut(Message)) {
     if message.get_msg_type() == MessageType::MsgAppend && message_len(&message) > len_max {
@@ -78,6 +89,19 @@ mod tests {
             parts.push((part.index, part.log_term, part.entries.iter().map(|entry| entry.index).collect()));
         });
         parts
+    }
+
+    #[test]
+    fn entries_that_were_joined_to_an_append_of_another_place_get_their_own() {
+        let term_of = |index| (5..20).contains(&index).then_some(index / 5);
+        let mended = |message| mend(message, term_of).map(|message| (message.index, message.log_term));
+        assert_eq!(mended(append(Vec::new())), Some((9, 3)));
+        assert_eq!(mended(append(vec![entry(10, 3, 1)])), Some((9, 3)));
+        assert_eq!(mended(append(vec![entry(7, 1, 1), entry(8, 1, 1)])), Some((6, 1)));
+        assert_eq!(mended(append(vec![entry(13, 3, 1)])), Some((12, 2)));
+        assert_eq!(mended(append(vec![entry(5, 1, 1)])), None);
+        let heartbeat = Message { index: 4, ..Message::default() };
+        assert_eq!(mended(heartbeat), Some((4, 0)));
     }
 
     #[test]
