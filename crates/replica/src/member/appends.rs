@@ -16,8 +16,8 @@ fn message_len(message: &Message) -> u64 {
 }
 
 /// Makes an append name the entry before its first one, whose term `term_of` knows; `None` if that is not known any
-/// more. The engine (raft 0.7, with `batch_append`) joins entries to a waiting append that has none, whatever entry that
-/// one names. Receivers refuse the outcome, and the entries are late by a heartbeat.
+/// more. The engine (raft 0.7, with `batch_append`) joins entries to a waiting append that has none, whatever entry
+/// that one names. Receivers refuse the outcome, and the entries are late by a heartbeat.
 pub fn mend(mut message: Message, term_of: impl Fn(u64) -> Option<u64>) -> Option<Message> {
     let before = message.entries.first().map_or(message.index, |first| first.index.saturating_sub(1));
     if message.get_msg_type() == MessageType::MsgAppend && message.index != before {
