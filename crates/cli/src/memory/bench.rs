@@ -472,11 +472,11 @@ fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
     let threads = if plan.threads == 1 { "one thread".to_owned() } else { format!("{} threads", plan.threads) };
     let mut lines = vec![
         format!(
-            "{}s by {threads}, {} in flight, {:?}, window {}: the engine beside copies of the same bytes by the same threads; \
+            "{}s by {threads}, {} in flight, mode {}, window {}: the engine beside copies of the same bytes by the same threads; \
              operations and doorbells are for each request.",
             if plan.op == Op::Read { "Read" } else { "Write" },
             plan.in_flight,
-            plan.mode.mode(),
+            plan.mode.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),
             plan.window.text()
         ),
         table,
