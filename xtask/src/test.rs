@@ -39,7 +39,7 @@ const LONG_GUEST_TESTS: GuestTests = &[
     ("tests: swap", "a_file_is a_file_that the_program"),
 ];
 
-/// Time in seconds after which the guest is stopped. On a slow machine its tests take twenty minutes.
+/// Time in seconds after which the guest is stopped. On a slow machine its tests have taken more than twenty minutes.
 const GUEST_TIMEOUT_S: &str = "1800";
 
 /// Programs (by the beginning of their names) whose tests start processes and threads and wait for them in real time.

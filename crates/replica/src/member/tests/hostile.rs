@@ -53,37 +53,6 @@ fn messages_for_no_cluster_are_dropped_by_new_members_too() {
     }
 }
 
-/// The engine would have taken it, and the member could not have gone on.
-#[test]
-fn a_snapshot_of_another_kind_of_state_is_refused_and_counted() {
-    let mut world = World::new(3, false, 1);
-    let mut session = world.open(7);
-    world.put(&mut session, "k", "v");
-    let leader = world.elect();
-    let to = (leader + 1) % 3;
-    world.run_until("it has the value", |world| world.member(to).machine().len() == 1);
-    let (me, from) = (world.member(to).me().id, world.member(leader).me().id);
-    let (cluster, term) = (world.member(to).cluster.unwrap(), world.member(to).term());
-    let founding = world.member(to).founding.clone().unwrap();
-    let members = founding.members.clone();
-    let roles = Roles { voters: members.iter().map(|member| member.id.0).collect(), ..Roles::default() };
-    let good = world.member(leader).machine().snapshot();
-    for (machine, refused) in [(&b"junk"[..], 1), (&good, 1)] {
-        let mut data = Vec::new();
-        let (founding, members) = (founding.clone(), members.clone());
-        wire::encode(&Replicated { founding, members, sessions: Sessions::default(), machine }, &mut data);
-        let place = SnapshotMeta { index: 1000, term, roles: roles.clone() };
-        let piece = Piece { term, place, len: data.len() as u64, at: 0, bytes: &data };
-        let mut bytes = Vec::new();
-        wire::to_bytes(&PeerMessage::Piece { cluster, from, to: me, piece }, &mut bytes);
-        let now_ns = world.now_ns;
-        world.member(to).handle_peer(&bytes, now_ns).unwrap();
-        world.member(to).turn(now_ns, &mut NoTransport).unwrap();
-        assert_eq!(world.member(to).dropped().malformed, refused);
-    }
-    assert_eq!(world.member(to).applied(), 1000);
-}
-
 type Change = fn(&mut Replicated<'_>, &mut SnapshotMeta);
 
 /// Members of different names and ids.
@@ -132,6 +101,7 @@ const RIGHT_CONTENTS: &[(&str, Change)] = &[
     ("the longest address", |all, _| all.members[0].address = "m".repeat(ADDRESS_LEN_MAX)),
 ];
 
+/// The engine would have taken a wrong one, and the member could not have gone on.
 #[test]
 fn a_snapshot_that_is_wrong_in_one_way_is_refused_and_counted_and_the_right_one_is_taken() {
     let mut world = World::new(3, false, 1);
