@@ -8,7 +8,7 @@ use serde_json::Value;
 const REFERENCE: &str = include_str!("../../docs/results.md");
 
 /// Commands that measure, with options that keep them short.
-const COMMANDS: [&str; 26] = [
+const COMMANDS: [&str; 27] = [
     "rpc bench latency --seconds 0.05",
     "rpc bench rate --fabric udp --seconds 0.05",
     "rpc bench bandwidth --fabric hub --size 256K --seconds 0.05",
@@ -18,6 +18,7 @@ const COMMANDS: [&str; 26] = [
     "verbs lat --seconds 0.05",
     "verbs echo --form ws --window 4 --seconds 0.05",
     "kv bench table --keys 1K --seconds 0.05",
+    "kv bench eviction --memory 1M --seconds 0.05",
     "kv bench rpc --keys 1K --seconds 0.05",
     "kv bench herd --keys 1K --seconds 0.05",
     "kv bench herd-opt --keys 1K --seconds 0.05",

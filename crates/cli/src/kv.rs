@@ -3,6 +3,7 @@
 mod bench;
 mod client;
 mod door;
+mod eviction;
 pub mod herd;
 mod memcached;
 mod one_sided;

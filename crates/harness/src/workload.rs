@@ -89,6 +89,8 @@ pub enum Order {
     Latest,
     /// A GET of the key comes before it.
     ReadFirst,
+    /// None. Half of the requests are GETs of new keys, each of which is asked for once.
+    BesideScan,
 }
 
 /// Lengths of values in bytes. A key's value always has the same length.
@@ -193,6 +195,10 @@ impl Workload {
         let mut next = keys;
         (0..len)
             .map(|_| {
+                if self.order == Order::BesideScan && random.random_bool(0.5) {
+                    next = (next + 1).min(KEYS_MAX as u64);
+                    return Request((next - 1) as u32);
+                }
                 let is_get = random.random_bool((self.get_percent / 100.0).clamp(0.0, 1.0));
                 let mut rank = || match self.distribution {
                     Distribution::Uniform => random.random_range(0..keys),

@@ -4,7 +4,7 @@ use sinew_harness::load::memcached::Wire;
 
 use super::herd::serve::Schedule;
 use super::one_sided::Store;
-use super::{herd, memcached, one_sided, rpc, table};
+use super::{eviction, herd, memcached, one_sided, rpc, table};
 use crate::Outcome;
 
 /// The designs.
@@ -16,6 +16,12 @@ pub enum Command {
     #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 4096")))]
     #[command(mut_arg("pin", |arg| arg.help("Processor to pin the measuring thread to [default: the first one]")))]
     Table(table::Args),
+    /// Count what a full cache keeps, by its choice of the item to evict
+    #[command(after_help = eviction::HELP)]
+    #[command(mut_arg("pin", |arg| arg.help(
+        "Processors to pin to: that of the measuring thread, and with --peer that of memcached [default: the first ones]"
+    )))]
+    Eviction(eviction::Args),
     /// Measure the cache over RPC
     #[command(after_help = rpc::HELP)]
     #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 1M")))]
@@ -61,6 +67,7 @@ pub enum Command {
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Table(args) => table::run(args),
+        Command::Eviction(args) => eviction::run(args),
         Command::Rpc(args) => rpc::run(args),
         Command::Herd(args) => herd::run(args, Schedule::Herd),
         Command::HerdOpt(args) => herd::run(args, Schedule::HerdOpt),

@@ -2,7 +2,7 @@
 //! one, or ours, or ours and memcached itself alternately.
 
 pub mod peers;
-mod servers;
+pub mod servers;
 
 use std::time::Duration;
 
@@ -209,7 +209,7 @@ fn measure_until(
     let MemcachedPlan { workload, shape, setting, .. } = plan;
     let server = ServerPlan {
         keys: workload.keys,
-        value_size: shape.value_size,
+        memory_mb: servers::memory_mb(workload.keys, shape.value_size),
         cpu: setting.server_cpus[0],
         unix: plan.args.unix,
     };

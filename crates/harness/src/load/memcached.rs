@@ -120,7 +120,7 @@ pub struct Memcached<C> {
 }
 
 /// Text of the key with this number.
-fn key_text(key: u64) -> [u8; KEY_LEN] {
+pub fn key_text(key: u64) -> [u8; KEY_LEN] {
     std::array::from_fn(|at| b"0123456789abcdef"[(key >> (60 - 4 * at)) as usize & 15])
 }
 

@@ -78,6 +78,7 @@ impl Cache {
         {
             let entry =
                 Entry::load(&self.view.body, offset_of(position)).expect("a log has items from its tail to its head");
+            self.prefetch_next_oldest(&entry);
             if replaced == Some(position) {
                 // Nothing may overwrite it before its successor does.
                 spared_max = 0;
@@ -89,6 +90,17 @@ impl Cache {
                 self.evict(position, &entry, now_s);
                 self.advance_tail(&entry);
             }
+        }
+    }
+
+    /// Prefetches the bucket of the item that is the oldest once `oldest` is gone. It is looked up when the next item
+    /// needs room: that miss would take longer than all else that a PUT does.
+    fn prefetch_next_oldest(&mut self, oldest: &Entry) {
+        let Space::Log(log) = &self.space else { return };
+        let Some(position) = log.oldest_after_advance(oldest.room()) else { return };
+        if let Some(next) = Entry::load(&self.view.body, offset_of(position)) {
+            next.read_key(&self.view.body, &mut self.key);
+            self.view.prefetch_bucket(&self.hasher.key(&self.key));
         }
     }
 

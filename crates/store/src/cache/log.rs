@@ -98,6 +98,14 @@ impl Log {
         after.blocking_item(words).is_none()
     }
 
+    /// Position of the item that is the oldest once this one, of `words` words, is [passed](Self::advance_tail).
+    pub fn oldest_after_advance(&self, words: usize) -> Option<u64> {
+        let mut after = self.clone();
+        after.advance_tail(words);
+        let is_empty = after.tail_lap == after.lap && after.tail == after.offset;
+        (!is_empty).then(|| position_of(after.tail_lap, after.tail))
+    }
+
     fn end_lap_of_tail(&mut self) {
         if self.tail_lap < self.lap && self.tail >= self.end {
             (self.tail_lap, self.tail) = (self.lap, 0);
@@ -172,6 +180,8 @@ mod tests {
                 while let Some(position) = log.blocking_item(len) {
                     let (_, oldest, len) = passing.pop_front().expect("nothing else is in the way");
                     assert_eq!(position, oldest, "{words} {number}");
+                    let next = passing.front().map(|(_, position, _)| *position);
+                    assert_eq!(log.oldest_after_advance(len), next, "{words} {number}");
                     log.advance_tail(len);
                 }
                 let position = log.reserve(len);

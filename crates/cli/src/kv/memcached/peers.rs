@@ -32,7 +32,8 @@ pub fn start(
     interrupt: Interrupt,
 ) -> anyhow::Result<Vec<Peer>> {
     let one = |wire, [connections, depth]: [usize; 2], start: fn(&ServerPlan) -> anyhow::Result<Started>| {
-        let plan = ServerPlan { keys: workload.keys, value_size, cpu: server_cpu, unix: false };
+        let memory_mb = servers::memory_mb(workload.keys, value_size);
+        let plan = ServerPlan { keys: workload.keys, memory_mb, cpu: server_cpu, unix: false };
         let shape = Shape { connections, depth, keys_per_get: 1, wire, value_size, rate: None };
         anyhow::Ok((shape, Side::start(start(&plan)?, shape, workload, client_cpu, interrupt)?))
     };

@@ -20,9 +20,10 @@ const ITEM_OVERHEAD: usize = 128;
 
 /// Settings of a server to start.
 pub struct ServerPlan {
-    /// Keys that the server will hold.
+    /// Keys that a server of ours expects.
     pub keys: usize,
-    pub value_size: usize,
+    /// Memory for items.
+    pub memory_mb: usize,
     pub cpu: Option<usize>,
     /// Listen at a Unix socket rather than a TCP port.
     pub unix: bool,
@@ -85,15 +86,15 @@ fn place(plan: &ServerPlan, name: &str) -> anyhow::Result<(String, Option<PathBu
 }
 
 /// Megabytes that suffice for all items.
-fn memory_mb(plan: &ServerPlan) -> usize {
-    ((plan.keys * (KEY_LEN + plan.value_size + ITEM_OVERHEAD) * 2) >> 20).max(64)
+pub fn memory_mb(keys: usize, value_size: usize) -> usize {
+    ((keys * (KEY_LEN + value_size + ITEM_OVERHEAD) * 2) >> 20).max(64)
 }
 
 /// Starts a cache of ours, with one thread.
 pub fn ours(plan: &ServerPlan) -> anyhow::Result<Started> {
     let address = if plan.unix { place(plan, "ours")?.0 } else { format!("{LOCAL}0") };
     let mut args: Vec<String> = ["serve", "cache", "--memcached", &address, "--memory"].map(str::to_owned).into();
-    args.push(format!("{}M", memory_mb(plan)));
+    args.push(format!("{}M", plan.memory_mb));
     args.extend(["--items".to_owned(), plan.keys.to_string()]);
     if let Some(cpu) = plan.cpu {
         args.extend(["--pin".to_owned(), cpu.to_string()]);
@@ -111,7 +112,7 @@ pub fn ours(plan: &ServerPlan) -> anyhow::Result<Started> {
 /// Starts memcached, with one thread.
 pub fn memcached(plan: &ServerPlan) -> anyhow::Result<Started> {
     let mut command = pinned(plan, "memcached");
-    command.args(["-u", "root", "-U", "0", "-t", "1", "-m", &memory_mb(plan).to_string()]);
+    command.args(["-u", "root", "-U", "0", "-t", "1", "-m", &plan.memory_mb.to_string()]);
     let (address, socket) = place(plan, "memcached")?;
     match &socket {
         Some(socket) => command.arg("-s").arg(socket),
@@ -126,7 +127,7 @@ pub fn redis(plan: &ServerPlan) -> anyhow::Result<Started> {
     let number = text.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
     let mut command = pinned(plan, "redis-server");
     command.args(["--save", "", "--appendonly", "no", "--maxmemory-policy", "allkeys-lru"]);
-    command.args(["--maxmemory", &format!("{}mb", memory_mb(plan)), "--bind", "127.0.0.1"]);
+    command.args(["--maxmemory", &format!("{}mb", plan.memory_mb), "--bind", "127.0.0.1"]);
     let (address, socket) = place(plan, "redis")?;
     match &socket {
         Some(socket) => command.args(["--port", "0", "--unixsocket"]).arg(socket),

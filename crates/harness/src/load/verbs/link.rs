@@ -168,7 +168,7 @@ pub struct Rig<D: Device> {
     pub layout: Layout,
     /// The message that is being put together; `seen` is one that is being checked.
     pub message: Vec<u8>,
-    /// Messages of a list of WRITEs, one after another.
+    /// Messages of a list, one after another.
     messages: Vec<u8>,
     pub seen: Vec<u8>,
     pub completions: Vec<Completion>,
@@ -439,39 +439,39 @@ impl<D: Device> Rig<D> {
         link.push_from(index, self.layout, source, message_op, signaled)
     }
 
-    /// Whether messages are posted with [`Self::post_writes`].
+    /// Whether messages are posted with [`Self::post_messages`].
     #[inline(always)]
-    pub fn posts_writes(&self) -> bool {
-        self.plan.inline && self.plan.work == WorkKind::Load(Op::Write)
+    pub fn posts_lists(&self) -> bool {
+        let is_message = matches!(self.plan.work, WorkKind::Load(Op::Write | Op::Send));
+        self.plan.inline && is_message && !self.message.is_empty()
     }
 
-    /// Posts as many messages as one doorbell starts, as a list of inline WRITEs.
+    /// Posts as many messages as one doorbell starts, as a list of inline WRITEs or SENDs.
     #[inline]
-    pub fn post_writes(&mut self, index: usize) -> anyhow::Result<()> {
-        let Self { links, messages, layout, .. } = self;
-        let Link { qp, flow, remote, made, .. } = &mut links[index];
-        let first = *made;
-        *made += self.plan.doorbell as u64;
-        let last = *made;
-        for (nth, message) in (first..*made).zip(messages.chunks_exact_mut(layout.size)) {
+    pub fn post_messages(&mut self, index: usize) -> anyhow::Result<()> {
+        let Self { links, messages, message, layout, plan, .. } = self;
+        let (layout, len) = (*layout, message.len());
+        let link = &mut links[index];
+        let first = link.made;
+        link.made += plan.doorbell as u64;
+        for (nth, message) in (first..link.made).zip(messages.chunks_exact_mut(len)) {
             message::stamp(message, layout.place(nth).1);
         }
-        let RemoteMemory { address, rkey, len } = remote.context("the other side exposes no memory")?;
-        let requests = (first..*made).zip(messages.chunks_exact(layout.size)).map(
-            // Without inlining, each request is put together in memory, which costs more than the WRITE.
-            #[inline(always)]
-            |(nth, message)| {
-                let offset = layout.offset(layout.place(nth).0) as u64;
-                // The other side's memory has room for the whole layout, and the device checks bounds.
-                let remote =
-                    RemoteMemory { address: address.wrapping_add(offset), rkey, len: len.saturating_sub(offset) };
-                let operation = Operation::Write { source: Source::Inline(message), remote, immediate: None };
-                let signaled = flow.is_signal_due(nth + 1 == last);
-                flow.pushed(signaled);
-                Request { id: id(index, nth), operation, signaled, fence: false, solicited: false }
-            },
-        );
-        qp.post_list(requests).map_err(|refused| anyhow!("posting a list from request {first} on: {refused}"))
+        let messages = (first..link.made).zip(messages.chunks_exact(len));
+        if plan.work == WorkKind::Load(Op::Send) {
+            let (to, is_numbered) = (link.to, plan.is_numbered());
+            return link.post_list(index, messages, |nth, message| {
+                let immediate = is_numbered.then_some(nth as u32);
+                Operation::Send { source: Source::Inline(message), immediate, to }
+            });
+        }
+        let RemoteMemory { address, rkey, len } = link.remote.context("the other side exposes no memory")?;
+        link.post_list(index, messages, |nth, message| {
+            let offset = layout.offset(layout.place(nth).0) as u64;
+            // The other side's memory has room for the whole layout, and the device checks bounds.
+            let remote = RemoteMemory { address: address.wrapping_add(offset), rkey, len: len.saturating_sub(offset) };
+            Operation::Write { source: Source::Inline(message), remote, immediate: None }
+        })
     }
 
     /// Tells the sender of a link's messages how far they were received, with a SEND of a header alone.
@@ -492,6 +492,33 @@ impl<D: Device> Link<D> {
     #[inline(always)]
     pub fn remote_at(&self, offset: usize) -> anyhow::Result<RemoteMemory> {
         self.remote.and_then(|remote| remote.at(offset as u64)).context("the other side exposes too little memory")
+    }
+
+    /// Posts a list of messages, of which the last has number `self.made - 1`.
+    #[inline(always)]
+    fn post_list<'a>(
+        &mut self,
+        index: usize,
+        messages: impl Iterator<Item = (u64, &'a [u8])>,
+        operation: impl Fn(u64, &'a [u8]) -> Operation<'a>,
+    ) -> anyhow::Result<()> {
+        let Self { qp, flow, made, .. } = self;
+        let requests = messages.map(
+            // Without inlining, each request is put together in memory, which costs more than the WRITE.
+            #[inline(always)]
+            |(nth, message)| {
+                let signaled = flow.is_signal_due(nth + 1 == *made);
+                flow.pushed(signaled);
+                Request {
+                    id: id(index, nth),
+                    operation: operation(nth, message),
+                    signaled,
+                    fence: false,
+                    solicited: false,
+                }
+            },
+        );
+        qp.post_list(requests).map_err(|refused| anyhow!("posting a list of requests up to {made}: {refused}"))
     }
 
     /// Pushes a message. Each request is put together where it is pushed: moving it costs more than a WRITE of a few

@@ -85,8 +85,8 @@ impl Stream {
                 if self.times {
                     self.began_ns.get_or_insert_with(|| clock.now_ns());
                 }
-                if rig.posts_writes() {
-                    rig.post_writes(index)?;
+                if rig.posts_lists() {
+                    rig.post_messages(index)?;
                     continue;
                 }
                 for nth in 1..=rig.plan.doorbell {
