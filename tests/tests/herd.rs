@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use herd::{LAYOUT, Raw, Vandal, World, poll};
 use sinew::fabric::verbs::Device;
 use sinew::herd::{
-    ClientError, Hello, Layout, Request, RequestError, Response, Server, ServerConfig, Service, SlotDrop, Worker,
-    WorkerConfig, build_request,
+    Answer, Client, ClientConfig, ClientError, Hello, Layout, Request, RequestError, Response, Server, ServerConfig,
+    Service, SlotDrop, Worker, WorkerConfig, build_request,
 };
 use sinew::shm::verbs::ShmDevice;
 
@@ -126,6 +126,63 @@ fn a_lost_request_is_written_again() {
     assert_eq!((tags, client.in_flight()), (vec![0, 1, 2], 0));
     let executed = &world.worker.service().executed;
     assert_eq!(executed.iter().map(|(_, _, body)| body[0]).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn a_request_is_retransmitted_when_its_time_out_is_due_and_not_a_nanosecond_before() {
+    const ASKED_NS: u64 = 7_000;
+    // The time-out doubles with each retransmission, up to 64 times the first.
+    const TIMEOUTS: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 64, 64];
+    let due_ns: Vec<u64> =
+        (1..=TIMEOUTS.len()).map(|count| ASKED_NS + 1000 * TIMEOUTS[..count].iter().sum::<u64>()).collect();
+    for (count, next_ns) in due_ns.iter().enumerate() {
+        // Each count has a client of its own, since a check for expired requests puts off the next check.
+        let mut world = World::new(&WorkerConfig::herd_opt());
+        let (mut client, _) = world.client();
+        client.request(0, 1, KIND, b"late", ASKED_NS).unwrap();
+        client.flush();
+        for now_ns in &due_ns[..count] {
+            client.poll(*now_ns, |answer| panic!("{answer:?}")).unwrap();
+        }
+        assert_eq!(client.stats().retried, count as u64, "retransmissions at {:?}", &due_ns[..count]);
+        client.poll(next_ns - 1, |answer| panic!("{answer:?}")).unwrap();
+        assert_eq!(client.stats().retried, count as u64, "a nanosecond before {next_ns}");
+        // All attempts were written to the same slot.
+        assert_eq!(world.turn(), 1);
+        assert_eq!(poll(&mut client, next_ns - 1, |answer| assert_eq!(answer.body, b"late")).unwrap(), 1);
+        assert_eq!((world.worker.stats().executed, world.worker.stats().repeated), (1, 0));
+    }
+}
+
+#[test]
+fn a_request_that_is_retransmitted_after_its_answer_is_executed_once() {
+    let layout = Layout { window: 64, ..LAYOUT };
+    for config in configs() {
+        let mut world = World::with(layout, &config);
+        let (mut client, _) = world.client_of(layout);
+        world.turn();
+        for tag in 0..64 {
+            client.request(0, tag, KIND, &[tag as u8], 0).unwrap();
+        }
+        client.flush();
+        assert_eq!(world.turn(), 64);
+        let mut answered = [0; 64];
+        let mut count = |answer: Answer<'_>| {
+            assert_eq!(answer.body, [answer.tag as u8]);
+            answered[answer.tag as usize] += 1;
+        };
+        // One poll takes only some of the answers. The time-outs of the other requests are due, so these are
+        // retransmitted although their answers are there.
+        let taken = client.poll(1000, &mut count).unwrap() as u64;
+        let retried = client.stats().retried;
+        assert!(retried > 0 && taken + retried == 64, "{config:?}: {taken} taken, {retried} retransmitted");
+        assert_eq!(world.turn(), 0, "{config:?}");
+        poll(&mut client, 1001, &mut count).unwrap();
+        assert_eq!(answered, [1; 64], "{config:?}");
+        assert_eq!((world.worker.stats().executed, world.worker.stats().repeated), (64, retried), "{config:?}");
+        assert_eq!(world.worker.service().executed.len(), 64);
+        assert_eq!((client.stats().late, client.in_flight()), (retried, 0), "{config:?}");
+    }
 }
 
 #[test]
@@ -457,9 +514,8 @@ fn a_client_that_was_away_gives_nobody_up_whose_answers_wait() {
 }
 
 #[test]
-fn numbers_go_on_past_the_end() {
-    // There are enough requests that attempt numbers and slots wrap around, and that signaled requests were needed
-    // often.
+fn requests_go_on_for_many_laps_of_their_slots() {
+    // So many that signaled requests were needed often.
     let mut world = World::new(&WorkerConfig::herd_opt());
     let (mut client, _) = world.client();
     world.turn();
@@ -481,4 +537,93 @@ fn what_cannot_be_asked_is_refused() {
     let error = client.request(0, 0, 0, &[0; 1001], 0);
     assert_eq!(error, Err(RequestError::TooLong { len: 1001, max: 1000 }));
     assert_eq!(client.in_flight(), 0);
+}
+
+#[test]
+fn every_worker_serves_the_requests_that_each_client_made_to_it() {
+    let layout = Layout { workers: 3, ..LAYOUT };
+    for config in configs() {
+        let (mut world, mut others) = World::with_workers(layout, &config);
+        // The second client was made for fewer workers, with enough requests in flight over all of them.
+        let made_for = Layout { workers: 1, window: 16, ..LAYOUT };
+        let mut clients = [world.client_of(layout), world.client_of(made_for)];
+        assert_eq!(clients.each_ref().map(|(client, id)| (*client.layout(), id.index)), [(layout, 0), (layout, 1)]);
+        for round in 0..10u64 {
+            for (which, (client, _)) in clients.iter_mut().enumerate() {
+                for worker in 0..3 {
+                    // The workers get different numbers of requests, so that their slots fall out of step.
+                    for nth in 0..1 + which + worker {
+                        let body = [round as u8, which as u8, worker as u8, nth as u8];
+                        client.request(worker, u32::from_le_bytes(body).into(), KIND, &body, round).unwrap();
+                    }
+                }
+                assert_eq!(client.request(3, 0, KIND, &[], round), Err(RequestError::NoWorker(3)));
+                client.flush();
+            }
+            assert_eq!(world.turn(), 3, "{config:?}");
+            for (index, worker) in (1..).zip(&mut others) {
+                let count: usize = (0..1000).map(|now_ns| worker.turn(now_ns)).sum();
+                assert_eq!(count, 3 + 2 * index, "{config:?}");
+            }
+            for (which, (client, _)) in clients.iter_mut().enumerate() {
+                let count = poll(client, round, |answer| {
+                    assert_eq!(answer.body, (answer.tag as u32).to_le_bytes());
+                    assert_eq!([which, answer.worker].map(|index| index as u8), answer.body[1..3]);
+                });
+                assert_eq!((count.unwrap(), client.in_flight()), (6 + 3 * which, 0), "{config:?}");
+                assert_eq!((client.stats().late, client.stats().unexpected), (0, 0));
+            }
+        }
+        for (index, worker) in [&mut world.worker].into_iter().chain(&mut others).enumerate() {
+            let stats = *worker.stats();
+            assert_eq!(stats.executed, 10 * (3 + 2 * index as u64));
+            assert!(SlotDrop::ALL.iter().all(|reason| stats.dropped(*reason) == 0), "{stats:?}");
+            let is_ours = |(client, _, body): &(u32, u16, Vec<u8>)| body[1..3] == [*client as u8, index as u8];
+            assert!(worker.service().executed.iter().all(is_ours), "worker {index}");
+        }
+    }
+}
+
+#[test]
+fn a_client_refuses_a_server_that_is_larger_than_it_was_made_for() {
+    for larger in [
+        Layout { workers: 2, ..LAYOUT },
+        Layout { window: 8, ..LAYOUT },
+        Layout { request_len_max: 2000, ..LAYOUT },
+        Layout { response_len_max: LAYOUT.response_len_max + 1, ..LAYOUT },
+    ] {
+        let mut world = World::with(larger, &WorkerConfig::herd_opt());
+        let (joining, hello) = Client::prepare(&world.device, &world.domain, &ClientConfig::new(LAYOUT)).unwrap();
+        let (id, welcome) = world.server.admit(&hello).unwrap();
+        let Err(ClientError::Layout { theirs, ours }) = joining.join(&welcome) else { panic!("{larger:?}") };
+        assert_eq!((theirs, ours), (larger, LAYOUT));
+        assert!(world.server.dismiss(id));
+        // A client that is made for what the error names is served.
+        let (mut client, _) = world.client_of(theirs);
+        let body = vec![1; larger.request_len_max.min(larger.response_len_max)];
+        client.request(0, 1, KIND, &body, 0).unwrap();
+        client.flush();
+        assert_eq!(world.turn(), 1, "{larger:?}");
+        assert_eq!(poll(&mut client, 1, |answer| assert_eq!(answer.body, body)).unwrap(), 1, "{larger:?}");
+    }
+}
+
+#[test]
+fn a_client_keeps_to_the_limits_of_a_smaller_server() {
+    let smaller = Layout { workers: 1, clients: 1, window: 2, request_len_max: 100, response_len_max: 200 };
+    let mut world = World::with(smaller, &WorkerConfig::herd_opt());
+    let (mut client, _) = world.client_of(LAYOUT);
+    assert_eq!(*client.layout(), smaller);
+    let error = client.request(0, 0, KIND, &[0; 101], 0);
+    assert_eq!(error, Err(RequestError::TooLong { len: 101, max: 100 }));
+    for round in 0..5 {
+        for tag in 0..2 {
+            client.request(0, tag, KIND, &[tag as u8; 100], round).unwrap();
+        }
+        assert_eq!(client.request(0, 2, KIND, &[], round), Err(RequestError::Full));
+        client.flush();
+        assert_eq!(world.turn(), 2);
+        let count = poll(&mut client, round, |answer| assert_eq!(answer.body, [answer.tag as u8; 100]));
+        assert_eq!((count.unwrap(), client.in_flight()), (2, 0));
+    }
 }

@@ -50,6 +50,21 @@ fn what_was_put_is_found_scanned_and_summed_until_it_is_deleted() {
 }
 
 #[test]
+fn an_index_serves_over_udp_too() {
+    let server = Server::of(&mut sinew(&["serve", "index", "udp://127.0.0.1:0", "--child"]));
+    let address = &server.address;
+    let long = "of many packets ".repeat(1000);
+    for (key, value) in [("pear", "3"), ("apple", "8 digits"), ("long", long.as_str())] {
+        ask(address, &["put", key, value]);
+    }
+    assert_eq!(ask(address, &["get", "long"]), long);
+    assert_eq!(ask(address, &["scan"]), format!("apple\t8 digits\nlong\t{long}\npear\t3\n"));
+    assert_eq!(ask(address, &["sum"]), format!("{}\n", u64::from_le_bytes(*b"8 digits")));
+    ask(address, &["delete", "long"]);
+    assert_eq!(ask(address, &["scan"]), "apple\t8 digits\npear\t3\n");
+}
+
+#[test]
 fn sums_of_many_answers_are_those_of_the_values() {
     let (_server, address) = serve(&["--workers", "2"]);
     let mut client = Client::connect(client(&address), &address).unwrap();
@@ -140,13 +155,13 @@ fn a_client_reaches_an_index_that_was_started_again() {
 
 #[test]
 fn an_index_takes_entries_up_to_its_memory_and_more_once_some_are_deleted() {
-    // Two entries of 120 bytes and a key and a value of two bytes each.
-    let (_server, address) = serve(&["--memory", "248"]);
+    // Two entries of 290 bytes and a key and a value of two bytes each.
+    let (_server, address) = serve(&["--memory", "588"]);
     let refused = |key: &str, value: &str| {
         let output = run(&mut sinew(&["index", "put", key, value, "--address", &address]));
         let stderr = text(&output.stderr);
         assert!(output.status.code() == Some(1) && stderr.contains("the index is full"), "{stderr}");
-        assert!(stderr.contains("248 B"), "{stderr}");
+        assert!(stderr.contains("588 B"), "{stderr}");
     };
     let used = || {
         let stats: Value = serde_json::from_str(&ask(&address, &["stats", "--json"])).unwrap();
@@ -154,17 +169,17 @@ fn an_index_takes_entries_up_to_its_memory_and_more_once_some_are_deleted() {
     };
     ask(&address, &["put", "k1", "v1"]);
     refused("k2", "v12");
-    assert_eq!(used(), [1, 124, 248]);
+    assert_eq!(used(), [1, 294, 588]);
     ask(&address, &["put", "k2", "v2"]);
     refused("k3", "");
     refused("k1", "v11");
     assert_eq!(ask(&address, &["scan"]), "k1\tv1\nk2\tv2\n");
     ask(&address, &["put", "k1", "v3"]);
-    assert_eq!((ask(&address, &["get", "k1"]), used()), ("v3".into(), [2, 248, 248]));
+    assert_eq!((ask(&address, &["get", "k1"]), used()), ("v3".into(), [2, 588, 588]));
     ask(&address, &["delete", "k1"]);
     ask(&address, &["put", "k3", "v3"]);
     assert_eq!(ask(&address, &["scan"]), "k2\tv2\nk3\tv3\n");
-    assert!(ask(&address, &["stats"]).ends_with("used            248 B\nmemory          248 B\n"));
+    assert!(ask(&address, &["stats"]).ends_with("used            588 B\nmemory          588 B\n"));
 }
 
 #[test]

@@ -120,6 +120,26 @@ fn memcached_servers_are_measured() {
     assert_eq!(result["details"]["sides"].as_array().map(Vec::len), Some(2), "{result}");
 }
 
+#[test]
+fn a_full_cache_is_measured_beside_memcached_with_the_same_requests() {
+    let bench = ["kv", "bench", "eviction", "--value-size", "4000", "--seconds", "0.05", "--json", "--no-pin"];
+    let refused = run(sinew(&bench).args(["--peer", "--memory", "63M"]));
+    assert!(refused.status.code() == Some(2) && text(&refused.stderr).contains("at least 64M"), "{refused:?}");
+    let output = run(sinew(&bench).args(["--peer", "--memory", "64M"]));
+    if text(&output.stderr).contains("no memcached") {
+        return skipped("no memcached");
+    }
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for result in results["results"].as_array().unwrap() {
+        let sides = result["details"]["sides"].as_array().unwrap();
+        let hits = [0, 1, 2].map(|side| positive(&sides[side], "/hit_percent"));
+        assert!(hits[0] > hits[1] && hits.iter().all(|percent| *percent < 99.0), "{result}");
+        assert!(sides[2]["server"].as_str().unwrap().contains("memcached"), "{result}");
+        assert!((0..3).all(|side| positive(&sides[side], "/items") > 5000.0), "{result}");
+    }
+}
+
 /// Returns a memcached server's answer to a command, up to a line that begins with `end`.
 fn ask(address: &str, command: &str, end: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();

@@ -231,6 +231,7 @@ macro_rules! __verbs_facts {
             one_doorbell_starts_a_list
             a_list_of_reads_brings_back_every_buffer
             writes_at_once_are_there_and_the_others_can_be_posted
+            writes_of_a_list_go_each_to_its_own_region
 
             a_reliable_message_waits_for_a_receive
             a_receiver_that_is_never_ready_is_given_up

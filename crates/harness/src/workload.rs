@@ -187,7 +187,8 @@ impl Request {
 }
 
 impl Workload {
-    /// The first `len` requests. They are drawn in advance, since drawing one takes longer than serving it.
+    /// The first `len` requests. They are drawn in advance, since drawing one takes longer than serving it. There must be
+    /// no more keys than [`KEYS_MAX`], together with new ones ([`Order::BesideScan`]).
     pub fn trace(&self, len: usize) -> Vec<Request> {
         let mut random = SmallRng::seed_from_u64(self.seed);
         let keys = self.keys.max(1) as u64;
@@ -196,7 +197,7 @@ impl Workload {
         (0..len)
             .map(|_| {
                 if self.order == Order::BesideScan && random.random_bool(0.5) {
-                    next = (next + 1).min(KEYS_MAX as u64);
+                    next += 1;
                     return Request((next - 1) as u32);
                 }
                 let is_get = random.random_bool((self.get_percent / 100.0).clamp(0.0, 1.0));
@@ -322,6 +323,16 @@ mod tests {
             let expected = if distribution == Distribution::Uniform { 150..300 } else { 24_000..29_000 };
             assert!(expected.contains(&most), "{distribution:?}: {most}");
         }
+    }
+
+    #[test]
+    fn half_of_the_requests_beside_a_scan_ask_for_keys_that_no_other_asks_for() {
+        let beside_scan = Workload { order: Order::BesideScan, ..workload(Distribution::Uniform) };
+        let (scanned, others): (Vec<_>, Vec<_>) =
+            beside_scan.trace(10_000).into_iter().partition(|request| request.key() >= 1000);
+        assert!((4800..5200).contains(&scanned.len()), "{}", scanned.len());
+        assert!(scanned.iter().zip(1000..).all(|(request, key)| request.is_get() && request.key() == key));
+        assert!(others.iter().any(|request| !request.is_get()));
     }
 
     #[test]

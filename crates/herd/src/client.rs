@@ -549,3 +549,103 @@ impl<D: Device> Joining<D> {
         Ok(client)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: u32 = 7;
+    const KIND: u16 = 3;
+    const WINDOW: u32 = 4;
+    const NOW_NS: u64 = 9;
+
+    /// The lanes of an idle worker, and of one with a full window of requests in flight, whose numbers begin with
+    /// `first`. Their tags are 0, 1 and so on.
+    fn lanes(first: u32) -> [WorkerLane; 2] {
+        [0, WINDOW].map(|in_flight| {
+            let mut pending = vec![PendingRequest::default(); WINDOW as usize];
+            for nth in 0..in_flight {
+                let sequence = first.wrapping_add(nth);
+                let awaited = AWAITED | u64::from(sequence);
+                pending[(sequence % WINDOW) as usize] =
+                    PendingRequest { tag: nth.into(), awaited, ..PendingRequest::default() };
+            }
+            let next = first.wrapping_add(in_flight);
+            WorkerLane { distance: 0, pending, next, in_flight: in_flight as usize, last_answer_ns: 0 }
+        })
+    }
+
+    /// The head of a worker's answer.
+    fn head(worker: u16, sequence: u32) -> [u8; ANSWER_HEAD_LEN] {
+        (u64::from(sequence) | u64::from(worker) << 32 | u64::from(KIND) << 48).to_le_bytes()
+    }
+
+    /// Has a worker answer the request of this number; returns the request's tag, or `None` if the answer is late.
+    fn answer(lanes: &mut [WorkerLane], worker: u16, sequence: u32) -> Option<u64> {
+        let bytes = [&head(worker, sequence)[..], b"body"].concat();
+        let message = Message { bytes: &bytes, immediate: Some(TOKEN), from: None };
+        match find_answered(lanes, TOKEN, message, NOW_NS) {
+            Found::Answer(answer) => {
+                assert_eq!((answer.worker, answer.kind, answer.body), (usize::from(worker), KIND, &b"body"[..]));
+                Some(answer.tag)
+            }
+            Found::Late => None,
+            Found::Unexpected => panic!("request {sequence} to worker {worker}"),
+        }
+    }
+
+    #[test]
+    fn an_answer_completes_the_request_of_its_number_and_no_other() {
+        // Some windows have the number 0, and some have numbers on both sides of the end.
+        for first in [0, 1, u32::MAX - 4, u32::MAX - 3, u32::MAX - 1, u32::MAX] {
+            let mut lanes = lanes(first);
+            for nth in [2, 0, 3, 1] {
+                let (sequence, before) = (first.wrapping_add(nth), lanes[1].in_flight);
+                // The other requests of the same slot have other numbers.
+                for other in [sequence.wrapping_sub(WINDOW), sequence.wrapping_add(WINDOW)] {
+                    assert_eq!(answer(&mut lanes, 1, other), None, "{other} instead of {sequence}");
+                }
+                assert_eq!(lanes[1].in_flight, before);
+                assert_eq!(answer(&mut lanes, 1, sequence), Some(u64::from(nth)), "{sequence}");
+                assert_eq!(answer(&mut lanes, 1, sequence), None, "{sequence} again");
+                assert_eq!(lanes[1].in_flight, before - 1);
+            }
+            assert_eq!(lanes.each_ref().map(|lane| lane.in_flight), [0, 0]);
+        }
+    }
+
+    #[test]
+    fn a_slot_that_awaits_no_answer_takes_none() {
+        let mut lanes = lanes(0);
+        for sequence in [0, 1, WINDOW - 1, WINDOW, u32::MAX] {
+            assert_eq!(answer(&mut lanes, 0, sequence), None, "{sequence}");
+        }
+        assert_eq!(lanes.each_ref().map(|lane| lane.in_flight), [0, WINDOW as usize]);
+    }
+
+    #[test]
+    fn an_answer_is_a_sign_of_life_of_its_worker_alone() {
+        let mut lanes = lanes(0);
+        assert_eq!(answer(&mut lanes, 1, 0), Some(0));
+        assert_eq!(lanes.each_ref().map(|lane| lane.last_answer_ns), [0, NOW_NS]);
+    }
+
+    #[test]
+    fn what_is_no_answer_to_this_client_is_unexpected() {
+        let mut lanes = lanes(0);
+        let (ours, stranger) = (head(1, 0), head(2, 0));
+        for (bytes, immediate) in [
+            (&ours[..ANSWER_HEAD_LEN - 1], Some(TOKEN)),
+            (&ours[..], None),
+            (&ours[..], Some(TOKEN + 1)),
+            (&stranger[..], Some(TOKEN)),
+        ] {
+            let found = find_answered(&mut lanes, TOKEN, Message { bytes, immediate, from: None }, NOW_NS);
+            assert!(matches!(found, Found::Unexpected), "{bytes:?}, {immediate:?}");
+        }
+        assert_eq!(lanes[1].in_flight, WINDOW as usize);
+        let shortest = Message { bytes: &ours, immediate: Some(TOKEN), from: None };
+        let found = find_answered(&mut lanes, TOKEN, shortest, NOW_NS);
+        assert!(matches!(found, Found::Answer(Answer { tag: 0, worker: 1, body: [], .. })));
+    }
+}

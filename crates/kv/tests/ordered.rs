@@ -196,25 +196,6 @@ proptest! {
         }
         prop_assert_eq!(service.index().stats().entries, model.len() as u64);
     }
-
-    #[test]
-    fn any_bytes_are_a_message_or_malformed(bytes in proptest::collection::vec(any::<u8>(), 0..80), kind in 0..9u8) {
-        let mut bytes = bytes;
-        if let Some(first) = bytes.first_mut().filter(|_| kind < 7) {
-            *first = kind;
-        }
-        if let Ok(request) = Request::read(&bytes) {
-            let mut again = Vec::new();
-            request.write(&mut again);
-            prop_assert_eq!(&again, &bytes);
-        }
-        if let Ok(response) = Response::read(&bytes) {
-            let mut again = Vec::new();
-            response.write(&mut again);
-            prop_assert_eq!(again.len() <= bytes.len().max(17), true);
-            prop_assert_eq!(Response::read(&again), Ok(response));
-        }
-    }
 }
 
 #[test]

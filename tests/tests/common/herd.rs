@@ -64,12 +64,18 @@ impl World {
     }
 
     pub fn with(layout: Layout, config: &WorkerConfig) -> Self {
+        Self::with_workers(layout, config).0
+    }
+
+    /// A world with the first worker of the server, and the other workers.
+    pub fn with_workers(layout: Layout, config: &WorkerConfig) -> (Self, Vec<Worker<ShmDevice, Echo>>) {
         let device = ShmDevice::threads().unwrap();
         let domain = device.protection_domain().unwrap();
         let (server, seeds) = Server::new(&device, &ServerConfig { layout, seed: 7 }).unwrap();
-        let seed = seeds.into_iter().next().unwrap();
-        let worker = Worker::new(seed, config, Echo::default()).unwrap();
-        Self { device, domain, server, worker }
+        let mut workers = seeds.into_iter().map(|seed| Worker::new(seed, config, Echo::default()).unwrap());
+        let worker = workers.next().unwrap();
+        let others = workers.collect();
+        (Self { device, domain, server, worker }, others)
     }
 }
 

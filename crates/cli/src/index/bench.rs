@@ -92,7 +92,7 @@ const FILLING: Duration = Duration::from_secs(600);
 /// Most keys: the workload and the checks number them with 32 bits.
 const KEYS_MAX: usize = 1 << 30;
 /// Memory that a server gets for each entry, in bytes.
-const ENTRY_BYTES: usize = 160;
+const ENTRY_BYTES: usize = 320;
 
 /// A measurement to make.
 struct Plan<'a> {

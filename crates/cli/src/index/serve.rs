@@ -30,7 +30,7 @@ pub struct Args {
     address: String,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// Memory for keys and values, in bytes; each entry takes 120 bytes more than its key and value. PUTs beyond it are
+    /// Memory for keys and values, in bytes; each entry takes 290 bytes more than its key and value. PUTs beyond it are
     /// refused, and deletions make room. Values that were replaced or deleted are not counted, and are freed later
     #[arg(long, default_value = "1G", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,

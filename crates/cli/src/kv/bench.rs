@@ -16,7 +16,7 @@ pub enum Command {
     #[command(mut_arg("value_size", |arg| arg.help("Length of each value, in bytes, at most 4096")))]
     #[command(mut_arg("pin", |arg| arg.help("Processor to pin the measuring thread to [default: the first one]")))]
     Table(table::Args),
-    /// Count what a full cache keeps, by its choice of the item to evict
+    /// Count the hits of a full cache, by its choice of the item to evict
     #[command(after_help = eviction::HELP)]
     #[command(mut_arg("pin", |arg| arg.help(
         "Processors to pin to: that of the measuring thread, and with --peer that of memcached [default: the first ones]"

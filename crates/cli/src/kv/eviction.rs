@@ -11,7 +11,7 @@ use sinew::store::cache::{Cache, CacheConfig, Eviction, Put};
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::units::parse_size;
 use sinew_harness::workload::{
-    Distribution, KEY_LEN, Mix, Order, Request, Sizes, Workload, check_value, fill_value, key_bytes,
+    Distribution, KEY_LEN, KEYS_MAX, Mix, Order, Request, Sizes, Workload, check_value, fill_value, key_bytes,
 };
 use sinew_harness::{Comparison, Figure, MeasureSides, Measured, Unit, figure, machine, units};
 
@@ -22,24 +22,33 @@ use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::{Outcome, Usage, interrupted, output, table};
 
 pub const HELP: &str = "\
-One thread sends traces of requests to the table of the cache, which is too small for their keys, and stores each key
-that it misses. The table evicts what was not read, as it does by default, or the oldest item; with --peer, memcached
-with one thread and as much memory for items gets the same traces. Hits are counted in the second half of each trace.
-Then both tables alternate, to find the price of sparing what was read. Every value found is checked.
+One thread sends traces of requests to a cache table that is too small for all their keys, and stores each key that was
+missed. The table evicts the oldest item that was not read, as it does by default, or the oldest item; with --peer,
+memcached with one thread gets the same traces. Hits are counted in the second half of each trace. Then both tables
+alternate, to find the price of sparing what was read. Every value found is checked, in full if 16 bytes or longer.
 
  zipf  keys by a Zipf law with exponent 0.99
- scan  half of the requests for keys of which half would fit, the other half for keys that are asked for once
+ scan  half of the requests ask for keys that fill half of the memory, the
+       others for keys that are asked for once
  etc   Facebook's ETC pool: 95 % GETs, Zipf, values of 1 to 1024 B
  sys   Facebook's SYS pool: 67 % GETs, Zipf, values of 1 to 500 B
 
 Example: sinew kv bench eviction --peer --json";
 
-/// Memory of the caches, in bytes.
-const MEMORY: std::ops::RangeInclusive<usize> = 1 << 20..=1 << 34;
+/// Memory of the caches, in bytes. The trace takes about as much.
+const MEMORY: std::ops::RangeInclusive<usize> = 1 << 20..=1 << 30;
+/// Least memory, in bytes, beside memcached, which otherwise takes more than it is given: a megabyte for each of its
+/// classes of items.
+const MEMORY_MIN_OF_PEER: usize = 64 << 20;
 /// Requests of a trace for each item that fits.
-const LAPS: usize = 16;
+const REQUESTS_PER_ITEM: usize = 16;
 /// Bytes that the table takes for an item beside its key and value.
 const ITEM_HEADER: usize = 16;
+/// Bytes of the table's index for an item. It has places for a quarter more items than fit, so that few buckets
+/// overflow.
+const INDEX_BYTES: usize = 20;
+/// Longest value, in bytes: the table spares no item that is longer.
+const VALUE_SIZE_MAX: usize = 4064;
 /// Time that the table is given, in seconds: nothing expires here.
 const NOW_S: u32 = 1;
 /// Requests whose cache misses overlap.
@@ -52,13 +61,14 @@ const CHOICES: [Eviction; 2] = [Eviction::OldestUnread, Eviction::Oldest];
 /// Options of `sinew kv bench eviction`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Memory for the items of each cache, in bytes, 1M to 16G
+    /// Memory of each cache, in bytes, 1M to 1G, and with --peer from 64M on, in whole megabytes. Its index is part of
+    /// the table's memory; memcached's is not part of what it is given
     #[arg(long, default_value = "64M", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
-    /// Keys for each item that fits, 1 to 64
-    #[arg(long, default_value_t = 4, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=64))]
+    /// Keys of zipf, etc and sys for each item that fits, 2 to 64
+    #[arg(long, default_value_t = 4, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(2..=64))]
     keys_per_item: u8,
-    /// Length of each value of zipf and scan, in bytes, at most 4096
+    /// Length of each value of zipf and scan, in bytes, at most 4064
     #[arg(long, default_value = "32", allow_negative_numbers = true, value_parser = parse_size)]
     value_size: usize,
     /// Seed from which the traces are drawn
@@ -75,22 +85,34 @@ pub struct Args {
 struct Case {
     name: &'static str,
     workload: Workload,
-    /// Items that fit, about.
+    /// Approximate number of items that fit.
     items: usize,
 }
 
 impl Case {
-    /// `keys` gives the keys of the workload for the number of items that fit.
-    fn new(name: &'static str, workload: Workload, memory_bytes: usize, keys: impl Fn(usize) -> usize) -> Self {
+    /// `keys` maps the number of items that fit to the number of keys.
+    fn new(
+        name: &'static str,
+        workload: Workload,
+        memory_bytes: usize,
+        keys: impl Fn(usize) -> usize,
+    ) -> anyhow::Result<Self> {
         const SAMPLE: u64 = 10_000;
         let sample: usize = (0..SAMPLE).map(|key| workload.sizes.of(key).next_multiple_of(8)).sum();
-        let items = memory_bytes / (ITEM_HEADER + KEY_LEN + sample / SAMPLE as usize);
-        Self { name, workload: Workload { keys: keys(items).max(1), ..workload }, items }
+        let items = memory_bytes / (INDEX_BYTES + ITEM_HEADER + KEY_LEN + sample / SAMPLE as usize);
+        let case = Self { name, workload: Workload { keys: keys(items).max(1), ..workload }, items };
+        // Every request may ask for a new key.
+        let most = case.workload.keys + case.trace_len();
+        ensure!(
+            most <= KEYS_MAX,
+            "{name} has up to {most} keys, and {KEYS_MAX} at most: lower --memory or --keys-per-item"
+        );
+        Ok(case)
     }
 
     /// Requests of the trace, of which each half is a whole number of stretches.
     fn trace_len(&self) -> usize {
-        (LAPS * self.items).next_multiple_of(2 * STRETCH)
+        (REQUESTS_PER_ITEM * self.items).next_multiple_of(2 * STRETCH)
     }
 }
 
@@ -98,15 +120,18 @@ impl Case {
 struct EvictionPlan {
     memory_bytes: usize,
     cases: Vec<Case>,
-    has_peer: bool,
+    /// Processor for memcached, if it is measured.
+    peer_cpu: Option<Option<usize>>,
     setting: Setting,
 }
 
 impl Args {
     fn plan(&self) -> anyhow::Result<EvictionPlan> {
         self.measure.check_thresholds(Unit::Mops)?;
-        ensure!(MEMORY.contains(&self.memory), "--memory can be from 1M to 16G");
-        ensure!(self.value_size <= 4096, "--value-size can be up to 4096");
+        ensure!(MEMORY.contains(&self.memory), "--memory can be from 1M to 1G");
+        let suits_peer = self.memory >= MEMORY_MIN_OF_PEER && self.memory.is_multiple_of(1 << 20);
+        ensure!(!self.peer || suits_peer, "--memory must be whole megabytes, and at least 64M, with --peer");
+        ensure!(self.value_size <= VALUE_SIZE_MAX, "--value-size can be up to {VALUE_SIZE_MAX}");
         let many = |items: usize| items * usize::from(self.keys_per_item);
         let mix = |mix: Mix| mix.workload(1, self.value_size, self.seed);
         let scan = Workload {
@@ -119,13 +144,15 @@ impl Args {
         };
         let case = |name, workload, keys: &dyn Fn(usize) -> usize| Case::new(name, workload, self.memory, keys);
         let cases = vec![
-            case("zipf", mix(Mix::YcsbC), &many),
-            case("scan", scan, &|items| items / 2),
-            case("etc", mix(Mix::Etc), &many),
-            case("sys", mix(Mix::Sys), &many),
+            case("zipf", mix(Mix::YcsbC), &many)?,
+            case("scan", scan, &|items| items / 2)?,
+            case("etc", mix(Mix::Etc), &many)?,
+            case("sys", mix(Mix::Sys), &many)?,
         ];
-        let setting = self.measure.setting((1, usize::from(self.peer)), false)?;
-        Ok(EvictionPlan { memory_bytes: self.memory, cases, has_peer: self.peer, setting })
+        let mut setting = self.measure.setting((1, usize::from(self.peer)), false)?;
+        // It has ended before rates are measured.
+        let peer_cpu = std::mem::take(&mut setting.server_cpus).pop().filter(|_| self.peer);
+        Ok(EvictionPlan { memory_bytes: self.memory, cases, peer_cpu, setting })
     }
 }
 
@@ -150,7 +177,7 @@ impl Hits {
     }
 }
 
-/// A cache that is asked, and told what it missed.
+/// A cache in which each missed key is stored.
 trait AskedCache {
     /// Serves some requests of a trace.
     fn serve(&mut self, requests: &[Request], hits: &mut Hits) -> anyhow::Result<()>;
@@ -167,9 +194,8 @@ struct Table {
 impl Table {
     fn new(case: &Case, memory_bytes: usize, eviction: Eviction) -> anyhow::Result<Self> {
         let cache = Cache::new(&CacheConfig {
-            // As many as fit on average; the index is not to evict before the memory is full.
             items: case.items * 5 / 4,
-            memory_bytes,
+            memory_bytes: memory_bytes - case.items * INDEX_BYTES,
             value_len_max: case.workload.sizes.max(),
             eviction,
             seed: case.workload.seed,
@@ -238,31 +264,41 @@ fn hits_of(
             hits = Hits::default();
         }
         cache.serve(requests, &mut hits)?;
+        ensure!(!interrupt.is_set(), Interrupted);
         if index % 64 == 0 {
-            ensure!(!interrupt.is_set(), Interrupted);
             progress(at as f64 / trace.len() as f64);
         }
     }
     Ok(hits)
 }
 
-/// Both tables of every case: two sides for each.
-struct Tables(Vec<([Table; 2], Vec<Request>)>);
+/// Both tables of a case, which are the sides.
+struct Tables<'a> {
+    tables: [Table; 2],
+    trace: &'a [Request],
+}
 
-impl MeasureSides for Tables {
+impl MeasureSides for Tables<'_> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let (tables, trace) = &mut self.0[side / 2];
-        tables[side % 2].mops(trace, duration).map(Some)
+        self.tables[side].mops(self.trace, duration).map(Some)
     }
 
     fn reset_sums(&mut self) {}
 }
 
-/// Percentages of hits of a case.
-struct CaseHits {
-    /// In the order of [`CHOICES`].
-    tables: [f64; 2],
-    peer: Option<f64>,
+/// Hits of a cache, and the items that it has in the end.
+#[derive(Clone, Debug)]
+struct Kept {
+    name: String,
+    hit_percent: f64,
+    items: u64,
+}
+
+/// What was found of a case.
+struct CaseResult {
+    /// The tables in the order of [`CHOICES`], and memcached.
+    kept: Vec<Kept>,
+    measured: Measured,
 }
 
 /// Counts hits, and measures rates. `progress` is called with the current activity, and the fraction of it done, from
@@ -272,53 +308,58 @@ fn measure(
     interrupt: Interrupt,
     progress: &mut Progress<'_>,
 ) -> anyhow::Result<(Vec<Figure>, String)> {
-    let setting = &plan.setting;
-    let (mut hits, mut tables, mut peer_name) = (Vec::new(), Vec::new(), None);
-    for case in &plan.cases {
-        let trace = case.workload.trace(case.trace_len());
-        let mut of_case = CaseHits { tables: [0.0; 2], peer: None };
-        let mut both = Vec::new();
-        if plan.has_peer {
-            let what = format!("{}: memcached", case.name);
-            let mut peer = Peer::start(case.workload.sizes, plan.memory_bytes, setting.server_cpus[0])?;
-            let found = hits_of(&mut peer, &trace, interrupt, &mut |part| progress(&what, part))
-                .with_context(|| peer.name().to_owned())?;
-            of_case.peer = Some(found.percent());
-            peer_name = Some(peer.name().to_owned());
-        }
-        machine::pin(setting.client_cpus[0])?;
-        for (eviction, percent) in CHOICES.into_iter().zip(&mut of_case.tables) {
-            let what = format!("{}: {}", case.name, name(eviction));
-            let mut table = Table::new(case, plan.memory_bytes, eviction)?;
-            *percent = hits_of(&mut table, &trace, interrupt, &mut |part| progress(&what, part))?.percent();
-            both.push(table);
-        }
-        let both = <[Table; 2]>::try_from(both).ok().context("there are two choices")?;
-        hits.push(of_case);
-        tables.push((both, trace));
-    }
-    let sides = 2 * tables.len();
-    let run = setting.run(sides, [], None, interrupt);
-    let measured = run.measure_alternately(sides, &mut Tables(tables), progress)?;
+    machine::pin(plan.setting.client_cpus[0])?;
+    let results: Vec<CaseResult> =
+        plan.cases.iter().map(|case| measure_case(plan, case, interrupt, progress)).collect::<anyhow::Result<_>>()?;
     let figures: Vec<Figure> =
-        (0..).zip(&hits).map(|(at, hits)| figure(plan, &measured, at, hits, peer_name.as_deref())).collect();
-    let text = text_of(plan, &figures, &hits, peer_name.as_deref());
+        plan.cases.iter().zip(&results).map(|(case, result)| figure(plan, case, result)).collect();
+    let text = text_of(plan, &figures, &results);
     Ok((figures, text))
+}
+
+fn measure_case(
+    plan: &EvictionPlan,
+    case: &Case,
+    interrupt: Interrupt,
+    progress: &mut Progress<'_>,
+) -> anyhow::Result<CaseResult> {
+    progress(&format!("{}: drawing", case.name), 0.0);
+    let trace = case.workload.trace(case.trace_len());
+    let mut both = Vec::new();
+    let mut kept = Vec::new();
+    for eviction in CHOICES {
+        let what = format!("{}: {}", case.name, name(eviction));
+        let mut table = Table::new(case, plan.memory_bytes, eviction)?;
+        let hits = hits_of(&mut table, &trace, interrupt, &mut |part| progress(&what, part))?;
+        let items = table.cache.stats().items as u64;
+        kept.push(Kept { name: name(eviction).to_owned(), hit_percent: hits.percent(), items });
+        both.push(table);
+    }
+    if let Some(cpu) = plan.peer_cpu {
+        let what = format!("{}: memcached", case.name);
+        let mut peer = Peer::start(case.workload.sizes, plan.memory_bytes, cpu)?;
+        let hits = hits_of(&mut peer, &trace, interrupt, &mut |part| progress(&what, part))
+            .with_context(|| peer.name().to_owned())?;
+        kept.push(Kept { name: peer.name().to_owned(), hit_percent: hits.percent(), items: peer.items()? });
+    }
+    let tables = <[Table; 2]>::try_from(both).ok().context("there are two choices")?;
+    let run = plan.setting.run(2, [], None, interrupt);
+    let measured = run.measure_alternately(2, &mut Tables { tables, trace: &trace }, progress)?;
+    Ok(CaseResult { kept, measured })
 }
 
 fn name(eviction: Eviction) -> &'static str {
     match eviction {
-        Eviction::Oldest => "the oldest goes",
-        Eviction::OldestUnread => "what was read stays",
+        Eviction::Oldest => "evicts oldest",
+        Eviction::OldestUnread => "spares read",
     }
 }
 
-fn figure(plan: &EvictionPlan, measured: &Measured, at: usize, hits: &CaseHits, peer: Option<&str>) -> Figure {
-    let case = &plan.cases[at];
+fn figure(plan: &EvictionPlan, case: &Case, result: &CaseResult) -> Figure {
     let title = format!("full cache table, one thread, {}", case.name);
-    let figure = measured.figure("kv eviction", title, Unit::Mops, 2 * at);
+    let figure = result.measured.figure("kv eviction", title, Unit::Mops, 0);
     let what = "the same table, which evicts the oldest item";
-    let mut figure = figure.compared_with(measured, 2 * at + 1, Comparison::Baseline, what);
+    let mut figure = figure.compared_with(&result.measured, 1, Comparison::Baseline, what);
     figure.setup = json!({
         "design": "table",
         "case": case.name,
@@ -327,35 +368,35 @@ fn figure(plan: &EvictionPlan, measured: &Measured, at: usize, hits: &CaseHits, 
         "requests": case.trace_len(),
         "seconds": plan.setting.duration.as_secs_f64(),
     });
-    figure.details = json!({
-        "hit_percent": units::rounded(hits.tables[0]),
-        "hit_percent_of_oldest": units::rounded(hits.tables[1]),
-        "hit_percent_of_peer": hits.peer.map(units::rounded),
-        "peer": peer,
-    });
+    let kept = |kept: &Kept| json!({ "server": kept.name, "hit_percent": units::rounded(kept.hit_percent), "items": kept.items });
+    figure.details = json!({ "sides": result.kept.iter().map(kept).collect::<Vec<_>>() });
     figure
 }
 
-fn text_of(plan: &EvictionPlan, figures: &[Figure], hits: &[CaseHits], peer: Option<&str>) -> String {
-    let mut heads = vec!["trace", "read stays: hits", "oldest goes: hits", "read stays", "oldest goes", "ratio"];
-    if peer.is_some() {
-        heads.insert(3, "memcached: hits");
-    }
-    let percent = |percent: f64| format!("{percent:.1} %");
-    let rows = plan.cases.iter().zip(figures).zip(hits).map(|((case, figure), hits)| {
+fn text_of(plan: &EvictionPlan, figures: &[Figure], results: &[CaseResult]) -> String {
+    let mut heads = vec!["hits:", "spares read", "evicts oldest"];
+    heads.extend(plan.peer_cpu.map(|_| "memcached"));
+    heads.extend(["spares read, M/s", "evicts oldest, M/s", "ratio"]);
+    let rows = plan.cases.iter().zip(figures).zip(results).map(|((case, figure), result)| {
         let mut row = vec![case.name.to_owned()];
-        row.extend(hits.tables.into_iter().chain(hits.peer).map(percent));
-        let ratio = figure.ratio().map(units::figure).unwrap_or_default();
-        row.extend([figure.text(), figure.compared_text(), ratio]);
+        row.extend(result.kept.iter().map(|kept| format!("{:.1} %", kept.hit_percent)));
+        let rates = [0, 1].map(|side| units::figure(units::median(&result.measured.slices(side))));
+        row.extend(rates.into_iter().chain([figure.ratio().map(units::figure).unwrap_or_default()]));
         row
     });
     let table = table::of(&heads, rows, table::FIGURES);
     let memory = units::size(plan.memory_bytes);
     let mut lines = vec![format!(
-        "Each cache has {memory} for items. Hits are those of the second half of a trace. The rates are requests a \
-         second, with the PUTs of what was missed; their ratio is the price of sparing what was read."
+        "Each cache has {memory}. Hits are those of the second half of a trace. The rates are requests a second, with \
+         the PUTs of what was missed; their ratio is the price of sparing what was read."
     )];
-    lines.extend(peer.map(|peer| format!("The peer is {peer}, with one thread.")));
+    let peer = results.first().and_then(|result| result.kept.get(CHOICES.len()));
+    lines.extend(peer.map(|peer| {
+        format!(
+            "The peer is {}, with one thread: of zipf it keeps {} items, the table {}.",
+            peer.name, peer.items, results[0].kept[0].items
+        )
+    }));
     lines.extend(figure::complaints(figures));
     let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
     format!("{table}\n{}", lines.join("\n"))

@@ -1,8 +1,8 @@
 //! Depths of queues, signaled completions, and doorbells.
 
 use sinew_fabric::verbs::{
-    CompletionQueue, Exposed, Opcode, Operation, PostError, QpConfig, QpState, QueuePair, RemoteMemory, Request,
-    Source, Status, ThreadDomain, Transport, Verb, VerbsError,
+    CompletionQueue, Exposed, InlineRequest, Opcode, Operation, PostError, QpConfig, QpState, QueuePair, RemoteMemory,
+    Request, Source, Status, ThreadDomain, Transport, Verb, VerbsError,
 };
 
 use sinew_mem::Arena;
@@ -447,6 +447,58 @@ pub fn writes_at_once_are_there_and_the_others_can_be_posted<F: Fixture>(fixture
             let failed = pair.next_sent("a WRITE that goes nowhere");
             assert_failed(fixture, &failed, Status::RemoteAccess);
             assert_eq!(pair.near.qp.write_at_once([(&words[7][..], at(7))]), 0, "the queue pair is in error");
+        }
+    }
+}
+
+/// Each WRITE of a list goes to the region that it names, whether the device performs it at once or it is posted.
+pub fn writes_of_a_list_go_each_to_its_own_region<F: Fixture>(fixture: &F) {
+    const WRITES: usize = 100;
+    // A device may look a region up once for several WRITEs in a row. So the region changes with each WRITE, then with
+    // every second one, and then stays the same for long.
+    let region_of = |number: usize| match number {
+        0..12 => number % 3,
+        12..24 => number / 2 % 3,
+        24..96 => 1,
+        _ => 2,
+    };
+    for transport in connected(fixture) {
+        for way in ["at once", "as a list", "as a list of inline requests"] {
+            let mut pair = Pair::new(fixture, transport);
+            let regions = [(); 3].map(|()| pair.far.expose(WRITES * 8));
+            let words: Vec<[u8; 8]> = (1..=WRITES as u8).map(|byte| [byte; 8]).collect();
+            // Each word has a place of its own, which the other regions leave empty.
+            let place = |number: usize| regions[region_of(number)].remote().at(number as u64 * 8).expect("inside");
+            let writes: Vec<_> = words.iter().enumerate().map(|(number, word)| (&word[..], place(number))).collect();
+            let seen = || regions.each_ref().map(|memory| read(memory, 0, WRITES * 8));
+            let expected = |done: usize| {
+                let mut contents = [(); 3].map(|()| vec![0u8; WRITES * 8]);
+                for (number, word) in words[..done].iter().enumerate() {
+                    contents[region_of(number)][number * 8..][..8].copy_from_slice(word);
+                }
+                contents
+            };
+            let mut done = 0;
+            if way == "at once" {
+                done = pair.near.qp.write_at_once(writes.iter().copied());
+                assert!(seen() == expected(done), "{transport:?}: {done} WRITEs are over, each in its own region");
+            }
+            for (list, first) in writes[done..].chunks(DEPTH).zip((done as u64..).step_by(DEPTH)) {
+                let requests = list.iter().zip(first..).map(|(&(bytes, to), id)| InlineRequest::write(id, bytes, to));
+                if way == "as a list" {
+                    pair.near.qp.post_list(requests.map(Request::from)).expect("there is room");
+                } else {
+                    pair.near.qp.post_inline_list(requests).expect("there is room");
+                }
+                for id in first..first + list.len() as u64 {
+                    pair.expect_success(id);
+                }
+            }
+            if !pair.is_lossy() {
+                // Over UC the last WRITEs may still be in flight.
+                let what = format!("WRITEs {way}, each in its own region");
+                pair.eventually(&what, |_| (seen() == expected(WRITES)).then_some(()));
+            }
         }
     }
 }

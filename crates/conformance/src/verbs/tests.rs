@@ -170,6 +170,7 @@ mod facts_notice {
         a_list_that_goes_on: GoesOnAfterAFailure by a_list_of_reads_brings_back_every_buffer;
         foreign_buffers_in_a_list: TakesForeignBuffers by a_list_of_reads_brings_back_every_buffer;
         a_byte_beyond: WritesAByteMore by writes_at_once_are_there_and_the_others_can_be_posted;
+        one_region_for_all: WritesToTheFirstRegion by writes_of_a_list_go_each_to_its_own_region;
         impatience: FailsWithoutReceive by a_reliable_message_waits_for_a_receive;
         endless_patience: WaitsForEver by a_receiver_that_is_never_ready_is_given_up;
         what_should_be_dropped: KeepsUnreliableMessages by an_unreliable_message_without_a_receive_is_dropped;

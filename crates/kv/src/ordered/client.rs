@@ -39,7 +39,7 @@ pub struct Total {
 
 /// Error for an answer of the wrong kind, which [`Pipeline`] has already ruled out.
 const WRONG_KIND: Malformed = Malformed { what: "it is of another kind than the request" };
-const UNORDERED: Malformed = Malformed { what: "its keys are out of order, or more than were asked for" };
+const UNORDERED: Malformed = Malformed { what: "its keys are out of order, or others than were asked for" };
 
 impl<E: Endpoint> Client<E> {
     /// Connects to the index at `address`.
@@ -123,7 +123,7 @@ impl<E: Endpoint> Client<E> {
     /// [`Error`].
     pub fn scan(&mut self, range: Range<'_>, limit: u32) -> Result<Page, Error> {
         self.request(&Request::Scan { range, limit }, |response| match response {
-            Response::Entries(entries) => Some(page(&entries, range.0, limit)),
+            Response::Entries(entries) => Some(page(&entries, range, limit)),
             _ => None,
         })?
     }
@@ -182,7 +182,8 @@ impl<E: Endpoint> Client<E> {
                 _ => None,
             })?;
             let (added, passed_over) = (u64::from(part.added), u64::from(part.passed_over));
-            if added + passed_over > limit || next.as_deref().is_some_and(|next| !is_after(next, from)) {
+            let is_wrong = |next: &[u8]| !is_after(next, from) || !is_before(next, to);
+            if added + passed_over > limit || next.as_deref().is_some_and(is_wrong) {
                 return Err(UNORDERED.into());
             }
             total.sum = total.sum.saturating_add(part.sum);
@@ -208,12 +209,12 @@ impl<E: Endpoint> Client<E> {
     }
 }
 
-/// Copies entries, and refuses them if they are out of order or too many: else a scan that goes on after the last of
-/// them might never end.
-fn page(entries: &Entries<'_>, from: Bound<&[u8]>, limit: u32) -> Result<Page, Error> {
+/// Copies entries, and refuses them if they are out of order, out of their range or too many: else a scan that goes on
+/// after the last of them might never end.
+fn page(entries: &Entries<'_>, (from, to): Range<'_>, limit: u32) -> Result<Page, Error> {
     let mut last = from;
     for (key, _) in entries.iter() {
-        if !is_after(key, last) {
+        if !is_after(key, last) || !is_before(key, to) {
             return Err(UNORDERED.into());
         }
         last = Bound::Excluded(key);
@@ -229,6 +230,14 @@ fn is_after(key: &[u8], from: Bound<&[u8]>) -> bool {
     match from {
         Bound::Included(from) => key >= from,
         Bound::Excluded(from) => key > from,
+        Bound::Unbounded => true,
+    }
+}
+
+fn is_before(key: &[u8], to: Bound<&[u8]>) -> bool {
+    match to {
+        Bound::Included(to) => key <= to,
+        Bound::Excluded(to) => key < to,
         Bound::Unbounded => true,
     }
 }

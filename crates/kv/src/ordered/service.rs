@@ -92,6 +92,14 @@ impl Service {
     }
 
     fn answer_points(&self, calls: &mut BurstCalls<'_, '_>) {
+        if calls.len() > 1 {
+            // The cache misses of several GETs overlap.
+            for at in 0..calls.len() {
+                if let Ok(Request::Get { key }) = Request::read(calls.request(at)) {
+                    self.index.prefetch(key);
+                }
+            }
+        }
         for at in 0..calls.len() {
             let request = match Request::read(calls.request(at)) {
                 // The common case. The answer is written straight into the message.

@@ -37,7 +37,7 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 const LOOK_NS: u64 = 1_000_000;
 /// Longest value that the index takes, and memory for an entry, in bytes.
 const VALUE_LEN_MAX: usize = 1024;
-const ENTRY_BYTES: u64 = 160;
+const ENTRY_BYTES: u64 = 320;
 
 /// When dropped, tells the other threads that the run is over, even after a failure.
 struct StopOnDrop<'a>(&'a AtomicBool);

@@ -25,6 +25,8 @@ pub struct PendingSnapshot {
     bytes: Vec<u8>,
     room: usize,
     is_whole: bool,
+    /// Whether another member waits for it.
+    is_awaited: bool,
     /// Length of the log after the last step, in bytes.
     log_len: u64,
 }
@@ -63,18 +65,21 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             let is_wanted = log.take_wants_snapshot();
             let has_new = self.applied > log.latest_snapshot().get_metadata().index;
             if has_new && (is_wanted || log.len_bytes() >= self.config.log_len_max) {
-                self.begin_snapshot();
+                self.begin_snapshot(is_wanted);
             }
             return Ok(is_dropping || self.pending_snapshot.is_some());
         };
         if !pending.is_whole {
-            // At least twice what the log has grown by, so that it does not outgrow the state.
+            // Twice what the log has grown by, so that it does not outgrow the state.
             let log_len = self.node.store().len_bytes();
             let grown = usize::try_from(log_len.saturating_sub(pending.log_len)).unwrap_or(usize::MAX);
-            let step_len = self.config.snapshot_step_len.max(grown.saturating_mul(2));
-            pending.is_whole = self.machine.continue_snapshot(&mut pending.bytes, step_len);
+            pending.is_awaited |= self.node.store().take_wants_snapshot();
+            let least = if pending.is_awaited || grown == 0 { self.config.snapshot_step_len } else { 0 };
+            pending.is_whole = self.machine.continue_snapshot(&mut pending.bytes, least.max(grown.saturating_mul(2)));
             pending.log_len = log_len;
-            return Ok(true);
+            // While no member waits for it, there is a step when there is other work, and in each tick. Members that
+            // made their snapshots without a pause would all be busy at once, and might be taken for dead.
+            return Ok(is_dropping || pending.is_awaited || pending.is_whole);
         }
         let Some(pending) = self.pending_snapshot.take() else { return Ok(is_dropping) };
         let Some(cluster) = self.cluster else { return Ok(is_dropping) };
@@ -89,7 +94,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(true)
     }
 
-    pub(super) fn begin_snapshot(&mut self) {
+    pub(super) fn begin_snapshot(&mut self, is_awaited: bool) {
         let (Some(founding), Some(cluster)) = (self.founding.clone(), self.cluster) else { return };
         let Ok(term) = self.node.raft.raft_log.term(self.applied) else { return };
         let members = self.members.values().cloned().collect();
@@ -105,7 +110,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let base_room = durable::base_head(&self.me, cluster, promise, &place, usize::MAX).len();
         let room = base_room + head.len() + LEN_LEN_MAX;
         let log_len = self.node.store().len_bytes();
-        let mut pending = PendingSnapshot { place, head, bytes: vec![0; room], room, is_whole: false, log_len };
+        let mut pending =
+            PendingSnapshot { place, head, bytes: vec![0; room], room, is_whole: false, is_awaited, log_len };
         pending.is_whole = self.machine.begin_snapshot(&mut pending.bytes);
         self.pending_snapshot = Some(pending);
     }

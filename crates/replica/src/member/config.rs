@@ -12,8 +12,9 @@ pub struct MemberConfig {
     pub heartbeat_ticks: usize,
     /// Election time-out: silence of the leader after which others elect another, in ticks; at least twice
     /// [`Self::heartbeat_ticks`]. A member asks for votes after a random time of more than this and up to twice this,
-    /// and, if nobody is elected, again after half of this to all of it. Twice the longest silence of a live member
-    /// takes the place of this if it is longer; silences of up to five times this count, for 1,250 to 2,500 times this.
+    /// and, if nobody is elected, again after half of this to all of it. Three times the longest silence of a live
+    /// member, up to ten times this, takes the place of this if that silence was longer than half of this; silences of up
+    /// to five times this count, for 1,250 to 2,500 times this.
     /// Use one value at all members: a member confirms no lease of a leader whose value is more than twice its own. Do
     /// not restart a member with a smaller value within two of its former time-outs, while leases that it confirmed may
     /// last.
@@ -29,7 +30,8 @@ pub struct MemberConfig {
     /// Entries before a snapshot that are kept, for members that are a little behind, up to a quarter of
     /// [`Self::log_len_max`].
     pub entries_kept: u64,
-    /// Bytes of a snapshot that are made in one turn, approximately, or more where the log grows faster.
+    /// Bytes of a snapshot that are made in one turn, approximately: in every turn if a member waits for it, and
+    /// otherwise in turns in which the log does not grow. Where it grows, twice as many bytes are made.
     pub snapshot_step_len: usize,
     /// Bytes written to the disk, and synced, in one turn while the journal is replaced: first of the new snapshot,
     /// then of the entries after it, of which more are written where they arrive faster.

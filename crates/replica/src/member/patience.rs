@@ -3,7 +3,8 @@
 //! On a machine whose processors are busy, a live member may be silent for longer than the election time-out, because
 //! another program runs in its place. If every such silence were taken for a death, leaders would change many times a
 //! minute. So a member remembers the longest silences after which it heard again from its leader, or from its
-//! followers, and waits twice as long before it takes another for dead, or for the election time-out if that is longer.
+//! followers. If one was longer than half of the election time-out, the member waits three times as long before it
+//! takes another for dead, up to ten election time-outs.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,8 @@ use crate::wire::MemberId;
 
 /// Longest silence that is learned, in election time-outs. After a longer one the other was cut off or restarted.
 const LEARNED_MAX: u64 = 5;
+/// Longest patience, in election time-outs.
+const TICKS_MAX: u64 = 10;
 /// Shortest time for which a silence is remembered, in election time-outs: half a minute if one is 24 ms. The longest
 /// is twice this.
 const REMEMBERED: u64 = 1250;
@@ -70,7 +73,8 @@ impl Patience {
     /// Ticks of silence after which another member may be dead.
     pub fn ticks(&self) -> usize {
         let longest = self.longest[0].max(self.longest[1]);
-        self.least.max(2 * longest) as usize
+        let learned = (3 * longest).min(self.least * TICKS_MAX);
+        (if 2 * longest > self.least { learned } else { self.least }) as usize
     }
 }
 
@@ -96,12 +100,12 @@ mod tests {
         assert!(!patience.note_heard(OTHER, true) && patience.ticks() == 12);
         pass(&mut patience, 20, true);
         assert!(patience.note_heard(OTHER, true));
-        assert_eq!(patience.ticks(), 40);
+        assert_eq!(patience.ticks(), 60);
         // It was taken for dead, and another leads.
         pass(&mut patience, 30, true);
         pass(&mut patience, 15, false);
         assert!(patience.note_heard(OTHER, false));
-        assert_eq!(patience.ticks(), 90);
+        assert_eq!(patience.ticks(), 120);
         pass(&mut patience, 30, false);
         assert!(!patience.note_heard(OTHER, true), "it was not expected to speak");
         // Another leads before this one was silent for long.
@@ -118,7 +122,7 @@ mod tests {
         assert!(!patience.note_heard(OTHER, true));
         pass(&mut patience, 12 * LEARNED_MAX, true);
         assert!(patience.note_heard(OTHER, true));
-        assert_eq!(patience.ticks() as u64, 24 * LEARNED_MAX);
+        assert_eq!(patience.ticks() as u64, 12 * TICKS_MAX);
         let mut changes = 0;
         for _ in 0..2 * 12 * REMEMBERED {
             changes += u32::from(patience.tick(|_| true));

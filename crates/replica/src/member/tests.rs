@@ -23,6 +23,7 @@ macro_rules! in_memory_and_on_disk {
     };
 }
 
+mod appends;
 mod classics;
 mod durable;
 mod hostile;

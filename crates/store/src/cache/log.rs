@@ -80,8 +80,13 @@ impl Log {
         let (lap, end) = if self.wraps(words) { (self.lap + 1, words) } else { (self.lap, self.offset + words) };
         let is_older = self.tail_lap + 1 < lap;
         let is_under = self.tail_lap + 1 == lap && self.tail < end;
+        self.oldest_item().filter(|_| is_older || is_under)
+    }
+
+    /// Position of the oldest item.
+    fn oldest_item(&self) -> Option<u64> {
         let is_empty = self.tail_lap == self.lap && self.tail == self.offset;
-        ((is_older || is_under) && !is_empty).then(|| position_of(self.tail_lap, self.tail))
+        (!is_empty).then(|| position_of(self.tail_lap, self.tail))
     }
 
     /// Moves on from the oldest item, of `words` words, to the next.
@@ -93,17 +98,18 @@ impl Log {
     /// Whether the oldest item, of `words` words, could be appended again after it is [passed](Self::advance_tail),
     /// with no other in the way.
     pub fn fits_after_advance(&self, words: usize) -> bool {
-        let mut after = self.clone();
-        after.advance_tail(words);
-        after.blocking_item(words).is_none()
+        self.after_advance(words).blocking_item(words).is_none()
     }
 
     /// Position of the item that is the oldest once this one, of `words` words, is [passed](Self::advance_tail).
     pub fn oldest_after_advance(&self, words: usize) -> Option<u64> {
+        self.after_advance(words).oldest_item()
+    }
+
+    fn after_advance(&self, words: usize) -> Self {
         let mut after = self.clone();
         after.advance_tail(words);
-        let is_empty = after.tail_lap == after.lap && after.tail == after.offset;
-        (!is_empty).then(|| position_of(after.tail_lap, after.tail))
+        after
     }
 
     fn end_lap_of_tail(&mut self) {

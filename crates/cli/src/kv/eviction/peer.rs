@@ -1,4 +1,4 @@
-//! memcached, asked as the table is.
+//! memcached, given the same requests as the table.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use sinew_harness::workload::{Request, Sizes, check_value, fill_value};
 use super::{AskedCache, Hits};
 use crate::kv::memcached::servers::{self, ServerPlan, Started};
 
-/// Keys of a `get`.
+/// Most keys of a `get`.
 const KEYS: usize = 64;
 /// Longest silence of memcached.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -34,6 +34,7 @@ impl Peer {
         let stream = TcpStream::connect(&started.address).context("connecting to memcached")?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE_MAX))?;
+        stream.set_write_timeout(Some(SILENCE_MAX))?;
         let stream = BufReader::with_capacity(1 << 18, stream);
         Ok(Self { started, stream, sizes, out: Vec::new(), line: Vec::new(), value: Vec::new() })
     }
@@ -43,8 +44,23 @@ impl Peer {
         &self.started.name
     }
 
+    /// Number of items that it has.
+    pub fn items(&mut self) -> anyhow::Result<u64> {
+        self.out.extend(b"stats\r\n");
+        self.send()?;
+        let mut items = None;
+        loop {
+            self.read_line()?;
+            if self.line == b"END" {
+                return items.context("memcached does not say how many items it has");
+            }
+            let line = String::from_utf8_lossy(&self.line);
+            items = line.strip_prefix("STAT curr_items ").map_or(items, |number| number.parse().ok());
+        }
+    }
+
     fn send(&mut self) -> anyhow::Result<()> {
-        self.stream.get_mut().write_all(&self.out)?;
+        self.stream.get_mut().write_all(&self.out).context("it takes no requests")?;
         self.out.clear();
         Ok(())
     }
@@ -52,7 +68,7 @@ impl Peer {
     /// Reads a line into `self.line`, without its end.
     fn read_line(&mut self) -> anyhow::Result<()> {
         self.line.clear();
-        self.stream.read_until(b'\n', &mut self.line)?;
+        self.stream.read_until(b'\n', &mut self.line).context("it does not answer")?;
         ensure!(self.line.ends_with(b"\r\n"), "memcached closed the connection");
         self.line.truncate(self.line.len() - 2);
         Ok(())

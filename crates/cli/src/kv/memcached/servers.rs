@@ -156,13 +156,16 @@ fn start(name: String, mut command: Command, address: String, socket: Option<Pat
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let shown = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    let server = Other { child: child.with_context(|| format!("starting {name}"))?, socket };
+    let mut server = Other { child: child.with_context(|| format!("starting {name}"))?, socket };
     let deadline = Instant::now() + START_MAX;
     let listens = || match address.strip_prefix("unix:") {
         Some(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
         None => std::net::TcpStream::connect(&address).is_ok(),
     };
     while !listens() {
+        if let Some(status) = server.child.try_wait()? {
+            bail!("{name} ended at its start, with {status}; it was started as `{shown}`");
+        }
         if Instant::now() > deadline {
             bail!("{name} did not start to listen at {address}");
         }

@@ -16,6 +16,7 @@ pub enum Flaw {
     CorruptsMessages,
     MakesUpImmediates,
     WritesAByteMore,
+    WritesToTheFirstRegion,
     WritesAfterTheReceive,
     ReadsFromElsewhere,
     AtomicsReturnTheNewWord,

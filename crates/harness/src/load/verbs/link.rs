@@ -504,7 +504,7 @@ impl<D: Device> Link<D> {
     ) -> anyhow::Result<()> {
         let Self { qp, flow, made, .. } = self;
         let requests = messages.map(
-            // Without inlining, each request is put together in memory, which costs more than the WRITE.
+            // Without inlining, each request is put together in memory, which costs more than a WRITE or a SEND.
             #[inline(always)]
             |(nth, message)| {
                 let signaled = flow.is_signal_due(nth + 1 == *made);
@@ -518,7 +518,7 @@ impl<D: Device> Link<D> {
                 }
             },
         );
-        qp.post_list(requests).map_err(|refused| anyhow!("posting a list of requests up to {made}: {refused}"))
+        qp.post_list(requests).map_err(|refused| anyhow!("posting a list of requests before {made}: {refused}"))
     }
 
     /// Pushes a message. Each request is put together where it is pushed: moving it costs more than a WRITE of a few

@@ -75,7 +75,11 @@ fn plans() -> impl Iterator<Item = (VerbsPlan, bool)> {
         ..of(WorkKind::Echo(form), carrier, 40)
     });
     let inline = |plan: &VerbsPlan| plan.work == WorkKind::Load(Op::Write) || plan.work == WorkKind::Echo(EchoForm::Ws);
+    // SENDs are made in both ways.
+    let sends = |plan: &VerbsPlan| plan.work == WorkKind::Load(Op::Send) && !plan.header_only;
+    let inline_sends = loads.clone().filter(sends).map(|plan| (VerbsPlan { inline: true, ..plan }, false));
     let many = loads.chain(echoes).map(move |plan| (VerbsPlan { inline: inline(&plan), ..plan }, false));
+    let many = many.chain(inline_sends);
     let one = VerbsPlan { window: 1, signal: 1, ..VerbsPlan::new(WorkKind::Load(Op::Read), TransportKind::Rc, 64) };
     let objects = VerbsPlan { reads: 3, ..one.clone() };
     many.chain([(one.clone(), true), (objects, true), (VerbsPlan { fresh: true, ..one }, true)])

@@ -192,7 +192,7 @@ fn entries_that_are_replaced_while_a_new_journal_is_written_are_replaced_there_t
     let follower = (world.elect() + 1) % 3;
     let disk = world.nodes[follower].disk.clone().unwrap();
     let member = world.member(follower);
-    member.begin_snapshot();
+    member.begin_snapshot(true);
     while !member.is_replacing_journal() {
         member.compact_in_steps().unwrap();
     }

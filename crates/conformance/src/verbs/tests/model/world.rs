@@ -425,6 +425,8 @@ impl State {
     fn write(&mut self, peer: u32, remote: RemoteMemory, bytes: &[u8], immediate: Option<u32>) -> Result<(), Status> {
         let verb = if immediate.is_some() { Verb::WriteWithImmediate } else { Verb::Write };
         let (memory, offset) = self.region(peer, verb, remote, bytes.len())?;
+        let first = self.regions.values().next().filter(|_| self.has(Flaw::WritesToTheFirstRegion));
+        let memory = first.map_or(memory, |region| region.memory.clone());
         // A flaw can let the access out of bounds, but nothing is written there.
         let bytes = &bytes[..bytes.len().min(memory.len().saturating_sub(offset))];
         let write = |offset, bytes: &[u8]| memory.write(offset, bytes).expect("in bounds");

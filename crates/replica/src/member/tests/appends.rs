@@ -1,0 +1,85 @@
+//! Appends that the engine joins, in a schedule made by hand.
+
+use raft::eraftpb::MessageType;
+
+use super::super::*;
+use super::world::*;
+use crate::wire;
+
+/// What a member has sent.
+#[derive(Default)]
+struct Sent(Vec<Vec<u8>>);
+
+impl Transport for Sent {
+    fn send(&mut self, _: Receiver<'_>, say: &PeerMessage<'_>) {
+        let mut bytes = Vec::new();
+        wire::to_bytes(say, &mut bytes);
+        self.0.push(bytes);
+    }
+
+    fn flush(&mut self) {}
+}
+
+/// Hands a member what the other has sent.
+fn tell(world: &mut World, at: usize, sent: &[Vec<u8>]) {
+    let now_ns = world.now_ns;
+    for bytes in sent {
+        world.member(at).handle_peer(bytes, now_ns).unwrap();
+    }
+}
+
+/// Gives a member a turn. Returns what it sends.
+fn turn(world: &mut World, at: usize) -> Vec<Vec<u8>> {
+    let (now_ns, mut sent) = (world.now_ns, Sent::default());
+    world.member(at).turn(now_ns, &mut sent).unwrap();
+    sent.0
+}
+
+/// Gives the leader a command, and a turn. Returns what it sends.
+fn propose(world: &mut World, leader: usize, session: &mut Session) -> Vec<Vec<u8>> {
+    let command = put("k", "v");
+    let taken = world.ask(leader, &session.run(&command));
+    assert!(matches!(taken, Some(Accepted::Deferred(_))), "{taken:?}");
+    session.next += 1;
+    turn(world, leader)
+}
+
+/// Of two appends the first is lost. The follower's answers to a heartbeat and to the second append arrive together. At
+/// the first answer the engine makes an append without entries, whose place is the end of the log, since it counts on
+/// both appends; at the second, which is a refusal, it adds all entries that the follower lacks to that append.
+#[test]
+fn a_follower_takes_entries_that_the_engine_joined_to_an_append_of_another_place() {
+    let mut world = World::new(2, false, 1);
+    let mut session = world.open(7);
+    world.put(&mut session, "k", "v");
+    let leader = world.elect();
+    let follower = 1 - leader;
+    let before = world.status(leader).last;
+    let lost = propose(&mut world, leader, &mut session);
+    let heartbeat = loop {
+        world.now_ns += world.config.tick_ns;
+        let sent = turn(&mut world, leader);
+        if !sent.is_empty() {
+            break sent;
+        }
+    };
+    let second = propose(&mut world, leader, &mut session);
+    assert_eq!((lost.len(), heartbeat.len(), second.len()), (1, 1, 1));
+    tell(&mut world, follower, &heartbeat);
+    tell(&mut world, follower, &second);
+    let answers = turn(&mut world, follower);
+    assert_eq!(world.status(follower).last, before);
+    tell(&mut world, leader, &answers);
+    let messages = world.member(leader).node.raft.msgs.iter();
+    let appends = messages.filter(|message| message.get_msg_type() == MessageType::MsgAppend);
+    let places = appends.map(|message| (message.index, message.entries.iter().map(|entry| entry.index).collect()));
+    let places: Vec<(u64, Vec<u64>)> = places.collect();
+    assert_eq!(places, [(before + 2, vec![before + 1, before + 2])], "otherwise nothing need be mended");
+    let joined = turn(&mut world, leader);
+    tell(&mut world, follower, &joined);
+    let answers = turn(&mut world, follower);
+    assert_eq!(world.status(follower).last, before + 2);
+    tell(&mut world, leader, &answers);
+    turn(&mut world, leader);
+    assert_eq!(world.status(leader).committed, before + 2);
+}
