@@ -515,7 +515,7 @@ fn a_client_that_was_away_gives_nobody_up_whose_answers_wait() {
 
 #[test]
 fn requests_go_on_for_many_laps_of_their_slots() {
-    // So many that signaled requests were needed often.
+    // There are enough requests that signaled ones are needed often.
     let mut world = World::new(&WorkerConfig::herd_opt());
     let (mut client, _) = world.client();
     world.turn();

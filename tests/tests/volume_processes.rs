@@ -376,7 +376,16 @@ fn a_check_says_whether_anything_is_wrong() {
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
     let (code, _, stderr) = check(&[]);
-    assert!(code == Some(1) && stderr.contains("no donor that answers knows the volume"), "{stderr}");
+    assert!(code == Some(1) && stderr.contains("no donor knows the volume \"volume\""), "{stderr}");
+    let nobody = format!("shm://{}", unique("nobody"));
+    let (code, _, stderr) = check(&[&*nobody]);
+    let expected = format!("no donor that answers knows the volume \"volume\", and these do not answer: {nobody}");
+    assert!(code == Some(1) && stderr.contains(&expected), "{stderr}");
+    let output = run(&mut sinew(&["fsck", &*nobody]));
+    let stderr = text(&output.stderr);
+    let expected = format!("no donor answers, so nothing was checked: {nobody}: no server at");
+    assert!(output.status.code() == Some(1) && stderr.contains(&expected), "{stderr}");
+    assert!(stderr.contains("`sinew serve memory ADDRESS` starts a donor"), "{stderr}");
     let device = Device::start(&folder, &addresses, &["--size", "16M"]);
     let mut client = device.client();
     (0..500).for_each(|page| client.write(page * 3 * PAGE as u64, &[1; PAGE]).unwrap());

@@ -9,7 +9,7 @@ use sinew::host::{HostClock, Interrupt, lengthen_backlog, raise_descriptor_limit
 use sinew::remote_block::{Config, Counters, LastCopy, Listener, Server};
 use sinew::remote_memory::volume::Donors;
 use sinew::remote_memory::{RamStore, Store};
-use sinew_harness::units::{self, parse_size};
+use sinew_harness::units::{self, counted, parse_size};
 
 use crate::donors::{Buffers, DonorArgs, DonorNames, WithDonors};
 use crate::last_copy::{self, Reported, VolumeStore};
@@ -305,8 +305,11 @@ fn all(counters: &Counters) -> Map<String, Value> {
 
 fn sentence(counters: &Counters) -> String {
     let Counters { connections, reads, writes, refused, .. } = counters;
-    let [read, written] = [counters.bytes_read, counters.bytes_written].map(|bytes| units::size(bytes as usize));
+    let [read, written] = [counters.bytes_read, counters.bytes_written].map(units::amount);
     format!(
-        "{connections} connections: {read} read by {reads} requests, {written} written by {writes}; {refused} requests refused"
+        "{}: {read} read by {}, {written} written by {writes}; {} refused",
+        counted(*connections, "connection"),
+        counted(*reads, "request"),
+        counted(*refused, "request")
     )
 }

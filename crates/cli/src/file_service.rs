@@ -13,7 +13,7 @@ use sinew::prelude::*;
 use sinew::remote_memory::donor::Key;
 use sinew::remote_memory::volume::Donors;
 use sinew::rpc::{ClientEvent, ClientId, DeferredCall};
-use sinew_harness::units::parse_size;
+use sinew_harness::units::{counted, parse_size};
 use sinew_mount::remote::time_of;
 use sinew_remote_fs::disk::HostDisk;
 use sinew_remote_fs::protocol::FILES;
@@ -325,17 +325,21 @@ impl Health {
         }
         self.away = service.donors_away().map(|(name, _)| name.to_owned()).collect();
         if self.last.map_or(ready.0 < ready.1, |(_, before)| before != ready) {
-            output::note(format_args!("{} of {} donors answer", ready.0, ready.1));
+            output::note(format_args!("donors that answer: {} of {}", ready.0, ready.1));
         }
         let before = self.last.map_or((0, 0), |(before, _)| before);
         match degraded {
             _ if before == degraded => {}
             (0, 0) => output::note("all files have all their copies"),
-            (lacking, 0) => {
-                output::note(format_args!("{lacking} segments lack a copy, which is rebuilt where donors have room"))
-            }
+            (lacking, 0) => output::note(format_args!(
+                "{} {} a copy, which is rebuilt where donors have room",
+                counted(lacking, "segment"),
+                if lacking == 1 { "lacks" } else { "lack" }
+            )),
             (_, lost) => output::note(format_args!(
-                "{lost} segments are at no donor any more: files with data in them cannot be read"
+                "{} {} at no donor any more: files with data there cannot be read",
+                counted(lost, "segment"),
+                if lost == 1 { "is" } else { "are" }
             )),
         }
         self.last = Some((degraded, ready));
@@ -386,7 +390,7 @@ fn counters(stats: &Stats) -> Map<String, Value> {
         answered,
         refused,
         malformed,
-        unadmitted,
+        not_admitted,
         changes,
         syncs,
         clients_expired,
@@ -396,9 +400,9 @@ fn counters(stats: &Stats) -> Map<String, Value> {
         ..
     } = *stats;
     let counters = json!({
-        "answered": answered, "refused": refused, "nonsense": malformed, "strangers": unadmitted, "changes": changes, "syncs": syncs,
-        "dead_clients": clients_expired, "lost_copies": lost_copies, "moved_copies": moved_copies,
-        "repaired_copies": repaired,
+        "answered": answered, "refused": refused, "malformed": malformed, "not_admitted": not_admitted,
+        "changes": changes, "syncs": syncs, "dead_clients": clients_expired, "lost_copies": lost_copies,
+        "moved_copies": moved_copies, "repaired_copies": repaired,
     });
     match counters {
         Value::Object(counters) => counters,
@@ -409,6 +413,10 @@ fn counters(stats: &Stats) -> Map<String, Value> {
 fn sentence(stats: &Stats) -> String {
     let Stats { answered, changes, syncs, lost_copies, repaired, .. } = stats;
     format!(
-        "{answered} requests answered, {changes} changes, {syncs} syncs; {lost_copies} copies lost, {repaired} rebuilt"
+        "{} answered, {}, {}; {} lost, {repaired} rebuilt",
+        counted(*answered, "request"),
+        counted(*changes, "change"),
+        counted(*syncs, "sync"),
+        counted(*lost_copies, "copy")
     )
 }

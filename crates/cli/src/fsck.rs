@@ -5,7 +5,7 @@ mod files;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sinew::host::Interrupt;
@@ -88,8 +88,9 @@ impl WithDonors for Checking<'_> {
 
     fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<(CheckReport, String)> {
         let Self { args, interrupt } = self;
-        let Ok(volume) = volume::open(donors, names, &args.volume, interrupt)? else {
-            bail!("no donor that answers knows the volume \"{}\"", args.volume.volume);
+        let volume = match volume::open(donors, names, &args.volume, interrupt)? {
+            Ok(volume) => volume,
+            Err(donors) => return Err(volume::unknown(donors, names, &args.volume.volume, interrupt)?),
         };
         let donors_down = names.with_addresses(volume.describe_down());
         let mut check = Check::new(volume);

@@ -244,7 +244,8 @@ fn write(args: &ReportArgs) -> anyhow::Result<()> {
     if let Some(overview) = &overview {
         overview.write(report::svg(&results).as_bytes())?;
     }
-    output::note(format_args!("{} experiments are in {}", results.len(), out.name()));
+    let be = if results.len() == 1 { "is" } else { "are" };
+    output::note(format_args!("{} {be} in {}", units::counted(results.len(), "experiment"), out.name()));
     Ok(())
 }
 

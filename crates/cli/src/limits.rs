@@ -124,8 +124,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let rows = figures.iter().map(|figure| vec![figure.title.clone(), figure.text()]);
     let table = table::of(&["what", "figure"], rows, table::FIGURES);
     output::print(format_args!(
-        "{table}\n{} processors; {} at the time (below {} ns is near).",
-        machine::cpus().len(),
+        "{table}\n{}; {} at the time (below {} ns is near).",
+        units::counted(machine::cpus().len(), "processor"),
         cores_text(figures[0].value),
         machine::NEAR_BELOW_NS
     ))?;

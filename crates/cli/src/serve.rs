@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::prelude::*;
+use sinew_harness::units::counted;
 use sinew_harness::{machine, service};
 
 use crate::endpoint_args::LimitArgs;
@@ -150,8 +151,9 @@ impl ThreadArgs {
         let threads = self.threads();
         ensure!(
             self.pin.is_empty() || self.pin.len() == threads,
-            "--pin: {} processors for {threads} threads; name one for each",
-            self.pin.len()
+            "--pin: {} for {}; name one for each",
+            counted(self.pin.len(), "processor"),
+            counted(threads, "thread")
         );
         machine::check_pins(&self.pin)
     }
@@ -163,7 +165,7 @@ impl ThreadArgs {
             output::complain(format_args!(
                 "--threads {threads}: there {} for this process, so threads take turns and answers wait; give as many \
                  threads as processors, or fewer",
-                if cpus == 1 { "is 1 processor".to_owned() } else { format!("are {cpus} processors") }
+                format_args!("{} {}", if cpus == 1 { "is" } else { "are" }, counted(cpus, "processor"))
             ));
         }
     }

@@ -175,7 +175,7 @@ fn hunt(args: &SwarmArgs) -> anyhow::Result<Outcome> {
                     let result = swarm::run(next.fetch_add(1, Ordering::Relaxed));
                     let Ok(mut found) = found.lock() else { return };
                     found.record(result);
-                    bar.set_message(format!("{} clusters from seed {first} on", found.clusters));
+                    bar.set_message(format!("{} from seed {first} on", counted(found.clusters, "cluster")));
                     bar.set_position(began.elapsed().as_millis() as u64);
                 }
             });
@@ -232,7 +232,7 @@ fn sentence(clusters: u64, report: &Report) -> String {
     format!(
         "{what} with {}, of which {crashes} crashed; {} answered and {failed} failed as the rules allow; {} arrived \
          and {lost} {} lost; nothing was wrong",
-        counted(*hosts as u64, "host"),
+        counted(*hosts, "host"),
         counted(*answered, "call"),
         counted(*delivered, "packet"),
         if *lost == 1 { "was" } else { "were" }

@@ -132,7 +132,7 @@ impl On {
         if self.json {
             output::print(json!({ "device": device, "bytes": bytes, "priority": priority }))?;
         } else {
-            let size = units::size(bytes as usize);
+            let size = units::amount(bytes);
             output::print(format_args!(
                 "{size} of swap on {device}, priority {priority}. Take it down with: sinew swap off {device}"
             ))?;
@@ -174,7 +174,7 @@ impl Off {
         let bytes = swap.as_ref().map_or(0, |swap| swap.bytes);
         if let Some(swap) = swap {
             if swap.used_bytes > 0 && !self.json {
-                output::note(format_args!("bringing {} back to memory ...", units::size(swap.used_bytes as usize)));
+                output::note(format_args!("bringing {} back to memory ...", units::amount(swap.used_bytes)));
             }
             tools::done(&["swapoff", &name]).with_context(|| {
                 format!("{name} stays swap: free memory, or add other swap, to take the pages on it")
@@ -203,7 +203,7 @@ impl Show {
             output::print("This machine has no swap.")?;
         } else {
             let row = |swap: &Swap| {
-                let [bytes, used] = [swap.bytes, swap.used_bytes].map(|bytes| units::size(bytes as usize));
+                let [bytes, used] = [swap.bytes, swap.used_bytes].map(units::amount);
                 vec![swap.device.clone(), bytes, used, swap.priority.to_string()]
             };
             let heads = ["device", "size", "used", "priority"];

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::Generator;
 use sinew::host::{Interrupt, SystemEntropy};
 use sinew::remote_memory::pool::{Survey, place_volume};
 use sinew::remote_memory::store::{BLOCK, Job, Request, Status, Store};
-use sinew::remote_memory::volume::{Donors, NewVolume, OpenError, Opening, Volume, VolumeConfig, id_of};
-use sinew_harness::units::{self, parse_size};
+use sinew::remote_memory::volume::{CallFailed, Donors, NewVolume, OpenError, Opening, Volume, VolumeConfig, id_of};
+use sinew_harness::units::{self, counted, parse_size};
 
 use crate::donors::{DonorNames, drive};
 use crate::output;
@@ -138,12 +138,56 @@ fn check_found<D: Donors>(volume: &Volume<D>, args: &VolumeArgs, new: &NewArgs) 
     );
     ensure!(
         new.copies.is_none_or(|copies| copies == volume.copies()),
-        "--copies {}: the volume \"{}\" exists, and has {} copies of everything; leave --copies out, or choose another name with --volume",
+        "--copies {}: the volume \"{}\" exists, and has {} of everything; leave --copies out, or choose another name with --volume",
         new.copies.unwrap_or(0),
         args.volume,
-        volume.copies()
+        counted(volume.copies(), "copy")
     );
     Ok(())
+}
+
+/// Asks all donors. Returns the survey, and the donors that do not answer, each with the reason.
+fn survey<D: Donors>(donors: D, names: &DonorNames, interrupt: Interrupt) -> anyhow::Result<(Survey<D>, Vec<String>)> {
+    let mut survey = Survey::new(donors);
+    drive(&mut survey, interrupt, |survey| Ok(survey.turn().then_some(())))?;
+    let silent = survey.results().zip(names.all()).filter_map(|(result, name)| match result {
+        Ok(_) => None,
+        Err(CallFailed::Unreachable(why)) => Some(format!("{name}: {why}")),
+        Err(refused) => Some(format!("{name}: {refused}")),
+    });
+    let silent = silent.collect();
+    Ok((survey, silent))
+}
+
+/// Error for a volume that none of these donors knows, because they do not answer or do not have it.
+///
+/// # Errors
+///
+/// Asking the donors failed.
+pub fn unknown<D: Donors>(
+    donors: D,
+    names: &DonorNames,
+    volume: &str,
+    interrupt: Interrupt,
+) -> anyhow::Result<anyhow::Error> {
+    let (_, silent) = survey(donors, names, interrupt)?;
+    Ok(if silent.is_empty() {
+        anyhow!(
+            "no donor knows the volume \"{volume}\": give its name with --volume, and the addresses of the donors that \
+             hold it"
+        )
+    } else if silent.len() == names.count() {
+        anyhow!(
+            "no donor answers, so nothing was checked: {} (`sinew serve memory ADDRESS` starts a donor)",
+            silent.join("; ")
+        )
+    } else {
+        anyhow!(
+            "no donor that answers knows the volume \"{volume}\", and these do not answer: {} (`sinew serve memory \
+             ADDRESS` starts a donor; --volume gives another name)",
+            silent.join("; ")
+        )
+    })
 }
 
 /// Makes a volume. All donors must answer, since one that does not may know a volume of this name.
@@ -154,13 +198,7 @@ fn make<D: Donors>(
     new: &NewArgs,
     interrupt: Interrupt,
 ) -> anyhow::Result<Volume<D>> {
-    let mut survey = Survey::new(donors);
-    drive(&mut survey, interrupt, |survey| Ok(survey.turn().then_some(())))?;
-    let silent = survey
-        .results()
-        .zip(names.all())
-        .filter_map(|(result, name)| Some(format!("{name}: {}", result.as_ref().err()?)));
-    let silent: Vec<String> = silent.collect();
+    let (survey, silent) = survey(donors, names, interrupt)?;
     let name = &args.volume;
     ensure!(
         silent.is_empty(),

@@ -267,8 +267,8 @@ pub fn complaints<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> Vec<Stri
     let (by_others, others): (Vec<_>, Vec<_>) = invalid.partition(used);
     let share = by_others.iter().filter_map(|figure| share_of(figure)).fold(0.0, f64::max) * 100.0;
     let first = (!by_others.is_empty()).then(|| {
-        let count = by_others.len();
-        format!("INVALID: {count} figures, since others used up to {share:.0} % of the processors meanwhile.")
+        let count = units::counted(by_others.len(), "figure");
+        format!("INVALID: {count}, since others used up to {share:.0} % of the processors meanwhile.")
     });
     let rest = others.iter().map(|figure| format!("INVALID: {}: {}.", figure.title, figure.invalid_because.join("; ")));
     first.into_iter().chain(rest).collect()

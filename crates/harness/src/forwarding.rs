@@ -88,7 +88,7 @@ impl<A: Application> Pipeline<A> {
             expected.extend(fates.drain(..));
         }
         let gone = expected.iter().filter(|fate| !matches!(fate, Fate::Forward(_))).count();
-        ensure!(gone == 0 && outbox.is_empty(), "{gone} of {} frames are not forwarded", expected.len());
+        ensure!(gone == 0 && outbox.is_empty(), "the application does not forward {gone} of {} frames", expected.len());
         pipeline.expected = expected;
         Ok(pipeline)
     }

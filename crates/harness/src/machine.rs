@@ -61,7 +61,8 @@ pub fn places(
     let is_enough = |len: usize| len == wanted || (is_server_elsewhere && len == clients);
     ensure!(
         pins.is_empty() || is_enough(pins.len()),
-        "--pin: name {wanted} processors, one for each client thread ({clients}) and then one for each server thread"
+        "--pin: name {}, one for each client thread ({clients}) and then one for each server thread",
+        units::counted(wanted, "processor")
     );
     check_pins(pins)?;
     let available = if pins.is_empty() { cpus() } else { pins };

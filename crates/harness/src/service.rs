@@ -9,6 +9,7 @@ use sinew::prelude::*;
 use sinew::rpc::{PacketDrop, Stats};
 
 use crate::pattern;
+use crate::units::counted;
 
 /// Answers with the request.
 pub const ECHO: RequestType = RequestType::new(1);
@@ -142,17 +143,22 @@ pub fn sentence(address: &str, stats: &Stats, port: &PortStats, sessions: usize)
         port.tx_packets
     );
     if sessions > 0 {
-        text += &format!("; {} still open", counted(sessions as u64, "session"));
+        text += &format!("; {} still open", counted(sessions, "session"));
     }
     let rare = [
         (stats.retransmissions, "retransmitted"),
         (stats.in_progress_answers, "still in progress when a client asked again"),
-        (stats.requests_given_up, "requests given up"),
-        (stats.responses_given_up, "responses given up"),
-        (stats.peers_lost, "peers lost"),
     ];
     for (count, what) in rare.into_iter().filter(|(count, _)| *count > 0) {
         text += &format!("; {count} {what}");
+    }
+    let lost = [
+        (stats.requests_given_up, "request", "given up"),
+        (stats.responses_given_up, "response", "given up"),
+        (stats.peers_lost, "peer", "lost"),
+    ];
+    for (count, what, how) in lost.into_iter().filter(|(count, ..)| *count > 0) {
+        text += &format!("; {} {how}", counted(count, what));
     }
     // The last packets to clients that leave reach nobody, which is no loss.
     let is_notable = |reason: &&Dropped| **reason != Dropped::NoSuchPeer;
@@ -169,10 +175,6 @@ pub fn sentence(address: &str, stats: &Stats, port: &PortStats, sessions: usize)
     text
 }
 
-fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,11 +184,14 @@ mod tests {
         let (mut stats, mut port) = (Stats::default(), PortStats::default());
         (stats.requests_handled, port.rx_packets, port.tx_packets) = (1, 3, 2);
         assert_eq!(sentence("shm://a", &stats, &port, 0), "shm://a: 1 request answered; 3 packets received, 2 sent");
-        stats.retransmissions = 5;
+        (stats.retransmissions, stats.peers_lost) = (5, 1);
         port.count_dropped(Dropped::BadSeal, 4);
         port.count_dropped(Dropped::NoSuchPeer, 4);
         let text = sentence("shm://a", &stats, &port, 2);
-        assert!(text.ends_with("sent; 2 sessions still open; 5 retransmitted; packets dropped: 4 bad seal"), "{text}");
+        assert!(
+            text.ends_with("sent; 2 sessions still open; 5 retransmitted; 1 peer lost; packets dropped: 4 bad seal"),
+            "{text}"
+        );
     }
 
     #[test]

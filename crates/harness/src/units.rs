@@ -1,5 +1,6 @@
 //! Sizes, times and figures in the form in which people read and write them.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 /// Shortest and longest measurement, in seconds.
@@ -37,9 +38,17 @@ pub fn parse_count(text: &str) -> Result<usize, String> {
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is more than this machine can count"))
 }
 
-/// A number of things: `1 packet`, `2 packets`.
-pub fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+/// A number of things, of a noun whose plural is regular: `1 packet`, `2 packets`, `2 copies`.
+pub fn counted<C: Copy + Display + PartialEq + From<u8>>(count: C, noun: &str) -> String {
+    if count == C::from(1u8) { format!("1 {noun}") } else { format!("{count} {}", plural(noun)) }
+}
+
+fn plural(noun: &str) -> String {
+    match noun.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{stem}ies"),
+        _ if ["s", "x", "ch", "sh"].iter().any(|end| noun.ends_with(end)) => format!("{noun}es"),
+        _ => format!("{noun}s"),
+    }
 }
 
 /// A size, in the form that [`parse_size`] reads.
@@ -50,6 +59,16 @@ pub fn size(bytes: usize) -> String {
         }
     }
     format!("{bytes} B")
+}
+
+/// An amount of memory, to about three digits, in the units of [`size`]: `12.8 MB`.
+pub fn amount(bytes: u64) -> String {
+    let unit = [(1u64 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")].into_iter().find(|(factor, _)| bytes >= *factor);
+    match unit {
+        Some((factor, unit)) if bytes.is_multiple_of(factor) => format!("{} {unit}", bytes / factor),
+        Some((factor, unit)) => format!("{} {unit}", figure(bytes as f64 / factor as f64)),
+        None => format!("{bytes} B"),
+    }
 }
 
 /// A time, in the unit that reads best.
@@ -149,6 +168,15 @@ mod tests {
     #[test]
     fn one_thing_is_singular() {
         assert_eq!([0, 1, 2].map(|count| counted(count, "packet")), ["0 packets", "1 packet", "2 packets"]);
+        assert_eq!([1, 2].map(|count| counted(count, "copy")), ["1 copy", "2 copies"]);
+        let several = ["key", "prefix", "switch", "entry"].map(|noun| counted(3u64, noun));
+        assert_eq!(several, ["3 keys", "3 prefixes", "3 switches", "3 entries"]);
+    }
+
+    #[test]
+    fn an_amount_has_three_digits_and_a_unit() {
+        let all = [0, 1023, 1536, 13_421_776, 4 << 30].map(amount);
+        assert_eq!(all, ["0 B", "1023 B", "1.50 KB", "12.8 MB", "4 GB"]);
     }
 
     #[test]

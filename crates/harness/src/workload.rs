@@ -187,8 +187,8 @@ impl Request {
 }
 
 impl Workload {
-    /// The first `len` requests. They are drawn in advance, since drawing one takes longer than serving it. There must be
-    /// no more keys than [`KEYS_MAX`], together with new ones ([`Order::BesideScan`]).
+    /// The first `len` requests. They are drawn in advance, since drawing one takes longer than serving it. There must
+    /// be no more keys than [`KEYS_MAX`], together with new ones ([`Order::BesideScan`]).
     pub fn trace(&self, len: usize) -> Vec<Request> {
         let mut random = SmallRng::seed_from_u64(self.seed);
         let keys = self.keys.max(1) as u64;

@@ -313,6 +313,23 @@ impl<D: Disk> Journal<D> {
         self.end_replacement()
     }
 
+    /// Checks that the disk has room for a snapshot of `len` bytes beside what is there, as far as the disk can tell.
+    /// The room is not kept. While a snapshot is being written, nothing is checked.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError`]; the journal goes on as it is.
+    pub fn check_room(&mut self, len: u64) -> Result<(), DiskError> {
+        self.check()?;
+        if self.is_replacing() {
+            return Ok(());
+        }
+        let len = len.saturating_add(codec::HEADER as u64);
+        let reserved = self.disk.create(NEW_SNAPSHOT).and_then(|()| self.disk.reserve(NEW_SNAPSHOT, len));
+        let _ = self.disk.remove(NEW_SNAPSHOT);
+        reserved
+    }
+
     /// Begins to replace the snapshot and its log by a snapshot of the state after all records up to now. Ends a
     /// replacement begun before. If this or a later step fails, and [`Self::error`] is `None`, there is no replacement
     /// any more, and the journal goes on with the old snapshot and log.

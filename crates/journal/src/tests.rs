@@ -269,6 +269,26 @@ fn a_snapshot_for_which_the_disk_has_no_room_is_given_up_at_any_step() {
 }
 
 #[test]
+fn room_for_a_snapshot_can_be_asked_for_and_is_not_kept() {
+    let disk = filled(2);
+    let mut journal = Journal::open(disk.clone(), 6).unwrap().journal;
+    let names = disk.clone().names().unwrap();
+    journal.check_room(1 << 20).unwrap();
+    disk.fail_at(1, Fault::Full);
+    assert_eq!(journal.check_room(1), Err(DiskError::Full));
+    assert_eq!((journal.error(), disk.clone().names().unwrap()), (None, names));
+    disk.heal();
+    // A snapshot that is being written stays.
+    let new = snapshot(&[b"all".to_vec()]);
+    journal.begin_replacement(&new).unwrap();
+    journal.check_room(1).unwrap();
+    assert!(journal.continue_replacement(&new, new.len()).unwrap());
+    journal.end_replacement().unwrap();
+    drop(journal);
+    assert_eq!(history(&Journal::open(disk, 7).unwrap()), [b"all"]);
+}
+
+#[test]
 fn after_a_failure_nothing_is_taken() {
     let disk = filled(1);
     let mut journal = Journal::open(disk.clone(), 6).unwrap().journal;

@@ -50,7 +50,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_message_or_malformed(
-        kind in 0..9u8,
+        kind in prop_oneof![0..9u8, 127..135u8],
         bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0..4u8], 0..80),
     ) {
         hostile::messages(&bytes);

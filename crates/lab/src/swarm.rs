@@ -36,6 +36,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use sinew_fabric::{Generator, SeededGenerator};
+use sinew_harness::units::counted;
 use sinew_sim::{ActorId, Cluster, HostId, LinkFaults, LinkId, Network, SimWorkers, WorkersConfig};
 
 use ledger::Shared;
@@ -246,7 +247,7 @@ impl<'a> Swarm<'a> {
         self.check()?;
         let network = self.cluster.network();
         if network.in_flight() > 0 {
-            return Err(format!("{} packets are still in flight to nobody", network.in_flight()));
+            return Err(format!("{} still in flight to nobody", counted(network.in_flight(), "packet")));
         }
         let (ledger, stats) = (self.ledger.lock(), network.stats());
         Ok(Report {

@@ -1,4 +1,4 @@
-//! Tables in one process's memory that one thread writes while others may read.
+//! Tables in one process's memory that are written while other threads may read.
 
 use std::ptr::NonNull;
 
@@ -11,9 +11,10 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Zeroed words of 8 bytes, for tables that are accessed at random: on huge pages if there are any, and prefetched by
 /// hand.
 ///
-/// One thread writes, and any number may read meanwhile. Every access is atomic and none orders another, so what
-/// readers see may be torn, though each word is whole. [`TableWords::begin_write`] and its neighbours say how a reader
-/// finds out. Clones are handles on the same memory. An index past the end panics, as a slice's does.
+/// Any number of threads may read while one writes. Writers of what one version protects take turns. Every access is
+/// atomic and none orders another, so what readers see may be torn, though each word is whole.
+/// [`TableWords::begin_write`] and its neighbours say how a reader finds out. Clones are handles on the same memory. An
+/// index past the end panics, as a slice's does.
 #[derive(Clone)]
 pub struct TableWords {
     start: NonNull<AtomicU64>,
@@ -66,7 +67,7 @@ impl TableWords {
     }
 
     /// Gives the memory from the word at `index` on back to the system, whatever it holds: those words must be written
-    /// again before they mean anything.
+    /// again before they mean anything. Nobody may write there meanwhile, since versions begin anew.
     pub fn give_back(&self, index: usize) {
         self.region.give_back(index.saturating_mul(8));
     }

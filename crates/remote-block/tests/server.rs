@@ -75,7 +75,7 @@ fn what_is_not_in_order_is_refused_and_its_payload_read_off() {
 }
 
 #[test]
-fn nonsense_ends_a_connection_and_nobody_elses() {
+fn a_malformed_request_ends_its_connection_and_no_other() {
     let server = serve(LEN, Config::default());
     let mut other = server.client(true);
     let mut client = server.client(true);
@@ -87,7 +87,7 @@ fn nonsense_ends_a_connection_and_nobody_elses() {
     assert!(Client { socket, structured: false }.is_closed());
     other.write(0, 0, b"still there");
     let counters = server.end();
-    assert_eq!((counters.nonsense, counters.unwelcome, counters.writes), (1, 1, 1));
+    assert_eq!((counters.malformed, counters.unwelcome, counters.writes), (1, 1, 1));
 }
 
 #[test]

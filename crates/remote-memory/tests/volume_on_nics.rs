@@ -217,7 +217,7 @@ fn strangers_get_no_memory<M: AccessKind>() {
         world.network.run_until(world.network.now_ns() + 1_000_000);
     }
     let refused = world.donors[0].as_ref().unwrap().service.stats();
-    assert!(refused.unadmitted > 0, "{refused:?}");
+    assert!(refused.not_admitted > 0, "{refused:?}");
     assert!(world.open(DONORS + 1).is_ok());
 }
 

@@ -20,6 +20,8 @@ const DOUBLINGS_MAX: u32 = 4;
 const SUSPECT_NS: u64 = 60_000_000;
 /// As [`TRY_NS`], for requests that take longer: watches, and changes of the members.
 const LONG_TRY_NS: u64 = 35_000_000_000;
+/// Longest wait for the addresses of the members, in ns.
+const MEMBERS_NS: u64 = 1_000_000_000;
 /// Time before the next attempt, in ns.
 const RETRY_NS: u64 = 1_000_000;
 /// Time after which a lost connection is opened again, in ns.
@@ -92,16 +94,35 @@ pub enum RequestOutcome {
 /// A request, as the client holds it.
 enum Request {
     Open,
-    Run { number: u64, command: Vec<u8> },
-    Close { session: u64 },
-    Read { freshness: Freshness, query: Vec<u8> },
-    Watch { query: Vec<u8> },
-    Other { bytes: Vec<u8> },
+    /// Asks a member for the addresses of the others.
+    Members,
+    Run {
+        number: u64,
+        command: Vec<u8>,
+    },
+    Close {
+        session: u64,
+    },
+    Read {
+        freshness: Freshness,
+        query: Vec<u8>,
+    },
+    Watch {
+        query: Vec<u8>,
+    },
+    Other {
+        bytes: Vec<u8>,
+    },
 }
 
 impl Request {
     fn is_long(&self) -> bool {
         matches!(self, Self::Watch { .. } | Self::Other { .. })
+    }
+
+    /// Whether the client asks on its own behalf.
+    fn is_own(&self) -> bool {
+        matches!(self, Self::Open | Self::Members)
     }
 
     /// Whether any member may answer.
@@ -156,6 +177,8 @@ pub struct Client<E> {
     nonce: u64,
     session: Option<u64>,
     is_opening: bool,
+    /// Whether a member was asked for the addresses of the others.
+    has_asked_for_members: bool,
     next_number: u64,
     pending: BTreeMap<u64, Pending>,
     next_id: u64,
@@ -187,6 +210,7 @@ impl<E: Endpoint> Client<E> {
             nonce,
             session: None,
             is_opening: false,
+            has_asked_for_members: false,
             next_number: 0,
             pending: BTreeMap::new(),
             next_id: 0,
@@ -223,7 +247,7 @@ impl<E: Endpoint> Client<E> {
 
     /// Unfinished requests, and finished ones that were not polled.
     pub fn in_flight(&self) -> usize {
-        self.pending.values().filter(|pending| !matches!(pending.request, Request::Open)).count() + self.done.len()
+        self.pending.values().filter(|pending| !pending.request.is_own()).count() + self.done.len()
     }
 
     fn begin(
@@ -460,6 +484,7 @@ impl<E: Endpoint> Client<E> {
         bytes.clear();
         match (&pending.request, self.session) {
             (Request::Open, _) => wire::encode(&ClientRequest::Open { nonce: self.nonce }, &mut bytes),
+            (Request::Members, _) => wire::encode(&ClientRequest::Status, &mut bytes),
             (Request::Run { number, command }, Some(session)) => {
                 pending.session = Some(session);
                 wire::encode(&ClientRequest::Run { session, number: *number, done_below, command }, &mut bytes);
@@ -592,9 +617,17 @@ impl<E: Endpoint> Client<E> {
                 for pending in self.pending.values_mut().filter(|pending| pending.send_at_ns.is_some()) {
                     pending.send_at_ns = Some(now_ns);
                 }
+                self.ask_for_members(member_index);
             }
             Answer::CommandAnswer(answer) => self.finish(id, Ok(RequestOutcome::CommandAnswer(answer.to_vec()))),
-            Answer::QueryAnswer(found) => self.finish(id, Ok(RequestOutcome::QueryAnswer(found.to_vec()))),
+            Answer::QueryAnswer(found) => {
+                self.finish(id, Ok(RequestOutcome::QueryAnswer(found.to_vec())));
+                self.ask_for_members(member_index);
+            }
+            Answer::Status(status) if matches!(self.pending[&id].request, Request::Members) => {
+                self.learn_addresses(status.members.iter().map(|member| &member.info));
+                self.finish(id, Ok(RequestOutcome::Done));
+            }
             Answer::Status(status) => self.finish(id, Ok(RequestOutcome::Status(status))),
             Answer::Done => self.finish(id, Ok(RequestOutcome::Done)),
             Answer::NothingYet { query: later } => {
@@ -669,6 +702,23 @@ impl<E: Endpoint> Client<E> {
         }
     }
 
+    /// Asks the first member that answers for the addresses of the others: a client that knew only the leader could not
+    /// outlive it.
+    fn ask_for_members(&mut self, member_index: usize) {
+        if !std::mem::replace(&mut self.has_asked_for_members, true) {
+            let address = self.addresses.get(member_index).cloned();
+            self.insert(0, Request::Members, address, MEMBERS_NS);
+        }
+    }
+
+    fn learn_addresses<'a>(&mut self, members: impl Iterator<Item = &'a MemberInfo>) {
+        for member in members.take(wire::MEMBERS_MAX) {
+            if !self.addresses.contains(&member.address) && self.addresses.len() < 4 * wire::MEMBERS_MAX {
+                self.addresses.push(member.address.clone());
+            }
+        }
+    }
+
     /// Learns from the answer of a member that does not lead.
     fn learn_members(
         &mut self,
@@ -683,11 +733,7 @@ impl<E: Endpoint> Client<E> {
             self.reached.push(own_address);
         }
         self.silent = silent;
-        for member in members.iter().take(wire::MEMBERS_MAX) {
-            if !self.addresses.contains(&member.address) && self.addresses.len() < 4 * wire::MEMBERS_MAX {
-                self.addresses.push(member.address.clone());
-            }
-        }
+        self.learn_addresses(members.iter());
         // A member may name a leader that it has not heard from for a while. It may not have heard from members that
         // are well, either: followers have nothing to say to each other.
         let leader = leader.filter(|leader| !self.silent.contains(&leader.name));
@@ -718,8 +764,10 @@ impl<E: Endpoint> Client<E> {
 
     fn finish(&mut self, id: u64, result: Result<RequestOutcome, ClientError>) {
         let Some(pending) = self.pending.remove(&id) else { return };
-        if matches!(pending.request, Request::Open) {
-            self.is_opening = false;
+        if pending.request.is_own() {
+            self.is_opening &= !matches!(pending.request, Request::Open);
+            // Another time, if it was not answered.
+            self.has_asked_for_members &= result.is_ok() || !matches!(pending.request, Request::Members);
             return;
         }
         if result.is_ok() {

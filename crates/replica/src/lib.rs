@@ -27,7 +27,8 @@
 //!
 //! A snapshot is serialised in parts, one in each turn, written to the disk in parts, and travels in pieces; meanwhile
 //! the member sends its heartbeats. Its checksum is computed in one go, about as fast as memory is read. A snapshot
-//! that is received is restored and written in one go.
+//! that is received is checked, restored and written in one go; what the others send meanwhile waits, and that time
+//! does not count as their silence.
 #![forbid(unsafe_code)]
 
 mod call;

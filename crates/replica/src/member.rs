@@ -128,6 +128,8 @@ pub struct Member<S, D> {
     pending_snapshot: Option<PendingSnapshot>,
     new_base: Option<NewBase>,
     incoming: Option<Incoming>,
+    /// A snapshot that has arrived, as a message to the engine.
+    arrived: Option<Box<Message>>,
     outgoing: BTreeMap<MemberId, Outgoing>,
     /// Messages of this turn.
     outbox: BTreeMap<MemberId, Vec<Message>>,
@@ -137,6 +139,9 @@ pub struct Member<S, D> {
     /// Whether a change of the members was applied that a restart may not know of yet.
     has_changed_members: bool,
     next_tick_ns: u64,
+    last_turn_ns: u64,
+    /// Time since which no two turns were more than an election time-out apart.
+    present_since_ns: u64,
     patience: Patience,
     /// Ticks of silence after which it asks for votes.
     election_ticks_drawn: usize,
@@ -206,12 +211,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             pending_snapshot: None,
             new_base: None,
             incoming: None,
+            arrived: None,
             outgoing: BTreeMap::new(),
             outbox: BTreeMap::new(),
             last_heard_ns: BTreeMap::new(),
             is_unwanted: false,
             has_changed_members: false,
             next_tick_ns: now_ns,
+            last_turn_ns: now_ns,
+            present_since_ns: 0,
             quiet_until_ns: 0,
             led_term: None,
             dropped: Dropped::default(),
@@ -388,6 +396,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     ///
     /// [`MemberError`], after which it can do no more. What it acknowledged lies on its disk, or with a majority.
     pub fn turn(&mut self, now_ns: u64, transport: &mut impl Transport) -> Result<bool, MemberError> {
+        if self.was_away(now_ns) {
+            self.present_since_ns = now_ns;
+        }
+        self.last_turn_ns = now_ns;
         let ticked = self.tick(now_ns, transport)?;
         self.reads.begin(&mut self.node, &self.config, now_ns);
         let busy = self.process_ready(transport)?;
@@ -404,7 +416,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if now_ns < self.next_tick_ns {
             return Ok(false);
         }
-        // A member that was stopped has not heard the others; it must first process what they sent meanwhile.
+        // A member that was stopped, or whose last turn took long, has not heard the others; it must first process what
+        // they sent meanwhile. So only one tick passes, however late it is, and all silence is counted in ticks.
         self.next_tick_ns = (self.next_tick_ns + self.config.tick_ns).max(now_ns + self.config.tick_ns / 2);
         if self.cluster.is_none() {
             self.find_peers(now_ns, transport)?;
@@ -440,6 +453,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Lets the engine do what it can, and carries out the results.
     fn process_ready(&mut self, transport: &mut impl Transport) -> Result<bool, MemberError> {
         let (mut busy, before) = (false, self.applied);
+        let stored = self.take_arrived()?;
         // A member that is behind must not be silent until it has applied everything.
         while self.node.has_ready() && self.applied - before < APPLIED_MAX {
             if !self.has_base {
@@ -458,7 +472,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 self.install(ready.snapshot().clone())?;
             }
             // The commit index can be found out again; a promise cannot.
-            self.journal_entries(ready.entries(), ready.hs().filter(|_| ready.must_sync()).map(Promise::of));
+            let promise = ready.hs().filter(|_| ready.must_sync()).map(Promise::of);
+            self.journal_entries(ready.entries(), promise.filter(|promise| stored != Some(*promise)));
             self.unwritten = (0, 0);
             if let Some(state) = ready.hs() {
                 self.node.mut_store().set_hard_state(state.clone());
@@ -544,15 +559,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         has_more
     }
 
-    /// Replaces the state and the log by a snapshot of the leader's.
+    /// Replaces the state and the log by a snapshot of the leader's, with which the journal begins already.
     fn install(&mut self, snapshot: Snapshot) -> Result<(), MemberError> {
         self.restore(&snapshot)?;
         self.node.mut_store().install(snapshot);
-        self.replace_journal()?;
-        // The next message tells the leader that the snapshot is stored. A member without room for it must not say so,
-        // and its old journal has a gap.
-        let is_kept = self.journal.is_none() || self.has_base && !self.is_full;
-        if is_kept { Ok(()) } else { Err(MemberError::Disk(sinew_journal::disk::DiskError::Full)) }
+        Ok(())
     }
 
     /// Turns away requests that wait for a term that has ended. A term may begin and end within one turn.
@@ -576,9 +587,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.led_term = leads;
     }
 
-    /// Names of members that have been silent for two election time-outs.
+    /// Whether the last turn began longer than an election time-out ago: it took long, or the member was stopped.
+    fn was_away(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.last_turn_ns) > self.election_ns()
+    }
+
+    /// Names of members that have been silent for two election time-outs. If this member was away in that time, it
+    /// knows of none: what they said meanwhile may still wait for it.
     fn silent(&self, now_ns: u64) -> BTreeSet<&str> {
         let since = now_ns.saturating_sub(2 * self.election_ns());
+        if self.was_away(now_ns) || self.present_since_ns > since {
+            return BTreeSet::new();
+        }
         let is_silent =
             |id: &MemberId| *id != self.me.id && self.last_heard_ns.get(id).is_none_or(|heard| *heard < since);
         let (silent, heard): (Vec<_>, Vec<_>) = self.members.values().partition(|member| is_silent(&member.id));

@@ -61,6 +61,19 @@ impl Session {
     fn position(&self, number: u64) -> Result<usize, usize> {
         self.answers.binary_search_by_key(&number, |answer| answer.number)
     }
+
+    /// Whether it can keep such an answer: of a command that may be in flight, and that ran by its last use or before.
+    fn may_keep(&self, answer: &KeptAnswer) -> bool {
+        let ahead = answer.number.checked_sub(self.done_below);
+        ahead.is_some_and(|ahead| ahead < IN_FLIGHT_MAX as u64) && answer.index <= self.last_used_index
+    }
+}
+
+/// Whether no number comes twice.
+fn all_differ(numbers: impl Iterator<Item = u64>) -> bool {
+    let mut numbers: Vec<u64> = numbers.collect();
+    numbers.sort_unstable();
+    numbers.is_sorted_by(|one, next| one < next)
 }
 
 /// The long answers of all sessions.
@@ -83,6 +96,11 @@ impl LongAnswers {
         if self.places.remove(&answer.index).is_some() {
             self.len = self.len.saturating_sub(answer.bytes.as_ref().map_or(0, Vec::len));
         }
+    }
+
+    /// Whether the oldest must be dropped.
+    fn are_too_many(&self) -> bool {
+        self.len > LONG_ANSWERS_LEN_MAX && self.places.len() > 1
     }
 }
 
@@ -109,9 +127,10 @@ impl PartialEq for SpareBuffers {
 impl Eq for SpareBuffers {}
 
 impl Sessions {
-    /// Whether sessions that came from elsewhere are as these would be: no more than there may be, in order, and
-    /// counted.
-    pub fn is_valid(&self) -> bool {
+    /// Whether sessions that came from elsewhere, of this cluster after the log entry `last_index`, are as these would
+    /// be: no more than there may be, with names, nonces and entries of their own, in order, and counted; with answers
+    /// that may be kept, and of which the long ones are no more than are kept together.
+    pub fn is_valid(&self, cluster: ClusterId, last_index: u64) -> bool {
         let mut long_answers = LongAnswers::default();
         for (name, session) in &self.sessions {
             for KeptAnswer { number, index, bytes } in &session.answers {
@@ -119,14 +138,20 @@ impl Sessions {
             }
         }
         let is_right = |(name, session): (&u64, &Session)| {
-            session.answers.len() <= IN_FLIGHT_MAX
-                && session.answers.iter().is_sorted_by(|one, next| one.number < next.number)
+            let opened_index = *name ^ cluster.0;
+            (opened_index..=last_index).contains(&session.last_used_index)
                 && self.by_use.get(&session.last_used_index) == Some(name)
+                && session.answers.iter().is_sorted_by(|one, next| one.number < next.number)
+                && session.answers.iter().all(|answer| session.may_keep(answer))
         };
+        let answers = self.sessions.values().flat_map(|session| &session.answers);
         self.sessions.len() <= SESSIONS_MAX
             && self.by_use.len() == self.sessions.len()
             && self.sessions.iter().all(is_right)
+            && all_differ(self.sessions.values().map(|session| session.nonce))
+            && all_differ(answers.map(|answer| answer.index))
             && self.long_answers == long_answers
+            && !long_answers.are_too_many()
     }
 
     /// Number of sessions.
@@ -230,8 +255,7 @@ impl Sessions {
 
     /// Drops the oldest long answers while there are too many. Their commands stay known as having run.
     fn drop_long_answers(&mut self) {
-        while self.long_answers.len > LONG_ANSWERS_LEN_MAX
-            && self.long_answers.places.len() > 1
+        while self.long_answers.are_too_many()
             && let Some((_, (name, number))) = self.long_answers.places.pop_first()
         {
             let Some(session) = self.sessions.get_mut(&name) else { continue };
@@ -361,6 +385,7 @@ mod tests {
 
     const ONE: u64 = CLUSTER.0 ^ 1;
     const OTHER: u64 = CLUSTER.0 ^ 2;
+    const LAST_INDEX: u64 = 10_000;
 
     /// Two sessions: one with two short answers and a long one, the other with a long one.
     fn in_use() -> Sessions {
@@ -382,16 +407,22 @@ mod tests {
     /// Adds sessions, up to this many.
     fn add_sessions(all: &mut Sessions, count: usize) {
         for index in (10..).take(count - all.sessions.len()) {
-            all.sessions.insert(index, Session { last_used_index: index, nonce: index, ..Session::default() });
-            all.by_use.insert(index, index);
+            add_session(all, CLUSTER, index);
         }
+    }
+
+    fn add_session(all: &mut Sessions, cluster: ClusterId, index: u64) {
+        let name = cluster.0 ^ index;
+        all.sessions.insert(name, Session { last_used_index: index, nonce: index, ..Session::default() });
+        all.by_use.insert(index, name);
     }
 
     /// Adds short answers to one session, up to this many.
     fn add_answers(all: &mut Sessions, count: usize) {
+        all.touch(ONE, 1000);
         let answers = answers_of_one(all);
-        for number in (10..).take(count - answers.len()) {
-            answers.push_back(KeptAnswer { number, index: number, bytes: Some(vec![7]) });
+        for number in (3..).take(count - answers.len()) {
+            answers.push_back(KeptAnswer { number, index: 100 + number, bytes: Some(vec![7]) });
         }
     }
 
@@ -402,15 +433,32 @@ mod tests {
         all.long_answers.len -= 100;
     }
 
+    /// Makes the two long answers as long as this together.
+    fn lengthen(all: &mut Sessions, len: usize) {
+        answers_of_one(all)[2].bytes = Some(vec![7; len - 1000]);
+        all.long_answers.len = len;
+    }
+
+    /// Leaves one long answer, and makes it longer than two may be together.
+    fn lengthen_last(all: &mut Sessions) {
+        drop_long_answer(all);
+        let len = LONG_ANSWERS_LEN_MAX + 1;
+        all.sessions.get_mut(&OTHER).unwrap().answers[0].bytes = Some(vec![7; len]);
+        all.long_answers.len = len;
+    }
+
     type Change = fn(&mut Sessions);
 
     #[test]
     fn sessions_that_come_from_elsewhere_are_valid_unless_they_are_wrong_in_any_one_way() {
-        let right: [(&str, Change); 4] = [
+        let right: [(&str, Change); 7] = [
             ("as they are", |_| ()),
             ("as many as there may be", |all| add_sessions(all, SESSIONS_MAX)),
             ("with as many answers as one keeps", |all| add_answers(all, IN_FLIGHT_MAX)),
             ("with a long answer that was dropped", drop_long_answer),
+            ("with as long answers as are kept together", |all| lengthen(all, LONG_ANSWERS_LEN_MAX)),
+            ("with one long answer, of any length", lengthen_last),
+            ("with one that the last entry used", |all| all.touch(ONE, LAST_INDEX)),
         ];
         for (what, change) in right {
             let mut all = in_use();
@@ -418,9 +466,9 @@ mod tests {
             let mut bytes = Vec::new();
             crate::wire::encode(&all, &mut bytes);
             let read: Sessions = crate::wire::decode(&bytes).unwrap();
-            assert!(read == all && read.is_valid(), "{what}");
+            assert!(read == all && read.is_valid(CLUSTER, LAST_INDEX), "{what}");
         }
-        let wrong: [(&str, Change); 14] = [
+        let wrong: [(&str, Change); 21] = [
             ("one too many", |all| add_sessions(all, SESSIONS_MAX + 1)),
             ("one answer too many", |all| add_answers(all, IN_FLIGHT_MAX + 1)),
             ("answers out of order", |all| answers_of_one(all).swap(0, 1)),
@@ -443,11 +491,18 @@ mod tests {
             }),
             ("a long answer that was dropped and is still listed", |all| answers_of_one(all)[2].bytes = None),
             ("a length that is not theirs", |all| all.long_answers.len += 1),
+            ("longer answers than are kept together", |all| lengthen(all, LONG_ANSWERS_LEN_MAX + 1)),
+            ("two sessions of one nonce", |all| all.sessions.get_mut(&OTHER).unwrap().nonce = 1),
+            ("a session of another cluster", |all| add_session(all, ClusterId(1 << 40), 10)),
+            ("a session that a later entry used", |all| all.touch(ONE, LAST_INDEX + 1)),
+            ("an answer that the client has", |all| all.sessions.get_mut(&ONE).unwrap().done_below = 1),
+            ("an answer that is later than the last use", |all| answers_of_one(all)[0].index = 9),
+            ("two answers of one entry", |all| answers_of_one(all)[0].index = 4),
         ];
         for (what, change) in wrong {
             let mut all = in_use();
             change(&mut all);
-            assert!(!all.is_valid(), "{what}");
+            assert!(!all.is_valid(CLUSTER, LAST_INDEX), "{what}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sinew_fabric::SeededGenerator;
 use sinew_replica::client::{Client, ClientError, RequestOutcome};
-use sinew_replica::client_wire::{Answer, ClientRequest, Freshness};
+use sinew_replica::client_wire::{Answer, ClientRequest, Dropped, Freshness, MemberStatus, Role, Status};
 use sinew_replica::wire::{self, CLIENT, MemberId, MemberInfo};
 use sinew_rpc::{Config, DeferredCall, Nexus, Rpc};
 use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, SimClock, SimPort, Topology};
@@ -16,9 +16,11 @@ const MS: u64 = 1_000_000;
 /// What a member does with a request: its answer, or `None` if it stays silent.
 type Script = Box<dyn FnMut(&ClientRequest<'_>) -> Option<Answer<'static>>>;
 
+/// It tells clients of all members, whatever its script says.
 struct Scripted {
     rpc: SimRpc,
     script: Script,
+    status: Status,
     unanswered: Vec<DeferredCall>,
 }
 
@@ -27,7 +29,11 @@ impl Actor for Scripted {
         let mut busy = self.rpc.turn();
         while let Some(call) = self.rpc.poll_request() {
             busy = true;
-            match (self.script)(&wire::decode(call.request()).unwrap()) {
+            let answer = match wire::decode(call.request()).unwrap() {
+                ClientRequest::Status => Some(Answer::Status(Box::new(self.status.clone()))),
+                request => (self.script)(&request),
+            };
+            match answer {
                 Some(answer) => {
                     let mut bytes = Vec::new();
                     wire::encode(&answer, &mut bytes);
@@ -100,6 +106,17 @@ fn outcomes_at(
     members: Vec<(&str, Script)>,
     ask: impl FnMut(&mut Client<SimRpc>, Option<&Outcome>) + 'static,
 ) -> Vec<Outcome> {
+    let known = members.len();
+    outcomes_knowing(known, members, ask)
+}
+
+/// As [`outcomes_at`], for a client that knows the first `known` members.
+fn outcomes_knowing(
+    known: usize,
+    members: Vec<(&str, Script)>,
+    ask: impl FnMut(&mut Client<SimRpc>, Option<&Outcome>) + 'static,
+) -> Vec<Outcome> {
+    let status = status_of(members.iter().map(|(name, _)| info(name)).collect());
     let network = Network::new(Topology::star(members.len() + 1, 25.0, 200, 1500), 1).unwrap();
     let nexus = Nexus::builder().config(Config::default()).build().unwrap();
     let mut cluster = Cluster::new(&network);
@@ -107,12 +124,13 @@ fn outcomes_at(
         let port = network.open(HostId(host), name, PortConfig { arena_bytes: 64 << 20, ..PortConfig::default() });
         Rpc::new(&nexus, port.unwrap(), network.clock(), Box::new(SeededGenerator::new(network.random())))
     };
-    let (client_host, addresses) = (members.len(), members.iter().map(|(name, _)| format!("sim://{name}")).collect());
+    let (client_host, addresses) =
+        (members.len(), members[..known].iter().map(|(name, _)| format!("sim://{name}")).collect());
     for (host, (name, script)) in members.into_iter().enumerate() {
         let mut rpc = open(host, name);
         rpc.handle_polled(CLIENT).unwrap();
         let place = rpc.port().place();
-        cluster.add(name, [place], Box::new(Scripted { rpc, script, unanswered: Vec::new() }));
+        cluster.add(name, [place], Box::new(Scripted { rpc, script, status: status.clone(), unanswered: Vec::new() }));
     }
     let rpc = open(client_host, "client");
     let place = rpc.port().place();
@@ -263,6 +281,57 @@ fn script(script: impl FnMut(&ClientRequest<'_>) -> Option<Answer<'static>> + 's
 fn info(name: &str) -> MemberInfo {
     let id = MemberId(u64::from(name.as_bytes()[0]));
     MemberInfo { id, name: name.to_owned(), address: format!("sim://{name}") }
+}
+
+fn status_of(members: Vec<MemberInfo>) -> Status {
+    let members: Vec<MemberStatus> =
+        members.into_iter().map(|info| MemberStatus { info, votes: true, matched: None, silent_ns: None }).collect();
+    Status {
+        me: members[0].info.clone(),
+        cluster: None,
+        role: Role::Leader,
+        leader: None,
+        term: 1,
+        committed: 1,
+        applied: 1,
+        last: 1,
+        snapshot: 1,
+        sessions: 1,
+        is_durable: false,
+        is_full: false,
+        members,
+        dropped: Dropped::default(),
+    }
+}
+
+#[test]
+fn a_client_that_knew_the_leader_alone_outlives_it() {
+    let leader = |is_gone: Rc<RefCell<bool>>| -> Script {
+        Box::new(move |ask| match ask {
+            _ if *is_gone.borrow() => None,
+            ClientRequest::Open { .. } => Some(Answer::Opened { session: 1 }),
+            ClientRequest::Run { .. } => {
+                // Its first command was its last.
+                *is_gone.borrow_mut() = true;
+                Some(Answer::CommandAnswer(b"old"))
+            }
+            _ => None,
+        })
+    };
+    let next: Script = Box::new(|ask| match ask {
+        ClientRequest::Run { session: 1, .. } => Some(Answer::CommandAnswer(b"new")),
+        _ => None,
+    });
+    let is_gone = Rc::new(RefCell::new(false));
+    let all = outcomes_knowing(1, vec![("a", leader(is_gone)), ("b", next)], |client, outcome| {
+        let is_over = outcome.is_some_and(|(tag, _)| *tag == 1);
+        if !is_over {
+            client.run(u64::from(outcome.is_some()), b"command", 5_000 * MS).unwrap();
+        }
+    });
+    let answers =
+        [(0, b"old"), (1, b"new")].map(|(tag, answer)| (tag, Ok(RequestOutcome::CommandAnswer(answer.into()))));
+    assert_eq!(all, answers);
 }
 
 /// The answer of a member that does not lead: the leader that it names, and the members that it has not heard lately.

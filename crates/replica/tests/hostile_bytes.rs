@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn a_member_goes_on_with_what_it_was_told_whatever_it_hears(
+    fn a_member_keeps_what_was_put_whatever_it_hears(
         bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0..16u8], 0..400),
     ) {
         hostile::member(&bytes);

@@ -34,10 +34,12 @@ use value::Value;
 
 /// Longest key, in bytes. Keys may be empty.
 pub const KEY_LEN_MAX: usize = 4096;
-/// Bytes that an entry takes besides its key and value: its place in a node, its share of the node, the rounding of
-/// allocations (an estimate from a million entries of 8 and 8 bytes: 120), and its share of a table from which short
-/// entries are read.
-pub const ENTRY_BYTES: usize = 120 + front::ENTRY_BYTES;
+/// Bytes that an entry takes besides its key and value: its place in a node, its share of the node, and the rounding of
+/// allocations. An estimate from a million entries of 8 and 8 bytes.
+pub const ENTRY_BYTES: usize = 120;
+/// Bytes that an entry takes further if it is short: key and value, each rounded up to 8 bytes, have at most 48. GETs
+/// find it in a table of such entries, of which this is its share.
+pub const SHORT_ENTRY_BYTES: usize = front::ENTRY_BYTES;
 
 /// An ordered map from byte strings to byte strings, shared by threads.
 ///
@@ -63,11 +65,17 @@ pub const ENTRY_BYTES: usize = 120 + front::ENTRY_BYTES;
 pub struct OrderedIndex {
     tree: TreeIndex<Key, Value>,
     front: Front,
-    stripes: Box<[Mutex<()>]>,
+    stripes: Box<[Stripe]>,
     memory_bytes: u64,
     entries: AtomicU64,
+    short_entries: AtomicU64,
     used_bytes: AtomicU64,
 }
+
+/// Lock of the keys of a stripe, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Stripe(Mutex<()>);
 
 /// Reason why a value was not stored. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,24 +99,26 @@ pub enum PutError {
 pub struct Stats {
     /// Number of entries.
     pub entries: u64,
-    /// Bytes of keys and values, with [`ENTRY_BYTES`] for each entry.
+    /// Bytes of all entries: see [`entry_bytes`].
     pub used_bytes: u64,
     /// Limit of `used_bytes`.
     pub memory_bytes: u64,
 }
 
 impl OrderedIndex {
-    /// Makes an empty index whose entries take at most `memory_bytes` bytes, counting [`ENTRY_BYTES`] for each. A
-    /// removed or replaced value is no longer counted, but is freed only when the tree next rewrites its leaf, which
-    /// has 15 places: a key that is overwritten again and again keeps up to 14 of its older values in memory.
+    /// Makes an empty index whose entries take at most `memory_bytes` bytes, as [`entry_bytes`] counts them. A removed
+    /// or replaced value is no longer counted, but is freed only when the tree next rewrites its leaf, which has 15
+    /// places: a key that is overwritten again and again keeps up to 14 of its older values in memory. The table from
+    /// which short entries are read does not shrink when there are fewer of them.
     pub fn new(memory_bytes: u64) -> Self {
         Self {
             tree: TreeIndex::new(),
-            // No more than the entries' share of a limit that they have reached.
-            front: Front::new(memory_bytes / ENTRY_BYTES as u64 * front::ENTRY_BYTES as u64),
-            stripes: (0..front::STRIPES).map(|_| Mutex::new(())).collect(),
+            // At most what is counted for it when the index is full of empty entries.
+            front: Front::new(memory_bytes / entry_bytes(b"", 0) * SHORT_ENTRY_BYTES as u64),
+            stripes: (0..front::STRIPES).map(|_| Stripe::default()).collect(),
             memory_bytes,
             entries: AtomicU64::new(0),
+            short_entries: AtomicU64::new(0),
             used_bytes: AtomicU64::new(0),
         }
     }
@@ -117,30 +127,40 @@ impl OrderedIndex {
     /// short: what other threads remove meanwhile is freed only after it ends.
     #[inline]
     pub fn get<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        let hash = hash_of(key);
-        match self.front.get(hash, key) {
-            Some(copied) => Some(read(copied.bytes())),
-            None => self.get_from_tree(hash, key, read),
+        if front::is_short(key)
+            && let Some(copied) = self.front.get(hash_of(key), key)
+        {
+            return Some(read(copied.bytes()));
         }
+        self.get_from_tree(key, read)
     }
 
     /// Prefetches what a [`Self::get`] of `key` reads first. It pays for several GETs in a row.
     #[inline]
     pub fn prefetch(&self, key: &[u8]) {
-        self.front.prefetch(hash_of(key));
+        if front::is_short(key) {
+            self.front.prefetch(hash_of(key));
+        }
     }
 
     #[inline(never)]
-    fn get_from_tree<R>(&self, hash: u64, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        // With the lock, what the tree has now can be copied.
-        let key_lock = if front::is_short(key) { self.try_lock_key(hash) } else { None };
+    fn get_from_tree<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let guard = Guard::new();
         let value = self.tree.peek(&KeyRef::new(key), &guard)?.bytes();
-        if key_lock.is_some() {
-            self.front.put(hash, key, value);
+        if front::is_copied(key, value.len()) {
+            self.copy_to_front(key, &guard);
         }
-        drop(key_lock);
         Some(read(value))
+    }
+
+    /// Copies an entry, unless a writer is at work in its stripe.
+    fn copy_to_front(&self, key: &[u8], guard: &Guard) {
+        let hash = hash_of(key);
+        let Some(_key_lock) = self.try_lock_key(hash) else { return };
+        // What the tree has now: it may have changed since it was read without the lock.
+        if let Some(value) = self.tree.peek(&KeyRef::new(key), guard) {
+            self.front.put(hash, key, value.bytes());
+        }
     }
 
     /// Stores `value` under `key`. Returns whether there was a value before. Readers see the old or the new value, and
@@ -154,16 +174,30 @@ impl OrderedIndex {
             return Err(PutError::KeyTooLong { len: key.len() });
         }
         let (key_ref, hash) = (KeyRef::new(key), hash_of(key));
-        let _key_lock = self.lock_key(hash);
+        let key_lock = self.lock_key(hash);
         let before = self.len_of(key_ref);
-        let after = entry_bytes(key, value.len());
-        self.reserve(before.map_or(0, |len| entry_bytes(key, len)), after)?;
+        self.reserve(before.map_or(0, |len| entry_bytes(key, len)), entry_bytes(key, value.len()))?;
         self.front.remove(hash, key);
         self.tree.upsert_sync(key_ref.to_owned(), Value::new(value));
         self.front.put(hash, key, value);
         if before.is_none() {
-            let entries = self.entries.fetch_add(1, Ordering::Relaxed) + 1;
-            self.front.make_room(entries);
+            self.entries.fetch_add(1, Ordering::Relaxed);
+        }
+        let outgrown = match (before.is_some_and(|len| front::is_copied(key, len)), front::is_copied(key, value.len()))
+        {
+            (false, true) => self.front.make_room(self.short_entries.fetch_add(1, Ordering::Relaxed) + 1),
+            (true, false) => {
+                self.short_entries.fetch_sub(1, Ordering::Relaxed);
+                None
+            }
+            _ => None,
+        };
+        drop(key_lock);
+        if let Some(outgrown) = outgrown {
+            // Writers that still use it hold their locks. Later ones find the new table.
+            self.stripes.iter().for_each(|stripe| drop(stripe.0.lock()));
+            // Readers that still use it see that a version has changed, or find nothing, and ask the tree.
+            outgrown.give_back(0);
         }
         Ok(before.is_some())
     }
@@ -176,6 +210,7 @@ impl OrderedIndex {
         self.front.remove(hash, key);
         self.tree.remove_sync(&key_ref);
         self.entries.fetch_sub(1, Ordering::Relaxed);
+        self.short_entries.fetch_sub(front::is_copied(key, len).into(), Ordering::Relaxed);
         self.used_bytes.fetch_sub(entry_bytes(key, len), Ordering::Relaxed);
         true
     }
@@ -224,12 +259,12 @@ impl OrderedIndex {
     fn lock_key(&self, hash: u64) -> MutexGuard<'_, ()> {
         // A poisoned lock is harmless: the tree it protects is consistent at all times, and a copy that was being
         // written is found by no reader.
-        self.stripes[front::stripe_of(hash)].lock().unwrap_or_else(PoisonError::into_inner)
+        self.stripes[front::stripe_of(hash)].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// As [`Self::lock_key`], but does not wait.
     fn try_lock_key(&self, hash: u64) -> Option<MutexGuard<'_, ()>> {
-        match self.stripes[front::stripe_of(hash)].try_lock() {
+        match self.stripes[front::stripe_of(hash)].0.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
             Err(TryLockError::WouldBlock) => None,
@@ -256,14 +291,17 @@ impl fmt::Debug for OrderedIndex {
     }
 }
 
-/// Hash of a key. Keys that someone chose to have one hash are as slow to get as the tree is, and no slower.
+/// Hash of a key. Keys that someone chose to have one hash are got from the tree, after a search of their lines, and
+/// their PUTs take turns.
 #[inline]
 fn hash_of(key: &[u8]) -> u64 {
     rapidhash::v3::rapidhash_v3(key)
 }
 
-fn entry_bytes(key: &[u8], value_len: usize) -> u64 {
-    (ENTRY_BYTES + key.len() + value_len) as u64
+/// Bytes that an entry counts for: its key and its value, [`ENTRY_BYTES`], and [`SHORT_ENTRY_BYTES`] if it is short.
+pub fn entry_bytes(key: &[u8], value_len: usize) -> u64 {
+    let more = if front::is_copied(key, value_len) { SHORT_ENTRY_BYTES } else { 0 };
+    (ENTRY_BYTES + more + key.len() + value_len) as u64
 }
 
 /// Whether a range can hold no key.

@@ -8,7 +8,7 @@ use std::thread;
 
 use proptest::prelude::*;
 use sinew_conformance::history::{MapClient, check_map};
-use sinew_store::ordered::{ENTRY_BYTES, KEY_LEN_MAX, OrderedIndex, PutError, Stats};
+use sinew_store::ordered::{KEY_LEN_MAX, OrderedIndex, PutError, Stats, entry_bytes};
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -96,8 +96,8 @@ proptest! {
                     prop_assert_eq!(scan(&index, range, max), expected);
                 }
             }
-            let used: usize = model.iter().map(|(key, value)| ENTRY_BYTES + key.len() + value.len()).sum();
-            let expected = Stats { entries: model.len() as u64, used_bytes: used as u64, memory_bytes: 1 << 30 };
+            let used: u64 = model.iter().map(|(key, value)| entry_bytes(key, value.len())).sum();
+            let expected = Stats { entries: model.len() as u64, used_bytes: used, memory_bytes: 1 << 30 };
             prop_assert_eq!(index.stats(), expected);
         }
     }
@@ -105,10 +105,10 @@ proptest! {
 
 #[test]
 fn a_full_index_takes_what_needs_no_more_and_what_was_deleted_makes_room() {
-    let index = OrderedIndex::new(2 * (ENTRY_BYTES as u64 + 2));
+    let index = OrderedIndex::new(2 * entry_bytes(b"a", 1));
     assert_eq!(index.put(b"a", b"1"), Ok(false));
     assert_eq!(index.put(b"b", b"1"), Ok(false));
-    let full = Err(PutError::Full { memory_bytes: 2 * (ENTRY_BYTES as u64 + 2) });
+    let full = Err(PutError::Full { memory_bytes: 2 * entry_bytes(b"a", 1) });
     assert_eq!(index.put(b"c", b""), full);
     assert_eq!(index.put(b"b", b"22"), full);
     assert_eq!(index.get(b"b", <[u8]>::to_vec), Some(b"1".to_vec()));
@@ -203,8 +203,8 @@ fn standing_keys_are_always_seen(prefix_len: usize, rounds: u64) {
         assert!(ended.iter().all(Result::is_ok), "a writer panicked");
     });
     let all = scan(&index, (Bound::Unbounded, Bound::Unbounded), usize::MAX);
-    let used: usize = all.iter().map(|(key, value)| ENTRY_BYTES + key.len() + value.len()).sum();
-    assert_eq!((all.len() as u64, used as u64), (index.stats().entries, index.stats().used_bytes));
+    let used: u64 = all.iter().map(|(key, value)| entry_bytes(key, value.len())).sum();
+    assert_eq!((all.len() as u64, used), (index.stats().entries, index.stats().used_bytes));
 }
 
 #[test]

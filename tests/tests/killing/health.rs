@@ -25,16 +25,18 @@ impl Health {
 
     /// Takes a line that the service printed. Returns whether data is lost.
     pub fn read_line(&mut self, line: &str) -> bool {
-        if let Some((ready, all)) = line.strip_suffix(" donors answer").and_then(|counts| counts.split_once(" of ")) {
+        if let Some((ready, all)) =
+            line.strip_prefix("donors that answer: ").and_then(|counts| counts.split_once(" of "))
+        {
             self.are_all_there = ready == all;
         }
-        if line.contains("lack a copy") {
+        if line.contains(" a copy, which is rebuilt") {
             self.is_whole = false;
         }
         if line.contains("have all their copies") {
             self.is_whole = true;
         }
-        line.contains("are at no donor")
+        line.contains("at no donor any more")
     }
 
     /// Whether a donor may be killed, because every page has all its copies.
@@ -48,9 +50,9 @@ fn what_a_service_says_tells_whether_files_are_whole() {
     let mut health = Health::new();
     health.settled = Instant::now();
     assert!(health.is_good());
-    assert!(!health.read_line("3 of 4 donors answer") && !health.is_good());
+    assert!(!health.read_line("donors that answer: 3 of 4") && !health.is_good());
     assert!(!health.read_line("2 segments lack a copy, which is rebuilt where donors have room") && !health.is_good());
-    assert!(!health.read_line("4 of 4 donors answer") && !health.is_good());
+    assert!(!health.read_line("donors that answer: 4 of 4") && !health.is_good());
     assert!(!health.read_line("all files have all their copies") && health.is_good());
-    assert!(health.read_line("1 segments are at no donor any more: files with data in them cannot be read"));
+    assert!(health.read_line("1 segment is at no donor any more: files with data there cannot be read"));
 }

@@ -133,7 +133,8 @@ fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Mea
     let mut members = Vec::new();
     for name in NAMES {
         let mut member = Command::new(&program);
-        member.args(["serve", "replica", "--name", name, "--peers", &peers.join(",")]);
+        // The priority that the others have.
+        member.args(["serve", "replica", "--nice", "0", "--name", name, "--peers", &peers.join(",")]);
         if let Some(folder) = &folder {
             member.arg("--data").arg(folder.0.join(name));
         }

@@ -29,6 +29,16 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(())
 }
 
+/// Sets the scheduling priority of this thread, and of those that it starts from now on: its nice value, from -20, the
+/// most urgent, to 19.
+///
+/// # Errors
+///
+/// The system's: values below the present one take `CAP_SYS_NICE` or a limit (`ulimit -e`) that allows them.
+pub fn set_nice(nice: i32) -> std::io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, nice)?)
+}
+
 /// Whether the effective user is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

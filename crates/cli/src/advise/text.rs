@@ -1,6 +1,6 @@
 //! Advice as text for people.
 
-use sinew_harness::units;
+use sinew_harness::units::{self, counted};
 use sinew_lab::advise::{Advice, CpuLoad, Goal, Guideline, Ranking, Workload, WorkloadKind};
 use sinew_sim::nic::Profile;
 
@@ -38,11 +38,6 @@ fn asked(nic: &Profile, workload: &Workload) -> String {
         text += "; one request answered at a time";
     }
     format!("{} ({}): {text}", nic.name, nic.title)
-}
-
-/// A count and its noun, in the plural unless there is one.
-fn counted(count: usize, one: &str) -> String {
-    if count == 1 { format!("{count} {one}") } else { format!("{count} {one}s") }
 }
 
 fn row(goal: Goal, advice: &Advice) -> Vec<String> {

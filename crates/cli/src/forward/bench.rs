@@ -210,28 +210,77 @@ fn spread(figure: &Figure) -> String {
     format!("{} - {}", edge(f64::min), edge(f64::max))
 }
 
+fn memory(figure: &Figure) -> String {
+    units::size(figure.details["memory_bytes"].as_u64().unwrap_or(0) as usize >> 20 << 20)
+}
+
+fn detail(figure: &Figure, name: &str) -> String {
+    figure.details[name].as_f64().map(units::figure).unwrap_or_default()
+}
+
+fn row(figures: &[Figure], name: &str, text: impl Fn(&Figure) -> String) -> Vec<String> {
+    std::iter::once(name.to_owned()).chain(figures.iter().map(text)).collect()
+}
+
 fn text_of(figures: &[Figure]) -> String {
-    let heads = ["forwards", "memory", "plain", "interleaved", "spread", "by hand", "echo", "x plain", "x by hand"];
-    let rows = figures.iter().map(|figure| {
-        let detail = |name: &str| figure.details[name].as_f64().map(units::figure).unwrap_or_default();
-        vec![
-            figure.setup["application"].as_str().unwrap_or_default().to_owned(),
-            units::size(figure.details["memory_bytes"].as_u64().unwrap_or(0) as usize >> 20 << 20),
-            detail("plain_mops"),
-            figure.value.map(units::figure).unwrap_or_default(),
-            spread(figure),
-            detail("grouped_mops"),
-            detail("echo_mops"),
-            detail("times_plain"),
-            detail("times_grouped"),
-        ]
-    });
-    let table = table::of(&heads, rows, table::FIGURES);
+    // Each application has a column, since a terminal is too narrow for a column of each of its figures.
+    let rows = [
+        row(figures, "table's memory", memory),
+        row(figures, "plain", |figure| detail(figure, "plain_mops")),
+        row(figures, "interleaved", |figure| figure.value.map(units::figure).unwrap_or_default()),
+        row(figures, "interleaved, spread", spread),
+        row(figures, "by hand", |figure| detail(figure, "grouped_mops")),
+        row(figures, "echo", |figure| detail(figure, "echo_mops")),
+        row(figures, "interleaved / plain", |figure| detail(figure, "times_plain")),
+        row(figures, "interleaved / by hand", |figure| detail(figure, "times_grouped")),
+    ];
+    let heads = [""].into_iter().chain(figures.iter().map(|figure| figure.setup["application"].as_str().unwrap_or("")));
+    let table = table::of(&heads.collect::<Vec<_>>(), rows, table::FIGURES);
     let burst = figures.first().map(|figure| figure.setup["burst"].to_string()).unwrap_or_default();
     let mut lines = vec![format!(
-        "Millions of frames a second, in bursts of {burst}, without ports. 'By hand' is group prefetching; echo looks nothing up."
+        "Millions of frames a second, in bursts of {burst}, without ports. The spread is from the slowest slice to the fastest. 'By hand' is group prefetching; echo looks nothing up."
     )];
     lines.extend(figure::complaints(figures));
     let lines: Vec<String> = lines.iter().map(|line| units::wrapped(line, output::width(), 2)).collect();
     format!("{table}\n{}", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(kind: &Kind) -> Figure {
+        let details = json!({
+            "plain_mops": 100.0, "grouped_mops": 53.6, "echo_mops": 205.0, "times_plain": 0.82,
+            "times_grouped": 0.48, "memory_bytes": 1312u64 << 20,
+        });
+        Figure {
+            bench: "forward bench".to_owned(),
+            title: kind.name(),
+            value: Some(22.7),
+            unit: Unit::Mops,
+            slices: vec![43.1, 10.0],
+            compared: None,
+            latency: None,
+            invalid_because: Vec::new(),
+            surroundings: None,
+            setup: json!({ "application": kind.name(), "burst": 64 }),
+            details,
+            lines: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_terminal_has_room_for_each_heading_and_figure_in_one_piece() {
+        let figures: Vec<Figure> = Kind::value_variants().iter().map(figure).collect();
+        let text = text_of(&figures);
+        let mut rows = text.lines().take_while(|line| !line.starts_with("Millions"));
+        assert!(rows.all(|line| line.chars().count() <= usize::from(table::WIDTH)), "{text}");
+        for kind in Kind::value_variants() {
+            assert!(text.lines().next().is_some_and(|heads| heads.contains(&kind.name())), "{text}");
+        }
+        let four = |cell: &str| text.lines().any(|line| line.matches(cell).count() == figures.len());
+        assert!(["1312 MB", "10.0 - 43.1", "22.7"].into_iter().all(four), "{text}");
+        assert!(text.lines().any(|line| line.starts_with(" interleaved / by hand ")), "{text}");
+    }
 }

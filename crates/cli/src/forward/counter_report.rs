@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use sinew::fabric::frames::FramePort;
 use sinew::fabric::{Dropped, PortStats};
 use sinew::forward::{Counters, Reason};
+use sinew_harness::units::counted;
 
 /// Counters of a forwarder and its ports.
 pub struct CounterReport {
@@ -68,8 +69,8 @@ impl CounterReport {
     /// One line.
     pub fn to_text(&self) -> String {
         let Counters { received, forwarded, handled_locally, made, .. } = self.counters;
-        let mut text =
-            format!("{received} frames received, {forwarded} forwarded, {handled_locally} for itself, {made} made");
+        let received = counted(received, "frame");
+        let mut text = format!("{received} received, {forwarded} forwarded, {handled_locally} for itself, {made} made");
         let mut dropped = dropped_by_reason(&self.counters);
         let of_ports = self.ports.iter().flat_map(|(_, stats)| dropped_by_port(stats));
         dropped.extend(of_ports);

@@ -102,7 +102,9 @@ fn measure(args: &Args, sizes: Sizes, progress: &mut Progress<'_>) -> anyhow::Re
     let mut sides = Sides(patterns);
     let measured =
         setting.run(1, [], None, interrupt).measure_alternately(SearchMethod::ALL.len(), &mut sides, progress)?;
-    let figure = measured.figure("forward patterns", format!("{automata} automata of {states} states"), Unit::Gbps, 0);
+    let kind = if automata == 1 { "automaton" } else { "automata" };
+    let title = format!("{automata} {kind} of {}", units::counted(states, "state"));
+    let figure = measured.figure("forward patterns", title, Unit::Gbps, 0);
     let mut figure = figure.compared_with(&measured, 1, Comparison::Baseline, "payload after payload");
     let times = |theirs| measured.median_ratio(0, theirs).map(units::rounded);
     let gbps = |side| {

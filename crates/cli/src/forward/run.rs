@@ -18,7 +18,7 @@ use sinew::forward::switch::{self, Switch};
 use sinew::forward::{Application, Fib, Forwarder, NeighbourLimits, routes};
 use sinew::host::{HostClock, Interrupt, SystemEntropy};
 use sinew_harness::machine;
-use sinew_harness::units::parse_seconds;
+use sinew_harness::units::{counted, parse_seconds};
 
 use super::FormName;
 use super::counter_report::{CounterReport, ports};
@@ -126,11 +126,13 @@ const TABLE_LEN_MAX: u64 = 256 << 20;
 /// An application whose table can be exchanged.
 trait Live: Application + Sized {
     type Table: Send + 'static;
+    /// Noun for an entry of the table.
+    const ENTRY: &'static str;
 
     /// Installs a new table, and returns the old one, which takes long to free.
     fn exchange(&mut self, table: Self::Table) -> Self::Table;
 
-    /// Further values that it reports beside its counters, by name.
+    /// Further values that it reports beside its counters, by name. The first is the number of the table's entries.
     fn more(&self) -> Vec<(&'static str, u64)>;
 
     /// Takes an interface whose packets turned out to arrive unfinished, if there is one to report.
@@ -141,6 +143,7 @@ trait Live: Application + Sized {
 
 impl Live for Router {
     type Table = Fib;
+    const ENTRY: &'static str = "route";
 
     fn exchange(&mut self, table: Fib) -> Fib {
         self.install(table)
@@ -159,6 +162,7 @@ impl Live for Router {
 
 impl Live for Switch {
     type Table = Self;
+    const ENTRY: &'static str = "station";
 
     fn exchange(&mut self, table: Self) -> Self {
         self.install(table)
@@ -171,6 +175,7 @@ impl Live for Switch {
 
 impl Live for NameForwarder {
     type Table = Self;
+    const ENTRY: &'static str = "prefix";
 
     fn exchange(&mut self, table: Self) -> Self {
         self.install(table)
@@ -183,6 +188,7 @@ impl Live for NameForwarder {
 
 impl Live for Echo {
     type Table = ();
+    const ENTRY: &'static str = "entry";
 
     fn exchange(&mut self, (): ()) {}
 
@@ -386,6 +392,6 @@ impl<P: FramePort, A: Live> Running<P, A> {
     /// Size of the table, in words.
     fn entries(&self) -> String {
         let first = self.forwarder.application().more().into_iter().next();
-        first.map_or_else(String::new, |(name, count)| format!("{count} {name}"))
+        first.map_or_else(String::new, |(_, count)| counted(count, A::ENTRY))
     }
 }

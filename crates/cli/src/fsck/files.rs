@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::remote_memory::volume::Donors;
+use sinew_harness::units::counted;
 use sinew_remote_fs::check::{self, Finding, PageCheck};
 use sinew_remote_fs::disk::HostDisk;
 use sinew_remote_fs::durable_state::DurableState;
@@ -60,13 +61,16 @@ pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Resul
         }
         let read = match pages {
             Some(pages) if unread > 0 => format!(
-                "{pages} pages of copies were read, but none of {unread} copies of segments at donors that were not named"
+                "{} of copies read, but not the {} of segments at donors that were not named",
+                counted(pages, "page"),
+                counted(unread, "copy")
             ),
-            Some(pages) => format!("{pages} pages of copies were read"),
+            Some(pages) => format!("{} of copies read", counted(pages, "page")),
             None => "no donor was named, so no page was read".to_owned(),
         };
         let verdict = if is_clean { "Nothing is wrong." } else { "Something is wrong." };
-        output::print(format_args!("{inodes} inodes, {segments} segments; {read}. {verdict}"))?;
+        let (inodes, segments) = (counted(inodes, "inode"), counted(segments, "segment"));
+        output::print(format_args!("{inodes}, {segments}; {read}. {verdict}"))?;
     }
     Ok(if is_clean { Outcome::Done } else { Outcome::FoundWrong })
 }

@@ -15,7 +15,7 @@ use sinew_harness::load::index::{Index, KEY_LEN, Shape};
 use sinew_harness::load::{Slice, echo};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
-use sinew_harness::units::parse_count;
+use sinew_harness::units::{counted, parse_count};
 use sinew_harness::{Comparison, Drivers, Figure, MeasureSides, Measured, Unit};
 
 use super::serve::Scans;
@@ -122,7 +122,7 @@ impl Args {
         ensure!(self.fabric != Fabric::Hub, "--fabric hub: the index runs in a process of its own");
         let window = self.window.unwrap_or(if scans { 16 } else { 64 }) as usize;
         let batch = self.batch.map_or(if scans { 1 } else { 16.min(window) }, |batch| batch as usize);
-        ensure!(batch <= window, "--batch {batch}: exceeds the {window} requests in flight (--window)");
+        ensure!(batch <= window, "--batch {batch}: exceeds the {} in flight (--window)", counted(window, "request"));
         let options = fabrics::options_of(self.options.as_deref());
         fabrics::check(&self.fabric.client_address(&options, None), Purpose::CallFrom)?;
         let shape = Shape {
@@ -216,13 +216,14 @@ impl Plan<'_> {
 
     fn figure(&self, measured: &Measured, [ours, theirs]: [Slice; 2]) -> Figure {
         let (fabric, Shape { window, batch, keys, scan_len, scan_share }) = (self.args.fabric.name(), self.shape);
-        let in_flight = format!("{keys} keys of {KEY_LEN} B, {window} in flight in batches of {batch}");
+        let keys_text = counted(keys, "key");
+        let in_flight = format!("{keys_text} of {KEY_LEN} B, {window} in flight in batches of {batch}");
         let mut figure = match self.args.kind {
             RequestKind::Gets => {
                 let title = format!("GETs of an ordered index over {fabric}");
                 let figure = measured.figure("index gets", title, Unit::Mops, 0);
                 let mut figure = figure.compared_with(measured, 1, Comparison::Baseline, "echoes of the same messages");
-                figure.lines = vec![in_flight, format!("{} answers checked", ours.done)];
+                figure.lines = vec![in_flight, format!("{} checked", counted(ours.done, "answer"))];
                 figure
             }
             RequestKind::Scans => {
@@ -232,7 +233,7 @@ impl Plan<'_> {
                     figure.compared_with(measured, 1, Comparison::Baseline, "the same with scans in dispatch");
                 let percent = scan_share * 100.0;
                 figure.lines = vec![
-                    format!("{in_flight}, {percent} % of the requests sums over {scan_len} keys"),
+                    format!("{in_flight}, {percent} % of the requests sums over {}", counted(scan_len, "key")),
                     format!("{} and {} answers checked", ours.done, theirs.done),
                 ];
                 figure

@@ -245,8 +245,8 @@ fn sum(at: &At, range: &RangeBytes, limit: u64, json: bool) -> anyhow::Result<Ou
     }
     output::print(total.sum)?;
     if total.passed_over > 0 {
-        let (added, passed_over) = (total.added, total.passed_over);
-        output::note(format_args!("{added} values added; {passed_over} passed over, which are not 8-byte numbers"));
+        let [added, passed_over] = [total.added, total.passed_over].map(|count| units::counted(count, "value"));
+        output::note(format_args!("{added} added; {passed_over} passed over: only 8-byte numbers are added"));
     }
     Ok(Outcome::Done)
 }
@@ -261,7 +261,7 @@ fn stats(at: &At, json: bool) -> anyhow::Result<Outcome> {
         }))?;
         return Ok(Outcome::Done);
     }
-    let [used, memory] = [stats.used_bytes, stats.memory_bytes].map(|bytes| units::size(bytes as usize));
+    let [used, memory] = [stats.used_bytes, stats.memory_bytes].map(units::amount);
     for (name, value) in [("entries", stats.entries.to_string()), ("used", used), ("memory", memory)] {
         output::print(format_args!("{name:<16}{value}"))?;
     }

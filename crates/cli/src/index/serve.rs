@@ -4,7 +4,7 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use sinew::kv::ordered::{POINTS, RANGES, Service, VALUE_LEN_MAX};
 use sinew::prelude::*;
-use sinew_harness::units::{self, parse_size};
+use sinew_harness::units::{self, counted, parse_size};
 
 use super::ADDRESS;
 use crate::serve::ThreadArgs;
@@ -30,7 +30,8 @@ pub struct Args {
     address: String,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// Memory for keys and values, in bytes; each entry takes 290 bytes more than its key and value. PUTs beyond it are
+    /// Memory for keys and values, in bytes; each entry takes 120 bytes more than its key and value, and a short
+    /// one (up to 48 bytes together) 290. PUTs beyond it are
     /// refused, and deletions make room. Values that were replaced or deleted are not counted, and are freed later
     #[arg(long, default_value = "1G", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
@@ -95,8 +96,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let then = |address: &str| format!("Store with: sinew index put apple 3 --address {address}");
     let Some(reports) = threads.serve(start, then)? else { return Ok(Outcome::Failed) };
     let stats = service.index().stats();
-    let used = units::size(stats.used_bytes as usize);
-    threads.tell_end("entries", stats.entries, format_args!("{} entries, {used}", stats.entries))?;
+    let (entries, used) = (counted(stats.entries, "entry"), units::amount(stats.used_bytes));
+    threads.tell_end("entries", stats.entries, format_args!("{entries}, {used}"))?;
     threads.print_reports(&reports)?;
     Ok(Outcome::Done)
 }

@@ -208,7 +208,7 @@ fn stats(partitions: &[Stats], json: bool) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     for (name, value) in all.named() {
-        let value = if name.ends_with("_bytes") { units::size(value as usize) } else { value.to_string() };
+        let value = if name.ends_with("_bytes") { units::amount(value) } else { value.to_string() };
         output::print(format_args!("{:<16}{value}", name.trim_end_matches("_bytes")))?;
     }
     output::print(format_args!("{:<16}{}", "partitions", partitions.len()))?;

@@ -101,11 +101,12 @@ impl Case {
         let sample: usize = (0..SAMPLE).map(|key| workload.sizes.of(key).next_multiple_of(8)).sum();
         let items = memory_bytes / (INDEX_BYTES + ITEM_HEADER + KEY_LEN + sample / SAMPLE as usize);
         let case = Self { name, workload: Workload { keys: keys(items).max(1), ..workload }, items };
-        // Every request may ask for a new key.
-        let most = case.workload.keys + case.trace_len();
+        // Beside a scan, every request may ask for a new key.
+        let new = if case.workload.order == Order::BesideScan { case.trace_len() } else { 0 };
+        let most = case.workload.keys + new;
         ensure!(
             most <= KEYS_MAX,
-            "{name} has up to {most} keys, and {KEYS_MAX} at most: lower --memory or --keys-per-item"
+            "{name} would have up to {most} keys, and at most {KEYS_MAX} are possible: lower --memory or --keys-per-item"
         );
         Ok(case)
     }
@@ -340,7 +341,8 @@ fn measure_case(
         let mut peer = Peer::start(case.workload.sizes, plan.memory_bytes, cpu)?;
         let hits = hits_of(&mut peer, &trace, interrupt, &mut |part| progress(&what, part))
             .with_context(|| peer.name().to_owned())?;
-        kept.push(Kept { name: peer.name().to_owned(), hit_percent: hits.percent(), items: peer.items()? });
+        let items = peer.items().with_context(|| peer.name().to_owned())?;
+        kept.push(Kept { name: peer.name().to_owned(), hit_percent: hits.percent(), items });
     }
     let tables = <[Table; 2]>::try_from(both).ok().context("there are two choices")?;
     let run = plan.setting.run(2, [], None, interrupt);
@@ -393,8 +395,10 @@ fn text_of(plan: &EvictionPlan, figures: &[Figure], results: &[CaseResult]) -> S
     let peer = results.first().and_then(|result| result.kept.get(CHOICES.len()));
     lines.extend(peer.map(|peer| {
         format!(
-            "The peer is {}, with one thread: of zipf it keeps {} items, the table {}.",
-            peer.name, peer.items, results[0].kept[0].items
+            "The peer is {}, with one thread: of zipf it keeps {}, the table {}.",
+            peer.name,
+            units::counted(peer.items, "item"),
+            results[0].kept[0].items
         )
     }));
     lines.extend(figure::complaints(figures));

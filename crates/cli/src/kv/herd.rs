@@ -230,14 +230,15 @@ fn figure(
     figure.lines = vec![
         workload_text(&plan.workload, KEY_LEN),
         format!(
-            "{all} clients in {} threads with windows of {}, {} workers",
-            plan.setting.client_cpus.len(),
+            "{} in {} with windows of {}, {}",
+            units::counted(all, "client"),
+            units::counted(plan.setting.client_cpus.len(), "thread"),
             plan.args.window,
-            plan.setting.server_cpus.len()
+            units::counted(plan.setting.server_cpus.len(), "worker")
         ),
         format!(
-            "{} answers checked, {:.1} % of the GETs hit; {} retransmitted; {} answers a doorbell",
-            sum.done,
+            "{} checked, {:.1} % of the GETs hit; {} retransmitted; {} answers a doorbell",
+            units::counted(sum.done, "answer"),
             sum.hit_percent(),
             total(|stats| stats.retried),
             units::figure(batch)

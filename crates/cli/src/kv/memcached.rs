@@ -12,6 +12,7 @@ use sinew::host::{HostClock, Interrupt};
 use sinew_harness::load::memcached::{KEY_LEN, Memcached, Shape, Wire};
 use sinew_harness::load::{Drive, Slice};
 use sinew_harness::run::Progress;
+use sinew_harness::units::counted;
 use sinew_harness::workload::Workload;
 use sinew_harness::{Comparison, Drivers, Figure, MeasureSides, Run, Unit, units};
 
@@ -245,8 +246,16 @@ fn measure_until(
     let asked_for = rate.map(|rate| format!(", {rate} requests/s offered")).unwrap_or_default();
     figure.lines = vec![
         workload_text(workload, KEY_LEN),
-        format!("{connections} x {depth} requests in flight, {keys_per_get} keys a get{asked_for}"),
-        format!("{} answers checked, {:.1} % of the gets hit", sides[0].sum.done, sides[0].sum.hit_percent()),
+        format!(
+            "{connections} x {} in flight, {} a get{asked_for}",
+            counted(depth, "request"),
+            counted(keys_per_get, "key")
+        ),
+        format!(
+            "{} checked, {:.1} % of the gets hit",
+            counted(sides[0].sum.done, "answer"),
+            sides[0].sum.hit_percent()
+        ),
     ];
     figure.setup = json!({
         "design": bench.trim_start_matches("kv "),

@@ -343,11 +343,11 @@ fn figure(plan: &OneSidedPlan<'_>, measured: &Measured, sum: Slice, all: Ops, re
     figure.lines = vec![
         workload_text(&plan.workload, KEY_LEN),
         format!(
-            "{} in flight; {} answers checked, {:.1} % of the gets hit, {} READs repeated",
+            "{} in flight; {} checked, {:.1} % of the gets hit, {} repeated",
             plan.window,
-            sum.done,
+            units::counted(sum.done, "answer"),
             sum.hit_percent(),
-            all.repeated_reads
+            units::counted(all.repeated_reads, "READ")
         ),
     ];
     figure.details = json!({
@@ -360,7 +360,10 @@ fn figure(plan: &OneSidedPlan<'_>, measured: &Measured, sum: Slice, all: Ops, re
     if is_drtm {
         let Ops { conflicts, retries, atomics, puts_given_up, .. } = all;
         figure.lines.push(format!(
-            "{puts} PUTs found {conflicts} locks held and retried {retries} times; {puts_given_up} gave up"
+            "{} found {} held and retried {}; {puts_given_up} gave up",
+            units::counted(puts, "PUT"),
+            units::counted(conflicts, "lock"),
+            units::counted(retries, "time")
         ));
         let more = json!({
             "verbs_per_request": units::rounded(each(&all, true)),

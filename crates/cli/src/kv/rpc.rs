@@ -102,7 +102,11 @@ impl Args {
         ensure!(fabric != Fabric::Hub, "--fabric hub: the cache runs in a process of its own");
         let window = self.window.unwrap_or(if fabric == Fabric::Udp { 512 } else { 128 }) as usize;
         let batch = self.batch.map_or(16.min(window), |batch| batch as usize);
-        ensure!(batch <= window, "--batch {batch}: exceeds the {window} requests in flight (--window)");
+        ensure!(
+            batch <= window,
+            "--batch {batch}: exceeds the {} in flight (--window)",
+            units::counted(window, "request")
+        );
         let setting = self.measure.setting((threads, threads), self.address.is_some())?;
         let options = fabrics::options_of(self.options.as_deref());
         fabrics::check(&fabric.client_address(&options, self.address.as_deref()), Purpose::CallFrom)?;
@@ -292,7 +296,7 @@ fn figure(plan: &CachePlan<'_>, measured: &Measured, sum: Slice, peers: Vec<Peer
     figure.lines = vec![
         workload_text(&plan.workload, KEY_LEN),
         format!("{window} in flight in batches of {batch}{several}{open_loop}"),
-        format!("{} answers checked, {:.1} % of the gets hit", sum.done, sum.hit_percent()),
+        format!("{} checked, {:.1} % of the gets hit", units::counted(sum.done, "answer"), sum.hit_percent()),
     ];
     let peers = peers::results(peers, measured, 2);
     figure.lines.extend(peers.iter().map(|peer| peer.text.clone()));

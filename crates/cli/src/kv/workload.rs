@@ -1,7 +1,7 @@
 //! Options for the workload of the clients of all designs.
 
 use anyhow::ensure;
-use sinew_harness::units::{parse_count, parse_size};
+use sinew_harness::units::{counted, parse_count, parse_size};
 use sinew_harness::workload::{Distribution, KEYS_MAX, Order, Sizes, Workload};
 
 /// Most keys of a store that is asked over a fabric.
@@ -60,8 +60,8 @@ pub fn workload_json(workload: &Workload, key_size: usize) -> serde_json::Value 
 /// The workload in words.
 pub fn workload_text(workload: &Workload, key_size: usize) -> String {
     let Workload { keys, get_percent, distribution, sizes, .. } = workload;
-    let (dist, values) = (distribution.name(), sizes.name());
-    format!("{keys} keys of {key_size} B, values of {values}, {get_percent} % GET, {dist}")
+    let (keys, dist, values) = (counted(*keys, "key"), distribution.name(), sizes.name());
+    format!("{keys} of {key_size} B, values of {values}, {get_percent} % GET, {dist}")
 }
 
 /// Parses a rate in millions of requests a second.

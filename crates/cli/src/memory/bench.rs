@@ -422,7 +422,7 @@ fn figure(
         .filter(|_| size.is_multiple_of(BLOCK))
         .map(|ratio| units::rounded(100.0 * (ratio - 1.0)));
     let each = |count: u64| units::rounded(count as f64 / requests);
-    ensure!(stats.failed == 0, "{} requests failed", stats.failed);
+    ensure!(stats.failed == 0, "{} failed", units::counted(stats.failed, "request"));
     figure.setup = json!({
         "op": op,
         "size": size,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use sinew::remote_memory::donor::{KEY_LEN_MIN, Key};
+use sinew_harness::units::counted;
 
 use crate::verbs::{DeviceArgs, VerbsFabric};
 
@@ -88,9 +89,9 @@ fn read_key(path: &Path) -> anyhow::Result<Key> {
     match Key::new(&bytes) {
         Some(key) => Ok(key),
         None => bail!(
-            "the key file {} has {} bytes: a key has at least {KEY_LEN_MIN}; make one with: head -c 32 /dev/urandom",
+            "the key file {} has {}: a key has at least {KEY_LEN_MIN}; make one with: head -c 32 /dev/urandom",
             path.display(),
-            bytes.len()
+            counted(bytes.len(), "byte")
         ),
     }
 }

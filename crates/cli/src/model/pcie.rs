@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Verb;
-use sinew_harness::units;
+use sinew_harness::units::{self, counted};
 use sinew_harness::{Figure, Unit, figure};
 use sinew_sim::nic::{Crossings, Expected, IMMEDIATE, Post, Profile, Requests, Source};
 use sinew_sim::pcie::{Traffic, lines};
@@ -66,10 +66,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     output::print(parts.join("\n\n"))?;
     Ok(())
-}
-
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// The NIC and its link, in words.

@@ -8,7 +8,7 @@ use sinew::host::{HostClock, Interrupt};
 use sinew::replica::kv::VALUE_LEN_MAX;
 use sinew_harness::load::Drive;
 use sinew_harness::load::replica::{Replica, Shape};
-use sinew_harness::units::{parse_seconds, parse_size};
+use sinew_harness::units::{counted, parse_seconds, parse_size};
 
 use super::cluster::{Cluster, ClusterArgs};
 use crate::{Outcome, output};
@@ -72,8 +72,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         .to_string()
     } else {
         format!(
-            "{puts} PUTs of 16 B + {} B, {} at a time: {rate_per_s:.0} a second; each took {p50_us:.1} us (median), {p99_us:.1} us (99 %), {longest_us:.0} us at most",
-            args.value_len, args.in_flight
+            "{} of 16 B + {} B, {} at a time: {rate_per_s:.0} a second; each took {p50_us:.1} us (median), {p99_us:.1} us (99 %), {longest_us:.0} us at most",
+            counted(puts, "PUT"),
+            args.value_len,
+            args.in_flight
         )
     })?;
     Ok(Outcome::Done)

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use sinew::host::{Interrupt, SystemEntropy};
+use sinew::host::{Interrupt, SystemEntropy, set_nice};
 use sinew::prelude::*;
 use sinew::replica::client_wire::{Role, Status};
 use sinew::replica::disk::HostDisk;
 use sinew::replica::host::Host;
 use sinew::replica::kv::KvStore;
 use sinew::replica::member::{Member, MemberConfig};
+use sinew_harness::units::counted;
 
 use super::cluster;
 use crate::fabrics::{self, Purpose};
@@ -18,6 +19,8 @@ use crate::memory::reach::{KeyArgs, is_of_this_host};
 use crate::serve::{OutputArgs, begin};
 use crate::{Outcome, Usage, advice, output};
 
+/// Scheduling priority of a member, where the system allows it.
+const NICE: i32 = -10;
 /// Time that a new leader has to take over after a planned stop.
 const HAND_OVER_NS: u64 = 100_000_000;
 
@@ -30,8 +33,8 @@ restarted has no state. It waits until it is added again (`sinew replica add NAM
 With --data a member resumes where it was.
 
 A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon
-after. On a busy host, where live members are silent for longer, a member waits for two to four times the longest such
-silence, up to twenty times --election-ms; it forgets a silence after 1,250 to 2,500 times --election-ms. Give all
+after. On a busy host, where live members are silent for longer, a member waits for three to six times the longest such
+silence, or for ten to twenty times --election-ms if that is less; it forgets a silence after 1,250 to 2,500 times --election-ms. Give all
 members the same --election-ms: a member confirms no lease of a leader whose --election-ms is more than twice its own.
 Where clients read with --lease, do not restart a member at once with a shorter --election-ms. A leader that is stopped
 with Ctrl-C hands over first.
@@ -71,6 +74,10 @@ pub struct Args {
     /// two times as long starts an election
     #[arg(long, value_name = "MS", default_value_t = 24, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(6..=60_000))]
     election_ms: u64,
+    /// Scheduling priority, from -20, the most urgent, to 19: a member that other programs keep from running is taken
+    /// for dead [default: -10 where the system allows it]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
+    nice: Option<i32>,
     /// Spin for up to 50 us before sleeping, for lower latency at the cost of processor time
     #[arg(long)]
     spin: bool,
@@ -107,6 +114,16 @@ impl Args {
         Ok(address)
     }
 
+    fn set_priority(&self) -> anyhow::Result<()> {
+        match (self.nice, set_nice(self.nice.unwrap_or(NICE))) {
+            (Some(nice), Err(error)) => Err(error).with_context(|| {
+                format!("--nice {nice}: the system does not allow it; run as root, or raise the limit (ulimit -e)")
+            }),
+            // Nobody asked for it.
+            (None, Err(_)) | (_, Ok(())) => Ok(()),
+        }
+    }
+
     fn member_config(&self) -> MemberConfig {
         let default = MemberConfig::default();
         MemberConfig { tick_ns: self.election_ms * 1_000_000 / default.election_ticks as u64, ..default }
@@ -119,6 +136,7 @@ type Kv = Host<Rpc, KvStore, HostDisk>;
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let address = args.check().map_err(Usage::of)?;
     let key = args.key.key()?;
+    args.set_priority()?;
     let ended = begin(args.output.is_child(), |interrupt| {
         let disk = args.data.as_deref().map(HostDisk::open).transpose()?;
         let mut config = cluster::config();
@@ -148,7 +166,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let now_ns = sinew::Endpoint::now_ns(host.rpc());
         let status = host.member().status(now_ns);
         let report = json!({ "role": format!("{:?}", status.role), "term": status.term, "applied": status.applied });
-        args.output.print_end("status", report, format_args!("{} entries were applied", status.applied))?;
+        args.output.print_end("status", report, format_args!("{} applied", counted(status.applied, "entry")))?;
         Ok(Outcome::Done)
     })?;
     Ok(ended.unwrap_or(Outcome::Failed))

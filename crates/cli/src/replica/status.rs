@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sinew::replica::client::{ClientError, RequestOutcome};
 use sinew::replica::client_wire::{ClientRequest, Role, Status};
+use sinew_harness::units::counted;
 
 use super::cluster::{ClusterArgs, DEFAULTS};
 use crate::{Outcome, output, table};
@@ -97,8 +98,11 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         output::print(table::of(&["member", "at", "role", "term", "applied", "behind", "disk"], rows, table::FIGURES))?;
         output::print(match &leader {
             Some(leader) => format!(
-                "\n{} leads in term {}; {} entries are committed; {} sessions",
-                leader.me.name, leader.term, leader.committed, leader.sessions
+                "\n{} leads in term {}; {} committed; {}",
+                leader.me.name,
+                leader.term,
+                counted(leader.committed, "entry"),
+                counted(leader.sessions, "session")
             ),
             None => "\nnobody leads: a majority of the members has to run and reach each other".to_owned(),
         })?;

@@ -172,9 +172,9 @@ impl Args {
         plan.batch = batch.map_or(plan.batch.min(plan.window), |batch| batch as usize);
         ensure!(
             plan.batch <= plan.window,
-            "--batch {}: exceeds the {} calls in flight (--window)",
+            "--batch {}: exceeds the {} in flight (--window)",
             plan.batch,
-            plan.window
+            units::counted(plan.window, "call")
         );
         plan.sessions = self.sessions.map_or(plan.sessions, |sessions| sessions as usize);
         ensure!(

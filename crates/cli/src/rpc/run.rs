@@ -187,7 +187,7 @@ fn measure_until(plan: &RpcPlan, interrupt: Interrupt, progress: &mut Progress<'
     }
     figure.latency = Some(sum.latency);
     let resent = client["retransmissions"].as_u64().unwrap_or(0);
-    figure.lines.push(format!("{} answers checked, {resent} retransmitted", sum.done));
+    figure.lines.push(format!("{} checked, {resent} retransmitted", units::counted(sum.done, "answer")));
     figure.setup = setup(plan);
     figure.details = json!({
         "calls_checked": sum.done, "limit_size": meter.size(), "server": server, "client": client,
@@ -203,7 +203,7 @@ fn title(plan: &RpcPlan) -> String {
     match kind {
         Kind::Latency | Kind::Bandwidth => format!("{what}{each}"),
         Kind::Rate => format!("{what}, {window} in flight in batches of {batch}{each}"),
-        Kind::Scale => format!("{what}, {sessions} sessions{each}"),
+        Kind::Scale => format!("{what}, {}{each}", units::counted(*sessions, "session")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `sinew seq bench`: measures a design of a sequencer beside its limit.
 
 use anyhow::ensure;
-use sinew_harness::Unit;
+use sinew_harness::{Unit, units};
 
 use super::Design;
 use super::run::{self, SequencerPlan};
@@ -88,7 +88,11 @@ impl Args {
         let is_herd = matches!(self.design, Design::Herd | Design::HerdOpt);
         ensure!(!is_herd || usize::from(self.window) == HERD_WINDOW, "--window: {name} always has {HERD_WINDOW}");
         let batch = self.batch.unwrap_or(BATCH.min(self.window));
-        ensure!(batch <= self.window, "--batch {batch}: exceeds the {} calls in flight (--window)", self.window);
+        ensure!(
+            batch <= self.window,
+            "--batch {batch}: exceeds the {} in flight (--window)",
+            units::counted(self.window, "call")
+        );
         ensure!(
             !self.measure.thresholds.judge_ratio() || !matches!(self.design, Design::Herd | Design::Atomics),
             "--fail-if-ratio-...: there is no limit for --design {name}"

@@ -268,8 +268,10 @@ fn figure(
         json!({ "count": range, "rate_mops": units::rounded(calls), "numbers_mops": units::rounded(numbers) })
     });
     let Slice { done, lost, .. } = sum;
-    figure.lines.push(format!("{done} calls and {numbers} numbers checked: each once, and in order"));
-    figure.lines.push(format!("{lost} calls lost, {gaps} numbers in gaps"));
+    let [done_text, lost_text] = [done, lost].map(|calls| units::counted(calls, "call"));
+    let [numbers_text, gaps_text] = [numbers, gaps].map(|numbers| units::counted(numbers, "number"));
+    figure.lines.push(format!("{done_text} and {numbers_text} checked: each once, and in order"));
+    figure.lines.push(format!("{lost_text} lost, {gaps_text} in gaps"));
     if *fabric == Fabric::Shm && *design == Design::Atomics {
         figure.lines.push(ATOMICS.to_owned());
     }

@@ -133,7 +133,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             0 => String::new(),
             packets => format!("; {packets} more had no room"),
         };
-        output::note(format_args!("{} packets are in {}{left_out}", capture.packets, pcap.name()));
+        let be = if capture.packets == 1 { "is" } else { "are" };
+        output::note(format_args!("{} {be} in {}{left_out}", units::counted(capture.packets, "packet"), pcap.name()));
     }
     Ok(Outcome::Done)
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail, ensure};
 use sinew::host::{Interrupt, Rendezvous, RendezvousLimits};
 use sinew_harness::load::verbs::{ControlMessage, LinkAddress};
+use sinew_harness::units::counted;
 
 /// Time that the other side has to answer: longer than its threads have to answer it.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
@@ -79,7 +80,7 @@ impl ControlConnection {
     /// The links of the other side, if that is what it sent.
     pub fn links(&self, message: ControlMessage, count: usize) -> anyhow::Result<Vec<LinkAddress>> {
         let ControlMessage::Links(links) = message else { return Err(self.unexpected_answer()) };
-        ensure!(links.len() == count, "the other side sent {} links rather than {count}", links.len());
+        ensure!(links.len() == count, "the other side sent {} rather than {count}", counted(links.len(), "link"));
         Ok(links)
     }
 

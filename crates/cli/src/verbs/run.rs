@@ -232,11 +232,11 @@ fn check_findings(plan: &VerbsPlan, found: Findings, sum: &mut VerbsTotals) -> a
     // Only the last WRITE in each place can be checked. A lost WRITE with immediate is missed twice, so take the larger
     // count.
     let lost = unseen.max(lost);
-    ensure!(looked <= made, "the server found {looked} messages in memory, but only {made} were written");
-    ensure!(received <= made, "the server received {received} messages, but only {made} were sent");
+    ensure!(looked <= made, "only {made} of the {looked} messages that the server found in memory had been written");
+    ensure!(received <= made, "only {made} of the {received} messages that the server received had been sent");
     ensure!(wrong == 0, "{wrong} of {made} requests wrote or returned wrong data: the fabric corrupts data");
     let is_reliable = plan.carrier == TransportKind::Rc;
-    ensure!(lost == 0 || !is_reliable, "{lost} of {made} messages were lost on a reliable transport");
+    ensure!(lost == 0 || !is_reliable, "the transport is reliable, but lost {lost} of {made} messages");
     let lost_now = lost.saturating_sub(sum.lost);
     sum.lost = lost;
     Ok(lost_now)

@@ -110,7 +110,7 @@ impl Setup<'_> {
         let objects = if plan.reads > 1 { format!("objects of {} READs", plan.reads) } else { self.what() };
         let shape = match plan.sides() {
             (1, 1) => String::new(),
-            (clients, servers) => format!(", {clients} client threads to {servers}"),
+            (clients, servers) => format!(", {} to {servers}", units::counted(clients, "client thread")),
         };
         let size = units::size(plan.message_len());
         format!("{kind} of {objects} on {} over {}, {size}{shape}", name(plan.carrier), self.fabric.name())

@@ -14,8 +14,8 @@ use sinew::shm::{Hub, ShmPort};
 
 use super::Pipeline;
 use super::loads::PORTS;
-use crate::histogram;
 use crate::machine::{Idle, Pair, two_threads};
+use crate::{histogram, units};
 
 /// Frames in flight when as many as possible are sent.
 const WINDOW: u64 = 256;
@@ -131,7 +131,7 @@ impl Client<'_> {
     fn begin(&mut self) -> anyhow::Result<()> {
         let began = Instant::now();
         while self.ports.count_ones() < self.cables.len() as u32 {
-            ensure!(self.stray == 0, "{} frames did not go where they should", self.stray);
+            ensure!(self.stray == 0, "{} did not go where they should", units::counted(self.stray, "frame"));
             ensure!(began.elapsed() < START_TIMEOUT, "no frames come back, or not from all ports");
             for cable in &mut self.cables {
                 let (_, tx) = cable.split();

@@ -139,8 +139,8 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         }
         let alloc = |len| {
             self.rpc.alloc(len).with_context(|| {
-                let size = units::size(size);
-                format!("{window} calls of {size}: lower --window or --size, or raise --options arena=BYTES")
+                let (calls, size) = (units::counted(window, "call"), units::size(size));
+                format!("{calls} of {size}: lower --window or --size, or raise --options arena=BYTES")
             })
         };
         for tag in 0..window {

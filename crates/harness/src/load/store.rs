@@ -8,6 +8,7 @@ use sinew::kv::{drtm, herd};
 use sinew::store::remote::Index;
 
 use super::{Load, Slice, Span, State};
+use crate::units;
 use crate::workload::{Request, Workload, check_value, fill_value, key_bytes};
 
 /// Requests drawn in advance.
@@ -285,7 +286,7 @@ impl<A: StoreClient, C: Clock> Load for Store<A, C> {
             is_busy |= completed > 0;
             left += if may_start { 0 } else { clients[index].in_flight() };
         }
-        ensure!(wrong == 0, "{wrong} answers were wrong");
+        ensure!(wrong == 0, "{} came", units::counted(wrong, "wrong answer"));
         if !self.sampled.is_empty() {
             let done_ns = self.clock.now_ns();
             for asked_ns in self.sampled.drain(..) {

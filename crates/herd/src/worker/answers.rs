@@ -26,7 +26,7 @@ pub struct Answers {
     bytes: Vec<u8>,
     window: usize,
     stride: usize,
-    /// Length of the longest answer with its head, for which its client has room: less than the stride.
+    /// Length of the longest answer with its head, for which its client has room: at most the stride.
     answer_len_max: usize,
 }
 

@@ -39,7 +39,7 @@ pub struct Total {
 
 /// Error for an answer of the wrong kind, which [`Pipeline`] has already ruled out.
 const WRONG_KIND: Malformed = Malformed { what: "it is of another kind than the request" };
-const UNORDERED: Malformed = Malformed { what: "its keys are out of order, or others than were asked for" };
+const UNORDERED: Malformed = Malformed { what: "its keys are out of order, out of the range, or too many" };
 
 impl<E: Endpoint> Client<E> {
     /// Connects to the index at `address`.

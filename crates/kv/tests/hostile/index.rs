@@ -11,7 +11,7 @@ use sinew_fabric::{ManualClock, SeededGenerator};
 use sinew_kv::ordered::protocol::{Refusal, Request, Response, Sum};
 use sinew_kv::ordered::{Client, LIMIT_MAX, POINTS, RANGES, Range, Service};
 use sinew_rpc::{Nexus, RequestType, Rpc};
-use sinew_store::ordered::{KEY_LEN_MAX, PutError};
+use sinew_store::ordered::{KEY_LEN_MAX, PutError, entry_bytes};
 
 /// Longest value that the service takes, in bytes.
 const VALUE_LEN_MAX: usize = 100;
@@ -19,8 +19,9 @@ const VALUE_LEN_MAX: usize = 100;
 const MEMORY_BYTES: u64 = 16 << 10;
 /// Entries that the client asks for.
 const LIMIT: u64 = 5;
-/// First key of the range that the client asks for.
+/// The range that the client asks for: from the first of these keys on, up to the second, which is not in it.
 const FROM: &[u8] = b"b";
+const TO: &[u8] = b"d";
 
 type Endpoint = Rpc<LoopbackPort, ManualClock>;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -109,14 +110,19 @@ fn check(model: &mut Model, request_type: RequestType, request: &[u8], answer: &
             Response::Refused(Refusal::Put(PutError::KeyTooLong { len })) => {
                 assert!(len == key.len() && len > KEY_LEN_MAX);
             }
-            Response::Refused(Refusal::Put(PutError::Full { .. })) => assert!(!model.is_empty()),
+            Response::Refused(Refusal::Put(PutError::Full { .. })) => {
+                let mut after = model.clone();
+                after.insert(key.to_vec(), value.to_vec());
+                assert!(used(&after) > MEMORY_BYTES && used(&after) > used(model));
+            }
             other => panic!("{other:?}"),
         },
         Request::Delete { key } => assert_eq!(answer, Response::Done { existed: model.remove(key).is_some() }),
         Request::Stats => {
             let Response::Stats { stats, value_len_max } = answer else { panic!("{answer:?}") };
             assert_eq!((stats.entries, stats.memory_bytes), (model.len() as u64, MEMORY_BYTES));
-            assert!(stats.used_bytes <= MEMORY_BYTES && value_len_max as usize == VALUE_LEN_MAX);
+            assert_eq!((stats.used_bytes, value_len_max as usize), (used(model), VALUE_LEN_MAX));
+            assert!(stats.used_bytes <= MEMORY_BYTES);
         }
         Request::Scan { limit, .. } | Request::Sum { limit, .. } if !(1..=LIMIT_MAX).contains(&limit) => {
             assert_eq!(answer, Response::Refused(Refusal::Limit { limit }));
@@ -140,6 +146,10 @@ fn check(model: &mut Model, request_type: RequestType, request: &[u8], answer: &
             assert_eq!(answer, Response::Sum(sum));
         }
     }
+}
+
+fn used(model: &Model) -> u64 {
+    model.iter().map(|(key, value)| entry_bytes(key, value.len())).sum()
 }
 
 /// Up to `limit` entries of a range, and whether it has more.
@@ -168,7 +178,7 @@ fn client(question: u8, bytes: &[u8]) {
         answers.borrow_mut().push(steps.bytes().to_vec());
     }
     answers.borrow_mut().reverse();
-    let range = (Bound::Included(FROM), Bound::Unbounded);
+    let range = (Bound::Included(FROM), Bound::Excluded(TO));
     match question % 7 {
         0 => _ = client.get(FROM),
         1 => _ = client.put(FROM, b"value"),
@@ -199,7 +209,7 @@ fn client(question: u8, bytes: &[u8]) {
 
 fn check_order(keys: Vec<Vec<u8>>) {
     assert!(keys.len() as u64 <= LIMIT && keys.is_sorted_by(|one, next| one < next), "{keys:?}");
-    assert!(keys.first().is_none_or(|first| &first[..] >= FROM), "{keys:?}");
+    assert!(keys.iter().all(|key| (FROM..TO).contains(&&key[..])), "{keys:?}");
 }
 
 /// Keys of most requests.

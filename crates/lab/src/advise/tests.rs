@@ -67,7 +67,7 @@ fn locks_should_have_different_low_bits_of_the_address() {
     let [spread, same] = [Placement::Spread, Placement::SameBits].map(Design::Atomics);
     let cib = advise_in(0, "cib", &Workload::of(WorkloadKind::Locks));
     assert!(rate(&cib, spread) > 10.0 * rate(&cib, same));
-    assert!(of(&cib, spread).settings.iter().any(|it| it.text.contains("12 low bits of the address differ")));
+    assert!(of(&cib, spread).settings.iter().any(|it| it.text.contains("addresses differ in the 12 low bits")));
     let cx3 = advise_in(0, "cx3", &Workload { peers: 16, ..Workload::of(WorkloadKind::Locks) });
     assert!((rate(&cx3, spread) / rate(&cx3, same) - 1.0).abs() < 0.1);
 }

@@ -1,5 +1,6 @@
 //! Words for a design's performance and its settings, each with the sections of the papers that say so.
 
+use sinew_harness::units;
 use sinew_sim::nic::Profile;
 
 use super::design::{Chain, Design, Placement, Settings, Wait};
@@ -48,8 +49,8 @@ pub fn why(plan: &Plan, limit: Limit) -> Guideline {
         }
         Design::Atomics(_) if limit == Limit::AtomicLock => says(
             format!(
-                "atomics on addresses with equal {} low bits wait for each other, for a round trip of PCI Express",
-                profile.units.atomic_locks.ilog2()
+                "atomics on addresses that agree in the {} wait for each other, for a round trip of PCI Express",
+                low_bits(profile.units.atomic_locks)
             ),
             "atc16 3.4, atc16 5.4",
         ),
@@ -202,6 +203,11 @@ pub fn settings(plan: &Plan) -> Vec<Guideline> {
     all
 }
 
+/// The bits of an address by which a NIC with this number of locks chooses one.
+fn low_bits(locks: u32) -> String {
+    units::counted(locks.ilog2(), "low bit")
+}
+
 /// Advises where locks should lie.
 pub fn placement(profile: &Profile, design: Design) -> Guideline {
     let locks = profile.units.atomic_locks;
@@ -209,8 +215,8 @@ pub fn placement(profile: &Profile, design: Design) -> Guideline {
         _ if locks == 1 => says("the place of locks does not matter: the NIC has one lock for all", "atc16 5.4"),
         Design::Atomics(Placement::Spread) => says(
             format!(
-                "locks at different offsets of their records, or apart from them, so that their {} low bits of the address differ",
-                locks.ilog2()
+                "locks at different offsets of their records, or apart from them, so that their addresses differ in the {}",
+                low_bits(locks)
             ),
             "atc16 5.4",
         ),
@@ -219,9 +225,9 @@ pub fn placement(profile: &Profile, design: Design) -> Guideline {
         }
         _ => says(
             format!(
-                "if atomics replace calls, which takes no work of the server's processor: locks whose {} low bits of \
-                 the address differ",
-                locks.ilog2()
+                "if atomics replace calls, which takes no work of the server's processor: locks whose addresses differ \
+                 in the {}",
+                low_bits(locks)
             ),
             "atc16 5.4",
         ),

@@ -1,5 +1,6 @@
 //! Workloads: what a service has to do, and where.
 
+use sinew_harness::units::counted;
 use sinew_sim::nic::Profile;
 
 /// Kind of service.
@@ -156,11 +157,11 @@ impl Workload {
             self.goal == Goal::Throughput && self.peers.saturating_mul(self.object_bytes) > OUTSTANDING_BYTES;
         let too_much = || {
             let most = OUTSTANDING_BYTES / self.peers.max(1);
-            let (bytes, peers) = (self.object_bytes, self.peers);
+            let (bytes, peers) = (self.object_bytes, counted(self.peers, "peer"));
             (
                 "object_bytes",
                 format!(
-                    "object_bytes cannot be {bytes} for {peers} peers: up to {most}, since no more than 256 MB in \
+                    "object_bytes cannot be {bytes} for {peers}: up to {most}, since no more than 256 MB in \
                      flight are simulated"
                 ),
             )

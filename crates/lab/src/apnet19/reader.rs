@@ -6,6 +6,7 @@ use std::rc::Rc;
 use sinew_fabric::reader::{Choice, Joining, Object, ObjectLimits, Reader, ReaderConfig, Region, Server, ServerConfig};
 use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain, RemoteMemory};
 use sinew_fabric::{Clock, PollPolicy, SeededGenerator, Step};
+use sinew_harness::units::counted;
 use sinew_mem::SharedMemory;
 use sinew_sim::nic::Profile;
 use sinew_sim::{Actor, ActorState, Competitor, CoreShare, IdleCount, SimClock, SimVerbs};
@@ -166,7 +167,7 @@ impl Actor for Serving {
 impl Case {
     fn name(&self) -> String {
         let Self { is_busy, len, accesses } = self;
-        format!("{}, {len} B, {accesses} accesses", if *is_busy { "busy" } else { "idle" })
+        format!("{}, {len} B, {}", if *is_busy { "busy" } else { "idle" }, counted(*accesses, "access"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Figure 11b: effect of batches and queue pairs on the rate of a core that sends datagrams.
 
 use sinew_harness::load::verbs::{Op, TransportKind};
+use sinew_harness::units::counted;
 
 use super::profile;
 use crate::experiment::{Comparison, Experiment, Row};
@@ -50,13 +51,14 @@ impl Experiment for Fig11 {
                 push(
                     &format!("single{qps}"),
                     title,
-                    &format!("one by one, {qps} queue pairs"),
+                    &format!("one by one, {}", counted(qps, "queue pair")),
                     rate(&single, qps),
                     "M/s",
                 );
             }
             for (qps, mops) in QPS.into_iter().zip(of_batches) {
-                push(&format!("batch{qps}"), title, &format!("in batches, {qps} queue pairs"), mops, "M/s");
+                let metric = format!("in batches, {}", counted(qps, "queue pair"));
+                push(&format!("batch{qps}"), title, &metric, mops, "M/s");
             }
             gains.push((of_batches[1] / of_batches[0], of_batches[2] / of_batches[0]));
         }

@@ -1,5 +1,7 @@
 //! Figure 14: atomics on a growing number of counters.
 
+use sinew_harness::units::counted;
+
 use super::profile;
 use crate::experiment::{Experiment, Row};
 use crate::nics::atomics;
@@ -37,9 +39,7 @@ impl Experiment for Fig14 {
                 let paper = (name == "cx3" && counters == 1).then_some(2.7);
                 let id = if paper.is_some() { "cx3.atomics".to_owned() } else { format!("{name}.fig14.z{counters}") };
                 rows.push(
-                    Row::model(id, format!("{counters} counters"), mops, "M/s")
-                        .case(title)
-                        .published(&nic, "5.4", paper),
+                    Row::model(id, counted(counters, "counter"), mops, "M/s").case(title).published(&nic, "5.4", paper),
                 );
             }
         }

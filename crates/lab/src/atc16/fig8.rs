@@ -1,5 +1,7 @@
 //! Figure 8: what batches cost in latency.
 
+use sinew_harness::units::counted;
+
 use super::profile;
 use crate::experiment::{Comparison, Experiment, Row};
 use crate::services::sequencer::{Design, SequencerResult, SequencerRun};
@@ -35,7 +37,7 @@ impl Experiment for Fig8 {
         for (done, (clients, window)) in LOADS.into_iter().enumerate() {
             progress(done as f64 / LOADS.len() as f64);
             let [each, batched] = [false, true].map(|is_batched| run(clients, window, is_batched));
-            let case = format!("{clients} clients, {window} calls each");
+            let case = format!("{clients} clients, {} each", counted(window, "call"));
             for (suffix, how, found) in [("each", "a doorbell each", &each), ("batch", "batches", &batched)] {
                 let id = format!("seq.latency.{clients}x{window}.{suffix}");
                 rows.push(Row::model(format!("{id}.rate"), format!("{how}, rate"), found.mops, "M/s").case(&*case));

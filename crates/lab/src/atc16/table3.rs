@@ -1,5 +1,7 @@
 //! Table 3 and Figure 7: sequencers.
 
+use sinew_harness::units::counted;
+
 use super::{WINDOWS, baseline, batched, multi_queue, profile};
 use crate::experiment::{Comparison, Experiment, Row};
 use crate::services::sequencer::{Design, SequencerResult, SequencerRun};
@@ -80,10 +82,10 @@ impl Experiment for Table3 {
                 let paper = RATES.iter().find(|(_, of, at, ..)| (*of, *at) == (line, cores));
                 let fallback = format!("seq.{line}.{cores}");
                 let (id, paper) = paper.map_or((&*fallback, None), |(id, _, _, rate, at)| (*id, Some((*at, *rate))));
-                rows.push(row(id, cores_of(cores), found.mops, paper, "M/s").case(name));
+                rows.push(row(id, counted(cores, "core"), found.mops, paper, "M/s").case(name));
                 let batches = [(6, "seq.6core.batchsize", 15.9), (10, "seq.10core.batchsize", 4.4)];
                 for (at, id, batch) in batches.into_iter().filter(|(at, ..)| line == "multiq" && *at == cores) {
-                    let metric = format!("{}, responses per batch", cores_of(at));
+                    let metric = format!("{}, responses per batch", counted(at, "core"));
                     let found = row(id, metric, found.batch, Some(("4.2", batch)), "responses").case(name);
                     rows.push(Row {
                         against: Comparison::Other("the paper's, whose clients' windows it does not say"),
@@ -107,10 +109,6 @@ impl Experiment for Table3 {
         );
         rows
     }
-}
-
-fn cores_of(cores: usize) -> String {
-    if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") }
 }
 
 fn atomics() -> SequencerResult {

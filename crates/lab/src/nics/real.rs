@@ -10,6 +10,7 @@ use sinew_fabric::verbs::Device;
 use sinew_harness::load::Drive;
 use sinew_harness::load::verbs::{LinkAddress, Requester, Responder, TransportKind, VerbsPlan, check_device};
 use sinew_harness::machine;
+use sinew_harness::units::counted;
 use sinew_host::{HostClock, Interrupt};
 use sinew_mem::atomic::{AtomicBool, Ordering};
 
@@ -82,8 +83,8 @@ fn rate_mops<D: Device>(device: &D, plan: &VerbsPlan, cpus: [usize; 2], interrup
             let Ok(made) = made_received.recv() else { return Ok(()) };
             let since = Instant::now();
             let found = responder.check(&made, || since.elapsed() < PATIENCE)?;
-            ensure!(found.wrong == 0, "{} requests left, or brought back, wrong data", found.wrong);
-            ensure!(found.lost == 0 || plan.carrier != TransportKind::Rc, "{} messages were lost", found.lost);
+            ensure!(found.wrong == 0, "{} left, or brought back, wrong data", counted(found.wrong, "request"));
+            ensure!(found.lost == 0 || plan.carrier != TransportKind::Rc, "{} lost", counted(found.lost, "message"));
             Ok(())
         });
         let requester_thread = threads.spawn(move || -> anyhow::Result<f64> {

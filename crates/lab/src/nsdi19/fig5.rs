@@ -1,5 +1,6 @@
 //! Figure 5: small calls on a hundred nodes, with a growing number of threads.
 
+use sinew_harness::units::counted;
 use sinew_sim::Topology;
 
 use crate::experiment::{Comparison, Experiment, Row};
@@ -92,7 +93,7 @@ fn rows_of(calls: &SmallCalls, outcome: &Outcome) -> Vec<Row> {
         let paper = PAPER.iter().find(|published| published.threads == threads && published.id == id);
         Row {
             place: Some("6.3, Figure 5"),
-            case: if threads == 1 { "1 thread a node".to_owned() } else { format!("{threads} threads a node") },
+            case: format!("{} a node", counted(threads, "thread")),
             metric: what.to_owned(),
             paper: paper.map(|published| published.value),
             against: match suffix {

@@ -9,6 +9,7 @@ use sinew_fabric::verbs::{
     ThreadDomain, Transport,
 };
 use sinew_fabric::{Clock, PollPolicy, PollerStats};
+use sinew_harness::units::counted;
 use sinew_mem::Frozen;
 use sinew_mem::atomic::plain::{Arc, AtomicU64, Ordering};
 use sinew_sim::nic::Profile;
@@ -217,7 +218,7 @@ impl Experiment for Fig2 {
             "polls",
         ));
         for (size, cluster) in clusters {
-            let case = format!("{size}: {cluster} requests");
+            let case = format!("{size}: {}", counted(cluster, "request"));
             for (id, name, config) in POLICIES {
                 let found = run(&profile, config, cluster);
                 let of = |what: &str, metric: &str, value: f64, unit| {

@@ -1,5 +1,6 @@
 //! Figure 8: throughput with and without admission control.
 
+use sinew_harness::units::counted;
 use sinew_remote_memory::engine::{AdaptiveWindow, Admission, Mode, StaticWindow, Unlimited};
 
 use super::fig1::{SIZES, THREADS, peak, plan};
@@ -44,7 +45,7 @@ fn hybrid_rows() -> Vec<Row> {
         for (threads, found) in &sweep.0 {
             let of = |figure: &str, of_what: &str, value: f64, unit| {
                 let id = format!("box.fig8.hybrid.{what}.{figure}.{threads}");
-                Row::model(id, format!("{metric}, {threads} threads{of_what}"), value, unit)
+                Row::model(id, format!("{metric}, {}{of_what}", counted(*threads, "thread")), value, unit)
             };
             rows.push(of("rate", "", found.kiops / 1e3, "M/s"));
             rows.push(of("operations", ": operations for a request", found.operations, ""));
@@ -172,7 +173,8 @@ impl Experiment for Fig8 {
                 ("finding", "window that finds itself", &found),
             ] {
                 for (threads, found) in &sweep.0 {
-                    let (id, metric) = (format!("{}.{threads}", id(what)), format!("{metric}, {threads} threads"));
+                    let metric = format!("{metric}, {}", counted(*threads, "thread"));
+                    let id = format!("{}.{threads}", id(what));
                     rows.push(Row::model(id, metric, found.kiops / 1e3, "M/s").case(name));
                 }
             }
@@ -187,7 +189,8 @@ impl Experiment for Fig8 {
         let metric = "best number of queue pairs";
         rows.push(row("box.qps", "V-A", metric, Comparison::Same, (4.0, best as f64), "QPs").case(case));
         for (queue_pairs, found) in &tried {
-            let (id, metric) = (format!("box.fig8.qps.{queue_pairs}"), format!("{queue_pairs} queue pairs of each"));
+            let metric = format!("{} of each", counted(*queue_pairs, "queue pair"));
+            let id = format!("box.fig8.qps.{queue_pairs}");
             rows.push(Row::model(id, metric, found.kiops / 1e3, "M/s").case(case));
         }
         rows

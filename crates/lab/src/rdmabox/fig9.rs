@@ -9,6 +9,7 @@ use sinew_fabric::verbs::{
     ThreadDomain, Transport,
 };
 use sinew_fabric::{Clock, PollPolicy, SeededGenerator, Waker};
+use sinew_harness::units::counted;
 use sinew_mem::Frozen;
 use sinew_mem::atomic::plain::{Arc, AtomicU64, Ordering};
 use sinew_sim::nic::Profile;
@@ -268,7 +269,7 @@ impl Experiment for Fig9 {
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
         let profile = profile();
         let mut rows = Vec::new();
-        let usual = PEERS.map(|peers| (format!("{peers}"), format!("{peers} peers"), peers, HANDLE_NS));
+        let usual = PEERS.map(|peers| (format!("{peers}"), counted(peers, "peer"), peers, HANDLE_NS));
         let most = PEERS[PEERS.len() - 1];
         let longer = LONGER_NS.map(|ns| {
             let us = ns / 1000;

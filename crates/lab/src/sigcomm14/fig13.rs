@@ -1,5 +1,7 @@
 //! Figure 13: rates by number of the server's cores.
 
+use sinew_harness::units::counted;
+
 use super::{SETUP, apt, herd};
 use crate::experiment::{Comparison, Experiment, Row};
 use crate::services::cache::CacheRun;
@@ -37,7 +39,7 @@ impl Experiment for Fig13 {
             progress((cores - 1) as f64 / CORES as f64);
             let mops = run(cores);
             rates.push(mops);
-            let metric = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
+            let metric = counted(cores, "core");
             rows.push(match cores {
                 1 => Row::model("herd14.core", metric, mops, "M/s").published(&apt(), "5.7", 6.3),
                 _ => Row::model(format!("herd14.cores.{cores}"), metric, mops, "M/s"),

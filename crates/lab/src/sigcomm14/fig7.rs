@@ -1,5 +1,6 @@
 //! Figure 7: effect of prefetching.
 
+use sinew_harness::units::counted;
 use sinew_herd::WorkerConfig;
 
 use super::apt;
@@ -51,15 +52,7 @@ impl Experiment for Fig7 {
                     let mops = run(accesses, is_prefetched, cores);
                     rates.push(mops);
                     let id = format!("herd14.echo.{accesses}.{suffix}.{cores}");
-                    rows.push(
-                        Row::model(
-                            id,
-                            if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") },
-                            mops,
-                            "M/s",
-                        )
-                        .case(&*case),
-                    );
+                    rows.push(Row::model(id, counted(cores, "core"), mops, "M/s").case(&*case));
                 }
                 if (accesses, is_prefetched) == (8, true) {
                     let peak = rates.iter().fold(0.0, |a: f64, b| a.max(*b));

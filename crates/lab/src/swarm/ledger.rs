@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sinew_harness::units::counted;
 use sinew_rpc::{Cause, ClientId, Execution, LaneId};
 
 /// Knowledge of all calls of a run.
@@ -262,6 +263,6 @@ impl Ledger {
         let is_left = |known: &CallRecord| known.completions == 0 && !known.is_orphan && !known.is_silenced;
         let left = self.calls.iter().filter(|(_, known)| is_left(known));
         let some: Vec<String> = left.take(5).map(|(call, known)| format!("call {call}: {known:?}")).collect();
-        format!("{} calls have not completed, such as {}; {members}", self.outstanding, some.join(", "))
+        format!("{} not completed, such as {}; {members}", counted(self.outstanding, "call"), some.join(", "))
     }
 }

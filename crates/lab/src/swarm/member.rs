@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use sinew_fabric::{Address, Clock, Generator, PacketPort, SeededGenerator};
+use sinew_harness::units::counted;
 use sinew_rpc::{
     CallId, CallOptions, Cause, ClientEvent, ClientId, Completion, ConnectOptions, Error, Execution, LaneId, Pending,
     Reply, RequestType, Rpc, SessionEvent, SessionId,
@@ -53,8 +54,12 @@ impl Orders {
 
     /// Describes what is left, for people.
     pub fn describe_left(&self) -> String {
-        let Self { sessions, committed_packets, kept, .. } = self;
-        format!("has {sessions} sessions, {committed_packets} committed packets and {kept} calls of others")
+        format!(
+            "has {}, {} and {} of others",
+            counted(self.sessions, "session"),
+            counted(self.committed_packets, "committed packet"),
+            counted(self.kept, "call")
+        )
     }
 }
 
@@ -496,7 +501,7 @@ impl Member {
     fn check_memory(&self) {
         let missing = memory::missing(self.rpc.port().arena());
         if missing > 0 {
-            self.complain(|| format!("{missing} bytes of host {}'s arena never came back", self.host));
+            self.complain(|| format!("{} of host {}'s arena never came back", counted(missing, "byte"), self.host));
         }
     }
 

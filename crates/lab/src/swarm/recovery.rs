@@ -1,5 +1,6 @@
 //! The pace at which sessions' rates must recover once nothing holds them back.
 
+use sinew_harness::units::counted;
 use sinew_rpc::Algorithm;
 
 use super::scenario::Scenario;
@@ -83,7 +84,8 @@ impl Trial {
         let (from, us) = (self.rate, (now_ns - self.began_ns) / 1000);
         Err(format!(
             "a session's rate went from {from:.0} to {rate:.0} B/s, not to {least:.0} as it should, in {CALLS} lone calls ({us} us); \
-             {withheld} credits are withheld"
+             {} withheld",
+            counted(withheld, "credit")
         ))
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use sinew_fabric::SeededGenerator;
+use sinew_harness::units::counted;
 use sinew_rpc::{Algorithm, Config, Congestion, DcqcnConfig, Recovery, SwiftConfig, TimelyConfig, Timeout, Tuning};
 use sinew_sim::{Buffer, Costs, Ecn, LinkFaults, LinkSpec, NodeId, Pause, PortConfig, SwitchId, SwitchSpec, Topology};
 
@@ -248,15 +249,16 @@ fn draw_faults(draw: &mut SeededGenerator, topology: &Topology, config: &Config)
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { topology, config, .. } = self;
-        let (hosts, switches) = (topology.hosts.len(), topology.switches.len());
-        writeln!(f, "{hosts} hosts, {switches} switches, {:?}, {:?}", topology.switches[0], topology.links[0])?;
+        let (hosts, switches) = (counted(topology.hosts.len(), "host"), counted(topology.switches.len(), "switch"));
+        writeln!(f, "{hosts}, {switches}, {:?}, {:?}", topology.switches[0], topology.links[0])?;
         writeln!(f, "{:?}", self.port)?;
         writeln!(f, "{config:?}")?;
         let (impatient, back) = (100.0 * self.impatient_share, 100.0 * self.call_back_share);
         writeln!(f, "windows of {}, messages to {} B", self.window, self.len_max)?;
         writeln!(f, "{impatient} % impatient calls, {back} % calls back")?;
         let (kept, handed) = (100.0 * self.kept_share, 100.0 * self.handed_share);
-        writeln!(f, "{kept} % kept calls, {} workers, {} lanes, {handed} % handed over", self.workers, self.lanes)?;
+        let (workers, lanes) = (counted(self.workers, "worker"), counted(self.lanes, "lane"));
+        writeln!(f, "{kept} % kept calls, {workers}, {lanes}, {handed} % handed over")?;
         self.faults.iter().try_for_each(|(time_ns, fault)| writeln!(f, "at {} us: {fault:?}", time_ns / 1000))
     }
 }

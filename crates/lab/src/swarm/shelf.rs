@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use sinew_fabric::{Clock, SeededGenerator};
+use sinew_harness::units::counted;
 use sinew_rpc::{CallBackError, ClientId, DeferredCall};
 use sinew_sim::SimClock;
 
@@ -187,8 +188,8 @@ impl Shelf {
             }
         }
         if let Some((client, calls)) = waiting.iter().find(|(_, calls)| **calls > self.slots) {
-            let (host, slots) = (self.host, self.slots);
-            ledger.complain(|| format!("host {host} keeps {calls} calls of {client:?}, which has {slots} slots"));
+            let (host, calls, slots) = (self.host, counted(*calls, "call"), counted(self.slots, "slot"));
+            ledger.complain(|| format!("host {host} keeps {calls} of {client:?}, which has {slots}"));
         }
     }
 }

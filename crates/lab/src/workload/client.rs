@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use hdrhistogram::Histogram;
 use sinew_fabric::{Address, Clock, Generator, SeededGenerator};
+use sinew_harness::units::counted;
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{Call, RequestType, SessionEvent, SessionId};
 use sinew_sim::{Actor, ActorState, SimClock};
@@ -158,9 +159,9 @@ impl LoadClient {
     pub fn waits_for(&self) -> Option<String> {
         let going = self.flights.iter().flatten();
         if let Some(oldest) = going.clone().min_by_key(|call| call.began_ns) {
-            let (calls, server) = (going.count(), &self.server_sessions[oldest.server_index].server);
+            let (calls, server) = (counted(going.count(), "call"), &self.server_sessions[oldest.server_index].server);
             let ms = self.clock.now_ns().saturating_sub(oldest.began_ns) as f64 / 1e6;
-            return Some(format!("the answers to {calls} calls, the oldest to {server} and {ms:.3} ms old"));
+            return Some(format!("the answers to {calls}, the oldest to {server} and {ms:.3} ms old"));
         }
         let lost = self.server_sessions.iter().find_map(|session| match &session.state {
             State::Ended(why) => Some(format!("a session with {}: {why}", session.server)),

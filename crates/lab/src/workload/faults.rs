@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use serde::Deserialize;
 use serde_spanned::Spanned;
+use sinew_harness::units::counted;
 use sinew_sim::{Fields, FileError, LinkFaults, LinkId, Network, Topology};
 
 use super::place::EntryPlace;
@@ -139,7 +140,7 @@ fn lanes(
     let chosen = match entry.number {
         None => &all[..],
         Some(number) => {
-            let expected = format!("of {} links, counted from 0", all.len());
+            let expected = format!("of {}, counted from 0", counted(all.len(), "link"));
             place.need(number < all.len(), "number", &number.to_string(), &expected)?;
             &all[number..=number]
         }
@@ -279,7 +280,7 @@ link = ["node2", "switch"]
             ("from_ms = 1", "from_ms = nan", "line 10: from_ms cannot be NaN"),
             ("until_ms = 2", "until_ms = 1", "line 11: until_ms cannot be 1: later than from_ms"),
             ("until_ms = 2", "until_ms = -1", "line 11: until_ms cannot be -1"),
-            ("until_ms = 2", "number = 1", "line 11: number cannot be 1: of 1 links, counted from 0"),
+            ("until_ms = 2", "number = 1", "line 11: number cannot be 1: of 1 link, counted from 0"),
             ("until_ms = 2", "number = -1", "line 11: number: invalid value"),
             ("until_ms = 2", "loss = 1.1", "line 11: loss cannot be 1.1: 0 to 1"),
             ("until_ms = 2", "corruption = nan", "line 11: corruption cannot be NaN"),

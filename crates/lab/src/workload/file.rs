@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_spanned::Spanned;
+use sinew_harness::units::counted;
 use sinew_rpc::{Recovery, Timeout};
 use sinew_sim::{Fields, FileError, HostId, NodeId, Topology};
 use sinew_wire::{HEADER_LEN, PACKETS_MAX};
@@ -280,8 +281,8 @@ fn hosts_of(place: &EntryPlace<'_>, field: &str, hosts: &Hosts, topology: &Topol
         Hosts::Run { from, count } => {
             let first = find(from)?.0;
             let left = topology.hosts.len() - first;
-            let expected = format!("from {from} on there are {left} hosts");
-            place.need((1..=left).contains(count), field, &format!("{count} hosts"), &expected)?;
+            let expected = format!("the topology has {} from {from} on", counted(left, "host"));
+            place.need((1..=left).contains(count), field, &counted(*count, "host"), &expected)?;
             Ok((first..first + count).map(HostId).collect())
         }
     }
@@ -356,14 +357,16 @@ impl Reader<'_> {
         place.need(self.endpoints <= ENDPOINTS_MAX, "endpoints", &format!("{clients} in all"), &expected)?;
         self.sessions = self.sessions.saturating_add(clients.saturating_mul(group.servers.len()));
         let expected = format!("there are {SESSIONS_MAX} sessions at most");
-        place.need(self.sessions <= SESSIONS_MAX, "servers", &format!("for {clients} endpoints"), &expected)?;
+        let endpoints = counted(clients, "endpoint");
+        place.need(self.sessions <= SESSIONS_MAX, "servers", &format!("for {endpoints}"), &expected)?;
         let slots = self.sessions.saturating_mul(self.workload.slots.into());
-        let expected = format!("with {} slots each there are {} of them at most", self.workload.slots, SLOTS_MAX);
-        place.need(slots <= SLOTS_MAX, "servers", &format!("for {clients} endpoints"), &expected)?;
+        let slots_each = counted(self.workload.slots, "slot");
+        let expected = format!("with {slots_each} each there are {SLOTS_MAX} of them at most");
+        place.need(slots <= SLOTS_MAX, "servers", &format!("for {endpoints}"), &expected)?;
         let per_call = (group.request.bounds().1 + group.response.bounds().1) as u64 + PER_CALL;
         let in_flight = (clients as u64).saturating_mul(group.window as u64).saturating_mul(per_call);
         self.in_flight = self.in_flight.saturating_add(in_flight);
-        let value = format!("{} for {clients} endpoints", group.window);
+        let value = format!("{} for {endpoints}", group.window);
         let expected = format!("{} GB of messages would be in flight, 8 at most", self.in_flight >> 30);
         place.need(self.in_flight <= IN_FLIGHT_MAX, "window", &value, &expected)
     }
@@ -595,7 +598,7 @@ window = 1
             ("hosts = \"node0\"", "hosts = \"node9\"", "line 27: hosts: the topology has no host named `node9`"),
             ("hosts = \"node0\"", "hosts = []", "line 27: hosts cannot be an empty list"),
             ("hosts = \"node0\"", "hosts = 3", "line 27: hosts are a name, a list of names"),
-            ("count = 3", "count = 9", "line 15: hosts cannot be 9 hosts: from node1 on there are 4 hosts"),
+            ("count = 3", "count = 9", "line 15: hosts cannot be 9 hosts: the topology has 4 hosts from node1 on"),
             ("\"node0\", \"node4\"", "\"node0\", \"node0\"", "line 17: servers: `node0` is there twice"),
             ("servers = \"node1\"", "servers = \"node0\"", "line 28: servers: node0 has nobody to call but itself"),
             ("request_bytes = 32", "request_bytes = -1", "line 18: a number of bytes, "),

@@ -2,7 +2,7 @@
 
 use super::report::{GroupReport, Percentiles, Report};
 use crate::html::{MarkedSpan, Panel, escaped, page, panels, paragraph, table, tiles};
-use sinew_harness::units::figure;
+use sinew_harness::units::{self, figure};
 
 /// Most panels of a kind that are drawn, so that a page for thousands of groups stays readable.
 const PANELS_MAX: usize = 24;
@@ -71,9 +71,9 @@ fn front(what: &str, report: &Report, warnings: &[String]) -> String {
     ]));
     let Report { seed, trace_hash, corrupted, marked, pauses, .. } = report;
     text.push_str(&format!(
-        "<p class=\"soft\">Seed {seed}, trace {trace_hash:016x}: equal seeds have equal traces. {corrupted} packets \
-         were corrupted, and {marked} were marked because of a long queue; senders were asked to pause {pauses} \
-         times.</p>"
+        "<p class=\"soft\">Seed {seed}, trace {trace_hash:016x}: equal seeds have equal traces. Packets \
+         corrupted: {corrupted}; marked because of a long queue: {marked}. Senders were asked to pause {}.</p>",
+        units::counted(*pauses, "time")
     ));
     let warm = if report.warm_up_ns > 0 { "<i class=\"warm\"></i>warm-up, not counted" } else { "" };
     let fault = if report.faults.is_empty() { "" } else { "<i class=\"fault\"></i>a fault on a link" };

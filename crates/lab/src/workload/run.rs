@@ -216,7 +216,8 @@ impl Run {
         let others = waiting.len().saturating_sub(NAMED_MAX);
         if others > 0 {
             waiting.truncate(NAMED_MAX);
-            waiting.push((format!("each of {others} others"), "something of the kind".to_owned()));
+            let who = if others == 1 { "one other".to_owned() } else { format!("each of {others} others") };
+            waiting.push((who, "something of the kind".to_owned()));
         }
         Stuck { time_ns: self.network.now_ns(), waiting }
     }

@@ -1,5 +1,6 @@
 //! Distributions of the lengths of messages.
 
+use sinew_harness::units::counted;
 use sinew_sim::FileError;
 
 /// Most points of a curve.
@@ -85,7 +86,7 @@ impl Curve {
             };
             if let Some((before, percent_before)) = points.last() {
                 if len < *before {
-                    return error(format!("{len} bytes after {before}: lengths rise, or stay the same"));
+                    return error(format!("{} after {before}: lengths rise, or stay the same", counted(len, "byte")));
                 }
                 if percent < *percent_before {
                     let what = "a percentage counts all messages that are no longer, so it cannot fall";

@@ -67,7 +67,7 @@ pub struct Counters {
     /// Handshakes that failed.
     pub unwelcome: u64,
     /// Clients that sent something other than requests.
-    pub nonsense: u64,
+    pub malformed: u64,
     /// Handshakes that took too long.
     pub late: u64,
     /// Clients that held memory that others waited for, and made no progress.
@@ -100,7 +100,7 @@ impl Counters {
             ("left", self.left),
             ("vanished", self.vanished),
             ("unwelcome", self.unwelcome),
-            ("nonsense", self.nonsense),
+            ("malformed", self.malformed),
             ("late", self.late),
             ("stalled", self.stalled),
             ("waits", self.waits),
@@ -123,7 +123,7 @@ impl Counters {
             Closed::Left | Closed::Ended => &mut self.left,
             Closed::Vanished => &mut self.vanished,
             Closed::HandshakeFailed(_) => &mut self.unwelcome,
-            Closed::Malformed => &mut self.nonsense,
+            Closed::Malformed => &mut self.malformed,
             Closed::HandshakeTimedOut => &mut self.late,
             Closed::Stalled => &mut self.stalled,
         } += 1;

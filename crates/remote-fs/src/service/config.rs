@@ -111,7 +111,7 @@ pub struct Stats {
     /// Messages that were not valid.
     pub malformed: u64,
     /// Messages of callers without the key.
-    pub unadmitted: u64,
+    pub not_admitted: u64,
     /// Changes made.
     pub changes: u64,
     /// Syncs of the disk.

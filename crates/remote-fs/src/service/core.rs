@@ -195,7 +195,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             Ok(Message::Greet) => self.gate.issue_nonce(peer).map_or(Reply::Welcome, Reply::Nonce),
             Ok(Message::Prove(proof)) if self.gate.check_proof(peer, &proof) => Reply::Welcome,
             Ok(message) if matches!(message, Message::Prove(_)) || !self.gate.is_proven(peer) => {
-                self.store.stats.unadmitted += 1;
+                self.store.stats.not_admitted += 1;
                 Reply::NotAdmitted
             }
             Ok(Message::Join(join)) => self.join(peer, join, now).map_or_else(Reply::Refused, Reply::Joined),

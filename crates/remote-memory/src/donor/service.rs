@@ -48,8 +48,8 @@ pub struct ServiceStats {
     pub answered: u64,
     /// Calls refused.
     pub refused: u64,
-    /// Calls of strangers, and proofs that failed.
-    pub unadmitted: u64,
+    /// Calls of callers without the key, and proofs that failed.
+    pub not_admitted: u64,
     /// Requests that could not be parsed.
     pub malformed: u64,
     /// Calls that read or wrote memory.
@@ -160,12 +160,12 @@ impl<L: MemoryProvider> Service<L> {
                 if self.gate.check_proof(client, &proof) {
                     Response::Welcome
                 } else {
-                    self.stats.unadmitted += 1;
+                    self.stats.not_admitted += 1;
                     Response::NotAdmitted
                 }
             }
             Some(Request::Call(..)) if !self.gate.is_proven(client) => {
-                self.stats.unadmitted += 1;
+                self.stats.not_admitted += 1;
                 Response::NotAdmitted
             }
             Some(Request::Call(call, addresses)) => match self.call(&call, &addresses) {

@@ -13,8 +13,8 @@ pub struct MemberConfig {
     /// Election time-out: silence of the leader after which others elect another, in ticks; at least twice
     /// [`Self::heartbeat_ticks`]. A member asks for votes after a random time of more than this and up to twice this,
     /// and, if nobody is elected, again after half of this to all of it. Three times the longest silence of a live
-    /// member, up to ten times this, takes the place of this if that silence was longer than half of this; silences of up
-    /// to five times this count, for 1,250 to 2,500 times this.
+    /// member, up to ten times this, takes the place of this if that silence was longer than half of this; silences of
+    /// up to five times this count, for 1,250 to 2,500 times this.
     /// Use one value at all members: a member confirms no lease of a leader whose value is more than twice its own. Do
     /// not restart a member with a smaller value within two of its former time-outs, while leases that it confirmed may
     /// last.
@@ -30,8 +30,9 @@ pub struct MemberConfig {
     /// Entries before a snapshot that are kept, for members that are a little behind, up to a quarter of
     /// [`Self::log_len_max`].
     pub entries_kept: u64,
-    /// Bytes of a snapshot that are made in one turn, approximately: in every turn if a member waits for it, and
-    /// otherwise in turns in which the log does not grow. Where it grows, twice as many bytes are made.
+    /// Bytes of a snapshot that are made in one turn, approximately: 8 MB/s at an idle member, which has a turn in each
+    /// tick. While no member waits for it and the log grows, it is twice what the log has grown by instead; while one
+    /// waits, whichever is more, and turns follow each other.
     pub snapshot_step_len: usize,
     /// Bytes written to the disk, and synced, in one turn while the journal is replaced: first of the new snapshot,
     /// then of the entries after it, of which more are written where they arrive faster.

@@ -22,14 +22,14 @@ pub struct Replicated<'a> {
 }
 
 impl Replicated<'_> {
-    /// Whether a member can go on with it, except for the machine's part.
-    pub fn is_valid(&self) -> bool {
+    /// Whether a member can go on with it after the entry `last_index`, except for the machine's part.
+    pub fn is_valid(&self, last_index: u64) -> bool {
         let ids: BTreeSet<_> = self.members.iter().map(|member| member.id).collect();
         self.founding.is_valid()
             && self.members.len() <= wire::MEMBERS_MAX
             && ids.len() == self.members.len()
             && self.members.iter().all(MemberInfo::is_valid)
-            && self.sessions.is_valid()
+            && self.sessions.is_valid(self.founding.cluster, last_index)
     }
 }
 

@@ -5,17 +5,21 @@
 
 use bytes::Bytes;
 use raft::Storage;
-use raft::eraftpb::Entry;
+use raft::eraftpb::{Entry, Snapshot};
 use sinew_journal::disk::{Disk, DiskError};
 
 use super::durable::{self, Promise, Record};
 use super::{Member, MemberError};
 use crate::log::Log;
 use crate::machine::StateMachine;
-use crate::wire::{self, ClusterId, WireEntry};
+use crate::wire::{self, ADDRESS_LEN_MAX, ClusterId, MEMBERS_MAX, NAME_LEN_MAX, WireEntry};
 
 /// Bytes of entries in one record, at most, apart from the last entry.
 const RECORD_LEN_MAX: usize = 1 << 20;
+/// Bytes of a journal's base beside its snapshot's data, at most.
+const BASE_OVERHEAD_LEN: usize = 4 << 10;
+
+const _: () = assert!(NAME_LEN_MAX + ADDRESS_LEN_MAX + 4 * 10 * MEMBERS_MAX + 512 <= BASE_OVERHEAD_LEN);
 
 /// The base of a new journal that is being written.
 pub struct NewBase {
@@ -118,6 +122,37 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if self.note_full(replaced)?.is_some() {
             (self.has_kept_id, self.has_base, self.is_full) = (true, true, false);
         }
+        Ok(())
+    }
+
+    /// Whether the disk has room for a journal that begins with a snapshot of this many bytes, as far as the disk can
+    /// tell.
+    pub(super) fn has_room_for_snapshot(&mut self, len: u64) -> Result<bool, MemberError> {
+        let Some(journal) = &mut self.journal else { return Ok(true) };
+        let checked = journal.check_room(len.saturating_add(BASE_OVERHEAD_LEN as u64));
+        Ok(self.note_full(checked)?.is_some())
+    }
+
+    /// Writes a journal that begins with a snapshot of the leader's and with this promise, beside the present journal.
+    /// [`Self::adopt_snapshot`] puts it in that one's place. Returns whether there was room.
+    pub(super) fn write_snapshot(&mut self, snapshot: &Snapshot, promise: Promise) -> Result<bool, MemberError> {
+        let Some(journal) = &mut self.journal else { return Ok(true) };
+        let Some(cluster) = self.cluster else { return Ok(false) };
+        self.new_base = None;
+        let base = durable::base(&self.me, cluster, &promise.to_state(), snapshot, std::iter::empty());
+        // Its log is made here as well, so that what is left to do needs no more room.
+        let written = journal
+            .begin_replacement(&base)
+            .and_then(|()| journal.continue_replacement(&base, base.len()))
+            .and_then(|_| journal.repeat_records([[0_u8; 0]; 0]));
+        Ok(self.note_full(written)?.is_some())
+    }
+
+    /// Puts the journal that [`Self::write_snapshot`] has written in the place of the present one.
+    pub(super) fn adopt_snapshot(&mut self) -> Result<(), MemberError> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        journal.end_replacement()?;
+        (self.has_kept_id, self.has_base, self.is_full) = (true, true, false);
         Ok(())
     }
 

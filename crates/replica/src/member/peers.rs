@@ -42,7 +42,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 Some(wrong) => PeerAnswer::Now(wrong),
                 None => {
                     self.note_message_from(from, now_ns);
-                    let taken = self.handle_piece(from, &piece);
+                    let taken = self.handle_piece(from, &piece)?;
                     PeerAnswer::Now(if taken { PeerMessage::Nothing } else { PeerMessage::NoMember })
                 }
             },

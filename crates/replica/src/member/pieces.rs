@@ -5,8 +5,8 @@ use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use sinew_journal::disk::Disk;
 
-use super::durable::Replicated;
-use super::{Member, Receiver, Transport};
+use super::durable::{Promise, Replicated};
+use super::{Member, MemberError, Receiver, Transport};
 use crate::machine::StateMachine;
 use crate::wire::{self, MemberId, PeerMessage, Piece, PieceId, SnapshotMeta};
 
@@ -106,52 +106,100 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
-    /// Handles a piece. The last one passes the snapshot to the engine. Returns whether the piece was accepted.
-    pub(super) fn handle_piece(&mut self, from: MemberId, piece: &Piece<'_>) -> bool {
+    /// Handles a piece. After the last one, [`Self::take_arrived`] passes the snapshot to the engine. Returns whether
+    /// the piece was accepted. If not, the leader sends it again after a while.
+    pub(super) fn handle_piece(&mut self, from: MemberId, piece: &Piece<'_>) -> Result<bool, MemberError> {
         let is_first = piece.at == 0;
         let end = piece.at.saturating_add(piece.bytes.len() as u64);
         let is_valid = piece.term >= self.node.raft.term && piece.term < wire::NUMBER_MAX;
         if !is_valid || piece.len > LEN_MAX || end > piece.len {
             self.dropped.contradiction += 1;
-            return false;
+            return Ok(false);
         }
         if is_first {
             let place = piece.place.clone();
+            // Without this check, all of it would be sent again and again while the disk is full.
+            if self.would_install(place.index, place.term) && !self.has_room_for_snapshot(piece.len)? {
+                self.dropped.disk_full += 1;
+                return Ok(false);
+            }
             self.incoming = Some(Incoming { from, term: piece.term, place, len: piece.len, bytes: BytesMut::new() });
         }
-        let Some(incoming) = &mut self.incoming else { return false };
+        let Some(incoming) = &mut self.incoming else { return Ok(false) };
         let is_same = incoming.from == from
             && incoming.term == piece.term
             && incoming.place == piece.place
             && incoming.len == piece.len;
         if !is_same || piece.at > incoming.bytes.len() as u64 {
-            return false;
+            return Ok(false);
         }
         // A piece that was sent again may already be there, in part or as a whole.
         let known = incoming.bytes.len() - piece.at as usize;
         incoming.bytes.extend_from_slice(piece.bytes.get(known..).unwrap_or_default());
         if (incoming.bytes.len() as u64) < incoming.len {
-            return true;
+            return Ok(true);
         }
-        let Some(Incoming { term, place, bytes, .. }) = self.incoming.take() else { return false };
+        let Some(Incoming { term, place, bytes, .. }) = self.incoming.take() else { return Ok(false) };
         let data: Bytes = bytes.freeze();
         // The engine's answer to a snapshot cannot be taken back, so it must be one that this member can restore.
-        let is_sane = wire::decode::<Replicated<'_>>(&data)
-            .is_ok_and(|replicated| replicated.is_valid() && self.machine.check_snapshot(replicated.machine).is_ok());
+        let is_sane = wire::decode::<Replicated<'_>>(&data).is_ok_and(|replicated| {
+            replicated.is_valid(place.index) && self.machine.check_snapshot(replicated.machine).is_ok()
+        });
         match place.to_snapshot(data).filter(|_| is_sane && place.term <= term) {
             Some(snapshot) => {
                 let mut message = Message::default();
                 message.set_msg_type(MessageType::MsgSnapshot);
                 (message.from, message.to, message.term) = (from.0, self.me.id.0, term);
                 message.set_snapshot(snapshot);
-                // A refusal of the engine is part of its answer to the leader.
-                let _ = self.node.step(message);
-                true
+                self.arrived = Some(Box::new(message));
+                Ok(true)
             }
             None => {
                 self.dropped.malformed += 1;
-                false
+                Ok(false)
             }
         }
+    }
+
+    /// Whether the engine would install a snapshot that ends with this entry. It does not if it has the entry.
+    fn would_install(&self, index: u64, term: u64) -> bool {
+        let log = &self.node.raft.raft_log;
+        index >= log.committed && !log.match_term(index, term)
+    }
+
+    /// Passes a snapshot that has arrived to the engine. One that the engine will install is written to the disk first,
+    /// as the engine's answer to the leader cannot be taken back. If the disk has no room for it, the engine does not
+    /// hear of it: the member goes on as it is, and the leader finds out that the member still lacks it. Returns the
+    /// promise that was written with the snapshot, if one was.
+    pub(super) fn take_arrived(&mut self) -> Result<Option<Promise>, MemberError> {
+        let Some(message) = self.arrived.take() else { return Ok(None) };
+        let mut promise = Promise::of(&self.node.raft.hard_state());
+        // Another message of the same turn may have ended the leader's term.
+        if message.term < promise.term {
+            return Ok(None);
+        }
+        let is_later = message.term > promise.term;
+        if is_later && !self.can_promise() {
+            self.dropped.disk_full += 1;
+            return Ok(None);
+        }
+        let snapshot = message.get_snapshot().clone();
+        let (index, term) = (snapshot.get_metadata().index, snapshot.get_metadata().term);
+        // The engine's promise once it has the snapshot. It needs no record, for which there may be no room.
+        promise.commit = index;
+        if is_later {
+            (promise.term, promise.vote) = (message.term, raft::INVALID_ID);
+        }
+        if self.would_install(index, term) && !self.write_snapshot(&snapshot, promise)? {
+            self.dropped.disk_full += 1;
+            return Ok(None);
+        }
+        // A refusal of the engine is part of its answer to the leader.
+        let _ = self.node.step(*message);
+        if self.node.snap().is_none_or(|taken| taken.get_metadata().index != index) {
+            return Ok(None);
+        }
+        self.adopt_snapshot()?;
+        Ok(Some(promise))
     }
 }

@@ -29,5 +29,6 @@ mod durable;
 mod hostile;
 mod leaders;
 mod members;
+mod snapshots;
 mod swarm;
 mod world;

@@ -54,7 +54,7 @@ enum Part {
 }
 
 /// Tells a member what `bytes` encode. It must not stop, must answer all the time, and must keep what an honest client
-/// has put, as long as nobody names that and the member accepts no snapshot.
+/// has put, as long as no message names its key and the member accepts no snapshot.
 pub fn member(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     let part = [Part::Leader, Part::Follower, Part::Newcomer][usize::from(first % 3)];
@@ -76,7 +76,7 @@ pub fn member(bytes: &[u8]) {
     }
 }
 
-/// Whom a message is for, its address, and its bytes.
+/// Receiver of a message, its address, and the message's bytes.
 type Sent = (Option<MemberId>, Option<String>, Vec<u8>);
 
 /// What a member has sent.
@@ -185,7 +185,7 @@ impl Transport for Nowhere {
 struct Fed {
     member: Kv,
     now_ns: u64,
-    /// Those that messages come from: its peers, a stranger, and itself.
+    /// Senders of messages: its peers, a stranger, and itself.
     ids: Vec<MemberId>,
     founding: Founding,
     /// Session of the honest client.

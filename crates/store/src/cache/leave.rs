@@ -93,8 +93,8 @@ impl Cache {
         }
     }
 
-    /// Prefetches the bucket of the item that is the oldest once `oldest` is gone. The bucket is looked up when the next
-    /// item needs room: that miss would take longer than all else that a PUT does.
+    /// Prefetches the bucket of the item that is the oldest once `oldest` is gone. The bucket is looked up when the
+    /// next item needs room: that miss would take longer than all else that a PUT does.
     fn prefetch_next_oldest(&mut self, oldest: &Entry) {
         let Space::Log(log) = &self.space else { return };
         let Some(position) = log.oldest_after_advance(oldest.room()) else { return };

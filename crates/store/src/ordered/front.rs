@@ -7,14 +7,14 @@
 //! tree.
 //!
 //! An entry takes a line: a version, odd while a writer is at work; a tag, with a part of the hash and both lengths, or
-//! zero; the key; the value. A key has two buckets of four lines. A new entry takes the first line that is empty, so the
-//! last two of the first bucket are seldom needed, and those of the second hardly ever; if none is empty, it overwrites
-//! one of the first bucket, by turns.
+//! zero; the key; the value. A key has two buckets of four lines. A new entry takes the first line that is empty, so
+//! the last two of the first bucket are seldom needed, and those of the second hardly ever; if none is empty, it
+//! overwrites one of the first bucket, by turns.
 
 use std::sync::OnceLock;
 
 use sinew_mem::TableWords;
-use sinew_mem::atomic::plain::{AtomicU64, Ordering};
+use sinew_mem::atomic::plain::{AtomicU8, AtomicU64, Ordering};
 
 /// Number of stripes: all keys of a bucket are in one stripe, however many buckets there are.
 pub const STRIPES: usize = 64;
@@ -69,6 +69,8 @@ pub struct Front {
     current: AtomicU64,
     /// Number of tables that there may be.
     tables_max: usize,
+    /// 1 once there was no memory for a larger table.
+    is_refused: AtomicU8,
 }
 
 /// Bits of a line's tag that hold the length of the value.
@@ -92,19 +94,36 @@ pub fn is_short(key: &[u8]) -> bool {
     words_of(key) <= ROOM
 }
 
+/// Whether there may be a copy of an entry with this key and a value of so many bytes.
+#[inline(always)]
+pub fn is_copied(key: &[u8], value_len: usize) -> bool {
+    words_of(key) + value_len.div_ceil(8) <= ROOM
+}
+
 impl Front {
     /// A front whose table takes at most `bytes_max` bytes, unless the smallest one takes more.
     pub fn new(bytes_max: u64) -> Self {
         let bytes = |index: usize| ((LINES_MIN * LINE * 8) as u64) << index;
         let tables_max = (1..TABLES_MAX).take_while(|index| bytes(*index) <= bytes_max).count() + 1;
-        let front = Self { tables: [const { OnceLock::new() }; TABLES_MAX], current: AtomicU64::new(0), tables_max };
+        let front = Self {
+            tables: [const { OnceLock::new() }; TABLES_MAX],
+            current: AtomicU64::new(0),
+            tables_max,
+            is_refused: AtomicU8::new(0),
+        };
         front.add_table(0);
         front
     }
 
     /// Adds a table, unless there is no memory for it or another thread has added it. Returns whether it did.
     fn add_table(&self, index: usize) -> bool {
-        TableWords::zeroed((LINES_MIN * LINE) << index).is_ok_and(|table| self.tables[index].set(table).is_ok())
+        match TableWords::zeroed((LINES_MIN * LINE) << index) {
+            Ok(table) => self.tables[index].set(table).is_ok(),
+            Err(_) => {
+                self.is_refused.store(1, Ordering::Relaxed);
+                false
+            }
+        }
     }
 
     /// The table in use; `None` if there was no memory for any.
@@ -142,7 +161,7 @@ impl Front {
         }
     }
 
-    /// Copy of the value of a key. `None` says nothing about the index.
+    /// Copy of the value of a [short](is_short) key. `None` says nothing about the index.
     #[inline(always)]
     pub fn get(&self, hash: u64, key: &[u8]) -> Option<Copied> {
         let table = self.table()?;
@@ -155,7 +174,7 @@ impl Front {
             // Again, as what was read before the stamp may be older than it.
             let len = (table.load(line + TAG) & VALUE_LEN) as usize;
             let value = KEY + words_of(key);
-            // Both hold unless the line is being written.
+            // Both hold unless the line is being written, since the key is short.
             if table.load(line + TAG) & !VALUE_LEN != tag || value + len.div_ceil(8) > LINE {
                 return None;
             }
@@ -181,7 +200,7 @@ impl Front {
 
     /// Stores a copy of an entry, if it is short enough.
     pub fn put(&self, hash: u64, key: &[u8], value: &[u8]) {
-        let Some(table) = self.table().filter(|_| words_of(key) + words_of(value) <= ROOM) else { return };
+        let Some(table) = self.table().filter(|_| is_copied(key, value.len())) else { return };
         let lines = Self::lines(table, hash);
         let free = || lines.into_iter().find(|line| table.load(line + TAG) == 0);
         // Each change of a line adds two to its version, so these take turns.
@@ -194,19 +213,23 @@ impl Front {
         table.end_write(line);
     }
 
-    /// Has a larger table, if that in use is too small for so many entries and there may be a larger one. It is empty:
-    /// GETs fill it.
-    pub fn make_room(&self, entries: u64) {
+    /// Adds a larger table, which is empty, if that in use is too small for so many entries and there may be a larger
+    /// one. GETs fill it. Returns the outgrown one: its memory may be given back once every writer has ended that holds
+    /// the lock of its stripe now.
+    pub fn make_room(&self, entries: u64) -> Option<&TableWords> {
         let current = self.current.load(Ordering::Acquire) as usize;
-        let Some(table) = self.tables[current].get() else { return };
+        let table = self.tables[current].get()?;
         let lines = (table.len() / LINE) as u64;
-        if 4 * entries <= FULL_QUARTERS * lines || current + 1 == self.tables_max || !self.add_table(current + 1) {
-            return;
+        if 4 * entries <= FULL_QUARTERS * lines || current + 1 == self.tables_max {
+            return None;
+        }
+        // A refusal is not asked for again with each entry.
+        if self.is_refused.load(Ordering::Relaxed) == 1 || !self.add_table(current + 1) {
+            return None;
         }
         // Release: whoever sees the new index sees the table. Partner: the load in `table`.
         self.current.store(current as u64 + 1, Ordering::Release);
-        // Readers that still look there find nothing, and ask the tree.
-        table.give_back(0);
+        Some(table)
     }
 }
 
@@ -251,7 +274,7 @@ mod tests {
         front.put(5, b"b", b"2");
         front.put(5, b"b", b"3");
         assert_eq!([value(&front, 5, b"a"), value(&front, 5, b"b")], [Some(b"1".to_vec()), Some(b"3".to_vec())]);
-        // Its buckets are the 6th and the 70th.
+        // Its buckets are 6 and 70.
         let hash = 1 << 38 | 6;
         for number in 0..100 {
             front.put(hash, &[number], &[number]);
@@ -273,10 +296,10 @@ mod tests {
             for table in 1..=4 {
                 assert_eq!(front.table().map(TableWords::len), Some(lines as usize * LINE));
                 front.put(1, b"key", b"value");
-                front.make_room(lines * 3 / 4);
+                assert!(front.make_room(lines * 3 / 4).is_none());
                 assert_eq!(value(&front, 1, b"key"), Some(b"value".to_vec()), "there is room");
-                front.make_room(lines * 3 / 4 + 1);
                 let has_grown = table < tables;
+                assert_eq!(front.make_room(lines * 3 / 4 + 1).is_some(), has_grown);
                 assert_eq!(value(&front, 1, b"key").is_none(), has_grown, "a new table is empty");
                 lines <<= u32::from(has_grown);
             }

@@ -53,8 +53,9 @@ pub fn results(peers: Vec<Peer>, measured: &Measured, first: usize) -> Vec<PeerR
         PeerResult {
             text: format!(
                 "{name}: {} M/s, ours is {times_text} times as fast; {hits:.1} % of its gets hit{missed}; started as `{command}`, \
-                     {connections} connections with {depth} in flight each",
-                units::figure(rate)
+                     {} with {depth} in flight each",
+                units::figure(rate),
+                units::counted(connections, "connection")
             ),
             json: json!({
                 "server": name,

@@ -191,7 +191,7 @@ impl Ends {
             }
             if received < sent {
                 // Frames count as lost only once.
-                ensure!(sent - received <= sent / 100, "{} of {sent} frames were lost", sent - received);
+                ensure!(sent - received <= sent / 100, "{} of {sent} frames did not arrive", sent - received);
                 sent = received;
             }
         }

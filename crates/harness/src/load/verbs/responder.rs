@@ -10,6 +10,7 @@ use sinew::fabric::verbs::{Completion, CompletionQueue, Device, Opcode};
 use super::link::{LinkAddress, MessageOp, Rig, is_arrival, link_of};
 use super::message::{self, Exchange};
 use super::plan::{EchoForm, Op, Side, TransportKind, VerbsPlan, Wait, WorkKind};
+use crate::units;
 
 /// Most messages of an unreliable transport that may be missing before the next one that arrives. A message that fits
 /// none of these numbers is wrong.
@@ -313,8 +314,8 @@ impl<D: Device> Responder<D> {
     pub fn check(&mut self, made: &[u64], mut is_patient: impl FnMut() -> bool) -> anyhow::Result<Findings> {
         ensure!(
             made.len() == self.rig.links.len(),
-            "the other side counts {} links, not as many as this one",
-            made.len()
+            "the other side counts {}, not as many as this one",
+            units::counted(made.len(), "link")
         );
         while !self.is_settled(made)? && is_patient() {
             self.turn()?;

@@ -74,7 +74,7 @@ fn a_follower_takes_entries_that_the_engine_joined_to_an_append_of_another_place
     let appends = messages.filter(|message| message.get_msg_type() == MessageType::MsgAppend);
     let places = appends.map(|message| (message.index, message.entries.iter().map(|entry| entry.index).collect()));
     let places: Vec<(u64, Vec<u64>)> = places.collect();
-    assert_eq!(places, [(before + 2, vec![before + 1, before + 2])], "otherwise nothing need be mended");
+    assert_eq!(places, [(before + 2, vec![before + 1, before + 2])], "else there is nothing to mend");
     let joined = turn(&mut world, leader);
     tell(&mut world, follower, &joined);
     let answers = turn(&mut world, follower);

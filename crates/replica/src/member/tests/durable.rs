@@ -180,6 +180,43 @@ fn a_log_grows_by_half_of_a_snapshot_at_most_while_that_is_made() {
 }
 
 #[test]
+fn a_member_is_busy_with_a_snapshot_only_while_another_waits_for_it() {
+    let mut world = World::new(3, true, 5);
+    world.config.snapshot_step_len = 20;
+    for at in 0..3 {
+        world.crash(at);
+        world.start(at);
+    }
+    let mut session = world.open(7);
+    for key in 0..20 {
+        world.put(&mut session, &key.to_string(), "value");
+    }
+    let member = world.member(0);
+    for (is_awaited, asks_later) in [(false, false), (true, false), (false, true)] {
+        member.begin_snapshot(is_awaited);
+        let mut idle_steps = 0;
+        while !member.compact_in_steps().unwrap() {
+            idle_steps += 1;
+            if asks_later && idle_steps == 2 {
+                assert!(raft::Storage::snapshot(member.node.store(), u64::MAX, 0).is_err());
+            }
+        }
+        let expected = if asks_later {
+            2..=2
+        } else if is_awaited {
+            0..=0
+        } else {
+            5..=1000
+        };
+        assert!(expected.contains(&idle_steps), "{is_awaited} {asks_later}: {idle_steps}");
+        while member.pending_snapshot.is_some() || member.is_replacing_journal() {
+            member.compact_in_steps().unwrap();
+        }
+        while member.compact_in_steps().unwrap() {}
+    }
+}
+
+#[test]
 fn entries_that_are_replaced_while_a_new_journal_is_written_are_replaced_there_too() {
     let mut world = World::new(3, true, 5);
     world.config.snapshot_write_len = 40;

@@ -81,6 +81,10 @@ const WRONG_SNAPSHOTS: &[(&str, Change)] = &[
     ("a member without an address", |all, _| all.members[0].address.clear()),
     ("too long an address", |all, _| all.members[0].address = "m".repeat(ADDRESS_LEN_MAX + 1)),
     ("sessions that are miscounted", |all, _| all.sessions = miscounted()),
+    ("a session of another cluster", |all, _| _ = all.sessions.open(ClusterId(!all.founding.cluster.0), 900, 99)),
+    ("a session that a later entry opened", |all, place| {
+        all.sessions.open(all.founding.cluster, place.index + 1, 99);
+    }),
     ("another kind of state", |all, _| all.machine = b"junk"),
     ("before the first entry", |_, place| place.index = 0),
     ("beyond the last possible entry", |_, place| place.index = wire::NUMBER_MAX),
@@ -99,6 +103,9 @@ const RIGHT_CONTENTS: &[(&str, Change)] = &[
     ("two lives of one name", |all, _| all.members[1].name = all.members[0].name.clone()),
     ("the longest name", |all, _| all.members[0].name = "m".repeat(NAME_LEN_MAX)),
     ("the longest address", |all, _| all.members[0].address = "m".repeat(ADDRESS_LEN_MAX)),
+    ("a session that the last entry opened", |all, place| {
+        all.sessions.open(all.founding.cluster, place.index, 99);
+    }),
 ];
 
 /// The engine would have taken a wrong one, and the member could not have gone on.
@@ -136,7 +143,8 @@ fn a_snapshot_that_is_wrong_in_one_way_is_refused_and_counted_and_the_right_one_
         (answer, world.member(to).dropped().malformed, world.member(to).applied())
     };
     for (what, change) in RIGHT_CONTENTS {
-        assert!(changed(*change).0.is_valid(), "{what}");
+        let (all, place) = changed(*change);
+        assert!(all.is_valid(place.index), "{what}");
     }
     for ((what, change), refused) in WRONG_SNAPSHOTS.iter().zip(1..) {
         assert_eq!(tell(*change), (PeerAnswer::Now(PeerMessage::NoMember), refused, applied), "{what}");

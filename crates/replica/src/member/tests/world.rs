@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sinew_fabric::SeededGenerator;
-use sinew_journal::disk::{DiskError, Fault, SimDisk};
+use sinew_journal::disk::{Fault, SimDisk};
 
 use super::super::*;
 use crate::client_wire::{Answer, ClientRequest, Freshness, Status};
@@ -123,11 +123,6 @@ impl Node {
         self.inbox.clear();
         self.answers.clear();
         self.tickets.clear();
-    }
-
-    /// Index of the last entry in the member's snapshot.
-    fn snapshot_index(&self) -> u64 {
-        self.member.as_ref().map_or(0, |member| member.node.store().latest_snapshot().get_metadata().index)
     }
 
     fn writes(&self) -> u64 {
@@ -315,19 +310,17 @@ impl World {
         }
         let arrived = place.inbox.extract_if(.., |(due_ns, _)| *due_ns <= arrives_ns).map(|(_, parcel)| parcel);
         let arrived = arrived.collect();
-        let (writes, snapshot) = (place.writes(), place.snapshot_index());
+        let writes = place.writes();
         let mut produced = Produced::default();
         let ended = place.run(arrived, now_ns, &mut produced);
         if let Err(error) = ended {
             // Only what it had sent out leaves it.
             produced.outbox.0.retain(|sent| sent.is_flushed);
             (produced.calls, produced.replies) = Default::default();
-            let has_installed = place.snapshot_index() > snapshot;
             place.end();
             if place.disk.as_ref().is_some_and(SimDisk::has_crashed) {
                 self.crash(at);
-            } else if !(place.is_full && has_installed && error == MemberError::Disk(DiskError::Full)) {
-                // A member stops without harm where there is no room for the leader's snapshot.
+            } else {
                 place.error = Some(error);
             }
         }
