@@ -177,10 +177,7 @@ pub fn unknown<D: Donors>(
              hold it"
         )
     } else if silent.len() == names.count() {
-        anyhow!(
-            "no donor answers, so nothing was checked: {} (`sinew serve memory ADDRESS` starts a donor)",
-            silent.join("; ")
-        )
+        anyhow!("no donor answers: {} (`sinew serve memory ADDRESS` starts a donor)", silent.join("; "))
     } else {
         anyhow!(
             "no donor that answers knows the volume \"{volume}\", and these do not answer: {} (`sinew serve memory \

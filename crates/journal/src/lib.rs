@@ -404,6 +404,11 @@ impl<D: Disk> Journal<D> {
         self.or_abandon(synced)
     }
 
+    /// Gives a replacement up that was begun, if there is one.
+    pub fn abandon_replacement(&mut self) {
+        self.abandon();
+    }
+
     /// Puts the new snapshot and its log in the place of the old ones, once both are whole. If this fails, and
     /// [`Self::error`] is `None`, the journal goes on: with the new snapshot if only the old files could not be
     /// removed, else with the old snapshot and log.

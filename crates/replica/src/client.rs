@@ -181,6 +181,8 @@ pub struct Client<E> {
     has_asked_for_members: bool,
     next_number: u64,
     pending: BTreeMap<u64, Pending>,
+    /// Those of them that the client asks on its own behalf.
+    own_requests: usize,
     next_id: u64,
     /// Calls in flight: the request, and the index of the member.
     calls: BTreeMap<u64, (u64, usize)>,
@@ -213,6 +215,7 @@ impl<E: Endpoint> Client<E> {
             has_asked_for_members: false,
             next_number: 0,
             pending: BTreeMap::new(),
+            own_requests: 0,
             next_id: 0,
             calls: BTreeMap::new(),
             next_call: 0,
@@ -247,7 +250,7 @@ impl<E: Endpoint> Client<E> {
 
     /// Unfinished requests, and finished ones that were not polled.
     pub fn in_flight(&self) -> usize {
-        self.pending.values().filter(|pending| !pending.request.is_own()).count() + self.done.len()
+        self.pending.len() - self.own_requests + self.done.len()
     }
 
     fn begin(
@@ -257,7 +260,7 @@ impl<E: Endpoint> Client<E> {
         address: Option<String>,
         timeout_ns: u64,
     ) -> Result<(), ClientError> {
-        if self.pending.len() >= IN_FLIGHT_MAX {
+        if self.pending.len() - self.own_requests >= IN_FLIGHT_MAX {
             return Err(ClientError::WindowFull);
         }
         self.insert(tag, request, address, timeout_ns);
@@ -268,6 +271,7 @@ impl<E: Endpoint> Client<E> {
         let now_ns = self.rpc.now_ns();
         let (end_ns, send_at_ns) = (now_ns.saturating_add(timeout_ns), Some(now_ns));
         let (may_have_run, session, failures) = Default::default();
+        self.own_requests += usize::from(request.is_own());
         let pending = Pending { tag, request, end_ns, send_at_ns, address, may_have_run, session, failures };
         self.pending.insert(self.next_id, pending);
         self.next_id += 1;
@@ -619,7 +623,10 @@ impl<E: Endpoint> Client<E> {
                 }
                 self.ask_for_members(member_index);
             }
-            Answer::CommandAnswer(answer) => self.finish(id, Ok(RequestOutcome::CommandAnswer(answer.to_vec()))),
+            Answer::CommandAnswer(answer) => {
+                self.finish(id, Ok(RequestOutcome::CommandAnswer(answer.to_vec())));
+                self.ask_for_members(member_index);
+            }
             Answer::QueryAnswer(found) => {
                 self.finish(id, Ok(RequestOutcome::QueryAnswer(found.to_vec())));
                 self.ask_for_members(member_index);
@@ -765,6 +772,7 @@ impl<E: Endpoint> Client<E> {
     fn finish(&mut self, id: u64, result: Result<RequestOutcome, ClientError>) {
         let Some(pending) = self.pending.remove(&id) else { return };
         if pending.request.is_own() {
+            self.own_requests -= 1;
             self.is_opening &= !matches!(pending.request, Request::Open);
             // Another time, if it was not answered.
             self.has_asked_for_members &= result.is_ok() || !matches!(pending.request, Request::Members);

@@ -219,7 +219,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             has_changed_members: false,
             next_tick_ns: now_ns,
             last_turn_ns: now_ns,
-            present_since_ns: 0,
+            present_since_ns: now_ns,
             quiet_until_ns: 0,
             led_term: None,
             dropped: Dropped::default(),

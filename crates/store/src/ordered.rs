@@ -80,7 +80,7 @@ struct Stripe(Mutex<()>);
 /// Reason why a value was not stored. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
-    /// The entries would exceed the memory limit.
+    /// The entries would exceed the memory limit. (A shorter value may count for more: see [`entry_bytes`].)
     #[error("the index is full: its entries may take {memory_bytes} B; delete some, or start it with more memory")]
     Full {
         /// The limit, in bytes.
@@ -275,7 +275,7 @@ impl OrderedIndex {
     fn reserve(&self, before: u64, after: u64) -> Result<(), PutError> {
         let with_entry = |used: u64| {
             let used = used + after - before;
-            // An entry that does not grow always has room.
+            // An entry that counts for no more than before always has room.
             (used <= self.memory_bytes || after <= before).then_some(used)
         };
         match self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_entry) {

@@ -35,8 +35,17 @@ pub fn die_with_parent() -> io::Result<()> {
 /// # Errors
 ///
 /// The system's: values below the present one take `CAP_SYS_NICE` or a limit (`ulimit -e`) that allows them.
-pub fn set_nice(nice: i32) -> std::io::Result<()> {
+pub fn set_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, nice)?)
+}
+
+/// The scheduling priority of this thread: its nice value.
+///
+/// # Errors
+///
+/// The system's.
+pub fn nice() -> io::Result<i32> {
+    Ok(rustix::process::getpriority_process(None)?)
 }
 
 /// Whether the effective user is root.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use sinew::host::{Interrupt, SystemEntropy, set_nice};
+use sinew::host::{Interrupt, SystemEntropy, nice, set_nice};
 use sinew::prelude::*;
 use sinew::replica::client_wire::{Role, Status};
 use sinew::replica::disk::HostDisk;
@@ -26,7 +26,8 @@ const HAND_OVER_NS: u64 = 100_000_000;
 
 const AFTER_HELP: &str = "\
 Three members survive the loss of any one, five of any two, seven of any three; four survive one, as three do. Start
-all with the same --peers, names and addresses spelt alike; they form the cluster once all are up and empty. Every acknowledged write is held by a majority of them.
+all with the same --peers, names and addresses spelt alike; they form the cluster once all are up and empty. Every
+acknowledged write is held by a majority of them.
 
 Without --data everything is in memory, as in nsdi19: it is lost if a majority dies at once, and a member that is
 restarted has no state. It waits until it is added again (`sinew replica add NAME=URL`); until then it does not vote.
@@ -34,10 +35,10 @@ With --data a member resumes where it was.
 
 A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon
 after. On a busy host, where live members are silent for longer, a member waits for three to six times the longest such
-silence, or for ten to twenty times --election-ms if that is less; it forgets a silence after 1,250 to 2,500 times --election-ms. Give all
-members the same --election-ms: a member confirms no lease of a leader whose --election-ms is more than twice its own.
-Where clients read with --lease, do not restart a member at once with a shorter --election-ms. A leader that is stopped
-with Ctrl-C hands over first.
+silence, or for ten to twenty times --election-ms if that is less; it forgets a silence after 1,250 to 2,500 times
+--election-ms. Give all members the same --election-ms: a member confirms no lease of a leader whose --election-ms is
+more than twice its own. Where clients read with --lease, do not restart a member at once with a shorter --election-ms.
+A leader that is stopped with Ctrl-C hands over first.
 
 Beyond this host a cluster needs a key: --key-file, any 16 bytes or more, the same for all members and clients. Both
 sides of each session prove that they have it; nothing is encrypted. With --open anybody is let in.
@@ -75,7 +76,7 @@ pub struct Args {
     #[arg(long, value_name = "MS", default_value_t = 24, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(6..=60_000))]
     election_ms: u64,
     /// Scheduling priority, from -20, the most urgent, to 19: a member that other programs keep from running is taken
-    /// for dead [default: -10 where the system allows it]
+    /// for dead [default: -10 where the system allows it, unless it was started at another than 0]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     nice: Option<i32>,
     /// Spin for up to 50 us before sleeping, for lower latency at the cost of processor time
@@ -115,13 +116,16 @@ impl Args {
     }
 
     fn set_priority(&self) -> anyhow::Result<()> {
-        match (self.nice, set_nice(self.nice.unwrap_or(NICE))) {
-            (Some(nice), Err(error)) => Err(error).with_context(|| {
-                format!("--nice {nice}: the system does not allow it; run as root, or raise the limit (ulimit -e)")
-            }),
-            // Nobody asked for it.
-            (None, Err(_)) | (_, Ok(())) => Ok(()),
+        if let Some(asked) = self.nice {
+            return set_nice(asked).with_context(|| {
+                format!("--nice {asked}: the system does not allow it; run as root, or raise the limit (ulimit -e)")
+            });
         }
+        // Whoever started it at another priority wants that one.
+        if nice().is_ok_and(|present| present == 0) {
+            let _ = set_nice(NICE);
+        }
+        Ok(())
     }
 
     fn member_config(&self) -> MemberConfig {

@@ -286,7 +286,7 @@ impl<A: StoreClient, C: Clock> Load for Store<A, C> {
             is_busy |= completed > 0;
             left += if may_start { 0 } else { clients[index].in_flight() };
         }
-        ensure!(wrong == 0, "{} came", units::counted(wrong, "wrong answer"));
+        ensure!(wrong == 0, "wrong answers: {wrong}");
         if !self.sampled.is_empty() {
             let done_ns = self.clock.now_ns();
             for asked_ns in self.sampled.drain(..) {

@@ -121,6 +121,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             // Without this check, all of it would be sent again and again while the disk is full.
             if self.would_install(place.index, place.term) && !self.has_room_for_snapshot(piece.len)? {
                 self.dropped.disk_full += 1;
+                // What came of an earlier one is of no use any more.
+                self.incoming = None;
                 return Ok(false);
             }
             self.incoming = Some(Incoming { from, term: piece.term, place, len: piece.len, bytes: BytesMut::new() });
@@ -143,7 +145,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let data: Bytes = bytes.freeze();
         // The engine's answer to a snapshot cannot be taken back, so it must be one that this member can restore.
         let is_sane = wire::decode::<Replicated<'_>>(&data).is_ok_and(|replicated| {
-            replicated.is_valid(place.index) && self.machine.check_snapshot(replicated.machine).is_ok()
+            self.cluster.is_none_or(|cluster| cluster == replicated.founding.cluster)
+                && replicated.is_valid(place.index)
+                && self.machine.check_snapshot(replicated.machine).is_ok()
         });
         match place.to_snapshot(data).filter(|_| is_sane && place.term <= term) {
             Some(snapshot) => {
@@ -197,6 +201,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         // A refusal of the engine is part of its answer to the leader.
         let _ = self.node.step(*message);
         if self.node.snap().is_none_or(|taken| taken.get_metadata().index != index) {
+            // It may have been written, as for a member that is not in its configuration.
+            if let (Some(journal), None) = (&mut self.journal, &self.new_base) {
+                journal.abandon_replacement();
+            }
             return Ok(None);
         }
         self.adopt_snapshot()?;

@@ -12,8 +12,9 @@ const OPERATIONS: &[Operation] = &[
     operation("table GET in batches of 8", &["table"], |count| table(count, true)),
     operation("table PUT in batches of 8", &["table"], |count| table(count, false)),
     operation("table PUT that evicts in batches of 8", &["table"], evicting),
-    operation("GET of an ordered index", &["index"], |count| index(count, 1)),
-    operation("sum over 128 keys of an ordered index", &["index"], |count| index(count, SUM_LEN)),
+    operation("GET of an ordered index", &["index"], |count| index(count, 1, 8)),
+    operation("GET of an ordered index, of a long entry", &["index"], |count| index(count, 1, 64)),
+    operation("sum over 128 keys of an ordered index", &["index"], |count| index(count, SUM_LEN, 8)),
 ];
 
 fn main() -> anyhow::Result<()> {
@@ -101,12 +102,15 @@ fn evicting(count: &mut Count) -> anyhow::Result<()> {
 /// Keys of a sum (nsdi19 7.2).
 const SUM_LEN: u64 = 128;
 
-/// Reads one value of an index of eight-byte keys, or sums those of a row of keys.
-fn index(count: &mut Count, keys: u64) -> anyhow::Result<()> {
+/// Reads one value of an index of eight-byte keys, or sums those of a row of keys: the numbers with which values of
+/// `value_len` bytes begin.
+fn index(count: &mut Count, keys: u64, value_len: usize) -> anyhow::Result<()> {
     let index = OrderedIndex::new(1 << 30);
     // Filled in no order, as its nodes are then as full as they are with any keys.
     for number in (0..KEYS).map(|number| number.wrapping_mul(0x9E37_79B1) % KEYS) {
-        index.put(&number.to_be_bytes(), &number.to_le_bytes())?;
+        let mut value = vec![0; value_len];
+        value[..8].copy_from_slice(&number.to_le_bytes());
+        index.put(&number.to_be_bytes(), &value)?;
     }
     let mut generator = SeededGenerator::new(1);
     count.rounds(ROUNDS, ROUNDS, |count| {
