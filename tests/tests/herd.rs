@@ -139,6 +139,7 @@ fn a_request_is_retransmitted_when_its_time_out_is_due_and_not_a_nanosecond_befo
         // Each count has a client of its own, since a check for expired requests puts off the next check.
         let mut world = World::new(&WorkerConfig::herd_opt());
         let (mut client, _) = world.client();
+        world.turn();
         client.request(0, 1, KIND, b"late", ASKED_NS).unwrap();
         client.flush();
         for now_ns in &due_ns[..count] {

@@ -122,7 +122,8 @@ fn memcached_servers_are_measured() {
 
 #[test]
 fn a_full_cache_is_measured_beside_memcached_with_the_same_requests() {
-    let bench = ["kv", "bench", "eviction", "--value-size", "4000", "--seconds", "0.05", "--json", "--no-pin"];
+    let bench = ["kv", "bench", "eviction", "--traces", "zipf,scan", "--value-size", "4000", "--json", "--no-pin"];
+    let bench = [&bench[..], &["--seconds", "0.05"]].concat();
     let refused = run(sinew(&bench).args(["--peer", "--memory", "63M"]));
     assert!(refused.status.code() == Some(2) && text(&refused.stderr).contains("at least 64M"), "{refused:?}");
     let output = run(sinew(&bench).args(["--peer", "--memory", "64M"]));

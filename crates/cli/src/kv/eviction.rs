@@ -58,9 +58,21 @@ const STRETCH: usize = 256 * BATCH;
 /// The table's choices: the default, and what it is compared with.
 const CHOICES: [Eviction; 2] = [Eviction::OldestUnread, Eviction::Oldest];
 
+/// Trace of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Trace {
+    Zipf,
+    Scan,
+    Etc,
+    Sys,
+}
+
 /// Options of `sinew kv bench eviction`.
 #[derive(clap::Args)]
 pub struct Args {
+    /// Traces of requests, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "zipf,scan,etc,sys", hide_possible_values = true)]
+    traces: Vec<Trace>,
     /// Memory of each cache, in bytes, 1M to 1G, and with --peer from 64M on, in whole megabytes. Its index is part of
     /// the table's memory; memcached's is not part of what it is given
     #[arg(long, default_value = "64M", allow_negative_numbers = true, value_parser = parse_size)]
@@ -144,12 +156,13 @@ impl Args {
             seed: self.seed,
         };
         let case = |name, workload, keys: &dyn Fn(usize) -> usize| Case::new(name, workload, self.memory, keys);
-        let cases = vec![
-            case("zipf", mix(Mix::YcsbC), &many)?,
-            case("scan", scan, &|items| items / 2)?,
-            case("etc", mix(Mix::Etc), &many)?,
-            case("sys", mix(Mix::Sys), &many)?,
-        ];
+        let case_of = |trace: &Trace| match trace {
+            Trace::Zipf => case("zipf", mix(Mix::YcsbC), &many),
+            Trace::Scan => case("scan", scan, &|items| items / 2),
+            Trace::Etc => case("etc", mix(Mix::Etc), &many),
+            Trace::Sys => case("sys", mix(Mix::Sys), &many),
+        };
+        let cases = self.traces.iter().map(case_of).collect::<anyhow::Result<Vec<_>>>()?;
         let mut setting = self.measure.setting((1, usize::from(self.peer)), false)?;
         // It has ended before rates are measured.
         let peer_cpu = std::mem::take(&mut setting.server_cpus).pop().filter(|_| self.peer);
@@ -395,8 +408,9 @@ fn text_of(plan: &EvictionPlan, figures: &[Figure], results: &[CaseResult]) -> S
     let peer = results.first().and_then(|result| result.kept.get(CHOICES.len()));
     lines.extend(peer.map(|peer| {
         format!(
-            "The peer is {}, with one thread: of zipf it keeps {}, the table {}.",
+            "The peer is {}, with one thread: of {} it keeps {}, the table {}.",
             peer.name,
+            plan.cases[0].name,
             units::counted(peer.items, "item"),
             results[0].kept[0].items
         )

@@ -8,7 +8,6 @@ use sinew::kv::{drtm, herd};
 use sinew::store::remote::Index;
 
 use super::{Load, Slice, Span, State};
-use crate::units;
 use crate::workload::{Request, Workload, check_value, fill_value, key_bytes};
 
 /// Requests drawn in advance.

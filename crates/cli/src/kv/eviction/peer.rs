@@ -12,7 +12,7 @@ use super::{AskedCache, Hits};
 use crate::kv::memcached::servers::{self, ServerPlan, Started};
 
 /// Most keys of a `get`. What these miss is stored after all of them, so there are few.
-const KEYS: usize = 16;
+const KEYS: usize = 32;
 /// Longest silence of memcached.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
@@ -113,7 +113,6 @@ impl AskedCache for Peer {
         for requests in requests.chunks(KEYS) {
             let found =
                 if requests.iter().any(|request| request.is_get()) { self.get(requests)? } else { [false; KEYS] };
-            let mut stored = 0;
             for (request, found) in requests.iter().zip(found) {
                 hits.gets += u64::from(request.is_get());
                 hits.hits += u64::from(found);
@@ -122,17 +121,12 @@ impl AskedCache for Peer {
                 }
                 self.value.resize(self.sizes.of(request.key()), 0);
                 fill_value(&mut self.value, request.key(), 0);
+                // These go with the next `get`, whose answer comes after them.
                 self.out.extend(b"set ");
                 self.out.extend(key_text(request.key()));
-                write!(self.out, " 0 0 {}\r\n", self.value.len())?;
+                write!(self.out, " 0 0 {} noreply\r\n", self.value.len())?;
                 self.out.extend(&self.value);
                 self.out.extend(b"\r\n");
-                stored += 1;
-            }
-            self.send()?;
-            for _ in 0..stored {
-                self.read_line()?;
-                ensure!(self.line == b"STORED", "memcached answered {:?}", String::from_utf8_lossy(&self.line));
             }
         }
         Ok(())
