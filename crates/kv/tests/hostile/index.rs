@@ -25,6 +25,8 @@ const TO: &[u8] = b"d";
 
 type Endpoint = Rpc<LoopbackPort, ManualClock>;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+/// A key and its value.
+type Entry<'a> = (&'a [u8], &'a [u8]);
 
 /// Runs a history: requests to a service, or answers to a client.
 pub fn index(bytes: &[u8]) {
@@ -153,7 +155,7 @@ fn used(model: &Model) -> u64 {
 }
 
 /// Up to `limit` entries of a range, and whether it has more.
-fn within<'a>(model: &'a Model, range: Range<'_>, limit: u32) -> (Vec<(&'a [u8], &'a [u8])>, bool) {
+fn within<'a>(model: &'a Model, range: Range<'_>, limit: u32) -> (Vec<Entry<'a>>, bool) {
     let entries = model.iter().map(|(key, value)| (&key[..], &value[..]));
     let mut entries: Vec<_> = entries.filter(|(key, _)| RangeBounds::<[u8]>::contains(&range, *key)).collect();
     let more = entries.len() > limit as usize;

@@ -343,7 +343,7 @@ impl Fed {
 
     fn hello(&self, steps: &mut Steps<'_>) -> Hello {
         let me = self.info(steps);
-        let phase = if steps.small() % 2 == 0 { Phase::New } else { Phase::MemberOf(self.founding.cluster) };
+        let phase = if steps.small().is_multiple_of(2) { Phase::New } else { Phase::MemberOf(self.founding.cluster) };
         // One that a newcomer takes for its own.
         let mut founding = self.founding.clone();
         founding.members.push(self.member.me().clone());
