@@ -46,8 +46,8 @@
 //!   appended again without it, unless it is longer than 4 KB. Up to four items are spared for each one that needs
 //!   room, so a PUT stays bounded. On a fixed trace (`tests/cache_eviction.rs`) 72.8 % of the keys of Zipf .99 are
 //!   found, where the log alone finds 68.5 %, and 39.5 % instead of 29.2 % of a hot set beside scans. It costs a GET
-//!   five instructions (`cargo xtask cost --row table`), and a full table 7 to 9 % of its requests a second (3 to 11 ns
-//!   a request, `sinew kv bench eviction`); each miss that it saves costs its user a fetch from elsewhere.
+//!   five instructions (`cargo xtask cost --row table`), and a full table 7 to 14 % of its requests a second (7 to 14
+//!   ns a request, `sinew kv bench eviction`); each miss that it saves costs its user a fetch from elsewhere.
 //! - **The bucket of the next item to go is prefetched**, since that miss overlaps with nothing else. With this, a full
 //!   table served 1.05 to 1.4 times as many requests of the same benchmark.
 //! - **A table that evicts nothing** has the same index over a heap (two-level segregated fit), and chains spare

@@ -30,9 +30,10 @@ pub struct Args {
     address: String,
     #[command(flatten)]
     threads: ThreadArgs,
-    /// Memory for keys and values, in bytes; each entry takes 120 bytes more than its key and value, and a short one 290
-    /// (key and value, each rounded up to 8, have up to 48). PUTs beyond it are refused, and deletions make room. Values
-    /// that were replaced or deleted are not counted, and are freed later; the table of short entries keeps its memory
+    /// Memory for keys and values, in bytes; each entry takes 120 bytes more than its key and value, and a short one
+    /// 290 (key and value, each rounded up to 8, have up to 48). PUTs beyond it are refused, and deletions make room.
+    /// Values that were replaced or deleted are not counted, and are freed later; the table of short entries keeps its
+    /// memory
     #[arg(long, default_value = "1G", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
     /// Longest value, in bytes, 1 to 8M
