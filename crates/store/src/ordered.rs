@@ -14,8 +14,8 @@
 //! readers never wait for it.
 //!
 //! A GET takes 1,018 instructions in the tree, and a dependent cache miss for each of its levels. So a hash table in
-//! front of it (`front`) has copies of short entries, in a cache line each, which a GET finds with 209; GETs store there
-//! what they had to look for in the tree.
+//! front of it (`front`) has copies of short entries, in a cache line each, which a GET finds with 209; GETs store
+//! there what they had to look for in the tree.
 
 mod front;
 mod key;
