@@ -133,8 +133,7 @@ fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Mea
     let mut members = Vec::new();
     for name in NAMES {
         let mut member = Command::new(&program);
-        // The priority that the others have.
-        member.args(["serve", "replica", "--nice", "0", "--name", name, "--peers", &peers.join(",")]);
+        member.args(["serve", "replica", "--name", name, "--peers", &peers.join(",")]);
         if let Some(folder) = &folder {
             member.arg("--data").arg(folder.0.join(name));
         }

@@ -39,15 +39,6 @@ pub fn set_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, nice)?)
 }
 
-/// The scheduling priority of this thread: its nice value.
-///
-/// # Errors
-///
-/// The system's.
-pub fn nice() -> io::Result<i32> {
-    Ok(rustix::process::getpriority_process(None)?)
-}
-
 /// Whether the effective user is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use sinew::host::{Interrupt, SystemEntropy, nice, set_nice};
+use sinew::host::{Interrupt, SystemEntropy, set_nice};
 use sinew::prelude::*;
 use sinew::replica::client_wire::{Role, Status};
 use sinew::replica::disk::HostDisk;
@@ -19,8 +19,6 @@ use crate::memory::reach::{KeyArgs, is_of_this_host};
 use crate::serve::{OutputArgs, begin};
 use crate::{Outcome, Usage, advice, output};
 
-/// Scheduling priority of a member, where the system allows it.
-const NICE: i32 = -10;
 /// Time that a new leader has to take over after a planned stop.
 const HAND_OVER_NS: u64 = 100_000_000;
 
@@ -76,7 +74,7 @@ pub struct Args {
     #[arg(long, value_name = "MS", default_value_t = 24, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(6..=60_000))]
     election_ms: u64,
     /// Scheduling priority, from -20, the most urgent, to 19: a member that other programs keep from running is taken
-    /// for dead [default: -10 where the system allows it, unless it was started at another than 0]
+    /// for dead [default: that at which it is started]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     nice: Option<i32>,
     /// Spin for up to 50 us before sleeping, for lower latency at the cost of processor time
@@ -116,16 +114,10 @@ impl Args {
     }
 
     fn set_priority(&self) -> anyhow::Result<()> {
-        if let Some(asked) = self.nice {
-            return set_nice(asked).with_context(|| {
-                format!("--nice {asked}: the system does not allow it; run as root, or raise the limit (ulimit -e)")
-            });
-        }
-        // Whoever started it at another priority wants that one.
-        if nice().is_ok_and(|present| present == 0) {
-            let _ = set_nice(NICE);
-        }
-        Ok(())
+        let Some(asked) = self.nice else { return Ok(()) };
+        set_nice(asked).with_context(|| {
+            format!("--nice {asked}: the system does not allow it; run as root, or raise the limit (ulimit -e)")
+        })
     }
 
     fn member_config(&self) -> MemberConfig {
