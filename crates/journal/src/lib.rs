@@ -339,7 +339,7 @@ impl<D: Disk> Journal<D> {
     /// [`DiskError`].
     pub fn begin_replacement(&mut self, snapshot: &[u8]) -> Result<(), DiskError> {
         self.sync()?;
-        self.abandon();
+        self.abandon_replacement();
         let header = codec::snapshot_header(self.key, self.log.sequence(), snapshot);
         let begun = self.disk.create(NEW_SNAPSHOT).and_then(|()| self.disk.append(NEW_SNAPSHOT, &header.bytes));
         self.replacement = Some(Replacement {
@@ -404,11 +404,6 @@ impl<D: Disk> Journal<D> {
         self.or_abandon(synced)
     }
 
-    /// Gives a replacement up that was begun, if there is one.
-    pub fn abandon_replacement(&mut self) {
-        self.abandon();
-    }
-
     /// Puts the new snapshot and its log in the place of the old ones, once both are whole. If this fails, and
     /// [`Self::error`] is `None`, the journal goes on: with the new snapshot if only the old files could not be
     /// removed, else with the old snapshot and log.
@@ -440,12 +435,13 @@ impl<D: Disk> Journal<D> {
     /// Gives the replacement up if a step of it has failed.
     fn or_abandon(&mut self, step: Result<(), DiskError>) -> Result<(), DiskError> {
         if step.is_err() {
-            self.abandon();
+            self.abandon_replacement();
         }
         step
     }
 
-    fn abandon(&mut self) {
+    /// Gives a replacement up that was begun, if there is one.
+    pub fn abandon_replacement(&mut self) {
         let Some(replacement) = self.replacement.take() else { return };
         // A leftover file does no harm, apart from the room that it takes.
         let _ = self.disk.remove(NEW_SNAPSHOT);

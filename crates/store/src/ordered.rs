@@ -321,13 +321,13 @@ mod tests {
 
     use super::*;
 
-    /// A key that begins with `key`, and whose copy lies in the first bucket of the smallest table.
+    /// A key that begins with `key`, and whose first bucket in the smallest table is the first.
     fn crowded(key: &[u8]) -> Vec<u8> {
         let mut keys = (0u64..).map(|number| [key, &number.to_le_bytes()].concat());
-        keys.find(|key| hash_of(key).is_multiple_of(512)).expect("one in 512 has such a hash")
+        keys.find(|key| hash_of(key).is_multiple_of(256)).expect("one in 256 has such a hash")
     }
 
-    /// A thread's view of an index whose keys displace each other's copies.
+    /// A thread's view of an index whose keys have one bucket in common until the table grows.
     #[derive(Clone, Copy)]
     struct Crowded<'a> {
         index: &'a OrderedIndex,
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_whose_copies_displace_each_other_are_linearizable_while_the_table_grows() {
+    fn keys_of_one_bucket_are_linearizable_while_the_table_grows() {
         let (rounds, entries) = if cfg!(miri) { (3, 800u64) } else { (2000, 100_000) };
         let index = OrderedIndex::new(1 << 30);
         let others: Vec<Vec<u8>> = (b'a'..b'f').map(|key| crowded(&[key])).collect();
