@@ -11,6 +11,10 @@ use blocks::Blocks;
 
 /// Bytes counted for an entry besides its data, when the size of appends is limited.
 const ENTRY_OVERHEAD: u64 = 32;
+/// Entries that a step of [`Log::drop_compacted`] drops if none were appended since the last one. With no more, and a
+/// step only in turns that have a reason, memory is freed about as fast as it is used: glibc needed 40 ms for what a
+/// member had freed of a long log within 60 ms.
+const DROPPED_STEP: u64 = 64;
 
 /// The engine's memory: the entries after the last snapshot, and its promises.
 #[derive(Debug, Default)]
@@ -23,6 +27,8 @@ pub struct Log {
     entries: Blocks<Entry>,
     /// Index of the last entry that the snapshot has replaced and that is not kept for others.
     compacts_to: u64,
+    /// Number of entries appended since the last step of [`Self::drop_compacted`].
+    appended: u64,
     /// Bytes of the entries after the snapshot.
     len: u64,
     /// Whether a member needs a newer snapshot than the latest.
@@ -83,6 +89,7 @@ impl Log {
         {
             self.len = self.len.saturating_sub(len_of(&gone));
         }
+        self.appended += entries.len() as u64;
         for entry in entries {
             self.len += len_of(entry);
             self.entries.push_back(entry.clone());
@@ -117,10 +124,11 @@ impl Log {
         self.compacts_to = index.saturating_sub(kept);
     }
 
-    /// Drops up to `max` entries that a snapshot has replaced. Returns whether there were any. Hundreds of thousands at
-    /// once would take longer than a heartbeat may be late.
-    pub fn drop_compacted(&mut self, max: usize) -> bool {
-        let count = self.compacts_to.saturating_sub(self.compacted_to.0).min(max as u64) as usize;
+    /// Drops some entries that a snapshot has replaced, and more than were appended since the last step. Returns
+    /// whether there were any. Hundreds of thousands at once would take longer than a heartbeat may be late.
+    pub fn drop_compacted(&mut self) -> bool {
+        let step = std::mem::take(&mut self.appended).saturating_mul(2) + DROPPED_STEP;
+        let count = self.compacts_to.saturating_sub(self.compacted_to.0).min(step);
         if count == 0 {
             return false;
         }
@@ -265,7 +273,7 @@ mod tests {
         let mut log = log();
         log.compact(snapshot(3, 1), 1, 1000);
         assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (2, 4), "they are dropped later");
-        assert!(log.drop_compacted(5) && !log.drop_compacted(5));
+        assert!(log.drop_compacted() && !log.drop_compacted());
         assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (3, 4));
         assert_eq!((log.term(2).unwrap(), log.term(3).unwrap(), log.len_bytes()), (1, 1, 100));
         assert_eq!(log.snapshot(3, 7).unwrap().get_metadata().index, 3);
@@ -274,18 +282,32 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_dropped_a_few_at_a_time_and_as_many_bytes_kept_as_fit() {
+    fn as_many_bytes_are_kept_as_fit() {
         for (keep, keep_len, first) in [(0, 1000, 10), (3, 1000, 7), (9, 250, 8), (9, 99, 10), (99, 10_000, 2)] {
             let mut log = Log::new(snapshot(1, 1), HardState::default());
             log.append(&(2..=12).map(|index| entry(index, 1)).collect::<Vec<_>>());
             log.compact(snapshot(9, 1), keep, keep_len);
-            let mut steps = 0;
-            while log.drop_compacted(2) {
-                steps += 1;
-                assert_eq!(log.term(log.first_index().unwrap() - 1).unwrap(), 1);
-            }
+            while log.drop_compacted() {}
             assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (first, 12), "{keep} {keep_len}");
-            assert_eq!((steps, log.len_bytes(), log.after(9).count()), ((first - 2).div_ceil(2), 300, 3));
+            assert_eq!((log.len_bytes(), log.after(9).count()), (300, 3));
         }
+    }
+
+    #[test]
+    fn entries_are_dropped_a_few_at_a_time_but_faster_than_others_come() {
+        let entries = |from: u64, to: u64| (from..=to).map(|index| entry(index, 1)).collect::<Vec<_>>();
+        let mut log = Log::new(snapshot(1, 1), HardState::default());
+        log.append(&entries(2, 1001));
+        assert!(!log.drop_compacted());
+        log.compact(snapshot(1001, 1), 0, 0);
+        log.append(&entries(1002, 1011));
+        let mut firsts = vec![];
+        while log.drop_compacted() {
+            let (first, last) = (log.first_index().unwrap(), log.last_index().unwrap());
+            assert_eq!(log.term(first - 1).unwrap(), 1);
+            firsts.push(first);
+            log.append(&entries(last + 1, last + 100));
+        }
+        assert_eq!(firsts, [86, 350, 614, 878, 1002]);
     }
 }

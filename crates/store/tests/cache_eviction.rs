@@ -63,12 +63,24 @@ fn what_was_read_once_goes_around_once_more() {
 }
 
 #[test]
+fn what_was_read_only_while_it_was_young_is_not_spared() {
+    for (read_after, kept) in [(49, false), (50, true)] {
+        let mut cache = table(100, Eviction::OldestUnread, false);
+        for key in 0..=100 {
+            put(&mut cache, key, &[1; 8]);
+            if key == read_after {
+                assert!(get(&cache, 0));
+            }
+        }
+        assert_eq!(has(&cache, 0), kept, "{read_after}");
+    }
+}
+
+#[test]
 fn at_most_four_are_spared_for_one() {
     let mut cache = table(100, Eviction::OldestUnread, false);
-    for key in 0..100 {
-        put(&mut cache, key, &[1; 8]);
-        assert!(get(&cache, key));
-    }
+    (0..100).for_each(|key| put(&mut cache, key, &[1; 8]));
+    assert!((0..50).all(|key| get(&cache, key)));
     put(&mut cache, 100, &[1; 8]);
     let kept: Vec<bool> = (0..8).map(|key| has(&cache, key)).collect();
     assert_eq!(kept, [true, true, true, true, false, true, true, true]);
@@ -81,10 +93,10 @@ fn long_items_are_not_spared() {
     for (words, kept) in [(509, true), (510, false)] {
         let mut cache = table(1000, Eviction::OldestUnread, false);
         put(&mut cache, 0, &vec![1; words * 8]);
+        let others = (4000 - 3 - words as u64) / 4;
+        (1..=others).for_each(|key| put(&mut cache, key, &[1; 8]));
         assert!(get(&cache, 0));
-        for key in 1..=1000 - words as u64 / 4 {
-            put(&mut cache, key, &[1; 8]);
-        }
+        put(&mut cache, 0xFFFF, &[1; 8]);
         assert_eq!(has(&cache, 0), kept, "{words}");
     }
 }

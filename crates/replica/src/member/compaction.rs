@@ -12,8 +12,6 @@ use crate::wire::{self, Roles, SnapshotMeta};
 
 /// Longest encoding of a length, in bytes.
 const LEN_LEN_MAX: usize = 10;
-/// Entries dropped in one turn, at most, after a snapshot has replaced them.
-const DROPPED_MAX: usize = 1024;
 
 /// A snapshot that is being made.
 pub struct PendingSnapshot {
@@ -55,7 +53,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     ///
     /// [`MemberError`] as for [`Self::turn`].
     pub(super) fn compact_in_steps(&mut self) -> Result<bool, MemberError> {
-        let is_dropping = self.node.mut_store().drop_compacted(DROPPED_MAX);
+        // Not a reason for another turn: see `DROPPED_STEP`.
+        self.node.mut_store().drop_compacted();
         if self.is_replacing_journal() {
             self.continue_replacing_journal()?;
             return Ok(true);
@@ -67,7 +66,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if has_new && (is_wanted || log.len_bytes() >= self.config.log_len_max) {
                 self.begin_snapshot(is_wanted);
             }
-            return Ok(is_dropping || self.pending_snapshot.is_some());
+            return Ok(self.pending_snapshot.is_some());
         };
         if !pending.is_whole {
             // Twice what the log has grown by, so that it does not outgrow the state.
@@ -79,10 +78,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             pending.log_len = log_len;
             // While no member waits for it, there is a step when there is other work, and in each tick. Members that
             // made their snapshots without a pause would all be busy at once, and might be taken for dead.
-            return Ok(is_dropping || pending.is_awaited || pending.is_whole);
+            return Ok(pending.is_awaited || pending.is_whole);
         }
-        let Some(pending) = self.pending_snapshot.take() else { return Ok(is_dropping) };
-        let Some(cluster) = self.cluster else { return Ok(is_dropping) };
+        let Some(pending) = self.pending_snapshot.take() else { return Ok(false) };
+        let Some(cluster) = self.cluster else { return Ok(false) };
         let (place, promise) = (pending.place.clone(), Promise::of(self.node.store().hard_state()));
         let base_head = |len| durable::base_head(&self.me, cluster, promise, &place, len);
         let (data, base) = pending.into_data_and_base(base_head);

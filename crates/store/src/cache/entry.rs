@@ -144,9 +144,21 @@ impl Entry {
         body.store(self.offset + 1, self.stamp);
     }
 
-    /// The header of the same item at `offset`, marked as not read.
-    pub fn moved_to(&self, at: usize) -> Self {
-        Self { offset: at, stamp: self.stamp & !WAS_READ, ..*self }
+    /// Writes the item at another offset, marked as not read. The two places may overlap if the new one is lower.
+    pub fn move_to(&self, body: &TableWords, offset: usize) {
+        /// Words moved at a time.
+        const STEP: usize = 4;
+        let moved = Self { offset, stamp: self.stamp & !WAS_READ, ..*self };
+        moved.store_header(body);
+        let room = self.room();
+        let mut at = HEADER_WORDS;
+        while at + STEP <= room {
+            body.store_array(offset + at, body.load_array::<STEP>(self.offset + at));
+            at += STEP;
+        }
+        for at in at..room {
+            body.store(offset + at, body.load(self.offset + at));
+        }
     }
 
     /// Whether the whole item lies within the memory.
@@ -255,7 +267,7 @@ mod tests {
             let mut noted = entry;
             noted.note_read(&body);
             let read = Entry::load(&body, 3).unwrap();
-            assert!(!entry.was_read() && read.was_read() && read == noted && read.moved_to(3) == entry);
+            assert!(!entry.was_read() && read.was_read() && read == noted);
             assert_eq!((read.version(), read.marks(), read.room()), (about.version, 9, words + 5));
             let mut value_out = vec![0; value_len];
             read.read_value(&body, &mut value_out);
@@ -263,6 +275,29 @@ mod tests {
             assert!(read.has_key(&body, &key) && !read.has_key(&body, &[&key[..], b"x"].concat()));
         }
         assert_eq!(Entry::words(16, 32, false), 8);
+    }
+
+    #[test]
+    fn an_item_moves_whole_also_to_a_place_that_it_overlaps() {
+        let body = TableWords::zeroed(128).unwrap();
+        for (value_len, down) in (0..100).flat_map(|len| [0, 1, 3, 4, 20].map(|down| (len, down))) {
+            let (key, value) = ([7; 9], (0..value_len as u8).collect::<Vec<_>>());
+            let about = ItemMeta { extras: Extras { flags: 5, expires_s: 6 }, marks: 9, version: 3 };
+            let entry = Entry::new(50, Entry::words(9, value_len, true) + 1, 9, value_len, &about);
+            entry.store(&body, about.extras);
+            entry.store_key(&body, &key);
+            entry.store_value(&body, &value);
+            let mut noted = entry;
+            noted.note_read(&body);
+            let before = body.load(49 - down);
+            noted.move_to(&body, 50 - down);
+            let moved = Entry::load(&body, 50 - down).unwrap();
+            assert_eq!(moved, Entry { offset: 50 - down, ..entry });
+            let mut value_out = vec![0; value_len];
+            moved.read_value(&body, &mut value_out);
+            assert!(moved.has_key(&body, &key) && value_out == value && moved.extras(&body) == about.extras);
+            assert_eq!(body.load(49 - down), before);
+        }
     }
 
     #[test]

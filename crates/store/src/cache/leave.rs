@@ -1,10 +1,13 @@
 //! How items leave a table, and how that is counted.
 
+use sinew_mem::TableWords;
+
 use super::entry::Entry;
 use super::log::offset_of;
+use super::oldest::OldItem;
 use super::table::{Cache, Space};
 use super::view::{CLEARED, HEAD, SLOTS, Slot};
-use super::{Key, MissReason};
+use super::{Key, KnownKey, MissReason};
 
 /// Most items spared for each new one.
 const SPARED_MAX: usize = 4;
@@ -12,6 +15,11 @@ const SPARED_MAX: usize = 4;
 const SPARED_WORDS_MAX: usize = 512;
 /// Buckets searched for expired items when memory runs out.
 const RECLAIM_BUCKETS: usize = 256;
+
+/// The item at a position between a log's tail and its head.
+fn entry_at(body: &TableWords, position: u64) -> Entry {
+    Entry::load(body, offset_of(position)).expect("a log has items from its tail to its head")
+}
 
 impl Cache {
     /// Removes every item.
@@ -76,31 +84,27 @@ impl Cache {
         while let Space::Log(log) = &self.space
             && let Some(position) = log.blocking_item(words)
         {
-            let entry =
-                Entry::load(&self.view.body, offset_of(position)).expect("a log has items from its tail to its head");
-            self.prefetch_next_oldest(&entry);
+            // Each bucket is looked up when its item leaves. Without a prefetch, that miss would take longer than all
+            // else that a PUT does.
+            let key = self.oldest.take(position, log, |position| {
+                let entry = entry_at(&self.view.body, position);
+                entry.read_key(&self.view.body, &mut self.key);
+                let key = self.hasher.key(&self.key);
+                self.view.prefetch_bucket(&key);
+                OldItem { position, words: entry.room(), key: key.known() }
+            });
+            let entry = entry_at(&self.view.body, position);
             if replaced == Some(position) {
                 // Nothing may overwrite it before its successor does.
                 spared_max = 0;
                 self.advance_tail(&entry);
             } else if spared_max > 0 && entry.was_read() && entry.room() <= SPARED_WORDS_MAX {
                 spared_max -= 1;
-                self.keep_item(position, &entry, now_s);
+                self.keep_item(position, &entry, key, now_s);
             } else {
-                self.evict(position, &entry, now_s);
+                self.evict(position, &entry, key, now_s);
                 self.advance_tail(&entry);
             }
-        }
-    }
-
-    /// Prefetches the bucket of the item that is the oldest once `oldest` is gone. The bucket is looked up when the
-    /// next item needs room: that miss would take longer than all else that a PUT does.
-    fn prefetch_next_oldest(&mut self, oldest: &Entry) {
-        let Space::Log(log) = &self.space else { return };
-        let Some(position) = log.oldest_after_advance(oldest.room()) else { return };
-        if let Some(next) = Entry::load(&self.view.body, offset_of(position)) {
-            next.read_key(&self.view.body, &mut self.key);
-            self.view.prefetch_bucket(&self.hasher.key(&self.key));
         }
     }
 
@@ -112,47 +116,42 @@ impl Cache {
 
     /// Appends the oldest item of the log again if its key's slot still points to it, it has not expired, and it fits;
     /// otherwise removes it.
-    fn keep_item(&mut self, position: u64, entry: &Entry, now_s: u32) {
+    fn keep_item(&mut self, position: u64, entry: &Entry, key: KnownKey, now_s: u32) {
         let Space::Log(log) = &self.space else { return };
         // Appending the item at the end of the log might displace others.
         let fits = log.fits_after_advance(entry.room());
         let may_keep = fits && !self.is_dead(entry, now_s);
-        let Some((bucket, slot)) = self.slot_of(position, entry).filter(|_| may_keep) else {
-            self.evict(position, entry, now_s);
+        let Some((bucket, slot)) = self.slot_of(position, key).filter(|_| may_keep) else {
+            self.evict(position, entry, key, now_s);
             self.advance_tail(entry);
             return;
         };
-        self.moved.resize(entry.room() * 8, 0);
-        self.view.body.read(entry.offset, &mut self.moved);
         self.advance_tail(entry);
         let Space::Log(log) = &mut self.space else { return };
         let position = log.reserve(entry.room());
         let head = log.head().0;
+        self.note_head_moved();
         // A reader must not miss the item while it moves from its old place to its new one.
         self.begin_bucket_write(bucket);
         self.view.control.announce(HEAD, head);
-        self.view.body.write(offset_of(position), &self.moved);
-        entry.moved_to(offset_of(position)).store_header(&self.view.body);
+        entry.move_to(&self.view.body, offset_of(position));
         self.view.index.store(slot, self.view.slot(slot).moved(position).0);
         self.end_bucket_write(bucket);
         self.census.spared += 1;
     }
 
     /// Bucket and slot of the item appended to the log at `position`, if its key's slot still points to it.
-    fn slot_of(&mut self, position: u64, entry: &Entry) -> Option<(usize, usize)> {
-        let mut bytes = std::mem::take(&mut self.key);
-        entry.read_key(&self.view.body, &mut bytes);
-        let key = self.hasher.key(&bytes);
+    fn slot_of(&self, position: u64, key: KnownKey) -> Option<(usize, usize)> {
+        let key = key.with_bytes(&[]);
         let bucket = key.bucket(self.view.buckets);
         let slot = Slot::item(key.tag(), position);
-        let position_in_bucket = self.view.bucket(bucket).iter().position(|other| *other == slot);
-        self.key = bytes;
-        position_in_bucket.map(|at| (bucket, bucket * SLOTS + at))
+        let at = self.view.bucket(bucket).iter().position(|other| *other == slot)?;
+        Some((bucket, bucket * SLOTS + at))
     }
 
     /// Evicts the item appended to the log at `position`, unless it is gone already.
-    pub(super) fn evict(&mut self, position: u64, entry: &Entry, now_s: u32) {
-        if let Some((bucket, slot)) = self.slot_of(position, entry) {
+    pub(super) fn evict(&mut self, position: u64, entry: &Entry, key: KnownKey, now_s: u32) {
+        if let Some((bucket, slot)) = self.slot_of(position, key) {
             self.count_evicted(entry, now_s);
             self.remove(bucket, slot);
         }

@@ -26,17 +26,21 @@ impl Cache {
             while place < places.end {
                 let entry = Entry::load(&self.view.body, place).expect("a log has items from its tail to its head");
                 if place + entry.room() > words {
-                    self.evict(position_of(lap, place), &entry, now_s);
+                    entry.read_key(&self.view.body, &mut self.key);
+                    let key = self.hasher.key(&self.key).known();
+                    self.evict(position_of(lap, place), &entry, key, now_s);
                 } else {
                     *end = place + entry.room();
                 }
                 place += entry.room();
             }
         }
+        self.oldest.clear();
         if let Space::Log(log) = &mut self.space {
             log.limit(words, ends);
             self.view.control.store(HEAD, log.head().0);
         }
+        self.note_head_moved();
         self.view.body.give_back(words);
         Ok(())
     }

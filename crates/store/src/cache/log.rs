@@ -46,6 +46,25 @@ pub(crate) fn offset_of(position: u64) -> usize {
     (position & (LAP - 1)) as usize
 }
 
+/// The places of a log's older half, which begins at the head and may go around the log's end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OlderHalf {
+    /// The half that does not go around the end, either the older or the younger one: its start and its length.
+    start: usize,
+    len: usize,
+    is_younger: bool,
+}
+
+impl OlderHalf {
+    /// No place.
+    pub const NONE: Self = Self { start: 0, len: 0, is_younger: false };
+
+    #[inline(always)]
+    pub fn contains(&self, offset: usize) -> bool {
+        (offset.wrapping_sub(self.start) < self.len) != self.is_younger
+    }
+}
+
 /// The state of a circular log: where the next item goes, and which is the oldest.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
@@ -83,8 +102,16 @@ impl Log {
         self.oldest_item().filter(|_| is_older || is_under)
     }
 
+    /// The places of the older half.
+    #[inline(always)]
+    pub fn older_half(&self) -> OlderHalf {
+        let len = self.words / 2;
+        let is_younger = self.offset >= len;
+        OlderHalf { start: if is_younger { self.offset - len } else { self.offset }, len, is_younger }
+    }
+
     /// Position of the oldest item.
-    fn oldest_item(&self) -> Option<u64> {
+    pub fn oldest_item(&self) -> Option<u64> {
         let is_empty = self.tail_lap == self.lap && self.tail == self.offset;
         (!is_empty).then(|| position_of(self.tail_lap, self.tail))
     }
@@ -98,18 +125,22 @@ impl Log {
     /// Whether the oldest item, of `words` words, could be appended again after it is [passed](Self::advance_tail),
     /// with no other in the way.
     pub fn fits_after_advance(&self, words: usize) -> bool {
-        self.after_advance(words).blocking_item(words).is_none()
-    }
-
-    /// Position of the item that is the oldest once this one, of `words` words, is [passed](Self::advance_tail).
-    pub fn oldest_after_advance(&self, words: usize) -> Option<u64> {
-        self.after_advance(words).oldest_item()
-    }
-
-    fn after_advance(&self, words: usize) -> Self {
         let mut after = self.clone();
         after.advance_tail(words);
-        after
+        after.blocking_item(words).is_none()
+    }
+
+    /// Position of the item after the one of `words` words at `position`, which must be live.
+    pub fn next_item(&self, position: u64, words: usize) -> Option<u64> {
+        let end = offset_of(position) + words;
+        let is_in_this_lap = position_of(self.lap, offset_of(position)) == position;
+        let (lap, place) = match is_in_this_lap {
+            true => (self.lap, end),
+            false if end < self.end => (self.lap - 1, end),
+            false => (self.lap, 0),
+        };
+        let is_head = lap == self.lap && place == self.offset;
+        (!is_head).then(|| position_of(lap, place))
     }
 
     fn end_lap_of_tail(&mut self) {
@@ -187,7 +218,7 @@ mod tests {
                     let (_, oldest, len) = passing.pop_front().expect("nothing else is in the way");
                     assert_eq!(position, oldest, "{words} {number}");
                     let next = passing.front().map(|(_, position, _)| *position);
-                    assert_eq!(log.oldest_after_advance(len), next, "{words} {number}");
+                    assert_eq!(log.next_item(oldest, len), next, "{words} {number}");
                     log.advance_tail(len);
                 }
                 let position = log.reserve(len);
@@ -211,6 +242,12 @@ mod tests {
                     head.is_live(*position)
                 });
                 assert!(ages.is_sorted_by(|a, b| a > b), "the oldest comes first");
+                for (_, position, _) in &items {
+                    let distance = (offset_of(*position) + words - log.offset) % words;
+                    let is_older = log.older_half().contains(offset_of(*position));
+                    // An odd number of words has no halves.
+                    assert!(is_older == (distance < words / 2) || 2 * distance == words - 1, "{words} {number}");
+                }
                 assert!(items.len() <= words);
                 assert!(items.iter().eq(&passing), "{words} {number}");
                 assert_eq!(items.last().map(|item| item.0), Some(number));

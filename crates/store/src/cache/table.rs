@@ -9,7 +9,8 @@ use super::census::Census;
 use super::entry::{Entry, Extras, ItemMeta, VALUE_LEN_LIMIT};
 use super::heap::Heap;
 use super::key::{KEY_LEN_MAX, Key, KeyHasher};
-use super::log::{Head, Log, OFFSET_BITS, offset_of};
+use super::log::{Head, Log, OFFSET_BITS, OlderHalf, offset_of};
+use super::oldest::Oldest;
 use super::reader::CacheReader;
 use super::view::{CHAIN_MAX, CONTROL_WORDS, FoundItem, HEAD, SLOTS, Slot, View, is_dead_at};
 use super::{CacheConfig, CacheError, CacheStats, Eviction, ModifyError, Put, PutError, VALUE_LEN_MAX, When, WhenFull};
@@ -60,6 +61,8 @@ pub struct Cache {
     value_len_max: usize,
     /// See [`Eviction::OldestUnread`].
     pub(super) spares_read: bool,
+    /// Places of the items whose reads are noted, so that they are spared.
+    noted: OlderHalf,
     /// Highest version given to an item so far.
     pub(super) version: u64,
     /// Some item was stored with an expiry.
@@ -72,10 +75,9 @@ pub struct Cache {
     pub(super) census: Census,
     /// Buffer for a value being modified.
     scratch: Vec<u8>,
+    pub(super) oldest: Oldest,
     /// Buffer for the key of an item that leaves.
     pub(super) key: Vec<u8>,
-    /// Buffer for an item that is moved.
-    pub(super) moved: Vec<u8>,
 }
 
 /// GETs between two changes of a [`Cache`]: what they have in common is read once. They are to be
@@ -93,7 +95,7 @@ impl<'a> Gets<'a> {
     #[inline(always)]
     pub fn get(&self, key: &Key<'_>) -> Option<Item<'a>> {
         let mut item = self.peek(key)?;
-        if self.cache.spares_read && !item.entry.was_read() {
+        if !item.entry.was_read() && self.cache.noted.contains(item.entry.offset) {
             item.entry.note_read(item.body);
         }
         Some(item)
@@ -261,6 +263,7 @@ impl Cache {
             spares: (buckets as usize..buckets as usize + spares).rev().collect(),
             value_len_max,
             spares_read: evicts && config.eviction == Eviction::OldestUnread,
+            noted: OlderHalf::NONE,
             version: 0,
             any_expires: false,
             cursor: 0,
@@ -269,8 +272,8 @@ impl Cache {
             stored: 0,
             census: Census::default(),
             scratch: Vec::new(),
+            oldest: Oldest::default(),
             key: Vec::new(),
-            moved: Vec::new(),
             view,
         })
     }
@@ -590,7 +593,9 @@ impl Cache {
         }
         self.evict_for(words, old.map(|old| old.position), now_s);
         if let Space::Log(log) = &mut self.space {
-            return Ok(Reserved { position: log.reserve(words), room: words, reclaimed: false });
+            let position = log.reserve(words);
+            self.note_head_moved();
+            return Ok(Reserved { position, room: words, reclaimed: false });
         }
         for reclaimed in [false, true] {
             let Space::Heap(heap) = &mut self.space else { break };
@@ -602,6 +607,16 @@ impl Cache {
             }
         }
         Err(self.full_error())
+    }
+
+    /// To be called whenever the head of a log has moved.
+    #[inline(always)]
+    pub(super) fn note_head_moved(&mut self) {
+        if let Space::Log(log) = &self.space
+            && self.spares_read
+        {
+            self.noted = log.older_half();
+        }
     }
 
     fn full_error(&self) -> PutError {

@@ -68,7 +68,7 @@ fn table(count: &mut Count, gets: bool) -> anyhow::Result<()> {
     })
 }
 
-/// Puts items that are new to a full table, a fourth of whose items were read.
+/// Puts items that are new to a full table, a fourth of whose items were read when they were old.
 fn evicting(count: &mut Count) -> anyhow::Result<()> {
     let mut cache = Cache::new(&cache_config(KEYS))?;
     let mut value = [0; VALUE_LEN];
@@ -83,13 +83,15 @@ fn evicting(count: &mut Count) -> anyhow::Result<()> {
     let mut next = 0;
     while cache.stats().evictions == 0 {
         ensure!(put(&mut cache, next), "an item was refused");
-        read(&cache, next);
         next += 1;
     }
+    // Items are read as soon as a quarter of the table's items is older.
+    let young = next / 4 * 3;
+    (0..next - young).for_each(|number| read(&cache, number));
     count.rounds(ROUNDS, ROUNDS, |count| {
         let numbers = next..next + BATCH as u64;
         let good = count.step("table", BATCH, || numbers.clone().filter(|number| put(&mut cache, *number)).count());
-        numbers.clone().for_each(|number| read(&cache, number));
+        numbers.clone().for_each(|number| read(&cache, number - young));
         next = numbers.end;
         ensure!(good == BATCH, "{good} of {BATCH} requests");
         Ok(())
