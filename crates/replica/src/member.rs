@@ -424,6 +424,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return Ok(true);
         }
         self.tick_patience();
+        self.node.mut_store().allow_dropping(self.config.snapshot_step_len as u64);
         self.node.tick();
         // With a leader found, the short pause between campaigns is over: a member that kept it would ask for votes
         // while the others still refuse them.

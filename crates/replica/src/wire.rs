@@ -495,7 +495,9 @@ mod tests {
     #[test]
     fn a_message_survives_its_bytes() {
         fn say<'a>() -> (WireMessage<'a>, PeerMessage<'a>) {
-            let wire = append(vec![entry(11, 3), entry(12, 5)]);
+            let long = WireEntry { data: b"long", context: b"context", ..entry(12, 4) };
+            let empty = WireEntry { data: b"", ..entry(13, 4) };
+            let wire = append(vec![entry(11, 3), long, empty, entry(14, 5)]);
             let (cluster, from, to) = (ClusterId(9), MemberId(1), MemberId(2));
             (wire.clone(), PeerMessage::Messages { cluster, from, to, messages: [wire].into() })
         }

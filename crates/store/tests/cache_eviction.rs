@@ -88,6 +88,19 @@ fn at_most_four_are_spared_for_one() {
 }
 
 #[test]
+fn values_that_were_replaced_do_not_count_among_the_four() {
+    let mut cache = table(100, Eviction::OldestUnread, false);
+    (0..90).for_each(|key| put(&mut cache, key, &[1; 8]));
+    // The first eight are read and then replaced, which leaves their old values in the log; another one is read.
+    assert!((0..9).all(|key| get(&cache, key)));
+    (0..8).for_each(|key| put(&mut cache, key, &[2; 8]));
+    (90..92).for_each(|key| put(&mut cache, key, &[1; 8]));
+    // It takes the place of nine items.
+    put(&mut cache, 92, &[1; 264]);
+    assert_eq!((has(&cache, 8), has(&cache, 9), cache.stats().spared), (true, false, 1));
+}
+
+#[test]
 fn long_items_are_not_spared() {
     // Header and key take three words, so the longest value that is spared has 509.
     for (words, kept) in [(509, true), (510, false)] {
@@ -107,14 +120,16 @@ fn an_expired_item_is_not_spared() {
     let bytes = 0u64.to_le_bytes();
     let key = cache.hasher().key(&bytes);
     cache.put(&key, &[], &Put { expires_s: 10, ..Put::default() }, NOW_S).unwrap();
-    assert!(get(&cache, 0));
-    for number in 1..101u64 {
+    (1..100).for_each(|number| put(&mut cache, number, &[1; 8]));
+    assert!(get(&cache, 0) && get(&cache, 1));
+    for number in 100..102u64 {
         let bytes = number.to_le_bytes();
         let key = cache.hasher().key(&bytes);
         cache.put(&key, &[1; 8], &Put::default(), 10).unwrap();
     }
+    // The other item that was read is spared, so the third one goes.
     let stats = cache.stats();
-    assert_eq!((stats.spared, stats.reclaimed, stats.evictions), (0, 1, 0));
+    assert_eq!((stats.spared, stats.reclaimed, stats.evictions), (1, 1, 1));
 }
 
 #[test]

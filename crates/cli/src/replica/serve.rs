@@ -78,7 +78,7 @@ pub struct Args {
     #[arg(long, value_name = "MS", default_value_t = 24, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(6..=60_000))]
     election_ms: u64,
     /// Scheduling priority, from -20, the most urgent, to 19: a member that other programs keep from running is taken
-    /// for dead [default: that at which it is started]
+    /// for dead. Linux may heed it only among the programs of one session [default: that at which it is started]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     nice: Option<i32>,
     /// Spin for up to 50 us before sleeping, for lower latency at the cost of processor time

@@ -7,8 +7,8 @@
 //! takes another for dead, up to ten election time-outs.
 //!
 //! Beside two busy programs on two processors (Linux 6.18), and with 64 PUTs in flight, members waited for a processor
-//! for some milliseconds, but for up to half a second if all ran in one session: the scheduler then puts them into one
-//! group (autogroup), in which even the kernel's own threads waited for seconds. No patience is long enough for that.
+//! for some milliseconds, but for up to half a second if all ran in one session, which the scheduler makes a group
+//! (autogroup). Beside that group even the kernel's own threads waited for seconds. No patience is long enough for that.
 
 use std::collections::BTreeMap;
 

@@ -131,7 +131,7 @@ impl Entry {
         (self.stamp >> (64 - MARK_BITS)) as u8
     }
 
-    /// Whether the item was read since it was stored or [moved](Entry::moved_to).
+    /// Whether [a read was noted](Entry::note_read) since the item was stored or [moved](Entry::move_to).
     #[inline(always)]
     pub fn was_read(&self) -> bool {
         self.stamp & WAS_READ != 0

@@ -99,8 +99,7 @@ impl Cache {
                 spared_max = 0;
                 self.advance_tail(&entry);
             } else if spared_max > 0 && entry.was_read() && entry.room() <= SPARED_WORDS_MAX {
-                spared_max -= 1;
-                self.keep_item(position, &entry, key, now_s);
+                spared_max -= usize::from(self.keep_item(position, &entry, key, now_s));
             } else {
                 self.evict(position, &entry, key, now_s);
                 self.advance_tail(&entry);
@@ -115,19 +114,19 @@ impl Cache {
     }
 
     /// Appends the oldest item of the log again if its key's slot still points to it, it has not expired, and it fits;
-    /// otherwise removes it.
-    fn keep_item(&mut self, position: u64, entry: &Entry, key: KnownKey, now_s: u32) {
-        let Space::Log(log) = &self.space else { return };
+    /// otherwise removes it. Returns whether it was appended.
+    fn keep_item(&mut self, position: u64, entry: &Entry, key: KnownKey, now_s: u32) -> bool {
+        let Space::Log(log) = &self.space else { return false };
         // Appending the item at the end of the log might displace others.
         let fits = log.fits_after_advance(entry.room());
         let may_keep = fits && !self.is_dead(entry, now_s);
         let Some((bucket, slot)) = self.slot_of(position, key).filter(|_| may_keep) else {
             self.evict(position, entry, key, now_s);
             self.advance_tail(entry);
-            return;
+            return false;
         };
         self.advance_tail(entry);
-        let Space::Log(log) = &mut self.space else { return };
+        let Space::Log(log) = &mut self.space else { return false };
         let position = log.reserve(entry.room());
         let head = log.head().0;
         self.note_head_moved();
@@ -138,6 +137,7 @@ impl Cache {
         self.view.index.store(slot, self.view.slot(slot).moved(position).0);
         self.end_bucket_write(bucket);
         self.census.spared += 1;
+        true
     }
 
     /// Bucket and slot of the item appended to the log at `position`, if its key's slot still points to it.

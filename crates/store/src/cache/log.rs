@@ -49,9 +49,10 @@ pub(crate) fn offset_of(position: u64) -> usize {
 /// The places of a log's older half, which begins at the head and may go around the log's end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OlderHalf {
-    /// The half that does not go around the end, either the older or the younger one: its start and its length.
+    /// Start of the half that does not go around the log's end, and the length of each half.
     start: usize,
     len: usize,
+    /// Whether that is the younger half.
     is_younger: bool,
 }
 
@@ -242,7 +243,9 @@ mod tests {
                     head.is_live(*position)
                 });
                 assert!(ages.is_sorted_by(|a, b| a > b), "the oldest comes first");
-                for (_, position, _) in &items {
+                for (at, (_, position, len)) in items.iter().enumerate() {
+                    let next = items.get(at + 1).map(|(_, position, _)| *position);
+                    assert_eq!(log.next_item(*position, *len), next, "{words} {number}");
                     let distance = (offset_of(*position) + words - log.offset) % words;
                     let is_older = log.older_half().contains(offset_of(*position));
                     // An odd number of words has no halves.

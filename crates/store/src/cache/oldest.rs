@@ -22,16 +22,14 @@ pub(super) struct OldItem {
 }
 
 impl Oldest {
-    /// Forgets them: they leave in another order.
+    /// Forgets them. To be called when items have left the log in another order, so that one of these may be gone.
     pub fn clear(&mut self) {
         self.items.clear();
     }
 
     /// Returns the key of the oldest item, at `position`, which leaves the log. Looks up the next ones.
     pub fn take(&mut self, position: u64, log: &Log, mut look_up: impl FnMut(u64) -> OldItem) -> KnownKey {
-        if self.items.front().is_some_and(|item| item.position != position) {
-            self.clear();
-        }
+        debug_assert!(self.items.front().is_none_or(|item| item.position == position), "an item left unseen");
         while self.items.len() <= AHEAD {
             let next = match self.items.back() {
                 Some(last) => log.next_item(last.position, last.words),
