@@ -48,8 +48,8 @@
 //!   (`tests/cache_eviction.rs`) 71.9 % of the keys of Zipf .99 are found, where the log alone finds 68.5 %, and 35.3 %
 //!   instead of 29.2 % of a hot set beside scans. If reads in the younger half counted as well, more would be found
 //!   (72.8 and 39.5 %), but more items would be moved: a full table would serve 8 to 12 % fewer requests than one that
-//!   spares none, instead of 2 to 6 % (`sinew kv bench eviction`). It costs a GET twelve instructions (`cargo xtask
-//!   cost --row table`).
+//!   spares none, instead of 2 to 6 % (`sinew kv bench eviction`). Sparing costs a GET twelve instructions (`cargo
+//!   xtask cost --row table`).
 //! - **The buckets of the next eight items to go are prefetched** (`oldest.rs`), since those misses would
 //!   overlap with nothing else. With that, a full table served 1.1 to 1.8 times as many requests of the same benchmark.
 //! - **A table that evicts nothing** has the same index over a heap (two-level segregated fit), and chains spare
@@ -144,7 +144,7 @@ pub enum WhenFull {
 pub enum Eviction {
     /// The oldest, as in MICA's circular log: a key that is read all the time is still lost after one lap of the log.
     Oldest,
-    /// The oldest that its owner has not [got](Cache::get) while it was in the older half of the log. Items that were
+    /// The oldest that its owner did not [get](Cache::get) while it was in the older half of the log. Items that were
     /// got then are appended to the log again, as if they were new, up to four of them for each item that needs room.
     /// Reads by [`CacheReader`]s do not count.
     #[default]

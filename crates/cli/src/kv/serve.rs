@@ -18,8 +18,8 @@ use crate::{Outcome, Usage, output};
 
 const AFTER_HELP: &str = "\
 Each thread owns a part of the keys, and shares nothing. Values live in --memory. When it is full, a new value evicts
-the oldest value that has not been read while it was among the older half (with --eviction oldest: the oldest value,
-read or not); with --no-evict, a value that does not fit is refused.
+the oldest value that was not read while in the older half of the cache (with --eviction oldest: the oldest value, read
+or not); with --no-evict, a value that does not fit is refused.
 
 Examples:
   sinew serve cache                                   # at shm://cache
@@ -59,7 +59,7 @@ pub struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum EvictionArg {
-    /// The oldest value that has not been read while it was among the older half
+    /// The oldest value that was not read while in the older half of the cache
     Unread,
     /// The oldest value, read or not
     Oldest,

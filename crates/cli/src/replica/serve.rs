@@ -38,9 +38,9 @@ silence, or for ten to twenty times --election-ms if that is less; it forgets a 
 more than twice its own. Where clients read with --lease, do not restart a member at once with a shorter --election-ms.
 A leader that is stopped with Ctrl-C hands over first.
 
-On a busy Linux host, start each member in a session of its own (a terminal, a service, `setsid`). The scheduler treats
-the programs of one session as a group, and Linux 6.18 let members wait for 0.5 s beside busy programs of their own
-group, but for 0.02 s beside those of others.
+On a busy host, start each member in a session of its own (a terminal, a service, `setsid`). Where autogrouping is on
+(`sysctl kernel.sched_autogroup_enabled`), Linux shares the processors among sessions first. On Linux 6.18, a member
+waited for up to half a second beside busy programs of its own session. A larger --election-ms helps as well.
 
 Beyond this host a cluster needs a key: --key-file, any 16 bytes or more, the same for all members and clients. Both
 sides of each session prove that they have it; nothing is encrypted. With --open anybody is let in.
@@ -78,7 +78,8 @@ pub struct Args {
     #[arg(long, value_name = "MS", default_value_t = 24, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(6..=60_000))]
     election_ms: u64,
     /// Scheduling priority, from -20, the most urgent, to 19: a member that other programs keep from running is taken
-    /// for dead. Linux may heed it only among the programs of one session [default: that at which it is started]
+    /// for dead. With autogrouping it counts only against programs of the same session [default: that at which it is
+    /// started]
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     nice: Option<i32>,
     /// Spin for up to 50 us before sleeping, for lower latency at the cost of processor time

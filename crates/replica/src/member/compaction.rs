@@ -46,14 +46,14 @@ impl PendingSnapshot {
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
-    /// Goes on with the snapshot that is being made; begins one if the log is long, or if a member needs one. Drops some
-    /// entries of the log that the last snapshot has replaced. Returns whether to go on at once.
+    /// Goes on with the snapshot that is being made; begins one if the log is long, or if a member needs one. Drops
+    /// some entries of the log that the last snapshot has replaced. Returns whether to go on at once.
     ///
     /// # Errors
     ///
     /// [`MemberError`] as for [`Self::turn`].
     pub(super) fn compact_in_steps(&mut self) -> Result<bool, MemberError> {
-        // Not a reason for another turn, as the pause is the purpose.
+        // This asks for no further turn: the steps are meant to have pauses between them.
         self.node.mut_store().drop_compacted();
         if self.is_replacing_journal() {
             self.continue_replacing_journal()?;

@@ -32,7 +32,8 @@ pub struct MemberConfig {
     pub entries_kept: u64,
     /// Bytes of a snapshot that are made in one turn, approximately: 8 MB/s at an idle member, which has a turn in each
     /// tick. While no member waits for it and the log grows, it is twice what the log has grown by instead; while one
-    /// waits, whichever is more, and turns follow each other.
+    /// waits, whichever is more, and turns follow each other. In each tick, as many bytes of the entries that a
+    /// snapshot has replaced are dropped, besides twice as many as are appended.
     pub snapshot_step_len: usize,
     /// Bytes written to the disk, and synced, in one turn while the journal is replaced: first of the new snapshot,
     /// then of the entries after it, of which more are written where they arrive faster.

@@ -8,7 +8,8 @@
 //!
 //! Beside two busy programs on two processors (Linux 6.18), and with 64 PUTs in flight, members waited for a processor
 //! for some milliseconds, but for up to half a second if all ran in one session, which the scheduler makes a group
-//! (autogroup). Beside that group even the kernel's own threads waited for seconds. No patience is long enough for that.
+//! (autogroup). Beside that group even the kernel's own threads waited for seconds. With the default time-out, no
+//! patience is long enough for that.
 
 use std::collections::BTreeMap;
 

@@ -129,7 +129,6 @@ impl Cache {
         let Space::Log(log) = &mut self.space else { return false };
         let position = log.reserve(entry.room());
         let head = log.head().0;
-        self.note_head_moved();
         // A reader must not miss the item while it moves from its old place to its new one.
         self.begin_bucket_write(bucket);
         self.view.control.announce(HEAD, head);

@@ -609,7 +609,7 @@ impl Cache {
         Err(self.full_error())
     }
 
-    /// To be called whenever the head of a log has moved.
+    /// To be called when the head of a log has moved, before the next GET.
     #[inline(always)]
     pub(super) fn note_head_moved(&mut self) {
         if let Space::Log(log) = &self.space

@@ -180,6 +180,31 @@ fn a_log_grows_by_half_of_a_snapshot_at_most_while_that_is_made() {
 }
 
 #[test]
+fn an_idle_member_drops_what_a_snapshot_replaced_a_little_in_each_tick() {
+    let mut world = World::new(1, false, 1);
+    (world.config.snapshot_step_len, world.config.entries_kept) = (500, 0);
+    world.replace(0);
+    let mut session = world.open(7);
+    for key in 0..100 {
+        world.put(&mut session, &key.to_string(), "value");
+    }
+    let member = world.member(0);
+    member.begin_snapshot(true);
+    while member.pending_snapshot.is_some() {
+        member.compact_in_steps().unwrap();
+    }
+    assert!(!member.compact_in_steps().unwrap(), "it asks for no further turn");
+    let mut firsts = std::collections::BTreeSet::new();
+    world.run_until("all are dropped", |world| {
+        let store = world.member(0).node.store();
+        let (first, last) = (raft::Storage::first_index(store).unwrap(), raft::Storage::last_index(store).unwrap());
+        firsts.insert(first);
+        first == last + 1
+    });
+    assert!(firsts.len() > 10, "{firsts:?}");
+}
+
+#[test]
 fn a_member_is_busy_with_a_snapshot_only_while_another_waits_for_it() {
     let mut world = World::new(3, true, 5);
     world.config.snapshot_step_len = 20;
