@@ -112,7 +112,7 @@ impl Log {
     }
 
     /// Position of the oldest item.
-    pub fn oldest_item(&self) -> Option<u64> {
+    fn oldest_item(&self) -> Option<u64> {
         let is_empty = self.tail_lap == self.lap && self.tail == self.offset;
         (!is_empty).then(|| position_of(self.tail_lap, self.tail))
     }
