@@ -48,7 +48,7 @@
 //!   (`tests/cache_eviction.rs`) 71.9 % of the keys of Zipf .99 are found, where the log alone finds 68.5 %, and 35.3 %
 //!   instead of 29.2 % of a hot set beside scans. If reads in the younger half counted as well, more would be found
 //!   (72.8 and 39.5 %), but more items would be moved: a full table would serve 8 to 12 % fewer requests than one that
-//!   spares none, instead of 2 to 6 % (`sinew kv bench eviction`). Sparing costs a GET twelve instructions (`cargo
+//!   spares none, instead of 2 to 6 % (`sinew kv bench eviction`). Sparing costs a GET 15 instructions (`cargo
 //!   xtask cost --row table`).
 //! - **The buckets of the next eight items to go are prefetched** (`oldest.rs`), since those misses would
 //!   overlap with nothing else. With that, a full table served 1.1 to 1.8 times as many requests of the same benchmark.

@@ -19,7 +19,8 @@ const HEADER_WORDS: usize = 2;
 /// Bits of the version. Above them, the word has the upper bits of the room, then whether the item was read, and then
 /// the marks.
 const VERSION_BITS: u32 = 64 - ROOM_HIGH_BITS - 1 - MARK_BITS;
-const WAS_READ: u64 = 1 << (VERSION_BITS + ROOM_HIGH_BITS);
+const WAS_READ_BIT: u32 = VERSION_BITS + ROOM_HIGH_BITS;
+const WAS_READ: u64 = 1 << WAS_READ_BIT;
 const ROOM_HIGH_BITS: u32 = 8;
 const MARK_BITS: u32 = 4;
 
@@ -137,11 +138,15 @@ impl Entry {
         self.stamp & WAS_READ != 0
     }
 
-    /// Records that the item was read.
+    /// Records that the item was read, if that `counts` and is not recorded yet. There is no branch on `counts`, which
+    /// cannot be predicted.
     #[inline(always)]
-    pub fn note_read(&mut self, body: &TableWords) {
-        self.stamp |= WAS_READ;
-        body.store(self.offset + 1, self.stamp);
+    pub fn note_read(&mut self, body: &TableWords, counts: bool) {
+        let stamp = self.stamp | u64::from(counts) << WAS_READ_BIT;
+        if stamp != self.stamp {
+            self.stamp = stamp;
+            body.store(self.offset + 1, stamp);
+        }
     }
 
     /// Writes the item at another offset, marked as not read. The two places may overlap if the new one is lower.
@@ -265,7 +270,7 @@ mod tests {
             assert_eq!(read, entry);
             assert_eq!(read.extras(&body), extras);
             let mut noted = entry;
-            noted.note_read(&body);
+            noted.note_read(&body, true);
             let read = Entry::load(&body, 3).unwrap();
             assert!(!entry.was_read() && read.was_read() && read == noted);
             assert_eq!((read.version(), read.marks(), read.room()), (about.version, 9, words + 5));
@@ -288,7 +293,7 @@ mod tests {
             entry.store_key(&body, &key);
             entry.store_value(&body, &value);
             let mut noted = entry;
-            noted.note_read(&body);
+            noted.note_read(&body, true);
             let before = body.load(49 - down);
             noted.move_to(&body, 50 - down);
             let moved = Entry::load(&body, 50 - down).unwrap();

@@ -95,9 +95,7 @@ impl<'a> Gets<'a> {
     #[inline(always)]
     pub fn get(&self, key: &Key<'_>) -> Option<Item<'a>> {
         let mut item = self.peek(key)?;
-        if !item.entry.was_read() && self.cache.noted.contains(item.entry.offset) {
-            item.entry.note_read(item.body);
-        }
+        item.entry.note_read(item.body, self.cache.noted.contains(item.entry.offset));
         Some(item)
     }
 
