@@ -47,11 +47,12 @@
 //!   four items are spared for each one that needs room, so a PUT stays bounded. On a fixed trace
 //!   (`tests/cache_eviction.rs`) 71.9 % of the keys of Zipf .99 are found, where the log alone finds 68.5 %, and 35.3 %
 //!   instead of 29.2 % of a hot set beside scans. If reads in the younger half counted as well, more would be found
-//!   (72.8 and 39.5 %), but more items would be moved: a full table would serve 8 to 12 % fewer requests than one that
-//!   spares none, instead of 2 to 6 % (`sinew kv bench eviction`). Sparing costs a GET 15 instructions (`cargo
-//!   xtask cost --row table`).
-//! - **The buckets of the next eight items to go are prefetched** (`oldest.rs`), since those misses would
-//!   overlap with nothing else. With that, a full table served 1.1 to 1.8 times as many requests of the same benchmark.
+//!   (72.8 and 39.5 %), but more items would be moved: a full table would serve 5 to 10 % fewer requests than one that
+//!   spares none, instead of 4 to 7 % (`sinew kv bench eviction`, both on one day; 2 to 6 % in other runs). Sparing
+//!   costs a GET 15 instructions (`cargo xtask cost --row table`).
+//! - **The buckets of the next eight items to go are prefetched** (`oldest.rs`), since those misses would overlap with
+//!   nothing else. With that, a full table served 1.1 to 1.8 times as many requests of three of the benchmark's traces,
+//!   and 0.93 times as many of SYS.
 //! - **A table that evicts nothing** has the same index over a heap (two-level segregated fit), and chains spare
 //!   buckets to full ones.
 //! - **A prefetched key remembers the slot** in which its item was seen, so the bucket is searched once.

@@ -24,8 +24,9 @@ use crate::{Outcome, Usage, interrupted, output, table};
 pub const HELP: &str = "\
 One thread sends traces of requests to a cache table that is too small for all their keys, and stores each key that was
 missed. The table evicts the oldest item that was not read lately, as it does by default, or the oldest item; with
---peer, memcached with one thread gets the same traces. Hits are counted in the second half of each trace. Then both tables
-alternate, to find the price of sparing what was read. Every value found is checked, in full if 16 bytes or longer.
+--peer, memcached with one thread gets the same traces. Hits are counted in the second half of each trace. Then both
+tables alternate, to find the price of sparing what was read. Every value found is checked, in full if 16 bytes or
+longer.
 
  zipf  keys by a Zipf law with exponent 0.99
  scan  half of the requests ask for keys that fill half of the memory, the
