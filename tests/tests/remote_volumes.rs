@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,9 @@ use sinew::fabric::readiness::wait_on;
 use sinew::fabric::verbs::Slice;
 use sinew::fabric::{Clock, Readiness, SeededGenerator};
 use sinew::far_memory::{FarMapping, FarMemory, FarVec, Handler, MapError, MapOptions, Options, PAGE as FAR_PAGE};
-use sinew::host::{HostClock, SystemEntropy};
+use sinew::host::{HostClock, SystemEntropy, ThreadPool};
 use sinew::prelude::*;
+use sinew::remote_block::{LastCopy, LastCopyFile, VolumeIdentity};
 use sinew::remote_memory::donor::{Key, Service, ServiceConfig};
 use sinew::remote_memory::pool::{DonorSpace, PoolConfig, VerbsDonors, place_volume};
 use sinew::remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store};
@@ -265,6 +266,32 @@ fn far_memory_on_a_volume_is_memory_while_a_donor_is_killed() {
         let stored = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
         assert!(stored.eq(words.iter().copied()), "seed {SEED}, page {page}");
     }
+}
+
+#[test]
+fn far_memory_on_a_volume_with_a_last_copy_outlives_all_donors() {
+    const COUNT: usize = 4 << 20 >> 3;
+    let folder = Folder::new();
+    let (servers, names) = start_donors();
+    let volume = create(&names, VolumeConfig::default());
+    let identity = VolumeIdentity { id: volume.id(), number: volume.number() };
+    let file = LastCopyFile::open(&folder.0.join("last copy"), identity, volume.len()).unwrap();
+    let pool = Arc::new(ThreadPool::new("last-copy", 1, 4).unwrap());
+    let store = LastCopy::new(volume, file, HostClock::new(), pool).unwrap();
+    let memory = FarMemory::new(store, Options::with_local_pages(200), HostClock::new()).unwrap();
+    let mut vector = FarVec::<u64, _>::zeroed(&memory, COUNT).unwrap();
+    let value = |index: usize| index as u64 * 3 + 1;
+    for index in 0..COUNT {
+        vector.set(index, value(index)).unwrap();
+    }
+    memory.flush().unwrap();
+    servers.iter().for_each(|server| server.process.signal(Signal::KILL));
+    for (index, element) in vector.iter().enumerate() {
+        assert_eq!(element.unwrap(), value(index), "element {index}");
+    }
+    // A change needs the donors: the file alone is not what was promised.
+    vector.set(0, 0).unwrap();
+    assert!(memory.flush().is_err());
 }
 
 /// Threads load and store words of their own in pages that they share, and of which few are local.

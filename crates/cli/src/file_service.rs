@@ -37,7 +37,10 @@ them there by themselves.
 
 What a client has flushed (close, fsync) survives the client, and the loss of all but one of the donors that hold its
 copies. With --data it also survives this program as long as the donors go on: stop it, start it again with the same
---data and donors, and clients go on. Without --data the file system is lost with the program.
+--data and donors, and clients go on. Without --data the file system is lost with the program. When all donors that
+held a page are gone, the file keeps its name, and a read of that page fails (EIO). Contents never lie in a file of
+this host: clients write them to the donors, and not through this program. A file system of the kernel's on `sinew
+serve block --last-copy FILE`, for one host, can be read even when all donors are gone.
 
 With --memory the program lends memory itself, as a donor at the next address (NAME.1, or the next port). That memory
 is lost with the program, and with it all that has no copy elsewhere because of --copies 1 or too few other donors.

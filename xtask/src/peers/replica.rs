@@ -4,10 +4,13 @@
 //! Nothing is pinned and nothing spins: three members and a client share the cores. What a PUT costs the processors is
 //! therefore a figure of its own.
 
+use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -68,11 +71,13 @@ pub fn contests() -> Vec<Contest> {
             if place == Place::Memory {
                 contests.push(contest(", CPU time of each", Unit::Nanoseconds, |measured| measured.cpu_ns));
             } else if in_flight == 1 {
-                contests.last_mut().expect("one was pushed").peers.push(side(
-                    "fdatasync",
-                    "an fdatasync, and a PUT in memory",
-                    |setting| Ok(fdatasync_ns(setting)? + ours(Place::Memory, 1, setting)?.p50_ns),
-                ));
+                let limits = [(1, "an fdatasync"), (NAMES.len(), "the second of three fdatasyncs at once")];
+                let limits = limits.map(|(members, syncs)| {
+                    side("fdatasync", &format!("{syncs}, and a PUT in memory"), move |setting| {
+                        Ok(fdatasync_ns(members, setting)? + ours(Place::Memory, 1, setting)?.p50_ns)
+                    })
+                });
+                contests.last_mut().expect("one was pushed").peers.extend(limits);
             }
         }
     }
@@ -104,21 +109,46 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the median time to append a record to a file on the members' disk and to sync it (`fdatasync`). The three
-/// members share this disk, so their own syncs also wait for each other.
-fn fdatasync_ns(setting: &Setting) -> anyhow::Result<f64> {
+/// Returns the median time until a majority of `members` files on the members' disk have a record appended and synced
+/// (`fdatasync`), all by threads that begin at once. The members share this disk, where syncs wait for each other.
+fn fdatasync_ns(members: usize, setting: &Setting) -> anyhow::Result<f64> {
     let folder = Folder::new(Place::Disk)?;
-    let mut file = std::fs::File::create(folder.0.join("record"))?;
-    // Members reserve room for their logs as well.
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, RESERVED_LEN)?;
-    let (until, mut times) = (Instant::now() + Duration::from_secs_f64(setting.seconds), Vec::new());
-    while times.is_empty() || Instant::now() < until {
-        let began = Instant::now();
-        file.write_all(&[1; RECORD_LEN])?;
-        file.sync_data()?;
-        times.push(began.elapsed().as_nanos() as f64);
-    }
-    Ok(Spread::of(&times).median)
+    let file = |number: usize| -> std::io::Result<File> {
+        let file = File::create(folder.0.join(format!("record{number}")))?;
+        // Members reserve room for their logs as well.
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, RESERVED_LEN)?;
+        Ok(file)
+    };
+    let files = (0..members).map(file).collect::<std::io::Result<Vec<_>>>()?;
+    let (barrier, is_over) = (Barrier::new(members), AtomicBool::new(false));
+    let until = Instant::now() + Duration::from_secs_f64(setting.seconds);
+    let append = |mut file: File| -> std::io::Result<Vec<(Instant, Instant)>> {
+        let mut times = Vec::new();
+        loop {
+            barrier.wait();
+            let began = Instant::now();
+            let appended = file.write_all(&[1; RECORD_LEN]).and_then(|()| file.sync_data());
+            let ended = Instant::now();
+            times.push((began, ended));
+            is_over.fetch_or(appended.is_err() || ended >= until, Ordering::Relaxed);
+            // The next round begins only once all threads have looked at `is_over`.
+            barrier.wait();
+            if is_over.load(Ordering::Relaxed) {
+                return appended.map(|()| times);
+            }
+        }
+    };
+    let times = std::thread::scope(|scope| {
+        let threads = Vec::from_iter(files.into_iter().map(|file| scope.spawn(|| append(file))));
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect::<std::io::Result<Vec<_>>>()
+    })?;
+    let rounds = (0..times[0].len()).map(|round| {
+        let began = times.iter().map(|of_one| of_one[round].0).min().expect("there is a member");
+        let mut ends = Vec::from_iter(times.iter().map(|of_one| of_one[round].1));
+        ends.sort_unstable();
+        (ends[members / 2] - began).as_nanos() as f64
+    });
+    Ok(Spread::of(&Vec::from_iter(rounds)).median)
 }
 
 fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Measured> {
