@@ -22,8 +22,8 @@
 //!
 //! | | server | client |
 //! | --- | --- | --- |
-//! | a get | 864 | 801 |
-//! | a key of a get of 8 | 387 | 315 |
+//! | a get | 855 | 799 |
+//! | a key of a get of 8 | 398 | 315 |
 //!
 //! At the server, a key of several takes 78 to be read (check its length and its owner, hash it, prefetch its bucket),
 //! 70 to find its slot and prefetch the item, and 135 to find the item (check the slot again, that the log has not

@@ -39,7 +39,7 @@
 //!   parsed again when the data is there; only the number of bytes that it needs is kept meanwhile.
 //! - **Keys are read ahead**, up to 32, and their buckets and then their items are prefetched. A `get` of a
 //!   single key is then fully parsed and is not read again: a loop of its own answers a run of such commands. In a
-//!   pipeline of 16, such a `get` costs 577 instructions (`cargo xtask cost --row memcached`), 243 of them the table's;
+//!   pipeline of 16, such a `get` costs 584 instructions (`cargo xtask cost --row memcached`), 243 of them the table's;
 //!   it once cost 1,395. Finding its key and the end of its line takes 50, checking the key's owner and the room for
 //!   output takes 15, and its share of a turn is 55. Its answer is filled in, in a room that is never zeroed anew.
 //! - **A lone client costs two system calls** for most requests: if only one connection was busy, its socket is

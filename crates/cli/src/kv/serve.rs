@@ -40,7 +40,7 @@ pub struct Args {
     /// Memory for the items and their index, over all threads, in bytes; each thread needs at least 1K
     #[arg(long, default_value = "256M", allow_negative_numbers = true, value_parser = parse_size)]
     memory: usize,
-    /// Number of items to expect, for each of which the index takes 16 bytes [default: --memory / 80]
+    /// Number of items to expect, from 1, for each of which the index takes 16 bytes [default: --memory / 80]
     #[arg(long, allow_negative_numbers = true, value_parser = parse_count)]
     items: Option<usize>,
     /// Longest value, in bytes: at most a thread's share of --memory, and at most 8M, or 128M for memcached clients
@@ -102,6 +102,7 @@ impl Args {
             units::size(most)
         );
         ensure!(value_max <= VALUE_LEN_MAX, "--value-max can be up to {}", units::size(VALUE_LEN_MAX));
+        ensure!(self.items != Some(0), "--items 0: must be at least 1, the number of items to expect");
         let items = self.items.unwrap_or(self.memory / (64 + INDEX_BYTES)).max(1);
         // A cache that never evicts keeps a quarter more places in reserve.
         let index_bytes = items.saturating_mul(INDEX_BYTES + if self.no_evict { INDEX_BYTES / 4 } else { 0 });

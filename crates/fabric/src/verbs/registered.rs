@@ -214,15 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_buffer_at_the_same_place_is_registered_anew() {
+    fn one_place_is_registered_once_and_stays_mapped() {
         let arena = Arena::private(1 << 16).unwrap();
         let registry = Registry::default();
-        let short = arena.alloc(64, 64).unwrap();
-        let old = registry.register(short.place(), |_| Ok(1)).unwrap();
-        let place = short.place();
-        let longer = BufferPlace::clone(&place);
-        assert_eq!(registry.register(longer, |_| Ok(2)).unwrap().0.device, 1);
-        drop(short);
+        let buffer = arena.alloc(64, 64).unwrap();
+        let old = registry.register(buffer.place(), |_| Ok(1)).unwrap();
+        let place = buffer.place();
+        assert_eq!(registry.register(place.clone(), |_| Ok(2)).unwrap().0.device, 1);
+        drop(buffer);
         drop(arena);
         // The memory stays as long as it is registered.
         assert_eq!(place.address(), old.0.place.address());

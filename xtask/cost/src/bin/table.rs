@@ -5,12 +5,15 @@ use std::ops::Bound;
 use anyhow::ensure;
 use sinew_cost::{Count, Operation, cache_config, key_bytes, operation};
 use sinew_fabric::{Generator, SeededGenerator};
-use sinew_store::cache::{Cache, Key, Put};
+use sinew_store::cache::{Cache, CacheConfig, Eviction, Key, Put};
 use sinew_store::ordered::OrderedIndex;
 
 const OPERATIONS: &[Operation] = &[
-    operation("table GET in batches of 8", &["table"], |count| table(count, true)),
-    operation("table PUT in batches of 8", &["table"], |count| table(count, false)),
+    operation("table GET in batches of 8", &["table"], |count| table(count, true, ALONE)),
+    operation("table PUT in batches of 8", &["table"], |count| table(count, false, ALONE)),
+    operation("table GET in batches of 8, no item spared", &["table"], |count| table(count, true, NONE_SPARED)),
+    operation("table GET in batches of 8, readers and expiry", &["table"], |count| table(count, true, SHARED)),
+    operation("table PUT in batches of 8, readers and expiry", &["table"], |count| table(count, false, SHARED)),
     operation("table PUT that evicts in batches of 8", &["table"], evicting),
     operation("GET of an ordered index", &["index"], |count| index(count, 1, 8)),
     operation("GET of an ordered index, of a long entry", &["index"], |count| index(count, 1, 64)),
@@ -27,11 +30,26 @@ const KEYS: u64 = 1 << 14;
 const VALUE_LEN: usize = 32;
 const NOW_S: u32 = 1;
 
-fn table(count: &mut Count, gets: bool) -> anyhow::Result<()> {
-    let mut cache = Cache::new(&cache_config(KEYS))?;
+/// How a table is used.
+#[derive(Clone, Copy)]
+struct Use {
+    eviction: Eviction,
+    /// Whether other threads may read it.
+    readers: bool,
+    /// Time of expiry of its items, in seconds; 0 means never.
+    expires_s: u32,
+}
+
+const ALONE: Use = Use { eviction: Eviction::OldestUnread, readers: false, expires_s: 0 };
+const NONE_SPARED: Use = Use { eviction: Eviction::Oldest, ..ALONE };
+const SHARED: Use = Use { readers: true, expires_s: NOW_S + 1000, ..ALONE };
+
+fn table(count: &mut Count, gets: bool, how: Use) -> anyhow::Result<()> {
+    let config = CacheConfig { eviction: how.eviction, readers: how.readers, ..cache_config(KEYS) };
+    let (mut cache, put) = (Cache::new(&config)?, Put { expires_s: how.expires_s, ..Put::default() });
     let hasher = cache.hasher().clone();
     for number in 0..KEYS {
-        cache.put(&hasher.key(&key_bytes(number)), &[number as u8; VALUE_LEN], &Put::default(), NOW_S)?;
+        cache.put(&hasher.key(&key_bytes(number)), &[number as u8; VALUE_LEN], &put, NOW_S)?;
     }
     // In the steady state, every key has been read before.
     let is_there = |number| cache.get(&hasher.key(&key_bytes(number)), NOW_S).is_some();
@@ -58,7 +76,7 @@ fn table(count: &mut Count, gets: bool) -> anyhow::Result<()> {
                     good += usize::from(value[0] == number as u8);
                 } else {
                     value.fill(number as u8);
-                    good += usize::from(cache.put(key, &value, &Put::default(), NOW_S).is_ok());
+                    good += usize::from(cache.put(key, &value, &put, NOW_S).is_ok());
                 }
             }
             good

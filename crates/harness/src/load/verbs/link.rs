@@ -6,8 +6,9 @@ use anyhow::{Context, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sinew::fabric::verbs::{
-    Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, Message, Opcode, Operation,
-    ProtectionDomain, QpAddress, QpConfig, QueuePair, RemoteMemory, Request, Source, ThreadDomain, Transport,
+    Access, Attributes, Completion, CompletionQueue, Destination, Device, Exposed, InlineOperation, InlineRequest,
+    Message, Opcode, Operation, ProtectionDomain, QpAddress, QpConfig, QueuePair, RemoteMemory, Request, Source,
+    ThreadDomain, Transport,
 };
 use sinew::mem::{Arena, Frozen, MessageBuffer};
 
@@ -459,18 +460,15 @@ impl<D: Device> Rig<D> {
         }
         let messages = (first..link.made).zip(messages.chunks_exact(len));
         if plan.work == WorkKind::Load(Op::Send) {
-            let (to, is_numbered) = (link.to, plan.is_numbered());
-            return link.post_list(index, messages, |nth, message| {
-                let immediate = is_numbered.then_some(nth as u32);
-                Operation::Send { source: Source::Inline(message), immediate, to }
-            });
+            let (to, is_numbered) = (InlineOperation::Send(link.to), plan.is_numbered());
+            return link.post_inline_list(index, messages, |nth| (to, is_numbered.then_some(nth as u32)));
         }
         let RemoteMemory { address, rkey, len } = link.remote.context("the other side exposes no memory")?;
-        link.post_list(index, messages, |nth, message| {
+        link.post_inline_list(index, messages, |nth| {
             let offset = layout.offset(layout.place(nth).0) as u64;
             // The other side's memory has room for the whole layout, and the device checks bounds.
             let remote = RemoteMemory { address: address.wrapping_add(offset), rkey, len: len.saturating_sub(offset) };
-            Operation::Write { source: Source::Inline(message), remote, immediate: None }
+            (InlineOperation::Write(remote), None)
         })
     }
 
@@ -494,31 +492,27 @@ impl<D: Device> Link<D> {
         self.remote.and_then(|remote| remote.at(offset as u64)).context("the other side exposes too little memory")
     }
 
-    /// Posts a list of messages, of which the last has number `self.made - 1`.
+    /// Posts a list of inline messages, of which the last has number `self.made - 1`. `operation` returns the operation
+    /// for a message's number, and the immediate.
     #[inline(always)]
-    fn post_list<'a>(
+    fn post_inline_list<'a>(
         &mut self,
         index: usize,
         messages: impl Iterator<Item = (u64, &'a [u8])>,
-        operation: impl Fn(u64, &'a [u8]) -> Operation<'a>,
+        operation: impl Fn(u64) -> (InlineOperation, Option<u32>),
     ) -> anyhow::Result<()> {
         let Self { qp, flow, made, .. } = self;
         let requests = messages.map(
             // Without inlining, each request is put together in memory, which costs more than a WRITE or a SEND.
             #[inline(always)]
-            |(nth, message)| {
+            |(nth, bytes)| {
                 let signaled = flow.is_signal_due(nth + 1 == *made);
                 flow.pushed(signaled);
-                Request {
-                    id: id(index, nth),
-                    operation: operation(nth, message),
-                    signaled,
-                    fence: false,
-                    solicited: false,
-                }
+                let (operation, immediate) = operation(nth);
+                InlineRequest { id: id(index, nth), bytes, operation, immediate, signaled }
             },
         );
-        qp.post_list(requests).map_err(|refused| anyhow!("posting a list of requests before {made}: {refused}"))
+        qp.post_inline_list(requests).map_err(|error| anyhow!("posting a list of requests before {made}: {error}"))
     }
 
     /// Pushes a message. Each request is put together where it is pushed: moving it costs more than a WRITE of a few
