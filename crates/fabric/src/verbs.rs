@@ -108,7 +108,8 @@ pub use memory::{Exposed, RemoteMemory, Straggler};
 pub use names::Names;
 pub use registered::{InUse, RegisterError, Registered, Registration, Registry};
 pub use request::{
-    Destination, GATHER_MAX, Operation, RefusedReceive, RefusedRequest, Request, Scatter, Slice, Source, check_receive,
+    Destination, GATHER_MAX, Gather, Operation, RefusedReceive, RefusedRequest, Request, Scatter, Slice, Source,
+    check_receive,
 };
 pub use table::{WorkEntry, WorkTable};
 pub use traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain, show_messages};

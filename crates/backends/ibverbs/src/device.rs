@@ -165,12 +165,14 @@ impl IbDevice {
         let count = |limit: i32| usize::try_from(limit).unwrap_or(0);
         let byte = |limit: i32| limit.clamp(0, 16) as u8;
         let (reads_in, reads_out) = (byte(limits.max_qp_rd_atom), byte(limits.max_qp_init_rd_atom));
+        // A receive of a datagram has one piece more, for its addresses.
+        let gather_max = count(limits.max_sge).saturating_sub(1).min(GATHER_MAX);
         let attributes = Attributes {
             name: format!("{}:{}, {port}", context.name, port.number),
             mtu: port.mtu,
             message_len_max: port.message_len_max,
-            inline_max: find_inline_max(&context)?,
-            gather_max: count(limits.max_sge).min(GATHER_MAX),
+            inline_max: find_inline_max(&context, gather_max)?,
+            gather_max,
             // Our work identifiers have no room for more.
             queue_depth_max: count(limits.max_qp_wr).min(DEPTH_MAX),
             reads_max: reads_out.into(),
@@ -208,14 +210,14 @@ pub(crate) fn qp_type(transport: Transport) -> u32 {
     }
 }
 
-/// Finds the longest inline data that queue pairs of every transport take, by making some: no device reports it.
-fn find_inline_max(context: &Context) -> Result<usize, VerbsError> {
+/// Finds the longest inline data that queue pairs of every transport with this many pieces take, by making some: no
+/// device reports it.
+fn find_inline_max(context: &Context, pieces: usize) -> Result<usize, VerbsError> {
     let library = context.library;
     let pd = context.alloc_pd()?;
     // SAFETY: an open device; no channel.
     let cq = unsafe { (library.ibv_create_cq)(context.as_ptr(), 4, null_mut(), null_mut(), 0) };
     let makes = |transport, inline_len: u32| {
-        let pieces = GATHER_MAX as u32;
         let mut wanted = ibv_qp_init_attr {
             qp_context: null_mut(),
             send_cq: cq,
@@ -224,7 +226,7 @@ fn find_inline_max(context: &Context) -> Result<usize, VerbsError> {
             cap: ibv_qp_cap {
                 max_send_wr: 1,
                 max_recv_wr: 1,
-                max_send_sge: pieces,
+                max_send_sge: pieces.max(1) as u32,
                 max_recv_sge: 1,
                 max_inline_data: inline_len,
             },

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sinew_fabric::verbs::{GATHER_MAX, PostError, QpConfig, Scatter, Slice, Source, VerbsError, WorkEntry, WorkTable};
+use sinew_fabric::verbs::{PostError, QpConfig, Scatter, Slice, Source, VerbsError, WorkEntry, WorkTable};
 use sinew_mem::{Arena, MessageBuffer, SharedMemory};
 
 use crate::abi::*;
@@ -34,11 +34,15 @@ pub(crate) struct Posted {
     pub at_device: bool,
 }
 
-/// A work request, with its pieces.
-#[repr(C)]
+/// A work request, with room for as many pieces as one may have.
 struct ListedRequest {
     wr: ibv_send_wr,
-    sges: [ibv_sge; GATHER_MAX],
+    sges: Box<[ibv_sge]>,
+}
+
+/// Room for this many pieces, and for one at least: inline bytes are a piece, too.
+fn pieces(count: usize) -> Box<[ibv_sge]> {
+    vec![ibv_sge::default(); count.max(1)].into()
 }
 
 /// Local keys of the arenas that buffers may come from.
@@ -136,7 +140,7 @@ impl RequestList {
         let empty = || ListedRequest {
             // SAFETY: zeros are a value of this structure: null pointers and numbers.
             wr: unsafe { std::mem::zeroed() },
-            sges: [ibv_sge::default(); GATHER_MAX],
+            sges: pieces(config.gather_max),
         };
         Self {
             requests: std::iter::repeat_with(empty).take(config.send_depth).collect(),
@@ -157,7 +161,7 @@ impl RequestList {
 
     /// The next work request, with its pieces. It becomes part of the chain with [`Self::push`].
     #[inline]
-    pub fn next(&mut self) -> (&mut ibv_send_wr, &mut [ibv_sge; GATHER_MAX]) {
+    pub fn next(&mut self) -> (&mut ibv_send_wr, &mut [ibv_sge]) {
         let ListedRequest { wr, sges } = &mut self.requests[self.len];
         (wr, sges)
     }
@@ -218,10 +222,11 @@ impl RequestList {
         }
         let first = self.requests.as_mut_ptr();
         for index in 0..len {
-            // SAFETY: there are `len` requests, and all pointers derive from the one to the first.
+            // SAFETY: there are `len` requests, and all pointers to them derive from the one to the first. Their pieces lie
+            // elsewhere, and stay there.
             unsafe {
                 let request = first.add(index);
-                (*request).wr.sg_list = (&raw mut (*request).sges).cast();
+                (*request).wr.sg_list = (*request).sges.as_mut_ptr();
                 (*request).wr.next = if index + 1 < len { &raw mut (*first.add(index + 1)).wr } else { null_mut() };
             }
         }
@@ -244,6 +249,8 @@ pub(crate) struct Work {
     /// Empty places are receives that completed before older ones.
     pub receives: WorkTable<Option<Posted>>,
     pub chain: RequestList,
+    /// Room for the pieces of a receive, of which a datagram's addresses are one.
+    pub receive_sges: Box<[ibv_sge]>,
     pub keys: Keys,
 }
 
@@ -253,6 +260,7 @@ impl Work {
             sends: WorkTable::new(config.send_depth),
             receives: WorkTable::new(config.receive_depth),
             chain: RequestList::new(config),
+            receive_sges: pieces(config.gather_max + 1),
             keys: Keys::default(),
         }
     }

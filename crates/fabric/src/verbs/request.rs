@@ -1,14 +1,16 @@
 //! Requests to a queue pair, and their checks.
 
-use arrayvec::ArrayVec;
 use sinew_mem::{Frozen, MessageBuffer};
+use smallvec::SmallVec;
 
 use super::error::PostError;
 use super::memory::RemoteMemory;
 use super::types::{Attributes, Opcode, QpConfig, QpNumber, QpState, Transport, Verb};
 
-/// The most pieces of a source or a target.
-pub const GATHER_MAX: usize = 4;
+/// The most pieces of a source or a target: RDMA devices take about 30.
+pub const GATHER_MAX: usize = 30;
+/// Pieces of a list that lie in the list itself; a longer one takes an allocation.
+const PIECES_IN_PLACE: usize = 4;
 
 /// A range of a share of a message buffer.
 #[derive(Clone, Debug)]
@@ -54,7 +56,7 @@ pub enum Source<'a> {
     /// Bytes copied into the request when it is pushed, at most [`super::QpConfig::inline_max`] of them.
     Inline(&'a [u8]),
     /// Bytes that are read from the buffers some time before the request completes.
-    Gather(ArrayVec<Slice, GATHER_MAX>),
+    Gather(Gather),
 }
 
 #[inline]
@@ -107,14 +109,19 @@ impl Source<'_> {
 
 impl From<Frozen> for Source<'_> {
     fn from(buffer: Frozen) -> Self {
-        let mut pieces = ArrayVec::new();
+        let mut pieces = Gather::new();
         pieces.push(Slice::from(buffer));
         Source::Gather(pieces)
     }
 }
 
-/// Buffers over which bytes are scattered, one after the other, each up to its length.
-pub type Scatter = ArrayVec<MessageBuffer, GATHER_MAX>;
+/// Slices whose bytes are gathered, one after the other: up to four of them without an allocation. A queue pair takes
+/// [`super::QpConfig::gather_max`] at most.
+pub type Gather = SmallVec<[Slice; PIECES_IN_PLACE]>;
+
+/// Buffers over which bytes are scattered, one after the other, each up to its length: up to four of them without an
+/// allocation. A queue pair takes [`super::QpConfig::gather_max`] at most.
+pub type Scatter = SmallVec<[MessageBuffer; PIECES_IN_PLACE]>;
 
 /// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

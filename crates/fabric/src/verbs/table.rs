@@ -3,11 +3,8 @@
 use std::collections::VecDeque;
 
 use super::completion::{Completion, Status};
-use super::request::{Operation, Request, Scatter, Slice, Source};
+use super::request::{Gather, Operation, Request, Scatter, Source};
 use super::types::{Opcode, QpNumber};
-use arrayvec::ArrayVec;
-
-use super::request::GATHER_MAX;
 
 /// A request that is not over.
 #[derive(Debug)]
@@ -21,7 +18,7 @@ pub struct WorkEntry {
     /// Bytes that it moves.
     pub len: usize,
     /// Slices that it reads.
-    pub sources: ArrayVec<Slice, GATHER_MAX>,
+    pub sources: Gather,
     /// Buffers that it writes.
     pub targets: Scatter,
 }
@@ -34,7 +31,7 @@ impl WorkEntry {
         let (sources, targets) = match operation {
             Operation::Send { source: Source::Gather(pieces), .. }
             | Operation::Write { source: Source::Gather(pieces), .. } => (pieces, Scatter::new()),
-            operation => (ArrayVec::new(), operation.into_targets()),
+            operation => (Gather::new(), operation.into_targets()),
         };
         Self { id, opcode, signaled, len, sources, targets }
     }

@@ -1,7 +1,6 @@
 //! Operations of one engine that are in flight, and their completion.
 
-use arrayvec::ArrayVec;
-use sinew_fabric::verbs::{Scatter, Slice};
+use sinew_fabric::verbs::{Gather, Scatter, Slice};
 use sinew_mem::{AllocError, MessageBuffer};
 
 use super::batch::MergeMethod;
@@ -124,7 +123,7 @@ impl Flight {
         parts.extend(requests);
         let at = parts.first().map_or(0, |first| first.start);
         let mut targets = Scatter::new();
-        let mut sources = ArrayVec::new();
+        let mut sources = Gather::new();
         for request in parts.iter_mut() {
             match std::mem::replace(&mut request.buffer, Buffer::None) {
                 Buffer::Target(target) => targets.push(target),

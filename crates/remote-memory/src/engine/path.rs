@@ -1,18 +1,21 @@
 //! A thread's path to a donor.
 
-use arrayvec::ArrayVec;
-use sinew_fabric::verbs::{GATHER_MAX, Scatter, Slice};
+use sinew_fabric::verbs::{Gather, Scatter, Slice};
 use sinew_fabric::{Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
 
 use super::error::FailureCause;
+
+/// Pieces of one operation by default, at most: a list of four takes no allocation. Longer runs of small requests are
+/// copied together.
+pub const PIECES_MAX: usize = 4;
 
 /// Limits of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of one operation, at most.
     pub op_len_max: usize,
-    /// Pieces of one operation, at most; no more than [`GATHER_MAX`].
+    /// Pieces of one operation, at most.
     pub pieces_max: usize,
     /// Operations in flight, at most.
     pub depth: usize,
@@ -33,7 +36,7 @@ pub enum PathJob {
         /// First byte.
         at: u64,
         /// The bytes.
-        sources: ArrayVec<Slice, GATHER_MAX>,
+        sources: Gather,
     },
 }
 
@@ -49,7 +52,7 @@ impl PathJob {
     /// A write from one piece.
     #[inline]
     pub fn write(at: u64, source: Slice) -> Self {
-        let mut sources = ArrayVec::new();
+        let mut sources = Gather::new();
         sources.push(source);
         Self::Write { at, sources }
     }

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use arrayvec::ArrayVec;
-use sinew_fabric::verbs::{GATHER_MAX, ProtectionDomain, VerbsError};
+use sinew_fabric::verbs::{ProtectionDomain, VerbsError};
 use sinew_mem::BufferPlace;
+use smallvec::SmallVec;
 
 /// Treatment of requests whose memory is not in the path's arenas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub(super) struct RegistrationCache<D: ProtectionDomain> {
     /// Address of the buffer refused last in this round, which may be asked for several times.
     refused: Option<usize>,
     /// Registrations held by each operation in flight.
-    held_by_op: HashMap<u32, ArrayVec<usize, GATHER_MAX>>,
+    held_by_op: HashMap<u32, SmallVec<[usize; 4]>>,
     pub stats: RegistrationStats,
 }
 
@@ -163,7 +163,7 @@ impl<D: ProtectionDomain> RegistrationCache<D> {
     /// Keeps the registrations of these buffers until the operation has [landed](Self::release). Buffers of arenas have
     /// none.
     pub fn hold(&mut self, id: u32, addresses: impl Iterator<Item = usize>) {
-        let mut held = ArrayVec::new();
+        let mut held = SmallVec::new();
         for address in addresses {
             if let Some(entry) = self.entries.get_mut(&address) {
                 entry.in_flight += 1;

@@ -2,14 +2,14 @@
 
 use std::io;
 
-use sinew_fabric::verbs::{GATHER_MAX, Scatter, Slice};
+use sinew_fabric::verbs::{Scatter, Slice};
 use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 use sinew_mem::{AllocError, MessageBuffer};
 use sinew_rpc::{CallError, CallOptions, Cause, Completion, Endpoint, SessionEvent, SessionId};
 
 use super::donating::{ACCESS, ANSWER_HEAD_LEN, HEAD_LEN, OP_LEN, Refusal};
 use super::error::FailureCause;
-use super::path::{Done, Limits, Path, PathJob};
+use super::path::{Done, Limits, PIECES_MAX, Path, PathJob};
 
 /// Limits of a path by calls.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ impl<E: Endpoint> RpcPath<E> {
             session,
             key,
             is_open: false,
-            limits: Limits { op_len_max, pieces_max: GATHER_MAX, depth },
+            limits: Limits { op_len_max, pieces_max: PIECES_MAX, depth },
             busy_tries: config.busy_tries,
             room: depth,
             chain: Vec::with_capacity(depth),

@@ -11,7 +11,7 @@ use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 use sinew_mem::{AllocError, Arena, BufferPlace, MessageBuffer};
 
 use super::error::FailureCause;
-use super::path::{Done, Limits, Path, PathJob};
+use super::path::{Done, Limits, PIECES_MAX, Path, PathJob};
 use super::registration::{CacheLimits, RegistrationCache, RegistrationPolicy, RegistrationStats};
 
 type ThreadOf<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
@@ -45,7 +45,7 @@ impl Default for VerbsPathConfig {
         Self {
             queue_pairs: 4,
             depth: 128,
-            pieces_max: usize::MAX,
+            pieces_max: PIECES_MAX,
             registration: RegistrationPolicy::default(),
             registrations_max: 256,
             registered_bytes_max: 1 << 30,

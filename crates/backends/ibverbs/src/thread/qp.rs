@@ -11,7 +11,7 @@ use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 
 use sinew_fabric::verbs::{
-    Destination, GATHER_MAX, Operation, PostError, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive,
+    Destination, Operation, PostError, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive,
     RefusedRequest, RemoteMemory, Request, Scatter, Transport, VerbsError, WorkEntry, check_receive,
 };
 
@@ -235,14 +235,13 @@ impl QpInner {
     /// Hands a receive to the device, or, once the queue pair is in error, keeps it to be flushed.
     fn take_receive(&self, id: u64, buffers: &mut Scatter) -> Result<(), PostError> {
         let mut work = self.held.borrow_mut();
-        let Work { receives, keys, .. } = &mut *work;
+        let Work { receives, receive_sges: sges, keys, .. } = &mut *work;
         let state = self.state.get();
         check_receive(buffers, &self.config, state)?;
         if receives.is_full() {
             return Err(PostError::QueueFull(receives.depth()));
         }
         let number = receives.oldest() + receives.len() as u64;
-        let mut sges = [ibv_sge::default(); GATHER_MAX + 1];
         let slots_after = match &*self.headers {
             Some(headers) => {
                 sges[0] = headers.piece(number);

@@ -160,7 +160,7 @@ impl Buffers {
 
     /// Takes the buffers out.
     pub fn take_all(&mut self, pool: &mut Pool) -> Scatter {
-        let mut scatter = Scatter::new_const();
+        let mut scatter = Scatter::new();
         self.take_to(&mut scatter, pool);
         scatter
     }

@@ -1,9 +1,8 @@
 //! Requests that have not been performed yet, and performed ones that are not complete.
 
-use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{
-    Destination, GATHER_MAX, InlineOperation, InlineRequest, Opcode, Operation, QpConfig, RemoteMemory, Request, Slice,
-    Source, Status,
+    Destination, Gather, InlineOperation, InlineRequest, Opcode, Operation, QpConfig, RemoteMemory, Request, Source,
+    Status,
 };
 use sinew_mem::MessageBuffer;
 use sinew_mem::copy::copy_short;
@@ -66,7 +65,7 @@ impl QueuedRequest {
 pub(crate) enum Payload {
     #[default]
     None,
-    Sources(ArrayVec<Slice, GATHER_MAX>),
+    Sources(Gather),
     Targets(Buffers),
 }
 

@@ -2,10 +2,7 @@
 
 use std::collections::VecDeque;
 
-use arrayvec::ArrayVec;
-use sinew_fabric::verbs::{
-    Completion, GATHER_MAX, Opcode, QpConfig, QpNumber, QpState, Scatter, Slice, Status, WorkTable,
-};
+use sinew_fabric::verbs::{Completion, Gather, Opcode, QpConfig, QpNumber, QpState, Scatter, Status, WorkTable};
 
 use super::wire::Header;
 
@@ -63,7 +60,7 @@ pub(crate) struct Wqe {
     pub swap: u64,
     pub len: usize,
     pub inline: Vec<u8>,
-    pub sources: ArrayVec<Slice, GATHER_MAX>,
+    pub sources: Gather,
     pub targets: Scatter,
     /// Lines of 64 bytes.
     pub lines: usize,

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use arrayvec::ArrayVec;
 use sinew_fabric::verbs::{
-    Operation, PostError, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive, RefusedRequest, Request,
-    Scatter, Source, Status, Transport, VerbsError, check_receive,
+    Gather, Operation, PostError, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive, RefusedRequest,
+    Request, Scatter, Source, Status, Transport, VerbsError, check_receive,
 };
 
 use super::handle::{Domain, PORT_MARK, node_of};
@@ -122,7 +122,7 @@ fn element(request: Request<'_>, lines: usize) -> Wqe {
         swap: 0,
         len,
         inline: Vec::new(),
-        sources: ArrayVec::new(),
+        sources: Gather::new(),
         targets: Scatter::new(),
         lines,
         is_fetched: false,

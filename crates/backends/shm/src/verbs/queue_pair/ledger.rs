@@ -45,7 +45,7 @@ impl Ledger {
             len,
             immediate: None,
             from: None,
-            buffers: Scatter::new_const(),
+            buffers: Scatter::new(),
         })
     }
 }

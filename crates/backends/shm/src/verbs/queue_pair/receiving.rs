@@ -209,7 +209,7 @@ impl QueuePair {
                 len,
                 immediate,
                 from: Some(Destination { handle, number, qkey: key }),
-                buffers: Scatter::new_const(),
+                buffers: Scatter::new(),
             });
             completion.buffers.push(buffer);
             bytes += packet.len();

@@ -1,9 +1,9 @@
 //! Performs a request: moves its bytes to the peer or from it.
 
-use arrayvec::ArrayVec;
-use sinew_fabric::verbs::{Destination, GATHER_MAX, QpConfig, QpNumber, Slice, Status, Transport, Verb};
+use sinew_fabric::verbs::{Destination, QpConfig, QpNumber, Slice, Status, Transport, Verb};
 use sinew_fabric::{Dropped, Peer, TxData, TxPacket};
 use sinew_mem::MessageBuffer;
+use smallvec::SmallVec;
 
 use super::Connection;
 use crate::verbs::counts::Discarded;
@@ -100,7 +100,7 @@ impl<'a> Sender<'a> {
         slices: &[Slice],
         wire: &mut Wire<'_>,
     ) -> Step {
-        let pieces: ArrayVec<&[u8], GATHER_MAX> = slices.iter().map(Slice::bytes).collect();
+        let pieces: SmallVec<[&[u8]; 4]> = slices.iter().map(Slice::bytes).collect();
         self.perform_outgoing(request, immediate, &pieces, wire)
     }
 
