@@ -18,8 +18,9 @@ use crate::machine::StateMachine;
 use crate::member::{Accepted, Member, MemberError, PeerAnswer, Receiver, Transport};
 use crate::wire::{self, CLIENT, GREET, MemberId, PEER, PeerMessage, PieceId};
 
-/// Time after which a message without an answer counts as lost, in ns.
+/// Time after which a message without an answer counts as lost, in ns, and time for each of its bytes besides.
 const ANSWER_NS: u64 = 500_000_000;
+const ANSWER_NS_PER_BYTE: u64 = 1_000;
 /// Time after which a lost connection is opened again, in ns.
 const REOPEN_NS: u64 = 10_000_000;
 /// Messages in flight to one member, at most.
@@ -160,7 +161,8 @@ impl<E: Endpoint> Sender<'_, E> {
     fn call(&mut self, address: &str, to: Option<MemberId>, piece: Option<PieceId>) -> bool {
         let Some((connection, session)) = self.session(address) else { return false };
         let tag = self.connections.next_tag;
-        let options = CallOptions::tag(tag).timeout_ns(ANSWER_NS);
+        let timeout_ns = ANSWER_NS + ANSWER_NS_PER_BYTE * self.connections.scratch.len() as u64;
+        let options = CallOptions::tag(tag).timeout_ns(timeout_ns);
         if !call::enqueue(self.rpc, session, PEER, &self.connections.scratch, ANSWER_LEN, options) {
             return false;
         }

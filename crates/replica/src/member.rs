@@ -36,12 +36,13 @@ mod patience;
 mod peers;
 mod pieces;
 mod reads;
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry, EntryType, Message, Snapshot};
-use raft::{RawNode, StateRole};
+use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
+use raft::{ProgressState, RawNode, StateRole};
 use sinew_fabric::Generator;
 use sinew_journal::Journal;
 use sinew_journal::disk::Disk;
@@ -62,6 +63,7 @@ use membership::MembershipChanges;
 use patience::Patience;
 use pieces::{Incoming, Outgoing};
 use reads::Reads;
+use window::Window;
 
 /// Entries after which a turn applies no more. It may end with some hundred more, since they come in lists.
 const APPLIED_MAX: u64 = 512;
@@ -133,6 +135,8 @@ pub struct Member<S, D> {
     outgoing: BTreeMap<MemberId, Outgoing>,
     /// Messages of this turn.
     outbox: BTreeMap<MemberId, Vec<Message>>,
+    /// Entries in flight to each member, while this one leads.
+    windows: BTreeMap<MemberId, Window>,
     last_heard_ns: BTreeMap<MemberId, u64>,
     /// Whether others have said that it is no member.
     is_unwanted: bool,
@@ -214,6 +218,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             arrived: None,
             outgoing: BTreeMap::new(),
             outbox: BTreeMap::new(),
+            windows: BTreeMap::new(),
             last_heard_ns: BTreeMap::new(),
             is_unwanted: false,
             has_changed_members: false,
@@ -509,7 +514,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     fn collect_messages(&mut self, messages: Vec<Message>) {
         for message in messages {
-            if message.get_msg_type() == raft::eraftpb::MessageType::MsgSnapshot {
+            if message.get_msg_type() == MessageType::MsgSnapshot {
                 self.begin_pieces(message);
                 continue;
             }
@@ -546,7 +551,26 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             if messages.is_empty() {
                 continue;
             }
+            let window = self.windows.entry(*to).or_default();
+            window.expire(self.last_turn_ns);
+            let mut held = Vec::new();
+            if !window.is_empty() {
+                let is_full = window.len() >= self.config.appends_len_max;
+                let progress = self.node.raft.prs().get(to.0);
+                if progress.is_some_and(|progress| progress.state == ProgressState::Probe) {
+                    // The engine sends these entries again and again until the first answer.
+                    messages.retain(|message| !window::has_entries(message));
+                } else if is_full {
+                    // Even without entries, one would come before those that it follows, and be refused.
+                    held.extend(messages.extract_if(.., |message| message.get_msg_type() == MessageType::MsgAppend));
+                }
+            }
+            if messages.is_empty() {
+                *messages = held;
+                continue;
+            }
             let count = appends::count_within(messages, self.config.append_len_max);
+            messages[..count].iter().for_each(|message| window.note_sent(message, self.last_turn_ns));
             let wire_messages = messages[..count].iter().filter_map(WireMessage::from_message).collect();
             let message = PeerMessage::Messages { cluster, from: self.me.id, to: *to, messages: wire_messages };
             let address = self.members.get(to).map(|member| member.address.as_str());
@@ -554,9 +578,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             drop(message);
             messages.drain(..count);
             has_more |= !messages.is_empty();
+            messages.append(&mut held);
         }
         let members = &self.members;
         self.outbox.retain(|to, _| members.contains_key(to));
+        self.windows.retain(|to, _| members.contains_key(to));
         has_more
     }
 
@@ -572,6 +598,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let leads = self.is_leader().then_some(self.node.raft.term);
         if leads.is_none() || self.led_term.is_some_and(|led| leads != Some(led)) {
             self.reads.drop_lease();
+            self.windows.clear();
             if self.led_term.is_some() {
                 // Followers would take them for signs of life of their leader.
                 self.outbox

@@ -11,7 +11,7 @@ fn entry_len(entry: &raft::eraftpb::Entry) -> u64 {
 }
 
 /// Bytes of a message, approximately.
-fn message_len(message: &Message) -> u64 {
+pub fn message_len(message: &Message) -> u64 {
     OVERHEAD as u64 + message.entries.iter().map(entry_len).sum::<u64>()
 }
 

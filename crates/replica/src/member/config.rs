@@ -23,6 +23,8 @@ pub struct MemberConfig {
     pub append_len_max: u64,
     /// Messages with entries in flight to one member, at most.
     pub appends_max: usize,
+    /// Bytes of entries in flight to one member, at most, apart from the last message.
+    pub appends_len_max: u64,
     /// Bytes of a snapshot in one message, at most.
     pub piece_len: usize,
     /// Bytes of log after which it is replaced by a snapshot.
@@ -63,6 +65,7 @@ impl Default for MemberConfig {
             election_ticks: 12,
             append_len_max: 64 << 10,
             appends_max: 64,
+            appends_len_max: 1 << 20,
             piece_len: 32 << 10,
             log_len_max: 64 << 20,
             entries_kept: 1 << 16,

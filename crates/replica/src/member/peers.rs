@@ -1,10 +1,10 @@
 //! Messages from other members.
 
-use raft::eraftpb::{Entry, MessageType};
+use raft::eraftpb::{Entry, Message, MessageType};
 use sinew_journal::disk::{Disk, DiskError};
 
 use super::appends;
-use super::{Member, MemberError, PeerAnswer, engine};
+use super::{Member, MemberError, PeerAnswer, engine, window};
 use crate::machine::StateMachine;
 use crate::wire::{self, ClusterId, DecodeError, MemberId, PeerMessage, PieceId, WireMessage};
 
@@ -107,6 +107,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.on_piece_lost(of);
         } else if self.is_leader() {
             self.node.report_unreachable(of.0);
+            if let Some(window) = self.windows.get_mut(&of) {
+                window.clear();
+            }
             // The engine finds out anew what the member has.
             if let Some(messages) = self.outbox.get_mut(&of) {
                 messages.retain(|message| !appends::is_of_leader(message));
@@ -185,6 +188,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 self.dropped.disk_full += 1;
                 continue;
             }
+            if kind == MessageType::MsgAppendResponse && message.term == self.node.raft.term {
+                self.note_append_answer(from, &message);
+            }
             if !message.entries.is_empty() {
                 let count = self.count_with_room(&message.entries);
                 if count == 0 {
@@ -199,6 +205,19 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             // The engine itself answers what it refuses.
             let _ = self.node.step(message);
+        }
+    }
+
+    /// Notes which of the entries in flight to a member have arrived. After a refusal the engine sends others.
+    fn note_append_answer(&mut self, from: MemberId, answer: &Message) {
+        let Some(window) = self.windows.get_mut(&from) else { return };
+        if !answer.reject {
+            return window.note_acknowledged(answer.index);
+        }
+        if window.note_refused(answer.index)
+            && let Some(messages) = self.outbox.get_mut(&from)
+        {
+            messages.retain(|message| !window::has_entries(message));
         }
     }
 

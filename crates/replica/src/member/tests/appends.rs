@@ -83,3 +83,48 @@ fn a_follower_takes_entries_that_the_engine_joined_to_an_append_of_another_place
     turn(&mut world, leader);
     assert_eq!(world.status(leader).committed, before + 2);
 }
+
+/// Bytes of each long value.
+const LONG: usize = 300_000;
+
+/// Three members with one cut off, which lacks 20 long values. Returns the index of that one, and how many bytes were
+/// sent to it before.
+fn with_long_values_to_send() -> (World, usize, usize) {
+    let mut world = World::new(3, false, 1);
+    let mut session = world.open(7);
+    let behind = (world.elect() + 1) % 3;
+    world.isolate(&[behind]);
+    for number in 0..20 {
+        world.put(&mut session, &format!("long{number}"), &"v".repeat(LONG));
+    }
+    let before = world.nodes[behind].called_len;
+    (world, behind, before)
+}
+
+#[test]
+fn a_member_that_was_cut_off_gets_long_entries_once_however_late_it_answers() {
+    let (mut world, behind, before) = with_long_values_to_send();
+    world.nodes[behind].latency_ns = 20_000_000;
+    world.cut.clear();
+    world.run_until("it has all", |world| world.member(behind).machine().revision() == 20);
+    world.run_ms(200);
+    let sent = world.nodes[behind].called_len - before;
+    assert!(sent < 20 * LONG + 4 * LONG, "{sent} bytes for 20 values of {LONG}");
+}
+
+#[test]
+fn no_more_than_a_window_of_bytes_is_on_its_way_to_a_member_that_is_stopped() {
+    let mut world = World::new(3, false, 1);
+    let mut session = world.open(7);
+    let behind = (world.elect() + 1) % 3;
+    world.stopped.insert(behind);
+    let before = world.nodes[behind].called_len;
+    for number in 0..20 {
+        world.put(&mut session, &format!("long{number}"), &"v".repeat(LONG));
+    }
+    let sent = world.nodes[behind].called_len - before;
+    let window = world.config.appends_len_max as usize;
+    assert!(sent > LONG && sent < window + 2 * LONG, "{sent} bytes");
+    world.stopped.clear();
+    world.run_until("it has all", |world| world.member(behind).machine().revision() == 20);
+}

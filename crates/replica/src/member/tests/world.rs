@@ -78,6 +78,10 @@ pub struct Node {
     pub is_full: bool,
     /// Id of the member that runs here, or that would continue if it were started.
     pub id: Option<MemberId>,
+    /// Time that messages to it take, beyond the step.
+    pub latency_ns: u64,
+    /// Bytes of the calls that were sent to it.
+    pub called_len: usize,
     /// Number of times that the member here has ended.
     life: u64,
     /// What is on its way to it, with the time at which it arrives.
@@ -209,6 +213,8 @@ impl World {
             write_ns: 0,
             is_full: false,
             id: None,
+            latency_ns: 0,
+            called_len: 0,
             life: 0,
             inbox: Vec::new(),
             answers: BTreeMap::new(),
@@ -374,7 +380,10 @@ impl World {
     }
 
     fn post(&mut self, to: usize, took_ns: u64, parcel: Parcel) {
-        let due_ns = self.now_ns + took_ns + self.delay_ns();
+        let due_ns = self.now_ns + took_ns + self.delay_ns() + self.nodes[to].latency_ns;
+        if let Parcel::Call { sent, .. } = &parcel {
+            self.nodes[to].called_len += sent.bytes.len();
+        }
         self.nodes[to].inbox.push((due_ns, parcel));
     }
 

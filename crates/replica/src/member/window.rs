@@ -1,0 +1,124 @@
+//! Entries in flight to one member, of which a leader sends only so many bytes: the engine bounds the number of
+//! messages, each of which may carry an entry of a megabyte, and asks a member that it has lost sight of for its place
+//! with each heartbeat, every time by a message with the same entries.
+
+use std::collections::VecDeque;
+
+use raft::eraftpb::{Message, MessageType};
+
+use super::appends;
+
+/// Time after which entries without an answer are sent again, in ns, and time for each byte of them besides. An answer,
+/// or the failure of the call, comes before that, except where they went as the answer to a call that had ended.
+const LOST_NS: u64 = 1_000_000_000;
+const LOST_NS_PER_BYTE: u64 = 2_000;
+
+#[derive(Debug)]
+struct Sent {
+    /// Index of the entry before the first one.
+    before: u64,
+    last: u64,
+    len: u64,
+    lost_ns: u64,
+}
+
+/// Messages with entries that were sent to a member and are not acknowledged.
+#[derive(Debug, Default)]
+pub struct Window {
+    sent: VecDeque<Sent>,
+    len: u64,
+}
+
+/// Whether a message brings entries.
+pub fn has_entries(message: &Message) -> bool {
+    message.get_msg_type() == MessageType::MsgAppend && !message.entries.is_empty()
+}
+
+impl Window {
+    /// Bytes in flight.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether nothing is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// Counts a message that is sent now, if it has entries.
+    pub fn note_sent(&mut self, message: &Message, now_ns: u64) {
+        let (Some(last), true) = (message.entries.last(), has_entries(message)) else { return };
+        let len = appends::message_len(message);
+        self.len += len;
+        let lost_ns = now_ns.saturating_add(LOST_NS + LOST_NS_PER_BYTE * self.len);
+        self.sent.push_back(Sent { before: message.index, last: last.index, len, lost_ns });
+    }
+
+    /// Forgets messages whose entries the member has, as it has all up to `index`.
+    pub fn note_acknowledged(&mut self, index: u64) {
+        while let Some(sent) = self.sent.pop_front_if(|sent| sent.last <= index) {
+            self.len -= sent.len;
+        }
+    }
+
+    /// Forgets all messages if the member has refused one of them, which it does if it lacks the entry before the first
+    /// one, `before`. Returns whether it was one of them.
+    pub fn note_refused(&mut self, before: u64) -> bool {
+        let is_one = self.sent.iter().any(|sent| sent.before == before);
+        if is_one {
+            self.clear();
+        }
+        is_one
+    }
+
+    /// Forgets all messages if the oldest was lost.
+    pub fn expire(&mut self, now_ns: u64) {
+        if self.sent.front().is_some_and(|sent| sent.lost_ns <= now_ns) {
+            self.clear();
+        }
+    }
+
+    /// Forgets all messages: they failed, or the member does not take what they bring.
+    pub fn clear(&mut self) {
+        self.sent.clear();
+        self.len = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use raft::eraftpb::Entry;
+
+    use super::*;
+
+    fn append(indices: std::ops::Range<u64>, len: usize) -> Message {
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgAppend);
+        let entry = |index| Entry { index, data: vec![0; len].into(), ..Entry::default() };
+        message.index = indices.start.saturating_sub(1);
+        message.entries = indices.map(entry).collect::<Vec<_>>().into();
+        message
+    }
+
+    #[test]
+    fn what_was_sent_is_in_flight_until_it_is_acknowledged_or_lost() {
+        let mut window = Window::default();
+        window.note_sent(&append(5..5, 0), 0);
+        assert!(window.is_empty(), "it has no entries");
+        window.note_sent(&append(5..7, 100), 0);
+        let first = window.len();
+        assert!(first >= 200);
+        window.note_sent(&append(7..8, 1 << 20), 0);
+        window.note_acknowledged(5);
+        assert!(window.len() > 1 << 20, "a part of a message does not end it");
+        window.note_acknowledged(6);
+        assert_eq!(window.len(), appends::message_len(&append(7..8, 1 << 20)));
+        window.expire(LOST_NS + LOST_NS_PER_BYTE * (1 << 20));
+        assert!(!window.is_empty(), "there was not time enough for so many bytes");
+        window.expire(LOST_NS + LOST_NS_PER_BYTE * (window.len() + first));
+        assert!(window.is_empty() && window.len() == 0);
+        window.note_sent(&append(7..8, 1), 0);
+        assert!(!window.note_refused(5) && !window.is_empty(), "that was an older message");
+        assert!(window.note_refused(6) && window.is_empty());
+    }
+}
