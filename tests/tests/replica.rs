@@ -5,11 +5,12 @@ mod common;
 mod members;
 
 use std::io::Read;
+use std::net::UdpSocket;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Folder, Process, eventually, run, sinew, text};
+use common::{Folder, Process, Server, eventually, run, sinew, text};
 use members::{Members, client, name, wait};
 use rustix::process::Signal;
 use sinew::prelude::*;
@@ -77,6 +78,67 @@ fn what_a_person_does_with_three_members() {
     assert_eq!(members.ask(&["get", "colour"]).1, "green\n");
     let (status, _, complaint) = members.ask(&["remove", "nobody"]);
     assert!(status == 1 && complaint.contains("no member nobody"), "{complaint}");
+}
+
+#[test]
+fn a_range_that_does_not_fit_an_answer_is_read_in_parts() {
+    let members = Members::start(1, false);
+    let value = "v".repeat(600_000);
+    let file = Folder::new();
+    let path = file.0.join("value");
+    std::fs::write(&path, &value).unwrap();
+    for key in ["a/1", "a/2", "a/3", "b"] {
+        let mut put = sinew(&["replica", "put", key, "-", "--at", &members.at()]);
+        let output = put.stdin(std::fs::File::open(&path).unwrap()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let keys = |args: &[&str]| -> Vec<String> {
+        let (status, found, complaint) = members.ask(&[&["get", "a/", "--prefix"], args].concat());
+        assert_eq!(status, 0, "{complaint}");
+        let key = |line: &str| line.strip_suffix(&format!("={value}")).expect("a key and its value").to_owned();
+        found.lines().map(key).collect()
+    };
+    assert_eq!(keys(&[]), ["a/1", "a/2", "a/3"]);
+    assert_eq!(keys(&["--limit", "2"]), ["a/1", "a/2"]);
+    assert_eq!(keys(&["--after", "a/1"]), ["a/2", "a/3"]);
+    assert_eq!(keys(&["--after", "a"]), ["a/1", "a/2", "a/3"]);
+    assert_eq!(keys(&["--after", "b"]), <[String; 0]>::default());
+}
+
+#[test]
+fn nobody_is_added_in_the_place_of_a_member_of_its_name_that_lives() {
+    let mut members = Members::start(3, true);
+    let taken = (members.leader() + 1) % 3;
+    let other = format!("udp://{}", UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let address = |at: usize| if at == taken { other.as_str() } else { &members.addresses[at] };
+    let peers: Vec<_> = (0..3).map(|at| format!("{}={}", name(at), address(at))).collect();
+    let serve = ["serve", "replica", "--child", "--name", &name(taken), "--peers", &peers.join(",")];
+    let _second = Server::of(&mut sinew(&serve));
+    let add = ["add", &peers[taken]];
+    let (status, _, complaint) = members.ask(&add);
+    assert!(status == 1 && complaint.contains("which answers: stop or remove it first"), "{complaint}");
+    members.kill(taken);
+    let (status, _, complaint) = members.ask(&add);
+    assert_eq!(status, 0, "{complaint}");
+}
+
+#[test]
+fn a_watch_goes_back_as_far_as_any_member_can() {
+    let mut members = Members::start(3, false);
+    for number in 1..=3 {
+        assert_eq!(members.ask(&["put", "k", &number.to_string()]).0, 0);
+    }
+    let away = (members.leader() + 1) % 3;
+    members.kill(away);
+    members.begin(away);
+    let address = members.addresses[away].clone();
+    let add = ["add", &format!("{}={address}", name(away))];
+    eventually("it is added", || members.ask(&add).0 == 0);
+    let output = run(&mut sinew(&["replica", "watch", "k", "--from", "1", "--count", "3", "--at", &address]));
+    assert_eq!(text(&output.stdout), "1 k=1\n2 k=2\n3 k=3\n", "{output:?}");
+    (0..3).for_each(|member| members.kill(member));
+    let output = run(&mut sinew(&["replica", "watch", "k", "--from", "1", "--timeout-ms", "300", "--at", &address]));
+    assert!(!output.status.success() && text(&output.stderr).contains("no answer in time"), "{output:?}");
 }
 
 #[test]
@@ -264,6 +326,11 @@ fn arguments_that_cannot_be_are_refused() {
         ("serve replica --name a --peers b=udp://127.0.0.1:1", "does not say where it is"),
         ("serve replica --name a --peers a=udp://10.0.0.1:1", "--key-file FILE"),
         ("serve replica --name a --peers a", "NAME=URL"),
+        ("serve replica --name a --peers a=udp://127.0.0.1:1,b=shm://b", "on one fabric"),
+        ("serve replica --name a --open --peers a=udp://0.0.0.0:1,b=udp://10.0.0.2:1", "at which the others"),
+        ("serve replica --name a --open --peers a=udp://[::]:1", "at which the others"),
+        ("replica get k --at udp://127.0.0.1:1,shm://b", "on one fabric"),
+        ("replica get k --after a", "--prefix"),
         ("replica get k --at nothing", "nothing"),
         ("replica get --hex 0x", "two hexadecimal digits for each byte"),
     ] {

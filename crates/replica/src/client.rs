@@ -465,7 +465,8 @@ impl<E: Endpoint> Client<E> {
         for id in ids {
             let Some(pending) = self.pending.get_mut(&id) else { continue };
             if pending.end_ns <= now_ns {
-                let may_have_run = pending.may_have_run || pending.send_at_ns.is_none();
+                let is_question = matches!(pending.request, Request::Read { .. } | Request::Watch { .. });
+                let may_have_run = !is_question && (pending.may_have_run || pending.send_at_ns.is_none());
                 self.finish(id, Err(self.no_answer(may_have_run)));
                 busy = true;
                 continue;

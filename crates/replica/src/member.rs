@@ -676,7 +676,10 @@ fn check_peers(name: &str, peers: &[(String, String)]) -> Result<String, MemberE
             peers.len()
         ));
     }
-    for (name, address) in peers {
+    for (at, (name, address)) in peers.iter().enumerate() {
+        if let Some((other, _)) = peers[..at].iter().find(|(_, other)| other == address) {
+            return wrong(format!("{other} and {name} have one address, {address}: give each an address of its own"));
+        }
         let info = MemberInfo { id: MemberId(1), name: name.clone(), address: address.clone() };
         if !info.is_valid() {
             return wrong(format!("peer {name:?} at {address:?}: a name has 1 to 64 bytes, an address 1 to 256"));

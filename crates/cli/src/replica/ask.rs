@@ -56,12 +56,15 @@ clock runs more than 1 % faster than another's and no member is restarted at onc
 
 If there is no such key, the command exits with status 5.
 
+With --prefix, keys and values of more than a megabyte are read in several parts, each with the state of its own moment.
+
 --json prints revision (of the store), and key, value, item_revision and created; with --prefix items, a list of
-these, and more.
+these, and more, whether there are others behind them; revision is then that of the first part.
 
 Examples:
   sinew replica get colour
   sinew replica get config/ --prefix --limit 10
+  sinew replica get config/ --prefix --after config/colour
   sinew replica get colour --stale --at udp://10.0.0.3:7401";
 
 /// Print a key's value, or those of several keys.
@@ -76,8 +79,11 @@ pub struct GetArgs {
     #[arg(long)]
     prefix: bool,
     /// Number of keys to print at most, with --prefix, from 1
-    #[arg(long, default_value_t = 1000, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, requires = "prefix", default_value_t = 1000, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
+    /// Begin behind this key, with --prefix: the last one that was printed
+    #[arg(long, value_name = "KEY", requires = "prefix")]
+    after: Option<String>,
     /// Let the leader answer alone, which relies on the members' clocks running at the same rate to within 1 %
     #[arg(long, conflicts_with = "stale")]
     lease: bool,
@@ -181,12 +187,10 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
         _ => Freshness::Linear,
     };
     let key = &args.form.parse(&args.key)?[..];
-    let end = end_of(key);
-    let query = match args.prefix {
-        true => Query::Range { from: key, to: end.as_deref(), limit: args.limit },
-        false => Query::Get { key },
-    };
-    let answer = args.cluster.open()?.query(freshness, &query)?;
+    if args.prefix {
+        return get_all(args, key, freshness);
+    }
+    let answer = args.cluster.open()?.query(freshness, &Query::Get { key })?;
     match wire::decode(&answer) {
         Ok(QueryResult::Item { item: Some(item), revision }) => {
             if args.json {
@@ -205,23 +209,51 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
             }
             Ok(Outcome::FoundWrong)
         }
-        Ok(QueryResult::Items { revision, items, more }) => {
-            if args.json {
-                let items: Vec<_> = items.iter().map(|item| item_json(item, item.key, args.form)).collect();
-                output::print(json!({ "revision": revision, "items": items, "more": more }))?;
-            } else {
-                for item in &items {
-                    let [key, value] = [item.key, item.value].map(|bytes| args.form.line_bytes(bytes));
-                    output::print_line(&[&key[..], &value].join(&b'='))?;
-                }
-                if more {
-                    output::note("there are more: raise --limit, or name a longer prefix");
-                }
-            }
-            Ok(Outcome::Done)
-        }
         _ => bail!("an answer that cannot be read: use the same release everywhere"),
     }
+}
+
+/// The first key after `key`.
+fn behind(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+/// Prints all keys that begin with `prefix`, in as many parts as answers have room for.
+fn get_all(args: &GetArgs, prefix: &[u8], freshness: Freshness) -> anyhow::Result<Outcome> {
+    let (end, mut cluster) = (end_of(prefix), args.cluster.open()?);
+    let after = args.after.as_ref().map(|after| args.form.parse(after)).transpose()?;
+    let mut from = after.map_or(prefix.to_vec(), |after| behind(&after).max(prefix.to_vec()));
+    let (mut left, mut revision_read, mut found) = (args.limit, None, Vec::new());
+    let has_more = loop {
+        // Behind the last of them there is nothing; a range that ends before it begins is none.
+        if end.as_ref().is_some_and(|end| from >= *end) {
+            break false;
+        }
+        let answer = cluster.query(freshness, &Query::Range { from: &from, to: end.as_deref(), limit: left })?;
+        let Ok(QueryResult::Items { revision, items, more }) = wire::decode(&answer) else {
+            bail!("an answer that cannot be read: use the same release everywhere")
+        };
+        revision_read.get_or_insert(revision);
+        for item in &items {
+            if args.json {
+                found.push(item_json(item, item.key, args.form));
+            } else {
+                let [key, value] = [item.key, item.value].map(|bytes| args.form.line_bytes(bytes));
+                output::print_line(&[&key[..], &value].join(&b'='))?;
+            }
+        }
+        left = left.saturating_sub(items.len() as u32);
+        match items.last() {
+            Some(last) if more && left > 0 => from = behind(last.key),
+            _ => break more,
+        }
+    };
+    if args.json {
+        output::print(json!({ "revision": revision_read, "items": found, "more": has_more }))?;
+    } else if has_more {
+        output::note("there are more: raise --limit, or go on with --after and the last key");
+    }
+    Ok(Outcome::Done)
 }
 
 /// Runs `sinew replica delete`.

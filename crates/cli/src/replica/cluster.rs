@@ -44,7 +44,9 @@ impl ClusterArgs {
         let fabric = fabrics::check(first, Purpose::Call).map_err(Usage::of)?;
         for address in &self.members {
             let other = fabrics::check(address, Purpose::Call).map_err(Usage::of)?;
-            ensure!(other == fabric, "{first} and {address}: all members must be on one fabric");
+            if other != fabric {
+                return Err(Usage(format!("--at {first},{address}: all members must be on one fabric")).into());
+            }
         }
         let key = self.key.key()?;
         interrupted::exit_on_signal()?;

@@ -94,6 +94,13 @@ pub struct Args {
     output: OutputArgs,
 }
 
+/// Whether an address names every interface of its host, and so none that others could reach.
+fn is_unspecified(address: &str) -> bool {
+    let rest = address.split_once("://").map_or("", |(_, rest)| rest.split(['?', '/']).next().unwrap_or_default());
+    let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host).trim_matches(['[', ']']);
+    host.parse::<std::net::IpAddr>().is_ok_and(|host| host.is_unspecified())
+}
+
 /// Parses NAME=URL.
 pub fn parse_peer(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
@@ -104,8 +111,17 @@ pub fn parse_peer(text: &str) -> Result<(String, String), String> {
 
 impl Args {
     fn check(&self) -> anyhow::Result<&str> {
-        for (_, address) in &self.peers {
-            fabrics::check(address, Purpose::Serve)?;
+        let mut fabric = None;
+        for (name, address) in &self.peers {
+            let found = fabrics::check(address, Purpose::Serve)?;
+            ensure!(
+                *fabric.get_or_insert(found) == found,
+                "--peers {name}={address}: all members must be on one fabric"
+            );
+            ensure!(
+                !is_unspecified(address),
+                "--peers {name}={address}: name the address at which the others and the clients reach {name}"
+            );
             ensure!(
                 self.open || self.key.key_file.is_some() || is_of_this_host(address),
                 "{address}: other hosts reach it, and could read and write everything: give members and clients a key \
@@ -223,6 +239,12 @@ fn state_text(status: &Status) -> String {
     let leader = status.leader.as_ref().map(|leader| leader.name.as_str());
     match (status.role, leader) {
         (Role::Founding, _) => "waits until all of --peers are there".to_owned(),
+        (Role::Outside, _) if status.applied > 0 => {
+            format!(
+                "is no longer a member; to add it again: sinew replica add {}={}",
+                status.me.name, status.me.address
+            )
+        }
         (Role::Outside, _) => format!(
             "has no state, and the others already form a cluster; add it with: sinew replica add {}={}",
             status.me.name, status.me.address

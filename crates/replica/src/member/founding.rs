@@ -110,7 +110,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
         // An unasked hello may be an old one of an earlier life.
         if is_answer {
-            self.handle_hello_for_change(&hello);
+            self.handle_hello_for_change(&hello, now_ns);
         }
         if self.cluster.is_some() {
             return Ok(());

@@ -14,6 +14,9 @@ use crate::wire::{self, Founding, Hello, MEMBERS_MAX, MemberId, MemberInfo, Peer
 
 /// Interval at which a member that is to be added is asked for its id, in ns.
 const ASK_NS: u64 = 20_000_000;
+/// Time after which a member is not added if another of its name is still heard, in ns. One that has ended is silent
+/// before that.
+const NAME_TAKEN_NS: u64 = 1_000_000_000;
 /// Time after which a change has failed, in ns.
 const CHANGE_TIMEOUT_NS: u64 = 30_000_000_000;
 /// Entries that a learner may be behind when it becomes a voter.
@@ -314,10 +317,21 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.changes.current = Some(current);
     }
 
+    /// A member of this name with another id and another address that was heard lately.
+    fn live_namesake(&self, id: MemberId, name: &str, address: &str, now_ns: u64) -> Option<&MemberInfo> {
+        let since_ns = now_ns.saturating_sub(2 * self.election_ns());
+        self.members.values().find(|other| {
+            let is_heard = self.last_heard_ns.get(&other.id).is_some_and(|heard_ns| *heard_ns >= since_ns);
+            is_heard && other.id != id && other.name == name && other.address != address
+        })
+    }
+
     /// Handles a hello, which may come from the member that is to be added.
-    pub(super) fn handle_hello_for_change(&mut self, hello: &Hello) {
+    pub(super) fn handle_hello_for_change(&mut self, hello: &Hello, now_ns: u64) {
         let Some(MembershipChange {
-            request_id, step: ChangeStep::Asking { address, name, stays_learner, .. }, ..
+            request_id,
+            end_ns,
+            step: ChangeStep::Asking { address, name, stays_learner, .. },
         }) = &self.changes.current
         else {
             return;
@@ -338,7 +352,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 Some(format!("{name} at {address} belongs to another cluster: start it without that cluster's data"))
             }
             _ if votes => Some(format!("{name} at {address} is already a member, and a voter")),
-            _ => None,
+            _ => match self.live_namesake(hello.me.id, name, address, now_ns) {
+                // The program there may have ended a moment ago.
+                Some(_) if now_ns + CHANGE_TIMEOUT_NS < *end_ns + NAME_TAKEN_NS => return,
+                Some(other) => Some(format!(
+                    "there is a member {name} at {}, which answers: stop or remove it first, or give this one another name",
+                    other.address
+                )),
+                None => None,
+            },
         };
         if let Some(refused) = refused {
             self.changes.current = None;
