@@ -6,6 +6,7 @@ mod options;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -94,10 +95,26 @@ struct Mounting<'a> {
 /// Sink for problems that no program's call reports.
 type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Makes the sink for problems that no program's call reports: a file, or standard error.
-fn log(file: Option<File>) -> Log {
+/// Severity and facility of messages to the system's log (RFC 3164): an error of a daemon.
+const SYSTEM_LOG_PRIORITY: u8 = 27;
+
+/// Sends a message to the system's log. Where there is none, or it is busy, the message is lost: the program that keeps
+/// it may be waiting for a page that is swapped out to this mount.
+fn log_to_system(text: &str) {
+    let message = format!("<{SYSTEM_LOG_PRIORITY}>sinew[{}]: {text}", std::process::id());
+    if let Ok(socket) = UnixDatagram::unbound()
+        && socket.set_nonblocking(true).is_ok()
+    {
+        let _ = socket.send_to(message.as_bytes(), "/dev/log");
+    }
+}
+
+/// Makes the sink for problems that no program's call reports: a file, standard error, or, for a mount in the
+/// background, the system's log.
+fn log(file: Option<File>, is_in_background: bool) -> Log {
     let file = file.map(Mutex::new);
     Arc::new(move |text: &str| match &file {
+        None if is_in_background => log_to_system(text),
         None => output::complain(text),
         Some(file) => {
             let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -124,7 +141,7 @@ impl Args {
             let file = File::options().create(true).append(true).open(path);
             file.with_context(|| format!("opening the log {}", path.display()))
         });
-        Ok(log(file.transpose()?))
+        Ok(log(file.transpose()?, self.is_in_background))
     }
 }
 

@@ -24,6 +24,10 @@ store pages just when no memory is left. So start them with --for-paging (serve 
 memory): they take the memory that they need at the start and lock it, and the kernel neither kills them nor writes
 pages out on their behalf. Keep them out of the memory-limited control groups of the programs that are swapped out.
 
+A file takes room in its file system only as pages are swapped out, and pages that replace others are written beside
+them: the file system needs an eighth more than --size, and should hold nothing else that grows. Without room a page
+cannot be swapped out.
+
 --json prints device, bytes and priority; for `off` device and bytes; for `show` a list of devices, with used_bytes.
 
 Examples:

@@ -598,8 +598,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let leads = self.is_leader().then_some(self.node.raft.term);
         if leads.is_none() || self.led_term.is_some_and(|led| leads != Some(led)) {
             self.reads.drop_lease();
-            self.windows.clear();
             if self.led_term.is_some() {
+                self.windows.clear();
                 // Followers would take them for signs of life of their leader.
                 self.outbox
                     .values_mut()

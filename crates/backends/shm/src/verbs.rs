@@ -68,7 +68,7 @@
 //! for the user's empty one. A poll that receives packets lends its list to their completions.
 //!
 //! Instructions, with the completion where there is one (`cargo xtask cost`): a WRITE of 32 B in a list of 16 takes 70,
-//! and 39 by `write_at_once`, a READ of 32 B in such a list 97, and 276 by `post_read`, a SEND over UD 109, its receive
+//! and 40 by `write_at_once`, a READ of 32 B in such a list 98, and 301 by `post_read`, a SEND over UD 109, its receive
 //! 107 by `poll_messages`, and 190 by `poll` with the posting of the next.
 
 mod address;

@@ -15,6 +15,10 @@ is where `sinew serve files` runs. Several hosts can mount it at the same time: 
 written before others closed it. Written data is safe once `fsync` or `close` returns. Files opened with O_DIRECT
 bypass this host's cache.
 
+Changed data is written beside the data that it replaces, so on a full file system nothing can be overwritten, and
+`fallocate` reserves no room. Locks hold for all hosts; those by `flock` and by `fcntl` conflict with each other, even
+in one program.
+
 Users other than root need fusermount3 (package fuse3), and permission to open /dev/fuse. Only the user who mounts can
 use the files, unless --allow-other lets in everybody, as the files' modes allow.
 
@@ -68,7 +72,8 @@ pub struct Args {
     /// Milliseconds for which names and attributes are cached before the service is asked again, 0 to 3600000
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub lifetime_ms: u64,
-    /// File for messages that concern no single program, such as the loss of a donor [default: standard error]
+    /// File for messages that concern no single program, such as the loss of a donor [default: standard error; with
+    /// --background the system's log]
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Print JSON, one object on each line

@@ -306,19 +306,25 @@ pub fn check_detached(file: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Checks that a file system has room for a file of this many bytes. The file has holes at first, and a page without
-/// room could not be swapped out.
+/// Share of the swap's size that its file system must have free besides: changed pages are written beside those that they
+/// replace.
+const SPARE_SHARE: u64 = 8;
+
+/// Checks that a file system has room for a file of this many bytes, and for pages that replace others. The file has
+/// holes at first, and a page without room could not be swapped out.
 fn check_room(file: &Path, bytes: u64) -> anyhow::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let shown = tools::done(&["df", "--output=avail", "--block-size=1", &folder.to_string_lossy()])?;
     let free = shown.lines().last().and_then(|line| line.trim().parse::<u64>().ok());
     let free = free.with_context(|| format!("df does not say how much of {} is free", folder.display()))?;
+    let needed = bytes + bytes / SPARE_SHARE;
     ensure!(
-        free >= bytes,
-        "{} has {} free, too little for swap of {}: give its file system more memory, or ask for less",
+        free >= needed,
+        "{} has {} free, too little for swap of {}, which needs {}: give its file system more memory, or ask for less",
         folder.display(),
         units::size(free as usize),
-        units::size(bytes as usize)
+        units::size(bytes as usize),
+        units::size(needed as usize)
     );
     Ok(())
 }
