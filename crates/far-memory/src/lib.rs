@@ -6,8 +6,8 @@
 //!   missing pages (userfaultfd).
 //!
 //! Both write changed pages back in the background, fetch ahead of sequential readers, and work on any
-//! [`Store`](sinew_remote_memory::Store): a volume, or a volume with a file of this host as its last copy (`LastCopy` of
-//! `sinew-remote-block`), from which pages are read that all donors have lost. Neither installs signal handlers.
+//! [`Store`](sinew_remote_memory::Store): a volume, or a volume with a file of this host as its last copy (`LastCopy`
+//! of `sinew-remote-block`), from which pages are read that all donors have lost. Neither installs signal handlers.
 
 mod ahead;
 mod error;

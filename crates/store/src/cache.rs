@@ -49,7 +49,7 @@
 //!   instead of 29.2 % of a hot set beside scans. If reads in the younger half counted as well, more would be found
 //!   (72.8 and 39.5 %), but more items would be moved: a full table would serve 5 to 10 % fewer requests than one that
 //!   spares none, instead of 4 to 7 % (`sinew kv bench eviction`, both on one day; 2 to 6 % in other runs). Sparing
-//!   costs a GET no instructions of its own: whether to set the bit is computed without a branch, as it is where none is
+//!   costs a GET no instructions of its own: whether to set the bit is computed without a branch, also where none is
 //!   spared (`cargo xtask cost --row "table GET"`).
 //! - **The buckets of the next eight items to go are prefetched** (`oldest.rs`), since those misses would overlap with
 //!   nothing else. With that, a full table served 1.1 to 1.8 times as many requests of three of the benchmark's traces,

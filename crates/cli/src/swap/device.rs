@@ -306,8 +306,8 @@ pub fn check_detached(file: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Share of the swap's size that its file system must have free besides: changed pages are written beside those that they
-/// replace.
+/// Share of the swap's size that its file system must have free besides: changed pages are written beside those that
+/// they replace.
 const SPARE_SHARE: u64 = 8;
 
 /// Checks that a file system has room for a file of this many bytes, and for pages that replace others. The file has
