@@ -222,8 +222,8 @@ impl RequestList {
         }
         let first = self.requests.as_mut_ptr();
         for index in 0..len {
-            // SAFETY: there are `len` requests, and all pointers to them derive from the one to the first. Their pieces lie
-            // elsewhere, and stay there.
+            // SAFETY: there are `len` requests, and all pointers to them derive from the one to the first. Their pieces
+            // lie elsewhere, and stay there.
             unsafe {
                 let request = first.add(index);
                 (*request).wr.sg_list = (*request).sges.as_mut_ptr();

@@ -116,7 +116,8 @@ mod tests {
         window.expire(LOST_NS + LOST_NS_PER_BYTE * (1 << 20));
         assert!(!window.is_empty(), "there was not time enough for so many bytes");
         window.expire(LOST_NS + LOST_NS_PER_BYTE * (window.len() + first));
-        assert!(window.is_empty() && window.len() == 0);
+        assert!(window.is_empty());
+        assert_eq!(window.len(), 0);
         window.note_sent(&append(7..8, 1), 0);
         assert!(!window.note_refused(5) && !window.is_empty(), "that was an older message");
         assert!(window.note_refused(6) && window.is_empty());
