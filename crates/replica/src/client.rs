@@ -36,7 +36,7 @@ pub enum ClientError {
     #[error(
         "no answer in time from {}{}: {}{}",
         if .reached.is_empty() { "any member" } else { "a leader; reached: " }, .reached.join(", "),
-        if *.may_have_run { "it may have run, or may yet" } else { "it did not run" },
+        if *.may_have_run { "it may have run, or may yet" } else { "nothing was changed" },
         if .silent.is_empty() { String::new() } else { format!("; not heard from: {}", .silent.join(", ")) }
     )]
     NoAnswer {
@@ -318,7 +318,16 @@ impl<E: Endpoint> Client<E> {
     ///
     /// [`ClientError::WindowFull`] if too many requests are in flight.
     pub fn watch(&mut self, tag: u64, query: &[u8], timeout_ns: u64) -> Result<(), ClientError> {
-        self.begin(tag, Request::Watch { query: query.to_vec() }, None, timeout_ns)
+        self.watch_at(tag, query, None, timeout_ns)
+    }
+
+    /// As [`Self::watch`], at the member with the address `at` alone, if given.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::watch`].
+    pub fn watch_at(&mut self, tag: u64, query: &[u8], at: Option<&str>, timeout_ns: u64) -> Result<(), ClientError> {
+        self.begin(tag, Request::Watch { query: query.to_vec() }, at.map(str::to_owned), timeout_ns)
     }
 
     /// Sends another request to the leader, such as a change of the members, or to the member at `address`,

@@ -222,8 +222,9 @@ impl StateMachine for KvStore {
     fn check_query(&self, query: &[u8]) -> Result<(), Malformed> {
         match wire::decode(query).map_err(|_| not_understood("query"))? {
             Query::Get { key } => check_key(key),
+            // The key behind the longest one has a byte more.
             Query::Range { from, to, .. }
-                if from.len() > KEY_LEN_MAX || to.is_some_and(|to| to.len() > KEY_LEN_MAX) =>
+                if from.len() > KEY_LEN_MAX + 1 || to.is_some_and(|to| to.len() > KEY_LEN_MAX) =>
             {
                 Err(Malformed(format!("a bound of the range has more than {KEY_LEN_MAX} bytes")))
             }

@@ -546,23 +546,26 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.outbox.clear();
             return false;
         };
-        let mut has_more = false;
+        let (mut has_more, leads) = (false, self.is_leader());
         for (to, messages) in &mut self.outbox {
             if messages.is_empty() {
                 continue;
             }
-            let window = self.windows.entry(*to).or_default();
-            window.expire(self.last_turn_ns);
             let mut held = Vec::new();
-            if !window.is_empty() {
-                let is_full = window.len() >= self.config.appends_len_max;
-                let progress = self.node.raft.prs().get(to.0);
-                if progress.is_some_and(|progress| progress.state == ProgressState::Probe) {
-                    // The engine sends these entries again and again until the first answer.
-                    messages.retain(|message| !window::has_entries(message));
-                } else if is_full {
-                    // Even without entries, one would come before those that it follows, and be refused.
-                    held.extend(messages.extract_if(.., |message| message.get_msg_type() == MessageType::MsgAppend));
+            let mut window = leads.then(|| self.windows.entry(*to).or_default());
+            if let Some(window) = &mut window {
+                window.expire(self.last_turn_ns);
+                if !window.is_empty() {
+                    let progress = self.node.raft.prs().get(to.0);
+                    if progress.is_some_and(|progress| progress.state == ProgressState::Probe) {
+                        // The engine sends these entries again and again until the first answer.
+                        messages.retain(|message| !window::has_entries(message));
+                    } else if window.len() >= self.config.appends_len_max {
+                        // Even without entries, one would come before those that it follows, and be refused.
+                        held.extend(
+                            messages.extract_if(.., |message| message.get_msg_type() == MessageType::MsgAppend),
+                        );
+                    }
                 }
             }
             if messages.is_empty() {
@@ -570,7 +573,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 continue;
             }
             let count = appends::count_within(messages, self.config.append_len_max);
-            messages[..count].iter().for_each(|message| window.note_sent(message, self.last_turn_ns));
+            if let Some(window) = window {
+                messages[..count].iter().for_each(|message| window.note_sent(message, self.last_turn_ns));
+            }
             let wire_messages = messages[..count].iter().filter_map(WireMessage::from_message).collect();
             let message = PeerMessage::Messages { cluster, from: self.me.id, to: *to, messages: wire_messages };
             let address = self.members.get(to).map(|member| member.address.as_str());
@@ -582,7 +587,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
         let members = &self.members;
         self.outbox.retain(|to, _| members.contains_key(to));
-        self.windows.retain(|to, _| members.contains_key(to));
+        if leads {
+            self.windows.retain(|to, _| members.contains_key(to));
+        }
         has_more
     }
 
@@ -596,10 +603,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Turns away requests that wait for a term that has ended. A term may begin and end within one turn.
     fn update_leadership(&mut self) {
         let leads = self.is_leader().then_some(self.node.raft.term);
+        if self.led_term != leads {
+            self.windows.clear();
+        }
         if leads.is_none() || self.led_term.is_some_and(|led| leads != Some(led)) {
             self.reads.drop_lease();
             if self.led_term.is_some() {
-                self.windows.clear();
                 // Followers would take them for signs of life of their leader.
                 self.outbox
                     .values_mut()

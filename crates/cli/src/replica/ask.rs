@@ -223,12 +223,11 @@ fn get_all(args: &GetArgs, prefix: &[u8], freshness: Freshness) -> anyhow::Resul
     let (end, mut cluster) = (end_of(prefix), args.cluster.open()?);
     let after = args.after.as_ref().map(|after| args.form.parse(after)).transpose()?;
     let mut from = after.map_or(prefix.to_vec(), |after| behind(&after).max(prefix.to_vec()));
+    if let Some(end) = &end {
+        from = from.min(end.clone());
+    }
     let (mut left, mut revision_read, mut found) = (args.limit, None, Vec::new());
     let has_more = loop {
-        // Behind the last of them there is nothing; a range that ends before it begins is none.
-        if end.as_ref().is_some_and(|end| from >= *end) {
-            break false;
-        }
         let answer = cluster.query(freshness, &Query::Range { from: &from, to: end.as_deref(), limit: left })?;
         let Ok(QueryResult::Items { revision, items, more }) = wire::decode(&answer) else {
             bail!("an answer that cannot be read: use the same release everywhere")

@@ -1,8 +1,8 @@
 //! `sinew replica watch`: prints changes of keys.
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde_json::json;
-use sinew::replica::client::RequestOutcome;
+use sinew::replica::client::{ClientError, RequestOutcome};
 use sinew::replica::client_wire::{ClientRequest, Freshness};
 use sinew::replica::kv::{Query, QueryResult};
 use sinew::replica::wire;
@@ -45,26 +45,38 @@ pub struct Args {
     json: bool,
 }
 
-/// Asks each member for changes that one of them no longer has, and returns the answer that goes back furthest. Where
-/// members have changes, they answer at once.
-fn ask_all(cluster: &mut Cluster, query: &[u8], mut best: Vec<u8>) -> anyhow::Result<Vec<u8>> {
+/// Longest wait for one member's answer whether it has old changes, and for changes at one member alone, in ns.
+const PROBE_NS: u64 = 1_000_000_000;
+const AT_ONE_NS: u64 = 10_000_000_000;
+
+/// The address of a member that has the changes from a revision on.
+///
+/// # Errors
+///
+/// No member has; the error names the oldest revision that one of them has.
+fn find_member(cluster: &mut Cluster, from: u64) -> anyhow::Result<String> {
     let RequestOutcome::Status(status) = cluster.ask(&ClientRequest::Status, None)? else {
         bail!("an answer to another request")
     };
-    let oldest_in = |answer: &[u8]| match wire::decode(answer) {
-        Ok(QueryResult::Compacted { oldest }) => oldest,
-        _ => 0,
-    };
-    for member in &status.members {
+    // With any prefix but this one, a member might wait for a change.
+    let mut query = Vec::new();
+    wire::encode(&Query::Watch { prefix: b"", from, limit: 1 }, &mut query);
+    let mut oldest_kept = None::<u64>;
+    for address in status.members.into_iter().map(|member| member.info.address) {
+        cluster.client.watch_at(0, &query, Some(&address), PROBE_NS.min(cluster.timeout_ns))?;
         // A member that does not answer has nothing to add.
-        if let Ok(RequestOutcome::QueryAnswer(answer)) =
-            cluster.ask(&ClientRequest::Watch { query }, Some(&member.info.address))
-            && oldest_in(&answer) < oldest_in(&best)
-        {
-            best = answer;
+        let Ok(RequestOutcome::QueryAnswer(found)) = cluster.next()?.1 else { continue };
+        match wire::decode(&found) {
+            Ok(QueryResult::Compacted { oldest }) => {
+                oldest_kept = Some(oldest_kept.map_or(oldest, |kept| kept.min(oldest)));
+            }
+            _ => return Ok(address),
         }
     }
-    Ok(best)
+    let oldest = oldest_kept.context("no member answers")?;
+    bail!(
+        "changes before revision {oldest} are no longer kept, so {from} is too early: read the present values, and then watch from {oldest} on"
+    )
 }
 
 /// Runs `sinew replica watch`.
@@ -78,15 +90,20 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         _ => bail!("an answer that cannot be read: use the same release everywhere"),
     };
     let mut left = args.count.unwrap_or(u64::MAX);
+    // Any member, unless only one has the changes.
+    let mut at = None::<String>;
     while left > 0 {
         let limit = left.min(1000) as u32;
         let mut query = Vec::new();
         wire::encode(&Query::Watch { prefix: &prefix, from, limit }, &mut query);
-        cluster.client.watch(0, &query, u64::MAX >> 1)?;
-        let RequestOutcome::QueryAnswer(mut found) = cluster.next()?.1? else { bail!("an answer to another request") };
-        if matches!(wire::decode(&found), Ok(QueryResult::Compacted { .. })) {
-            found = ask_all(&mut cluster, &query, found)?;
-        }
+        let timeout_ns = if at.is_some() { AT_ONE_NS } else { u64::MAX >> 1 };
+        cluster.client.watch_at(0, &query, at.as_deref(), timeout_ns)?;
+        let found = match cluster.next()?.1 {
+            Ok(RequestOutcome::QueryAnswer(found)) => found,
+            Ok(_) => bail!("an answer to another request"),
+            Err(ClientError::NoAnswer { .. }) if at.take().is_some() => continue,
+            Err(error) => return Err(error.into()),
+        };
         match wire::decode(&found) {
             Ok(QueryResult::Changes { changes, next }) => {
                 for change in &changes {
@@ -108,11 +125,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
                 left -= (changes.len() as u64).min(left);
                 from = next;
             }
-            Ok(QueryResult::Compacted { oldest }) => {
-                bail!(
-                    "changes before revision {oldest} are no longer kept, so {from} is too early: read the present values, and then watch from {oldest} on"
-                )
-            }
+            Ok(QueryResult::Compacted { .. }) => at = Some(find_member(&mut cluster, from)?),
             _ => bail!("an answer that cannot be read: use the same release everywhere"),
         }
     }

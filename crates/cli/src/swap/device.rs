@@ -317,7 +317,7 @@ fn check_room(file: &Path, bytes: u64) -> anyhow::Result<()> {
     let shown = tools::done(&["df", "--output=avail", "--block-size=1", &folder.to_string_lossy()])?;
     let free = shown.lines().last().and_then(|line| line.trim().parse::<u64>().ok());
     let free = free.with_context(|| format!("df does not say how much of {} is free", folder.display()))?;
-    let needed = bytes + bytes / SPARE_SHARE;
+    let needed = bytes.saturating_add(bytes / SPARE_SHARE);
     ensure!(
         free >= needed,
         "{} has {} free, too little for swap of {}, which needs {}: give its file system more memory, or ask for less",

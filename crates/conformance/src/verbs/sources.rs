@@ -156,10 +156,11 @@ pub fn a_source_is_gathered_from_its_pieces_in_order<F: Fixture>(fixture: &F) {
         let mut pair = Pair::new(fixture, transport);
         let memory = pair.far.expose(1024);
         let limit = pair.near.config.gather_max;
-        for lens in [[3, 64, 1, 100], [8, 0, 8, 0], [0, 0, 0, 1], [100, 31, 64, 5], [0; 4]] {
-            let whole = pattern(lens[0], 512);
+        let few = [[3, 64, 1, 100], [8, 0, 8, 0], [0, 0, 0, 1], [100, 31, 64, 5], [0; 4]];
+        let few = few.map(|lens| lens[..limit.min(4)].to_vec());
+        for lens in few.into_iter().chain([(0..limit).map(|at| at % 5 * 3).collect()]) {
+            let whole = pattern(lens[0], 128 * limit.max(4));
             let share = pair.near.frozen(&whole);
-            let lens = &lens[..limit.min(4)];
             let ranges: Vec<(usize, usize)> = lens.iter().enumerate().map(|(at, &len)| (at * 101 + 1, len)).collect();
             let bytes: Vec<u8> = ranges.iter().flat_map(|&(start, len)| whole[start..start + len].to_vec()).collect();
             let source = || pieces(ranges.iter().map(|&(start, len)| (share.clone(), start, len)));
@@ -181,33 +182,39 @@ pub fn a_source_is_gathered_from_its_pieces_in_order<F: Fixture>(fixture: &F) {
 /// A message fills one buffer after the other, and their lengths show how far.
 pub fn a_message_is_scattered_over_the_buffers_in_order<F: Fixture>(fixture: &F) {
     for transport in transports(fixture) {
-        let mut pair = Pair::new(fixture, transport);
-        let limit = pair.near.config.gather_max;
-        let lens = &[16, 0, 40, 200][..limit.min(4)];
-        let room: usize = lens.iter().sum();
-        let memory = pair.far.expose(room);
-        memory.write(0, &pattern(77, room)).expect("our own memory");
-        for len in [0, 1, 15, 16, 17, 56, 57, 255, room] {
-            let bytes = pattern(len, len.min(room));
-            let share = pair.near.frozen(&bytes);
-            let buffers = pair.far.buffers(lens);
-            pair.far.qp.post_receive(5, buffers).expect("a receive is taken");
-            let received = pair.deliver(5, |pair| pair.send(share.clone().into(), None));
-            assert_message(&received, &bytes, None);
-            let mut rest = bytes.len();
-            for (buffer, &len) in received.buffers.iter().zip(lens) {
-                assert_eq!((buffer.len(), buffer.capacity()), (rest.min(len), len));
-                rest -= buffer.len();
-            }
-            assert_eq!(received.buffers.len(), lens.len());
+        let limit = Pair::new(fixture, transport).near.config.gather_max;
+        let few = [16, 0, 40, 200][..limit.min(4)].to_vec();
+        let many: Vec<usize> = (0..limit).map(|at| at % 4 * 5).collect();
+        for lens in [&few[..], &many] {
+            scatter(Pair::new(fixture, transport), lens);
         }
-        if pair.near.allows(Verb::Read) {
-            let target = pair.near.buffers(lens);
-            pair.near.post(Request::new(6, Operation::Read { target, remote: memory.remote() }));
-            let completion = pair.expect_success(6);
-            assert_eq!((completion.len, joined(&completion.buffers)), (room, pattern(77, room)));
-            assert!(completion.buffers.iter().map(|buffer| buffer.len()).eq(lens.iter().copied()));
+    }
+}
+
+fn scatter<F: Fixture>(mut pair: Pair<'_, F>, lens: &[usize]) {
+    let room: usize = lens.iter().sum();
+    let memory = pair.far.expose(room);
+    memory.write(0, &pattern(77, room)).expect("our own memory");
+    for len in [0, 1, 15, 16, 17, 56, 57, 255, room] {
+        let bytes = pattern(len, len.min(room));
+        let share = pair.near.frozen(&bytes);
+        let buffers = pair.far.buffers(lens);
+        pair.far.qp.post_receive(5, buffers).expect("a receive is taken");
+        let received = pair.deliver(5, |pair| pair.send(share.clone().into(), None));
+        assert_message(&received, &bytes, None);
+        let mut rest = bytes.len();
+        for (buffer, &len) in received.buffers.iter().zip(lens) {
+            assert_eq!((buffer.len(), buffer.capacity()), (rest.min(len), len));
+            rest -= buffer.len();
         }
+        assert_eq!(received.buffers.len(), lens.len());
+    }
+    if pair.near.allows(Verb::Read) {
+        let target = pair.near.buffers(lens);
+        pair.near.post(Request::new(6, Operation::Read { target, remote: memory.remote() }));
+        let completion = pair.expect_success(6);
+        assert_eq!((completion.len, joined(&completion.buffers)), (room, pattern(77, room)));
+        assert!(completion.buffers.iter().map(|buffer| buffer.len()).eq(lens.iter().copied()));
     }
 }
 

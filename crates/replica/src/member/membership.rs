@@ -15,7 +15,7 @@ use crate::wire::{self, Founding, Hello, MEMBERS_MAX, MemberId, MemberInfo, Peer
 /// Interval at which a member that is to be added is asked for its id, in ns.
 const ASK_NS: u64 = 20_000_000;
 /// Time after which a member is not added if another of its name is still heard, in ns. One that has ended is silent
-/// before that.
+/// for half of that before.
 const NAME_TAKEN_NS: u64 = 1_000_000_000;
 /// Time after which a change has failed, in ns.
 const CHANGE_TIMEOUT_NS: u64 = 30_000_000_000;
@@ -317,13 +317,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.changes.current = Some(current);
     }
 
-    /// A member of this name with another id and another address that was heard lately.
-    fn live_namesake(&self, id: MemberId, name: &str, address: &str, now_ns: u64) -> Option<&MemberInfo> {
-        let since_ns = now_ns.saturating_sub(2 * self.election_ns());
-        self.members.values().find(|other| {
-            let is_heard = self.last_heard_ns.get(&other.id).is_some_and(|heard_ns| *heard_ns >= since_ns);
-            is_heard && other.id != id && other.name == name && other.address != address
-        })
+    /// A member of this name with another id and another address, and whether it was heard lately, if that is known: a
+    /// member that was away has heard nobody.
+    fn namesake(&self, id: MemberId, name: &str, address: &str, now_ns: u64) -> Option<(&MemberInfo, Option<bool>)> {
+        let since_ns = now_ns.saturating_sub(NAME_TAKEN_NS / 2);
+        let mut others = self.members.values();
+        let other = others.find(|other| other.id != id && other.name == name && other.address != address)?;
+        let is_heard = self.last_heard_ns.get(&other.id).is_some_and(|heard_ns| *heard_ns >= since_ns);
+        let is_known = is_heard || !self.was_away(now_ns) && self.present_since_ns <= since_ns;
+        Some((other, is_known.then_some(is_heard)))
     }
 
     /// Handles a hello, which may come from the member that is to be added.
@@ -352,14 +354,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 Some(format!("{name} at {address} belongs to another cluster: start it without that cluster's data"))
             }
             _ if votes => Some(format!("{name} at {address} is already a member, and a voter")),
-            _ => match self.live_namesake(hello.me.id, name, address, now_ns) {
+            _ => match self.namesake(hello.me.id, name, address, now_ns) {
                 // The program there may have ended a moment ago.
-                Some(_) if now_ns + CHANGE_TIMEOUT_NS < *end_ns + NAME_TAKEN_NS => return,
-                Some(other) => Some(format!(
+                Some((other, Some(true))) if now_ns + CHANGE_TIMEOUT_NS >= *end_ns + NAME_TAKEN_NS => Some(format!(
                     "there is a member {name} at {}, which answers: stop or remove it first, or give this one another name",
                     other.address
                 )),
-                None => None,
+                Some((_, is_heard)) if is_heard != Some(false) => return,
+                _ => None,
             },
         };
         if let Some(refused) = refused {

@@ -189,7 +189,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 continue;
             }
             if kind == MessageType::MsgAppendResponse && message.term == self.node.raft.term {
-                self.note_append_answer(from, &message);
+                self.note_append_answer(from, &message, now_ns);
             }
             if !message.entries.is_empty() {
                 let count = self.count_with_room(&message.entries);
@@ -209,12 +209,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Notes which of the entries in flight to a member have arrived. After a refusal the engine sends others.
-    fn note_append_answer(&mut self, from: MemberId, answer: &Message) {
+    fn note_append_answer(&mut self, from: MemberId, answer: &Message, now_ns: u64) {
         let Some(window) = self.windows.get_mut(&from) else { return };
         if !answer.reject {
             return window.note_acknowledged(answer.index);
         }
-        if window.note_refused(answer.index)
+        if window.note_refused(answer.index, now_ns)
             && let Some(messages) = self.outbox.get_mut(&from)
         {
             messages.retain(|message| !window::has_entries(message));

@@ -9,9 +9,12 @@ use raft::eraftpb::{Message, MessageType};
 use super::appends;
 
 /// Time after which entries without an answer are sent again, in ns, and time for each byte of them besides. An answer,
-/// or the failure of the call, comes before that, except where they went as the answer to a call that had ended.
+/// or the failure of the call, comes before that, except where they went as the answer to a call that had ended, or
+/// where a member took only a part of them.
 const LOST_NS: u64 = 1_000_000_000;
 const LOST_NS_PER_BYTE: u64 = 2_000;
+/// Time after which they are sent again, in ns, once the member has said that it lacks them.
+const DROPPED_NS: u64 = 100_000_000;
 
 #[derive(Debug)]
 struct Sent {
@@ -62,11 +65,16 @@ impl Window {
     }
 
     /// Forgets all messages if the member has refused one of them, which it does if it lacks the entry before the first
-    /// one, `before`. Returns whether it was one of them.
-    pub fn note_refused(&mut self, before: u64) -> bool {
+    /// one, `before`. Returns whether it was one of them. If it lacks the last entry of all, it may have dropped them,
+    /// as it does on a full disk, or they are still on their way: then they count as lost before long.
+    pub fn note_refused(&mut self, before: u64, now_ns: u64) -> bool {
         let is_one = self.sent.iter().any(|sent| sent.before == before);
         if is_one {
             self.clear();
+        } else if self.sent.back().is_some_and(|sent| sent.last == before)
+            && let Some(oldest) = self.sent.front_mut()
+        {
+            oldest.lost_ns = oldest.lost_ns.min(now_ns.saturating_add(DROPPED_NS));
         }
         is_one
     }
@@ -119,7 +127,13 @@ mod tests {
         assert!(window.is_empty());
         assert_eq!(window.len(), 0);
         window.note_sent(&append(7..8, 1), 0);
-        assert!(!window.note_refused(5) && !window.is_empty(), "that was an older message");
-        assert!(window.note_refused(6) && window.is_empty());
+        assert!(!window.note_refused(5, 0) && !window.is_empty(), "that was an older message");
+        assert!(!window.note_refused(7, 0) && !window.is_empty(), "it may still be on its way");
+        window.expire(DROPPED_NS - 1);
+        assert!(!window.is_empty());
+        window.expire(DROPPED_NS);
+        assert!(window.is_empty(), "it was dropped");
+        window.note_sent(&append(7..8, 1), 0);
+        assert!(window.note_refused(6, 0) && window.is_empty());
     }
 }
