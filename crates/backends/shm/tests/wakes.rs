@@ -1,6 +1,6 @@
 //! Tests that no wake-up is lost, whatever the timing.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sinew_conformance::unique;
@@ -19,6 +19,15 @@ fn pairs(test: &str) -> [(ShmPort, ShmPort); 2] {
     [(hub.port("server?arena=1048576").unwrap(), hub.port("?arena=1048576").unwrap()), apart]
 }
 
+/// Says that a thread has ended, also by a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn receive(port: &mut ShmPort) -> usize {
     let mut burst = RxBurst::new(0);
     port.split().0.receive(&mut burst);
@@ -30,10 +39,11 @@ fn a_packet_wakes_a_sleeping_receiver_whenever_it_is_sent() {
     for (mut server, mut client) in pairs("packet") {
         let address = server.address();
         let packets = 3000u64;
-        let got = AtomicU64::new(0);
+        let (got, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            let got = &got;
+            let (got, is_over) = (&got, &is_over);
             scope.spawn(move || {
+                let _over = Over(is_over);
                 let peer = client.resolve(&address).unwrap();
                 let mut random = SeededGenerator::new(3);
                 for number in 0..packets {
@@ -60,11 +70,13 @@ fn a_packet_wakes_a_sleeping_receiver_whenever_it_is_sent() {
             });
             let mut random = SeededGenerator::new(4);
             let descriptor = server.descriptor().unwrap();
+            let longest_ns = 2 * PATIENCE.as_nanos() as u64;
             while got.load(Ordering::Relaxed) < packets {
+                assert!(!is_over.load(Ordering::Relaxed), "the sender has given up");
                 let burst = receive(&mut server) as u64;
                 got.fetch_add(burst, Ordering::Release);
                 if burst == 0 && random.chance(0.5) {
-                    server.wait(None).unwrap();
+                    server.wait(Some(longest_ns)).unwrap();
                 } else if burst == 0 && random.chance(0.5) {
                     // An event loop may be woken for something else first, and may forget to disarm.
                     let armed = server.arm(0).unwrap();
@@ -72,7 +84,7 @@ fn a_packet_wakes_a_sleeping_receiver_whenever_it_is_sent() {
                         continue;
                     }
                     if armed != Armed::Ready {
-                        descriptor.wait(armed.timeout_ns(0)).unwrap();
+                        descriptor.wait(armed.min_deadline(Some(longest_ns)).timeout_ns(0)).unwrap();
                     }
                     if random.chance(0.8) {
                         server.disarm();
