@@ -167,7 +167,7 @@ impl IbDevice {
         let (reads_in, reads_out) = (byte(limits.max_qp_rd_atom), byte(limits.max_qp_init_rd_atom));
         // A receive of a datagram has one piece more, for its addresses. READs may have fewer than others.
         let fewer = if limits.max_sge_rd > 0 { limits.max_sge.min(limits.max_sge_rd) } else { limits.max_sge };
-        let gather_max = (count(fewer).saturating_sub(1)).clamp(1, GATHER_MAX);
+        let gather_max = count(fewer).saturating_sub(1).clamp(1, GATHER_MAX);
         let attributes = Attributes {
             name: format!("{}:{}, {port}", context.name, port.number),
             mtu: port.mtu,

@@ -98,10 +98,20 @@ fn read_key(path: &Path) -> anyhow::Result<Key> {
 
 /// Whether only programs of this host can reach an address.
 pub fn is_of_this_host(address: &str) -> bool {
-    let Some((scheme, rest)) = address.split_once("://") else { return false };
-    let rest = rest.split(['?', '/']).next().unwrap_or_default();
-    let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host).trim_matches(['[', ']']);
+    let Some((scheme, host)) = scheme_and_host(address) else { return false };
     scheme == "shm" || host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|host| host.is_loopback())
+}
+
+/// Whether an address names every interface of its host, and so none that others could reach.
+pub fn is_unspecified(address: &str) -> bool {
+    let host = scheme_and_host(address).and_then(|(_, host)| host.parse::<std::net::IpAddr>().ok());
+    host.is_some_and(|host| host.is_unspecified())
+}
+
+fn scheme_and_host(address: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = address.split_once("://")?;
+    let rest = rest.split(['?', '/']).next().unwrap_or_default();
+    Some((scheme, rest.rsplit_once(':').map_or(rest, |(host, _)| host).trim_matches(['[', ']'])))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use sinew_harness::units::counted;
 
 use super::cluster;
 use crate::fabrics::{self, Purpose};
-use crate::memory::reach::{KeyArgs, is_of_this_host};
+use crate::memory::reach::{KeyArgs, is_of_this_host, is_unspecified};
 use crate::serve::{OutputArgs, begin};
 use crate::{Outcome, Usage, advice, output};
 
@@ -92,13 +92,6 @@ pub struct Args {
     open: bool,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// Whether an address names every interface of its host, and so none that others could reach.
-fn is_unspecified(address: &str) -> bool {
-    let rest = address.split_once("://").map_or("", |(_, rest)| rest.split(['?', '/']).next().unwrap_or_default());
-    let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host).trim_matches(['[', ']']);
-    host.parse::<std::net::IpAddr>().is_ok_and(|host| host.is_unspecified())
 }
 
 /// Parses NAME=URL.
