@@ -26,6 +26,7 @@ mod order;
 mod processes;
 mod protection;
 mod queues;
+mod ranges;
 mod readiness;
 mod receivers;
 mod registered;
@@ -50,6 +51,7 @@ pub use order::*;
 pub use processes::*;
 pub use protection::*;
 pub use queues::*;
+pub use ranges::*;
 pub use readiness::*;
 pub use receivers::*;
 pub use registered::*;
@@ -216,6 +218,12 @@ macro_rules! __verbs_facts {
             registered_memory_is_not_given_back_while_it_is_out
             memory_is_foreign_again_when_its_registration_has_ended
             memory_that_is_registered_outlives_its_arena
+
+            reads_fill_parts_of_one_memory
+            a_part_is_written_and_comes_back
+            memory_is_not_given_back_while_a_part_is_out
+            a_foreign_range_is_refused_and_given_back
+            ranges_come_back_whatever_happens
 
             only_signaled_requests_are_told
             failures_are_told_though_unsignaled

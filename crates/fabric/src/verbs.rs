@@ -7,7 +7,11 @@
 //! - **Memory for messages** is an ordinary [`Arena`] that the domain registered. A receive or the result of a READ
 //!   takes [`MessageBuffer`]s, which are exclusive, and the completion gives them back. What is sent comes from
 //!   [`Frozen`] shares, which can be read and posted again meanwhile, or is a slice, copied at once (inline). A user's
-//!   own memory, a buffer of any arena, can be registered separately ([`Registered`], [`ProtectionDomain::register`]).
+//!   own memory, a buffer of any arena or a vector, can be registered separately ([`Registered`],
+//!   [`ProtectionDomain::register`]).
+//! - **Parts of one memory** are [`OwnedRange`]s, which a buffer or a vector becomes and is split into. Each part can
+//!   be the target of a READ or the source of a WRITE, many at the same time ([`Operation::ReadRange`],
+//!   [`Operation::WriteRange`]). Joined again, they are the memory that they were made of.
 //! - **Memory exposed to others** is [`Exposed`]: bytes that anybody may be writing, which are copied out or loaded
 //!   word by word and never seen as a slice.
 //! - **Requests** are pushed one by one and start with [`QueuePair::doorbell`], so a list of them costs one doorbell.
@@ -71,6 +75,11 @@
 //!   who has the buffer: only what is posted is written, and the exclusive handle of that lies in a queue pair's table.
 //!   [`Registered`] takes the buffer, and refuses to end while the buffer is in use ([`InUse`]). A queue pair looks
 //!   among the registrations ([`Registry`]) when a buffer is of none of the domain's arenas.
+//! - **A part of a buffer is no buffer.** A [`MessageBuffer`] is one pointer to a block whose description and first
+//!   packet header lie in front of the data, so that a small message goes out in one piece; a part in the middle has no
+//!   room for them. An [`OwnedRange`] is therefore a type of its own, bytes without headers, which no packet port
+//!   takes. Ranges count the handles on their memory, and only the last one gives it back, so no table has to say who
+//!   holds which part.
 //! - **Exposed memory is never a slice.** `sinew_mem::SharedMemory` is copied out of, or loaded by words, for as long
 //!   as anybody may write it.
 //! - **A [`ThreadDomain`] holds what one thread owns**, so its completion queues and queue pairs take no locks (atc16
@@ -106,7 +115,7 @@ pub use error::{PostError, VerbsError};
 pub use inline::{InlineOperation, InlineRequest};
 pub use memory::{Exposed, RemoteMemory, Straggler};
 pub use names::Names;
-pub use registered::{InUse, RegisterError, Registered, Registration, Registry};
+pub use registered::{InUse, RegisterError, Registered, Registrable, Registration, Registry};
 pub use request::{
     Destination, GATHER_MAX, Gather, Operation, RefusedReceive, RefusedRequest, Request, Scatter, Slice, Source,
     check_receive,
@@ -117,4 +126,4 @@ pub use types::{Access, Attributes, Opcode, QpAddress, QpConfig, QpNumber, QpSta
 
 // Named for the documentation above.
 #[allow(unused_imports)]
-use sinew_mem::{Arena, Frozen, MessageBuffer};
+use sinew_mem::{Arena, Frozen, MessageBuffer, OwnedRange};

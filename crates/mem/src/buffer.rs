@@ -7,6 +7,7 @@
 //! packet travels as a descriptor: the only copy is the receiver's.
 
 mod free;
+mod owned;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,9 @@ use crate::region::{PAGE_LEN_MIN, Region};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use free::{FreeLists, class_for, class_size};
+use owned::OwnedMemory;
+
+pub use owned::OwnedRange;
 
 /// Bytes reserved for one packet header in a message buffer.
 pub const HEADER_ROOM: usize = 24;
@@ -121,25 +125,33 @@ impl std::fmt::Debug for Arena {
 /// whatever becomes of the buffer. Access to the contents stays with the holder of a buffer at this place.
 #[derive(Clone, Debug)]
 pub struct BufferPlace {
-    arena: Arena,
-    offset: usize,
+    within: Within,
     len: usize,
 }
 
+#[derive(Clone, Debug)]
+enum Within {
+    Arena { arena: Arena, offset: usize },
+    Owned(Arc<OwnedMemory>),
+}
+
 impl BufferPlace {
-    /// The arena that the bytes lie in.
-    pub fn arena(&self) -> &Arena {
-        &self.arena
+    pub(crate) fn owned(memory: Arc<OwnedMemory>) -> Self {
+        Self { len: memory.len(), within: Within::Owned(memory) }
     }
 
-    /// Offset of the first byte in the arena's region, in bytes.
-    pub fn offset(&self) -> usize {
-        self.offset
+    /// The first byte.
+    pub fn start(&self) -> NonNull<u8> {
+        match &self.within {
+            // SAFETY: the offset lies in the arena.
+            Within::Arena { arena, offset } => unsafe { arena.region().start().add(*offset) },
+            Within::Owned(memory) => memory.start(),
+        }
     }
 
     /// Address of the first byte in memory, as a number.
     pub fn address(&self) -> usize {
-        self.arena.region().start().as_ptr().addr() + self.offset
+        self.start().as_ptr().addr()
     }
 
     /// Bytes that the buffer can hold.
@@ -385,7 +397,7 @@ macro_rules! block_accessors {
                 Arc::increment_strong_count(arena);
                 Arena(Arc::from_raw(arena))
             };
-            BufferPlace { arena, offset: self.arena_offset(), len: self.capacity() }
+            BufferPlace { within: Within::Arena { arena, offset: self.arena_offset() }, len: self.capacity() }
         }
 
         #[inline]

@@ -6,6 +6,8 @@
 //! - [`Arena`] hands out [`MessageBuffer`]s. A buffer is exclusive; [`MessageBuffer::freeze`] turns it into a counted,
 //!   read-only [`Frozen`] that a port may keep while it transmits, and only the sole holder can [`Frozen::thaw`] it.
 //!   Forgetting a handle leaks memory and never frees it.
+//! - [`OwnedRange`] is bytes of a buffer or of a vector, which can be split into parts that are held apart and joined
+//!   again.
 //! - [`SharedBytes`] is memory that another process may be writing *now*. It has no slice view: it can only be copied
 //!   out, and the copy fails if the sender has revoked the bytes.
 //! - [`Region`] is a mapping: private, or a sealed memfd that other processes map.
@@ -27,6 +29,7 @@ mod words;
 
 pub use buffer::{
     AllocError, Arena, BLOCK_UNIT, BufferPlace, FRONT_ROOM, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer,
+    OwnedRange,
 };
 pub use hints::{grow_for_random_access, prefetch_read, room_for_random_access, zeros_for_random_access};
 pub use memory::{OutOfBounds, SharedMemory, SharedRef, SharedRows, SharedSlice};

@@ -142,13 +142,12 @@ pub struct LocalMemory {
 
 impl LocalMemory {
     pub(crate) fn new(domain: &Arc<DomainInner>, place: &BufferPlace) -> Result<Self, VerbsError> {
-        let start = place.arena().region().start();
+        let start = place.start().as_ptr();
         // As for an arena: its bytes may change without the compiler seeing it.
-        start.as_ptr().expose_provenance();
-        let start = std::ptr::with_exposed_provenance_mut(place.address());
-        // SAFETY: we keep the place, and with it its arena, until it is deregistered. Only posted buffers are written,
+        start.expose_provenance();
+        // SAFETY: we keep the place, and with it its memory, until it is deregistered. Only posted buffers are written,
         // and their exclusive handles stay in tables of queue pairs until their requests are over. Devices refuse an
-        // empty range; at least a byte of its block lies behind every place.
+        // empty range; at least a byte of its memory lies behind every place.
         let region = unsafe { domain.register(start, place.len().max(1), IBV_ACCESS_LOCAL_WRITE)? };
         Ok(Self { place: place.clone(), region, domain: Arc::clone(domain) })
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sinew_fabric::verbs::{PostError, QpConfig, Scatter, Slice, Source, VerbsError, WorkEntry, WorkTable};
-use sinew_mem::{Arena, MessageBuffer, SharedMemory};
+use sinew_mem::{Arena, MessageBuffer, OwnedRange, SharedMemory};
 
 use crate::abi::*;
 use crate::gid::GRH_LEN;
@@ -94,6 +94,20 @@ impl Keys {
     pub fn sge_of(&mut self, domain: &DomainInner, target: &MessageBuffer) -> Result<ibv_sge, PostError> {
         let lkey = self.find(domain, target, |arena| target.is_from(arena))?;
         Ok(ibv_sge { addr: target.as_ptr().addr() as u64, length: 8, lkey })
+    }
+
+    /// Describes a range to the device; an empty one has no piece.
+    pub fn range(
+        &mut self,
+        domain: &DomainInner,
+        range: &OwnedRange,
+        sges: &mut [ibv_sge],
+    ) -> Result<usize, PostError> {
+        let lkey = self.find(domain, range, |arena| range.is_from(arena))?;
+        if !range.is_empty() {
+            sges[0] = ibv_sge { addr: range.as_ptr().addr() as u64, length: range.len() as u32, lkey };
+        }
+        Ok(usize::from(!range.is_empty()))
     }
 
     fn gather(&mut self, domain: &DomainInner, pieces: &[Slice], sges: &mut [ibv_sge]) -> Result<usize, PostError> {

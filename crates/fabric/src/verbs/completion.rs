@@ -1,5 +1,7 @@
 //! Outcomes of requests and receives.
 
+use sinew_mem::OwnedRange;
+
 use super::request::{Destination, Scatter};
 use super::types::{Opcode, QpNumber};
 
@@ -68,7 +70,7 @@ pub struct Completion {
     pub id: u64,
     /// The queue pair that it belonged to.
     pub qp: QpNumber,
-    /// Outcome. If it is not [`Status::Success`], only `id`, `qp`, `opcode` and `buffers` mean something.
+    /// Outcome. If it is not [`Status::Success`], only `id`, `qp`, `opcode`, `buffers` and `range` mean something.
     pub status: Status,
     /// Kind of the operation.
     pub opcode: Opcode,
@@ -82,6 +84,8 @@ pub struct Completion {
     /// The buffers of a receive, a READ or an atomic. A receive's buffers are shortened to what arrived in them, which
     /// for a WRITE with immediate is nothing.
     pub buffers: Scatter,
+    /// The memory that a request had taken in as a range.
+    pub range: Option<OwnedRange>,
 }
 
 impl Status {

@@ -42,6 +42,9 @@ pub enum VerbsError {
     /// The address is invalid, of another fabric, or of another transport.
     #[error("the address of the other queue pair: {0}")]
     Address(String),
+    /// A part of an owned range was to be registered: the registration would end under the other parts.
+    #[error("memory is registered whole, before it is split")]
+    Part,
     /// A message buffer cannot be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),

@@ -1,68 +1,99 @@
-//! A user's own memory, registered buffer by buffer (rdmabox IV-A: dynMR).
+//! A user's own memory, registered piece by piece (rdmabox IV-A: dynMR).
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use sinew_mem::{BufferPlace, MessageBuffer};
+use sinew_mem::{BufferPlace, MessageBuffer, OwnedRange};
 
 use super::error::VerbsError;
 use super::traits::ProtectionDomain;
 
-/// A buffer of the user's, registered with a domain. It is moved in, taken out to be posted, and put back when it
-/// returns with its completion. [`Self::end`] gives it back, and is refused while the buffer is out. So nothing is in
-/// flight when the registration ends.
+/// Memory that a user can register: a message buffer of any arena, or an [`OwnedRange`] of a vector or of a buffer.
+pub trait Registrable: Deref<Target = [u8]> {
+    /// Its place.
+    fn place(&self) -> BufferPlace;
+
+    /// Whether it is all of the memory at its place.
+    fn is_whole(&self) -> bool;
+}
+
+impl Registrable for MessageBuffer {
+    fn place(&self) -> BufferPlace {
+        self.place()
+    }
+
+    fn is_whole(&self) -> bool {
+        true
+    }
+}
+
+impl Registrable for OwnedRange {
+    fn place(&self) -> BufferPlace {
+        self.place()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.is_whole()
+    }
+}
+
+/// Memory of the user's, registered with a domain. It is moved in, taken out to be posted, and put back when it returns
+/// with its completion. A range can be split while it is out, and its parts posted; it is put back once they are joined
+/// again. [`Self::end`] gives the memory back, and is refused while it is out. So nothing is in flight when the
+/// registration ends.
 ///
-/// Dropping this ends the registration, wherever the buffer is: a request that has the buffer may then fail.
+/// Dropping this ends the registration, wherever the memory is: a request that has the memory may then fail.
 #[derive(Debug)]
-pub struct Registered<R> {
+pub struct Registered<R, M = MessageBuffer> {
     registration: R,
-    memory: Option<MessageBuffer>,
+    memory: Option<M>,
     address: usize,
 }
 
-/// Error of a buffer that was not registered.
+/// Error of memory that was not registered.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct RegisterError {
-    /// The device's error.
+pub struct RegisterError<M: std::fmt::Debug = MessageBuffer> {
+    /// The device's error, or [`VerbsError::Part`].
     #[source]
     pub error: VerbsError,
-    /// The buffer.
-    pub memory: MessageBuffer,
+    /// The memory.
+    pub memory: M,
 }
 
 /// Error of ending a registration while the buffer is out, and may be in flight.
 #[derive(Debug, thiserror::Error)]
 #[error("the memory was taken out, and may be in flight: put it back when its request is over, then end it")]
-pub struct InUse<R> {
+pub struct InUse<R, M = MessageBuffer> {
     /// The registration, unchanged.
-    pub registered: Registered<R>,
+    pub registered: Registered<R, M>,
 }
 
 fn address_of(bytes: &[u8]) -> usize {
     bytes.as_ptr().addr()
 }
 
-impl<R> Registered<R> {
-    /// Registers a buffer of any arena.
+impl<R, M: Registrable + std::fmt::Debug> Registered<R, M> {
+    /// Registers memory.
     ///
     /// # Errors
     ///
-    /// [`RegisterError`], with the buffer.
+    /// [`RegisterError`], with the memory.
     // The error is as large as what it gives back.
     #[allow(clippy::result_large_err)]
-    pub fn new<D: ProtectionDomain<Registration = R>>(
-        domain: &D,
-        memory: MessageBuffer,
-    ) -> Result<Self, RegisterError> {
+    pub fn new<D: ProtectionDomain<Registration = R>>(domain: &D, memory: M) -> Result<Self, RegisterError<M>> {
+        if !memory.is_whole() {
+            return Err(RegisterError { error: VerbsError::Part, memory });
+        }
         match domain.register(memory.place()) {
             Ok(registration) => Ok(Self { registration, address: address_of(&memory), memory: Some(memory) }),
             Err(error) => Err(RegisterError { error, memory }),
         }
     }
 
-    /// The buffer, unless it is out.
-    pub fn memory(&mut self) -> Option<&mut MessageBuffer> {
+    /// The memory, unless it is out.
+    pub fn memory(&mut self) -> Option<&mut M> {
         self.memory.as_mut()
     }
 
@@ -71,30 +102,30 @@ impl<R> Registered<R> {
         &self.registration
     }
 
-    /// Takes the buffer out, to be posted.
-    pub fn take(&mut self) -> Option<MessageBuffer> {
+    /// Takes the memory out, to be posted.
+    pub fn take(&mut self) -> Option<M> {
         self.memory.take()
     }
 
-    /// Puts the buffer back.
+    /// Puts the memory back.
     ///
     /// # Errors
     ///
-    /// The buffer, if it is a different one.
-    pub fn put_back(&mut self, memory: MessageBuffer) -> Result<(), MessageBuffer> {
-        if address_of(&memory) != self.address {
+    /// The memory, if it is different, or a part.
+    pub fn put_back(&mut self, memory: M) -> Result<(), M> {
+        if address_of(&memory) != self.address || !memory.is_whole() {
             return Err(memory);
         }
         self.memory = Some(memory);
         Ok(())
     }
 
-    /// Ends the registration and returns the buffer.
+    /// Ends the registration and returns the memory.
     ///
     /// # Errors
     ///
-    /// [`InUse`], with this handle, when the buffer is out.
-    pub fn end(mut self) -> Result<MessageBuffer, InUse<R>> {
+    /// [`InUse`], with this handle, when the memory is out.
+    pub fn end(mut self) -> Result<M, InUse<R, M>> {
         match self.memory.take() {
             Some(memory) => Ok(memory),
             None => Err(InUse { registered: self }),
@@ -138,10 +169,12 @@ fn locked<R>(places: &RegistrationMap<R>) -> MutexGuard<'_, BTreeMap<usize, Weak
 }
 
 impl<R> Registry<R> {
-    /// The registration that begins at this address.
-    fn find_at(&self, address: usize) -> Option<Arc<RegistrationInner<R>>> {
+    /// The registration in which these bytes lie. (Places do not overlap, except that one may be longer than another
+    /// with the same start, whose place it then takes.)
+    fn find_at(&self, address: usize, len: usize) -> Option<Arc<RegistrationInner<R>>> {
         // The lock is released before what was found can be dropped, since dropping takes it.
-        locked(&self.0).get(&address).and_then(Weak::upgrade)
+        let held = locked(&self.0).range(..=address).next_back().and_then(|(_, held)| held.upgrade());
+        held.filter(|held| held.place.len().checked_sub(address - held.place.address()).is_some_and(|room| len <= room))
     }
 
     /// Registers a place with `make`, or returns its existing registration.
@@ -155,7 +188,7 @@ impl<R> Registry<R> {
         make: impl FnOnce(&BufferPlace) -> Result<R, VerbsError>,
     ) -> Result<Registration<R>, VerbsError> {
         let address = place.address();
-        if let Some(held) = self.find_at(address).filter(|held| held.place.len() >= place.len()) {
+        if let Some(held) = self.find_at(address, place.len()) {
             return Ok(Registration(held));
         }
         let held = Arc::new(RegistrationInner { device: make(&place)?, place, places: Arc::downgrade(&self.0) });
@@ -163,15 +196,14 @@ impl<R> Registry<R> {
         Ok(Registration(held))
     }
 
-    /// Result of `look` on the registration of a buffer with these contents, if there is one.
-    pub fn find<T>(&self, contents: &[u8], look: impl FnOnce(&R) -> T) -> Option<T> {
-        let held = self.find_at(address_of(contents)).filter(|held| held.place.len() >= contents.len())?;
-        Some(look(&held.device))
+    /// Result of `look` on the registration of the memory in which these bytes lie, if there is one.
+    pub fn find<T>(&self, bytes: &[u8], look: impl FnOnce(&R) -> T) -> Option<T> {
+        Some(look(&self.find_at(address_of(bytes), bytes.len())?.device))
     }
 
-    /// Whether a buffer with these contents is registered.
-    pub fn has(&self, contents: &[u8]) -> bool {
-        self.find(contents, |_| ()).is_some()
+    /// Whether the memory in which these bytes lie is registered.
+    pub fn has(&self, bytes: &[u8]) -> bool {
+        self.find(bytes, |_| ()).is_some()
     }
 }
 
@@ -206,7 +238,10 @@ mod tests {
             })
         };
         let (first, second) = (register().unwrap(), register().unwrap());
-        assert_eq!((registry.find(&buffer, |number| *number), registry.find(&buffer[1..], |_| ())), (Some(1), None));
+        assert_eq!(
+            (registry.find(&buffer, |number| *number), registry.find(&buffer[1..], |number| *number)),
+            (Some(1), Some(1))
+        );
         drop(first);
         assert!(registry.has(&buffer));
         drop(second);
@@ -225,6 +260,20 @@ mod tests {
         drop(arena);
         // The memory stays as long as it is registered.
         assert_eq!(place.address(), old.0.place.address());
+    }
+
+    #[test]
+    fn bytes_are_registered_only_where_all_of_them_lie_in_the_memory() {
+        let registry = Registry::default();
+        let (mut low, high) = (OwnedRange::from(vec![1; 100]), OwnedRange::from(vec![2; 100]));
+        let held = registry.register(low.place(), |_| Ok(1)).unwrap();
+        let part = low.split_off(40);
+        assert!(registry.has(&low) && registry.has(&part) && registry.has(&part[60..]) && !registry.has(&high));
+        let other = registry.register(high.place(), |_| Ok(2)).unwrap();
+        assert_eq!([&low, &part, &high].map(|bytes| registry.find(bytes, |number| *number)), [1, 1, 2].map(Some));
+        drop(held);
+        assert!(!registry.has(&part) && registry.has(&high));
+        drop(other);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Requests to a queue pair, and their checks.
 
-use sinew_mem::{Frozen, MessageBuffer};
+use sinew_mem::{Frozen, MessageBuffer, OwnedRange};
 use smallvec::SmallVec;
 
 use super::error::PostError;
@@ -163,6 +163,22 @@ pub enum Operation<'a> {
         /// The memory to read.
         remote: RemoteMemory,
     },
+    /// As [`Operation::Write`] without an immediate, from memory that moves in and comes back with the completion. It
+    /// completes even if it is unsignaled.
+    WriteRange {
+        /// The bytes to write.
+        source: OwnedRange,
+        /// Their destination.
+        remote: RemoteMemory,
+    },
+    /// As [`Operation::Read`], into memory that moves in and comes back with the completion. Many READs can fill parts
+    /// of one buffer at the same time: see [`OwnedRange::split`].
+    ReadRange {
+        /// Memory for the bytes.
+        target: OwnedRange,
+        /// The memory to read.
+        remote: RemoteMemory,
+    },
     /// Swaps an aligned word of the peer's memory if it is `expected`; the old value arrives in the target's first 8
     /// bytes, in this machine's byte order.
     CompareSwap {
@@ -191,9 +207,9 @@ impl Operation<'_> {
     pub fn verb(&self) -> Verb {
         match self {
             Operation::Send { .. } => Verb::Send,
-            Operation::Write { immediate: None, .. } => Verb::Write,
+            Operation::Write { immediate: None, .. } | Operation::WriteRange { .. } => Verb::Write,
             Operation::Write { .. } => Verb::WriteWithImmediate,
-            Operation::Read { .. } => Verb::Read,
+            Operation::Read { .. } | Operation::ReadRange { .. } => Verb::Read,
             Operation::CompareSwap { .. } => Verb::CompareSwap,
             Operation::FetchAdd { .. } => Verb::FetchAdd,
         }
@@ -203,8 +219,8 @@ impl Operation<'_> {
     pub fn opcode(&self) -> Opcode {
         match self {
             Operation::Send { .. } => Opcode::Send,
-            Operation::Write { .. } => Opcode::Write,
-            Operation::Read { .. } => Opcode::Read,
+            Operation::Write { .. } | Operation::WriteRange { .. } => Opcode::Write,
+            Operation::Read { .. } | Operation::ReadRange { .. } => Opcode::Read,
             Operation::CompareSwap { .. } => Opcode::CompareSwap,
             Operation::FetchAdd { .. } => Opcode::FetchAdd,
         }
@@ -216,6 +232,7 @@ impl Operation<'_> {
         match self {
             Operation::Send { source, .. } | Operation::Write { source, .. } => source.len(),
             Operation::Read { target, .. } => target.iter().map(|buffer| buffer.len()).sum(),
+            Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => range.len(),
             Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 8,
         }
     }
@@ -225,15 +242,18 @@ impl Operation<'_> {
         self.len() == 0
     }
 
-    /// The exclusive handles that moved in with it, which its result goes to.
-    pub fn into_targets(self) -> Scatter {
+    /// The exclusive handles that moved in with it: the buffers for its result, and a range.
+    pub fn into_held(self) -> (Scatter, Option<OwnedRange>) {
         match self {
-            Operation::Send { .. } | Operation::Write { .. } => Scatter::new(),
-            Operation::Read { target, .. } => target,
+            Operation::Send { .. } | Operation::Write { .. } => (Scatter::new(), None),
+            Operation::Read { target, .. } => (target, None),
+            Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
+                (Scatter::new(), Some(range))
+            }
             Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
                 let mut buffers = Scatter::new();
                 buffers.push(target);
-                buffers
+                (buffers, None)
             }
         }
     }
@@ -247,7 +267,8 @@ pub struct Request<'a> {
     /// The operation to perform.
     pub operation: Operation<'a>,
     /// Whether its success gives a completion; a failure always does. Unsignaled requests that succeeded are known to
-    /// be over from the completion of a later request, and the targets of READs and atomics come back before it.
+    /// be over from the completion of a later request, and what moved in with READs, atomics and WRITEs from ranges
+    /// comes back before it.
     pub signaled: bool,
     /// Whether it waits until the queue pair's earlier READs and atomics are over.
     pub fence: bool,
@@ -295,6 +316,10 @@ impl<'a> Request<'a> {
                 check_pieces(target.len(), config)?;
                 (target.iter().map(|buffer| buffer.len()).sum(), attributes.message_len_max)
             }
+            Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
+                check_pieces(1, config)?;
+                (range.len(), attributes.message_len_max)
+            }
             Operation::CompareSwap { target, remote, .. } | Operation::FetchAdd { target, remote, .. } => {
                 if target.len() < 8 || !remote.address.is_multiple_of(8) {
                     return Err(PostError::Atomic);
@@ -324,7 +349,7 @@ pub struct RefusedReceive {
     pub buffers: Scatter,
 }
 
-/// A request that was refused, with the targets that had moved in with it.
+/// A request that was refused, with the memory that had moved in with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct RefusedRequest {
@@ -333,12 +358,20 @@ pub struct RefusedRequest {
     pub error: PostError,
     /// The targets of a READ or an atomic.
     pub buffers: Scatter,
+    /// The range of a READ or a WRITE.
+    pub range: Option<OwnedRange>,
 }
 
 impl RefusedRequest {
     /// A refusal that gives back what `operation` holds.
     pub fn new(error: PostError, operation: Operation<'_>) -> Self {
-        Self { error, buffers: operation.into_targets() }
+        let (buffers, range) = operation.into_held();
+        Self { error, buffers, range }
+    }
+
+    /// A refusal of a request that held no memory.
+    pub fn bare(error: PostError) -> Self {
+        Self { error, buffers: Scatter::new(), range: None }
     }
 }
 

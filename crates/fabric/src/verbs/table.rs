@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use sinew_mem::OwnedRange;
+
 use super::completion::{Completion, Status};
 use super::request::{Gather, Operation, Request, Scatter, Source};
 use super::types::{Opcode, QpNumber};
@@ -21,6 +23,8 @@ pub struct WorkEntry {
     pub sources: Gather,
     /// Buffers that it writes.
     pub targets: Scatter,
+    /// Memory that it reads or writes.
+    pub range: Option<OwnedRange>,
 }
 
 impl WorkEntry {
@@ -28,17 +32,17 @@ impl WorkEntry {
     pub fn new(request: Request<'_>) -> Self {
         let Request { id, operation, signaled, .. } = request;
         let (opcode, len) = (operation.opcode(), operation.len());
-        let (sources, targets) = match operation {
+        let (sources, (targets, range)) = match operation {
             Operation::Send { source: Source::Gather(pieces), .. }
-            | Operation::Write { source: Source::Gather(pieces), .. } => (pieces, Scatter::new()),
-            operation => (Gather::new(), operation.into_targets()),
+            | Operation::Write { source: Source::Gather(pieces), .. } => (pieces, (Scatter::new(), None)),
+            operation => (Gather::new(), operation.into_held()),
         };
-        Self { id, opcode, signaled, len, sources, targets }
+        Self { id, opcode, signaled, len, sources, targets, range }
     }
 
     /// The request's completion; `None` when nobody needs it.
     pub fn complete(self, qp: QpNumber, status: Status) -> Option<Completion> {
-        let is_reported = self.signaled || !status.is_success() || !self.targets.is_empty();
+        let is_reported = self.signaled || !status.is_success() || !self.targets.is_empty() || self.range.is_some();
         is_reported.then(|| Completion {
             id: self.id,
             qp,
@@ -48,6 +52,7 @@ impl WorkEntry {
             immediate: None,
             from: None,
             buffers: self.targets,
+            range: self.range,
         })
     }
 }

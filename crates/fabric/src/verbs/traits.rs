@@ -52,10 +52,10 @@ pub trait ProtectionDomain: Clone + Send + Sync {
     /// As for [`Self::arena`].
     fn expose(&self, len: usize, access: Access) -> Result<Self::Exposed, VerbsError>;
 
-    /// Registers the memory of a buffer that is not from the domain's arenas, for as long as the returned value lives.
-    /// Queue pairs take buffers that begin at this place, and are no longer, as they take those of arenas. Peers get no
-    /// access. It costs a system call and some time for each page (rdmabox IV-A, Figure 5). A request may fail if its
-    /// memory's registration ends before it is over; [`Registered`](super::Registered) prevents that.
+    /// Registers memory that is not from the domain's arenas, for as long as the returned value lives. Queue pairs take
+    /// buffers and ranges that lie at this place as they take those of arenas. Peers get no access. It costs a system
+    /// call and some time for each page (rdmabox IV-A, Figure 5). A request may fail if its memory's registration ends
+    /// before it is over; [`Registered`](super::Registered) prevents that.
     ///
     /// # Errors
     ///

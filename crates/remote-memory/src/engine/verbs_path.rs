@@ -230,7 +230,7 @@ impl<D: Device> VerbsPath<D> {
     #[inline(always)]
     fn push_operation<'a>(&mut self, id: u32, at: u64, make_operation: impl FnOnce(RemoteMemory) -> Operation<'a>) {
         let Some(remote) = self.remote.at(at) else {
-            let targets = make_operation(self.remote).into_targets();
+            let (targets, _) = make_operation(self.remote).into_held();
             return self.refuse(id, FailureCause::Status(Status::RemoteAccess), targets);
         };
         let operation = make_operation(remote);

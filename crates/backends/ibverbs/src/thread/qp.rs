@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use sinew_fabric::verbs::{
     Destination, Operation, PostError, QpAddress, QpConfig, QpNumber, QpState, QueuePair, RefusedReceive,
-    RefusedRequest, RemoteMemory, Request, Scatter, Transport, VerbsError, WorkEntry, check_receive,
+    RefusedRequest, RemoteMemory, Request, Scatter, Transport, Verb, VerbsError, WorkEntry, check_receive,
 };
 
 use super::ThreadInner;
@@ -198,6 +198,12 @@ impl QpInner {
                 wr.opcode = IBV_WR_RDMA_READ;
                 wr.wr.rdma = ibv_wr_rdma { remote_addr: remote.address, rkey: remote.rkey };
                 wr.num_sge = keys.scatter(domain, target, sges)? as i32;
+            }
+            Operation::WriteRange { source: range, remote } | Operation::ReadRange { target: range, remote } => {
+                let is_write = request.operation.verb() == Verb::Write;
+                wr.opcode = if is_write { IBV_WR_RDMA_WRITE } else { IBV_WR_RDMA_READ };
+                wr.wr.rdma = ibv_wr_rdma { remote_addr: remote.address, rkey: remote.rkey };
+                wr.num_sge = keys.range(domain, range, sges)? as i32;
             }
             Operation::CompareSwap { target, remote, expected, desired } => {
                 wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;

@@ -5,7 +5,7 @@
 //! the stores to it. So elements are filled and emptied in place, a field at a time.
 
 use sinew_fabric::verbs::Scatter;
-use sinew_mem::MessageBuffer;
+use sinew_mem::{MessageBuffer, OwnedRange};
 
 /// A queue that grows when it must and keeps its memory. Unused slots hold defaults, or what [`Self::drop_front`] left
 /// in them.
@@ -97,25 +97,34 @@ impl<T: Default> Fifo<T> {
     }
 }
 
-/// The buffers of a receive or of a READ: nearly always one, or else several, which lie in a [`Pool`].
+/// The memory of a receive or of a request: nearly always one buffer, or else several, or a range, which lie in a
+/// [`Pool`].
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     one: Option<MessageBuffer>,
-    /// Index of several buffers in the pool, plus one; 0 for none.
-    several: u32,
+    /// Index in the pool, plus one; 0 for none.
+    pooled: u32,
 }
 
-/// The buffers of those [`Buffers`] that have several.
+/// Memory of [`Buffers`] that is not one buffer.
+#[derive(Debug)]
+enum Pooled {
+    Several(Scatter),
+    Range(OwnedRange),
+    Free,
+}
+
+/// The memory of those [`Buffers`] that have more than one buffer, or a range.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    scatters: Vec<Scatter>,
+    places: Vec<Pooled>,
     free: Vec<u32>,
 }
 
 impl Buffers {
     #[inline(always)]
     pub fn one(buffer: MessageBuffer) -> Self {
-        Self { one: Some(buffer), several: 0 }
+        Self { one: Some(buffer), pooled: 0 }
     }
 
     /// Puts a buffer in, where there is none.
@@ -131,14 +140,19 @@ impl Buffers {
     pub fn take(scatter: &mut Scatter, pool: &mut Pool) -> Self {
         match scatter.len() {
             0 => Self::default(),
-            1 => Self { one: scatter.pop(), several: 0 },
-            _ => Self { one: None, several: pool.put(std::mem::take(scatter)) },
+            1 => Self { one: scatter.pop(), pooled: 0 },
+            _ => Self { one: None, pooled: pool.put(Pooled::Several(std::mem::take(scatter))) },
         }
+    }
+
+    /// Puts a range in the pool.
+    pub fn of_range(range: OwnedRange, pool: &mut Pool) -> Self {
+        Self { one: None, pooled: pool.put(Pooled::Range(range)) }
     }
 
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.one.is_none() && self.several == 0
+        self.one.is_none() && self.pooled == 0
     }
 
     /// The buffer, unless there are several or none.
@@ -155,54 +169,72 @@ impl Buffers {
 
     #[inline(always)]
     pub fn get<'a>(&'a mut self, pool: &'a mut Pool) -> &'a mut [MessageBuffer] {
-        if self.several == 0 { self.one.as_mut_slice() } else { pool.get(self.several) }
+        if self.pooled == 0 { self.one.as_mut_slice() } else { pool.get(self.pooled) }
     }
 
-    /// Takes the buffers out.
-    pub fn take_all(&mut self, pool: &mut Pool) -> Scatter {
-        let mut scatter = Scatter::new();
-        self.take_to(&mut scatter, pool);
-        scatter
-    }
-
-    /// Takes the buffers out into an empty list.
+    /// The range, if there is one.
     #[inline(always)]
-    pub fn take_to(&mut self, scatter: &mut Scatter, pool: &mut Pool) {
-        if self.several != 0 {
-            *scatter = pool.take(std::mem::take(&mut self.several));
-        } else if let Some(buffer) = self.one.take() {
+    pub fn range<'a>(&self, pool: &'a mut Pool) -> Option<&'a mut OwnedRange> {
+        if self.pooled == 0 { None } else { pool.range(self.pooled) }
+    }
+
+    /// Takes the buffers out, or the range.
+    #[inline(always)]
+    pub fn take_all(&mut self, pool: &mut Pool) -> (Scatter, Option<OwnedRange>) {
+        let mut scatter = Scatter::new();
+        if self.pooled != 0 {
+            return pool.take(std::mem::take(&mut self.pooled));
+        }
+        if let Some(buffer) = self.one.take() {
             scatter.push(buffer);
         }
+        (scatter, None)
     }
 }
 
 impl Pool {
     #[cold]
     #[inline(never)]
-    fn put(&mut self, scatter: Scatter) -> u32 {
+    fn put(&mut self, pooled: Pooled) -> u32 {
         match self.free.pop() {
-            Some(several) => {
-                self.scatters[several as usize - 1] = scatter;
-                several
+            Some(number) => {
+                self.places[number as usize - 1] = pooled;
+                number
             }
             None => {
-                self.scatters.push(scatter);
-                self.scatters.len() as u32
+                self.places.push(pooled);
+                self.places.len() as u32
             }
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn get(&mut self, several: u32) -> &mut [MessageBuffer] {
-        self.scatters.get_mut(several as usize - 1).map_or(&mut [], |scatter| scatter)
+    fn get(&mut self, number: u32) -> &mut [MessageBuffer] {
+        match self.places.get_mut(number as usize - 1) {
+            Some(Pooled::Several(buffers)) => buffers,
+            _ => &mut [],
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn take(&mut self, several: u32) -> Scatter {
-        self.free.push(several);
-        self.scatters.get_mut(several as usize - 1).map(std::mem::take).unwrap_or_default()
+    fn range(&mut self, number: u32) -> Option<&mut OwnedRange> {
+        match self.places.get_mut(number as usize - 1) {
+            Some(Pooled::Range(range)) => Some(range),
+            _ => None,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take(&mut self, number: u32) -> (Scatter, Option<OwnedRange>) {
+        self.free.push(number);
+        match self.places.get_mut(number as usize - 1).map(|place| std::mem::replace(place, Pooled::Free)) {
+            Some(Pooled::Several(buffers)) => (buffers, None),
+            Some(Pooled::Range(range)) => (Scatter::new(), Some(range)),
+            Some(Pooled::Free) | None => (Scatter::new(), None),
+        }
     }
 }
 
@@ -265,9 +297,9 @@ mod tests {
             let mut buffers = Buffers::take(&mut scatter, &mut pool);
             assert!(scatter.is_empty() && buffers.is_empty() == (count == 0));
             assert!(buffers.get(&mut pool).iter().map(|buffer| buffer.len()).eq(1..=count));
-            assert!(buffers.take_all(&mut pool).iter().map(|buffer| buffer.len()).eq(1..=count));
+            assert!(buffers.take_all(&mut pool).0.iter().map(|buffer| buffer.len()).eq(1..=count));
             assert!(buffers.is_empty());
         }
-        assert_eq!(pool.scatters.len(), 1, "slots are used again");
+        assert_eq!(pool.places.len(), 1, "slots are used again");
     }
 }

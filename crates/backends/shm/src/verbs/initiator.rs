@@ -248,14 +248,24 @@ impl Seat {
     #[inline]
     pub fn read(&self, place: AccessTarget, target: &mut [MessageBuffer], total: usize) -> Result<(), Status> {
         let mut done = 0;
-        for buffer in target {
-            for chunk in buffer.chunks_mut(CHUNK) {
-                let len = chunk.len();
-                self.with_region(place, Verb::Read, (done, total), |memory, offset| memory.read(offset, chunk))?;
-                done += len;
-            }
-        }
-        Ok(())
+        target.iter_mut().try_for_each(|buffer| self.read_piece(place, buffer, &mut done, total))
+    }
+
+    /// Fills a range.
+    pub fn read_range(&self, place: AccessTarget, range: &mut [u8]) -> Result<(), Status> {
+        let total = range.len();
+        self.read_piece(place, range, &mut 0, total)
+    }
+
+    /// Fills a piece of a READ of `total` bytes, of which `done` are read already.
+    #[inline(always)]
+    fn read_piece(&self, place: AccessTarget, piece: &mut [u8], done: &mut usize, total: usize) -> Result<(), Status> {
+        piece.chunks_mut(CHUNK).try_for_each(|chunk| {
+            let len = chunk.len();
+            self.with_region(place, Verb::Read, (*done, total), |memory, offset| memory.read(offset, chunk))?;
+            *done += len;
+            Ok(())
+        })
     }
 
     /// Swaps a word if it has the expected value; returns the value that it had.

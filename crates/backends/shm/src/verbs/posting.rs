@@ -167,7 +167,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
 
     fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
         if let Some(inline) = request.as_inline() {
-            return self.push_inline(inline).map_err(|error| RefusedRequest { error, buffers: Scatter::new() });
+            return self.push_inline(inline).map_err(RefusedRequest::bare);
         }
         self.push_any(request)
     }
@@ -181,7 +181,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
 
     fn post(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
         if let Some(inline) = request.as_inline() {
-            return self.post_inline(inline).map_err(|error| RefusedRequest { error, buffers: Scatter::new() });
+            return self.post_inline(inline).map_err(RefusedRequest::bare);
         }
         self.push_any(request)?;
         self.doorbell();
@@ -198,7 +198,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
             }
             inline
         });
-        self.post_inline_list(inline).map_err(|error| RefusedRequest { error, buffers: Scatter::new() })?;
+        self.post_inline_list(inline).map_err(RefusedRequest::bare)?;
         let Some(other) = other else { return Ok(()) };
         let pushed = std::iter::once(other).chain(requests).try_for_each(|request| self.push(request));
         self.doorbell();

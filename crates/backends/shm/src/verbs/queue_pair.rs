@@ -261,24 +261,27 @@ impl QueuePair {
                 Source::Empty | Source::Inline(_) => true,
             },
             Operation::Read { target, .. } => self.owns_buffers(target),
+            Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
+                self.owns(range, |arena| range.is_from(arena))
+            }
             Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
                 self.owns_buffers(std::slice::from_ref(target))
             }
         }
     }
 
-    /// Completes the oldest incomplete request. Adds no completion for an unsignaled success without targets.
+    /// Completes the oldest incomplete request. Adds no completion for an unsignaled success that gives nothing back.
     #[inline]
     pub fn complete_request(&mut self, request: InFlight, status: Status, queues: &mut Queues) {
-        let InFlight { id, opcode, signaled, len, mut targets, .. } = request;
-        if !signaled && status.is_success() && targets.is_empty() {
+        let InFlight { id, opcode, signaled, len, mut held, .. } = request;
+        if !signaled && status.is_success() && held.is_empty() {
             self.ledger.completed += 1;
             return;
         }
-        let buffers = targets.take_all(&mut queues.pool);
+        let (buffers, range) = held.take_all(&mut queues.pool);
         let completion = self.ledger.complete(id, opcode, len, queues);
         completion.status = status;
-        completion.buffers = buffers;
+        (completion.buffers, completion.range) = (buffers, range);
     }
 
     /// Goes to the error state. All requests and receives are flushed, except that the oldest request ends with
@@ -304,12 +307,12 @@ impl QueuePair {
     /// Drops all requests and receives, without completions.
     pub fn clear(&mut self, queues: &mut Queues) {
         while let Some(request) = self.in_flight.front() {
-            request.targets.take_all(&mut queues.pool);
+            request.held.take_all(&mut queues.pool);
             self.in_flight.drop_front();
         }
         self.waiting.ring();
         while let Some(mut request) = self.waiting.pop(&mut queues.pool) {
-            request.targets.take_all(&mut queues.pool);
+            request.held.take_all(&mut queues.pool);
         }
         while let Some(posted) = self.receives.front() {
             posted.buffers.take_all(&mut queues.pool);

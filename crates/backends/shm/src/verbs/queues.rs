@@ -321,6 +321,7 @@ mod tests {
             immediate: None,
             from: None,
             buffers: Scatter::new(),
+            range: None,
         }
     }
 

@@ -4,7 +4,6 @@ use sinew_fabric::verbs::{
     Destination, Gather, InlineOperation, InlineRequest, Opcode, Operation, QpConfig, RemoteMemory, Request, Source,
     Status,
 };
-use sinew_mem::MessageBuffer;
 use sinew_mem::copy::copy_short;
 
 use super::fifo::{Buffers, Pool};
@@ -60,20 +59,20 @@ impl QueuedRequest {
     }
 }
 
-/// The data or targets of a request, unless they are inline.
+/// The data or targets of a request, unless they are inline: shares, or what moved in with it and comes back.
 #[derive(Debug, Default)]
 pub(crate) enum Payload {
     #[default]
     None,
     Sources(Gather),
-    Targets(Buffers),
+    Held(Buffers),
 }
 
 impl Payload {
     fn len(&self) -> usize {
         match self {
             Self::Sources(slices) => slices.iter().map(|slice| slice.len).sum(),
-            Self::Targets(_) | Self::None => 0,
+            Self::Held(_) | Self::None => 0,
         }
     }
 }
@@ -162,7 +161,10 @@ impl Waiting {
         self.payloads[slot] = match operation {
             Operation::Send { source: Source::Gather(slices), .. }
             | Operation::Write { source: Source::Gather(slices), .. } => Payload::Sources(slices),
-            operation => Payload::Targets(Buffers::take(&mut operation.into_targets(), pool)),
+            operation => Payload::Held(match operation.into_held() {
+                (_, Some(range)) => Buffers::of_range(range, pool),
+                (mut buffers, None) => Buffers::take(&mut buffers, pool),
+            }),
         };
         self.requests[slot] = QueuedRequest { id, kind, immediate, inline_len: 0, signaled };
     }
@@ -223,14 +225,14 @@ impl Waiting {
         len
     }
 
-    /// Takes the oldest request's targets, and drops the request.
+    /// Takes what moved in with the oldest request, and drops the request.
     #[inline(always)]
-    pub fn take_oldest_targets(&mut self) -> Buffers {
+    pub fn take_oldest_held(&mut self) -> Buffers {
         let slot = (self.oldest & self.mask) as usize;
         self.oldest += 1;
         match self.payloads.get_mut(slot) {
-            Some(load @ Payload::Targets(_)) => match std::mem::take(load) {
-                Payload::Targets(targets) => targets,
+            Some(load @ Payload::Held(_)) => match std::mem::take(load) {
+                Payload::Held(held) => held,
                 _ => Buffers::default(),
             },
             _ => Buffers::default(),
@@ -254,9 +256,9 @@ impl Waiting {
                 request.len = load.len();
                 *load = Payload::None;
             }
-            Payload::Targets(targets) => {
-                request.len = len_of(kind, targets.get(pool));
-                request.targets = std::mem::take(targets);
+            Payload::Held(held) => {
+                request.len = len_of(kind, held, pool);
+                request.held = std::mem::take(held);
                 *load = Payload::None;
             }
         }
@@ -264,12 +266,15 @@ impl Waiting {
     }
 }
 
-/// Bytes that a request brings to its targets.
+/// Bytes that a request moves to or from the memory that it holds.
 #[inline(always)]
-pub(crate) fn len_of(kind: RequestKind, targets: &[MessageBuffer]) -> usize {
-    match kind {
-        RequestKind::CompareSwap { .. } | RequestKind::FetchAdd { .. } => 8,
-        _ => targets.iter().map(|buffer| buffer.len()).sum(),
+pub(crate) fn len_of(kind: RequestKind, held: &mut Buffers, pool: &mut Pool) -> usize {
+    if matches!(kind, RequestKind::CompareSwap { .. } | RequestKind::FetchAdd { .. }) {
+        return 8;
+    }
+    match held.range(pool) {
+        Some(range) => range.len(),
+        None => held.get(pool).iter().map(|buffer| buffer.len()).sum(),
     }
 }
 
@@ -280,7 +285,8 @@ pub(crate) fn kind_of(operation: &Operation<'_>) -> (RequestKind, Option<u32>) {
         Operation::Send { to: None, immediate, .. } => (RequestKind::Send, immediate),
         Operation::Send { to: Some(to), immediate, .. } => (RequestKind::Datagram(to), immediate),
         Operation::Write { remote, immediate, .. } => (RequestKind::Write(remote), immediate),
-        Operation::Read { remote, .. } => (RequestKind::Read(remote), None),
+        Operation::WriteRange { remote, .. } => (RequestKind::Write(remote), None),
+        Operation::Read { remote, .. } | Operation::ReadRange { remote, .. } => (RequestKind::Read(remote), None),
         Operation::CompareSwap { remote, expected, desired, .. } => {
             (RequestKind::CompareSwap { remote, expected, desired }, None)
         }
@@ -298,12 +304,6 @@ pub(crate) fn inline<'a>(source: &Source<'a>) -> Option<&'a [u8]> {
     }
 }
 
-/// Whether the request has targets, which come back with its completion.
-#[inline(always)]
-pub(crate) fn has_targets(kind: RequestKind) -> bool {
-    !matches!(kind, RequestKind::Send | RequestKind::Datagram(_) | RequestKind::Write(_))
-}
-
 /// A request that was performed and is not complete.
 #[derive(Debug)]
 pub(crate) struct InFlight {
@@ -311,7 +311,8 @@ pub(crate) struct InFlight {
     pub opcode: Opcode,
     pub signaled: bool,
     pub len: usize,
-    pub targets: Buffers,
+    /// What moved in with it.
+    pub held: Buffers,
     /// Its status; `None` for a message that is not acknowledged yet.
     pub status: Option<Status>,
     /// Number of the message.
@@ -320,7 +321,7 @@ pub(crate) struct InFlight {
 
 impl Default for InFlight {
     fn default() -> Self {
-        let (opcode, targets) = (Opcode::Send, Buffers::default());
-        Self { id: 0, opcode, signaled: false, len: 0, targets, status: None, number: 0 }
+        let (opcode, held) = (Opcode::Send, Buffers::default());
+        Self { id: 0, opcode, signaled: false, len: 0, held, status: None, number: 0 }
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use sinew_fabric::verbs::{Completion, Gather, Opcode, QpConfig, QpNumber, QpState, Scatter, Status, WorkTable};
+use sinew_mem::OwnedRange;
 
+use super::buffers::scatter;
 use super::wire::Header;
 
 /// The queue pair at the other end.
@@ -62,6 +64,8 @@ pub(crate) struct Wqe {
     pub inline: Vec<u8>,
     pub sources: Gather,
     pub targets: Scatter,
+    /// Memory that it writes from, or reads into.
+    pub range: Option<OwnedRange>,
     /// Lines of 64 bytes.
     pub lines: usize,
     /// Whether the NIC has to fetch it.
@@ -86,9 +90,40 @@ impl Wqe {
         len.div_ceil(mtu).max(1) as u32
     }
 
-    /// Its completion, with its target buffers. None for an unsignaled success without buffers.
+    /// Whether the NIC reads its bytes from memory.
+    pub fn is_gathered(&self) -> bool {
+        !self.sources.is_empty() || (self.range.is_some() && !self.kind.has_result())
+    }
+
+    /// Appends `len` of its bytes, from `offset` on.
+    pub fn copy_source(&self, mut offset: usize, len: usize, to: &mut Vec<u8>) {
+        let end = to.len() + len;
+        let ranges = self.range.as_deref().into_iter();
+        let pieces = self.sources.iter().map(|piece| piece.bytes()).chain(ranges).chain([&self.inline[..]]);
+        for bytes in pieces {
+            let from = offset.min(bytes.len());
+            let take = (bytes.len() - from).min(end - to.len());
+            to.extend_from_slice(&bytes[from..from + take]);
+            offset -= from;
+        }
+    }
+
+    /// Puts bytes of its result in its memory.
+    pub fn put_result(&mut self, offset: usize, bytes: &[u8]) {
+        match &mut self.range {
+            Some(range) => {
+                let place = range.get_mut(offset..).unwrap_or_default();
+                let len = place.len().min(bytes.len());
+                place[..len].copy_from_slice(&bytes[..len]);
+            }
+            None => scatter(&mut self.targets, offset, bytes),
+        }
+    }
+
+    /// Its completion, with what had moved in. None for an unsignaled success that gives nothing back.
     pub fn complete(&mut self, qp: QpNumber, status: Status) -> Option<Completion> {
-        let needs_completion = self.is_signaled || !status.is_success() || !self.targets.is_empty();
+        let gives_back = !self.targets.is_empty() || self.range.is_some();
+        let needs_completion = self.is_signaled || !status.is_success() || gives_back;
         needs_completion.then(|| Completion {
             id: self.id,
             qp,
@@ -98,6 +133,7 @@ impl Wqe {
             immediate: None,
             from: None,
             buffers: std::mem::take(&mut self.targets),
+            range: self.range.take(),
         })
     }
 }

@@ -68,6 +68,9 @@ impl SimQp {
             Operation::Read { target, .. } => {
                 target.iter().all(|buffer| domain.knows(buffer, |arena| buffer.is_from(arena)))
             }
+            Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
+                domain.knows(range, |arena| range.is_from(arena))
+            }
             Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
                 domain.knows(target, |arena| target.is_from(arena))
             }
@@ -94,7 +97,10 @@ impl SimQp {
                 Source::Gather(pieces) => (nic::Source::Memory, pieces.len()),
             },
             Operation::Read { target, .. } => (nic::Source::Memory, target.len()),
-            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => (nic::Source::Memory, 1),
+            Operation::WriteRange { .. }
+            | Operation::ReadRange { .. }
+            | Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. } => (nic::Source::Memory, 1),
         };
         let len = self.layout.request_len(operation.verb(), self.config.transport, from, operation.len());
         pcie::lines(len + nic::POINTER * pieces.saturating_sub(1))
@@ -124,6 +130,7 @@ fn element(request: Request<'_>, lines: usize) -> Wqe {
         inline: Vec::new(),
         sources: Gather::new(),
         targets: Scatter::new(),
+        range: None,
         lines,
         is_fetched: false,
         handed_before: 0,
@@ -151,6 +158,14 @@ fn element(request: Request<'_>, lines: usize) -> Wqe {
         }
         Operation::Read { target, remote } => {
             (wqe.kind, wqe.targets) = (WorkKind::Read, target);
+            (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
+        }
+        Operation::WriteRange { source: range, remote } => {
+            (wqe.kind, wqe.range) = (WorkKind::Write, Some(range));
+            (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
+        }
+        Operation::ReadRange { target: range, remote } => {
+            (wqe.kind, wqe.range) = (WorkKind::Read, Some(range));
             (wqe.rkey, wqe.address) = (remote.rkey, remote.address);
         }
         Operation::CompareSwap { target, remote, expected, desired } => {

@@ -107,6 +107,7 @@ impl QpInner {
             immediate: has_immediate.then(|| u32::from_be(completed.imm_data)),
             from,
             buffers,
+            range: None,
         }
     }
 
@@ -130,6 +131,7 @@ impl QpInner {
             immediate: None,
             from: None,
             buffers,
+            range: None,
         }
     }
 }

@@ -46,6 +46,7 @@ impl Ledger {
             immediate: None,
             from: None,
             buffers: Scatter::new(),
+            range: None,
         })
     }
 }

@@ -210,6 +210,7 @@ impl QueuePair {
                 immediate,
                 from: Some(Destination { handle, number, qkey: key }),
                 buffers: Scatter::new(),
+                range: None,
             });
             completion.buffers.push(buffer);
             bytes += packet.len();
@@ -382,12 +383,12 @@ impl QueuePair {
     #[inline(always)]
     pub fn complete_receive(&mut self, arrived: ReceiveOutcome, queues: &mut Queues) {
         let Some(posted) = self.receives.front() else { return };
-        let (id, buffers) = (posted.id, posted.buffers.take_all(&mut queues.pool));
+        let (id, (buffers, range)) = (posted.id, posted.buffers.take_all(&mut queues.pool));
         self.receives.drop_front();
         let ReceiveOutcome { status, opcode, len, immediate, from } = arrived;
         let frees = Freed { of: self.ledger.life, slots: FreedSlots::Receive };
         let place = queues.get(self.receive_queue).place(frees);
-        place.write(Completion { id, qp: self.number, status, opcode, len, immediate, from, buffers });
+        place.write(Completion { id, qp: self.number, status, opcode, len, immediate, from, buffers, range });
     }
 
     #[inline(always)]

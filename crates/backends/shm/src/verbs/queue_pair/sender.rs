@@ -138,6 +138,23 @@ impl<'a> Sender<'a> {
         Step::Done(fetched.err().unwrap_or(Status::Success))
     }
 
+    /// Performs a WRITE from a range, or a READ into it.
+    #[inline(never)]
+    pub fn perform_range(&mut self, request: RequestKind, range: &mut [u8], wire: &mut Wire<'_>) -> Step {
+        if let RequestKind::Write(_) = request {
+            return self.perform_outgoing(request, None, &[range], wire);
+        }
+        let RequestKind::Read(remote) = request else { return Step::Done(Status::LocalQpOperation) };
+        match self.peer() {
+            Ok(connection) => {
+                let place = AccessTarget { pair: connection.remote_pair(), remote };
+                Step::Done(connection.seat.read_range(place, range).err().unwrap_or(Status::Success))
+            }
+            Err(ListenState::NotYet) => Step::Wait(StallReason::NotYet),
+            Err(_) => self.fail_unreachable(true, wire),
+        }
+    }
+
     #[inline(always)]
     fn is_reliable(&self) -> bool {
         self.config.transport == Transport::Rc

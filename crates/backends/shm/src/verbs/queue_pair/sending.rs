@@ -15,9 +15,7 @@ use crate::verbs::clock::clock_ns;
 use crate::verbs::counts::Discarded;
 use crate::verbs::fifo::Pool;
 use crate::verbs::queues::Queues;
-use crate::verbs::waiting::{
-    InFlight, Payload, QueuedRequest, RequestKind, Waiting, has_targets, inline, kind_of, len_of,
-};
+use crate::verbs::waiting::{InFlight, Payload, QueuedRequest, RequestKind, Waiting, inline, kind_of, len_of};
 use crate::verbs::wire::{Deferred, Wire};
 
 /// Time for which a request waits for a receive, for each of its retries, in ns.
@@ -156,10 +154,14 @@ impl QueuePair {
             let Some((&QueuedRequest { id, kind, immediate, signaled, .. }, piece, load)) = waiting.oldest() else {
                 break;
             };
+            let is_held = matches!(load, Payload::Held(_));
             let mut step = match load {
                 Payload::None => sender.perform_outgoing(kind, immediate, &[piece], wire),
                 Payload::Sources(slices) => sender.perform_gathered(kind, immediate, slices, wire),
-                Payload::Targets(targets) => sender.perform_incoming(kind, targets.get(&mut queues.pool), wire),
+                Payload::Held(held) => match held.range(&mut queues.pool) {
+                    Some(range) => sender.perform_range(kind, range, wire),
+                    None => sender.perform_incoming(kind, held.get(&mut queues.pool), wire),
+                },
             };
             if let Step::Wait(reason) = step {
                 match self.wait_for(reason, notes) {
@@ -171,11 +173,12 @@ impl QueuePair {
             if let Step::Done(Status::Success) = step
                 && self.in_flight.is_empty()
             {
-                if has_targets(kind) {
-                    let mut targets = self.waiting.take_oldest_targets();
-                    let len = len_of(kind, targets.get(&mut queues.pool));
-                    let buffers = targets.take_all(&mut queues.pool);
-                    self.ledger.complete(id, kind.opcode(), len, queues).buffers = buffers;
+                if is_held {
+                    let mut held = self.waiting.take_oldest_held();
+                    let len = len_of(kind, &mut held, &mut queues.pool);
+                    let (buffers, range) = held.take_all(&mut queues.pool);
+                    let completion = self.ledger.complete(id, kind.opcode(), len, queues);
+                    (completion.buffers, completion.range) = (buffers, range);
                     continue;
                 }
                 let len = self.waiting.pop_oldest();

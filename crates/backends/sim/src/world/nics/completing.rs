@@ -116,6 +116,7 @@ impl World {
             immediate: None,
             from: None,
             buffers: receive.buffers,
+            range: None,
         };
         self.put_completion(nic, cq, Ready { completion, is_written: true, sends: 0, receives: 1 }, now_ns);
     }

@@ -4,7 +4,6 @@ use sinew_fabric::verbs::{QpState, Status, Transport};
 
 use super::super::World;
 use crate::lanes::PS;
-use crate::nic::buffers::scatter;
 use crate::nic::queue_pair::{Remote, WorkKind};
 use crate::nic::units::{Cost, Side, Work, ps};
 use crate::nic::wire::{HEADER, Header, Opcode, wire_len};
@@ -164,7 +163,7 @@ impl World {
         if offset == 0 && wqe.is_fetched {
             ns += units.fetched_line_ns * wqe.lines as f64;
         }
-        if !wqe.sources.is_empty() {
+        if wqe.is_gathered() {
             ns += units.dma_read_ns * scale;
         }
         if is_last && wqe.is_signaled && !is_reliable {
@@ -201,7 +200,7 @@ impl World {
         let wqe = qp.sends.get_mut(number).expect("the next request can be sent");
         let chunk = if wqe.kind.has_result() { 0 } else { (wqe.len - offset).min(mtu) };
         let is_last = wqe.kind.has_result() || offset + chunk >= wqe.len;
-        let is_gathered = chunk > 0 && !wqe.sources.is_empty();
+        let is_gathered = chunk > 0 && wqe.is_gathered();
         let lines = wqe.lines;
         if wqe.kind.has_result() && !std::mem::replace(&mut wqe.is_awaited, true) {
             qp.reads_in_flight += 1;
@@ -285,17 +284,8 @@ impl World {
             },
             swap: wqe.swap,
         };
-        if wqe.sources.is_empty() {
-            scratch.extend_from_slice(wqe.inline.get(offset..offset + chunk).unwrap_or_default());
-        } else {
-            let mut skip = offset;
-            for piece in &wqe.sources {
-                let bytes = piece.bytes();
-                let from = skip.min(bytes.len());
-                let take = (bytes.len() - from).min(chunk - scratch.len());
-                scratch.extend_from_slice(&bytes[from..from + take]);
-                skip -= from;
-            }
+        if !wqe.kind.has_result() {
+            wqe.copy_source(offset, chunk, &mut scratch);
         }
         n.stats.requests += u64::from(header.is_first);
         let len = wire_len(framing, &header, chunk, is_datagram);
@@ -528,7 +518,7 @@ impl World {
             if header.opcode == Opcode::AtomicAnswer {
                 wqe.targets[0][..8].copy_from_slice(&header.address.to_ne_bytes());
             } else {
-                scatter(&mut wqe.targets, offset, &packet.bytes()[HEADER..]);
+                wqe.put_result(offset, &packet.bytes()[HEADER..]);
             }
             if is_last {
                 self.end_request(nic, slot, epoch, number, now_ns);

@@ -389,6 +389,7 @@ impl World {
                     immediate: header.immediate,
                     from,
                     buffers,
+                    range: None,
                 };
                 self.put_completion(nic, cq, Ready { completion, is_written: true, sends: 0, receives: 1 }, now_ns);
             }

@@ -333,6 +333,9 @@ impl ModelQp {
             }
             Operation::Send { .. } | Operation::Write { .. } => false,
             Operation::Read { target, .. } => target.iter().any(foreign),
+            Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
+                self.is_foreign(range, |arena| range.is_from(arena))
+            }
             Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => foreign(target),
         }
     }

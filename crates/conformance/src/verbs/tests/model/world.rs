@@ -159,7 +159,8 @@ impl State {
         let work = match request.operation {
             Operation::Send { immediate, to, .. } => Work::Send { immediate, to },
             Operation::Write { remote, immediate, .. } => Work::Write { remote, immediate },
-            Operation::Read { remote, .. } => Work::Read { remote },
+            Operation::WriteRange { remote, .. } => Work::Write { remote, immediate: None },
+            Operation::Read { remote, .. } | Operation::ReadRange { remote, .. } => Work::Read { remote },
             Operation::CompareSwap { remote, expected, desired, .. } => Work::CompareSwap { remote, expected, desired },
             Operation::FetchAdd { remote, add, .. } => Work::FetchAdd { remote, add },
         };
@@ -243,7 +244,8 @@ impl State {
         if self.has(Flaw::GathersBackwards) {
             pieces.reverse();
         }
-        [&sent.inline[..], &pieces.concat()].concat()
+        let range = sent.entry.range.as_deref().unwrap_or_default();
+        [&sent.inline[..], &pieces.concat(), range].concat()
     }
 
     /// The queue pair that a connected one's packets reach.
@@ -404,7 +406,10 @@ impl State {
         }
         let immediate = immediate.or((flaw == Some(Flaw::MakesUpImmediates)).then_some(0));
         let qp = QpNumber(number);
-        self.complete_receive(number, Completion { id, qp, status, opcode, len, immediate, from, buffers });
+        self.complete_receive(
+            number,
+            Completion { id, qp, status, opcode, len, immediate, from, buffers, range: None },
+        );
     }
 
     /// The memory of a key, and the offset of an access in it, if the access is allowed.
@@ -466,7 +471,8 @@ impl State {
         }
         let skipped = usize::from(self.has(Flaw::ReadsFromElsewhere) && entry.len > 8);
         let mut at = offset;
-        for buffer in &mut entry.targets {
+        let buffers = entry.targets.iter_mut().map(|buffer| &mut buffer[..]);
+        for buffer in buffers.chain(entry.range.as_deref_mut()) {
             let fits = buffer.len().min(memory.len().saturating_sub(at));
             memory.read(at + skipped, &mut buffer[..fits]).expect("in bounds");
             at += fits;
@@ -572,7 +578,8 @@ impl State {
         }
         while let Some(Posted { id, buffers }) = self.qp(number).receives.pop_front() {
             let (qp, status, opcode) = (QpNumber(number), Status::Flushed, Opcode::Receive);
-            let completion = Completion { id, qp, status, opcode, len: 0, immediate: None, from: None, buffers };
+            let (immediate, from) = (None, None);
+            let completion = Completion { id, qp, status, opcode, len: 0, immediate, from, buffers, range: None };
             self.complete_receive(number, completion);
         }
     }
