@@ -155,13 +155,13 @@ impl Buffers {
         self.one.is_none() && self.pooled == 0
     }
 
-    /// The buffer, unless there are several or none.
+    /// The buffer, if there is just one.
     #[inline(always)]
     pub fn single(&mut self) -> Option<&mut MessageBuffer> {
         self.one.as_mut()
     }
 
-    /// Takes the buffer out, unless there are several or none.
+    /// Takes the buffer out, if there is just one.
     #[inline(always)]
     pub fn take_single(&mut self) -> Option<MessageBuffer> {
         self.one.take()

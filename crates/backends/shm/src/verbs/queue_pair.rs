@@ -278,10 +278,7 @@ impl QueuePair {
             self.ledger.completed += 1;
             return;
         }
-        let (buffers, range) = held.take_all(&mut queues.pool);
-        let completion = self.ledger.complete(id, opcode, len, queues);
-        completion.status = status;
-        (completion.buffers, completion.range) = (buffers, range);
+        self.ledger.complete_held((id, opcode, len), &mut held, queues).status = status;
     }
 
     /// Goes to the error state. All requests and receives are flushed, except that the oldest request ends with

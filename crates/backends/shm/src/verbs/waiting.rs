@@ -272,6 +272,9 @@ pub(crate) fn len_of(kind: RequestKind, held: &mut Buffers, pool: &mut Pool) -> 
     if matches!(kind, RequestKind::CompareSwap { .. } | RequestKind::FetchAdd { .. }) {
         return 8;
     }
+    if let Some(buffer) = held.single() {
+        return buffer.len();
+    }
     match held.range(pool) {
         Some(range) => range.len(),
         None => held.get(pool).iter().map(|buffer| buffer.len()).sum(),

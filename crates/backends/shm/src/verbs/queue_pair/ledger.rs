@@ -2,6 +2,7 @@
 
 use sinew_fabric::verbs::{Completion, Opcode, QpNumber, Scatter, Status};
 
+use crate::verbs::fifo::Buffers;
 use crate::verbs::queues::{Freed, FreedSlots, Life, Queues};
 
 /// Counts of a queue pair's requests, and the fields that their completions share.
@@ -31,6 +32,26 @@ impl Ledger {
     pub fn complete<'a>(&mut self, id: u64, opcode: Opcode, len: usize, queues: &'a mut Queues) -> &'a mut Completion {
         self.completed += 1;
         self.report(id, opcode, len, queues)
+    }
+
+    /// As [`Self::complete`], and gives back what the request held.
+    #[inline(always)]
+    pub fn complete_held<'a>(
+        &mut self,
+        (id, opcode, len): (u64, Opcode, usize),
+        held: &mut Buffers,
+        queues: &'a mut Queues,
+    ) -> &'a mut Completion {
+        // Nearly always it is one buffer, which is added in place: that costs less than to move a list there.
+        if let Some(buffer) = held.take_single() {
+            let completion = self.complete(id, opcode, len, queues);
+            completion.buffers.push(buffer);
+            return completion;
+        }
+        let (buffers, range) = held.take_all(&mut queues.pool);
+        let completion = self.complete(id, opcode, len, queues);
+        (completion.buffers, completion.range) = (buffers, range);
+        completion
     }
 
     /// Adds a successful completion without buffers for the last complete request. Returns it for changes.

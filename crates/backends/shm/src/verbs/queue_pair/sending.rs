@@ -176,9 +176,7 @@ impl QueuePair {
                 if is_held {
                     let mut held = self.waiting.take_oldest_held();
                     let len = len_of(kind, &mut held, &mut queues.pool);
-                    let (buffers, range) = held.take_all(&mut queues.pool);
-                    let completion = self.ledger.complete(id, kind.opcode(), len, queues);
-                    (completion.buffers, completion.range) = (buffers, range);
+                    self.ledger.complete_held((id, kind.opcode(), len), &mut held, queues);
                     continue;
                 }
                 let len = self.waiting.pop_oldest();
