@@ -28,8 +28,14 @@ type Domain<D> = <D as Device>::Domain;
 type Memory<D> = <Domain<D> as ProtectionDomain>::Exposed;
 type PathPair<D> = (VerbsPath<D>, DonorQueuePairs<D>);
 
-fn open_pair<D: Device>(device: &D, domain: &Domain<D>, arena: &Arena, memory: &Memory<D>) -> PathPair<D> {
-    let config = VerbsPathConfig { depth: 32, ..VerbsPathConfig::default() };
+fn open_pair<D: Device>(
+    device: &D,
+    domain: &Domain<D>,
+    arena: &Arena,
+    memory: &Memory<D>,
+    completion_queues: usize,
+) -> PathPair<D> {
+    let config = VerbsPathConfig { depth: 32, completion_queues, ..VerbsPathConfig::default() };
     let mut path = VerbsPath::new(device, domain, std::slice::from_ref(arena), &config).unwrap();
     let lending = DonorQueuePairs::new(device, domain, &path.addresses()).unwrap();
     path.connect(&lending.addresses(), memory.remote()).unwrap();
@@ -47,16 +53,28 @@ struct Verbs<D: Device> {
     clock: ManualClock,
     /// Whether something other than this thread carries the requests out.
     is_apart: bool,
+    /// Completion queues of a path.
+    completion_queues: usize,
 }
 
 impl<D: Device> Verbs<D> {
-    fn new(device: D, is_apart: bool) -> Self {
+    fn new(device: D, is_apart: bool, completion_queues: usize) -> Self {
         let domain = device.protection_domain().unwrap();
         let memory = domain.expose(LEN, ACCESS_OF_PATHS).unwrap();
         let arena = domain.arena(256 << 20).unwrap();
         let kept = SharedMemory::clone(&memory);
         let clock = ManualClock::new();
-        Self { device, domain, memory: Some(memory), kept, arena, lending: Vec::new(), clock, is_apart }
+        Self {
+            device,
+            domain,
+            memory: Some(memory),
+            kept,
+            arena,
+            lending: Vec::new(),
+            clock,
+            is_apart,
+            completion_queues,
+        }
     }
 }
 
@@ -73,7 +91,7 @@ impl<D: Device> TestSetup for Verbs<D> {
 
     fn path(&mut self) -> Self::Path {
         let memory = self.memory.as_ref().expect("the donor is alive");
-        let (path, lending) = open_pair(&self.device, &self.domain, &self.arena, memory);
+        let (path, lending) = open_pair(&self.device, &self.domain, &self.arena, memory, self.completion_queues);
         self.lending.push(lending);
         path
     }
@@ -102,7 +120,13 @@ impl<D: Device> TestSetup for Verbs<D> {
 mod by_verbs {
     use super::*;
 
-    sinew_remote_memory::engine_tests!(Verbs::new(ShmDevice::threads().unwrap(), false));
+    sinew_remote_memory::engine_tests!(Verbs::new(ShmDevice::threads().unwrap(), false, 1));
+}
+
+mod by_verbs_over_shared_completion_queues {
+    use super::*;
+
+    sinew_remote_memory::engine_tests!(Verbs::new(ShmDevice::threads().unwrap(), false, 3));
 }
 
 /// On a machine without a device, these tests are skipped.
@@ -110,7 +134,17 @@ mod by_device {
     use super::*;
 
     sinew_remote_memory::engine_tests!(match device::rdma_device() {
-        Some(device) => Verbs::new(device, true),
+        Some(device) => Verbs::new(device, true, 1),
+        None => return,
+    });
+}
+
+/// The same, with several completion queues.
+mod by_device_over_shared_completion_queues {
+    use super::*;
+
+    sinew_remote_memory::engine_tests!(match device::rdma_device() {
+        Some(device) => Verbs::new(device, true, 3),
         None => return,
     });
 }
@@ -196,7 +230,7 @@ fn hammer(shared: &std::sync::Arc<Shared>, (device, domain, memory): (&ShmDevice
     let mut random = SeededGenerator::new(seed);
     let mut finished: Vec<Finished> = Vec::new();
     for life in 0..6 {
-        let (path, _lending) = open_pair(device, domain, &arena, memory);
+        let (path, _lending) = open_pair(device, domain, &arena, memory, 1 + life % 4);
         let config = EngineConfig { mode: Mode::ALL[random.below(4) as usize], ..EngineConfig::default() };
         let mut engine = Engine::new(shared, path, config);
         let (mut submitted, mut over) = (0, 0);
@@ -266,6 +300,10 @@ fn threads_see_no_torn_page_and_lose_no_request() {
 
 #[test]
 fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
+    [1, 3].into_iter().for_each(sleep_and_wake);
+}
+
+fn sleep_and_wake(completion_queues: usize) {
     let device = ShmDevice::threads().unwrap();
     let domain = device.protection_domain().unwrap();
     let memory = domain.expose(LEN, Access::ALL).unwrap();
@@ -276,7 +314,7 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
     thread::scope(|scope| {
         let (shared, device, domain, arena, memory) = (&shared, &device, &domain, &arena, &memory);
         scope.spawn(move || {
-            let (path, _lending) = open_pair(device, domain, arena, memory);
+            let (path, _lending) = open_pair(device, domain, arena, memory, completion_queues);
             let mut engine = Engine::new(shared, path, EngineConfig::default());
             for () in receiver {
                 while engine.in_flight() == 0 {
@@ -289,7 +327,7 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
                 }
             }
         });
-        let (path, _lending) = open_pair(device, domain, arena, memory);
+        let (path, _lending) = open_pair(device, domain, arena, memory, completion_queues);
         let mut engine = Engine::new(shared, path, EngineConfig::default());
         let mut finished = Vec::new();
         for number in 0..500 {
@@ -308,6 +346,8 @@ fn who_sleeps_is_woken_by_whoever_finishes_its_requests() {
             }
         }
         assert!(finished.iter().all(|one| one.result.is_ok()));
+        let per_queue: Vec<u64> = engine.path().completions().collect();
+        assert!(per_queue.len() == completion_queues && per_queue.iter().all(|count| *count > 0), "{per_queue:?}");
         drop(sender);
     });
 }

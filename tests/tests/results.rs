@@ -8,7 +8,7 @@ use serde_json::Value;
 const REFERENCE: &str = include_str!("../../docs/results.md");
 
 /// Commands that measure, with options that keep them short.
-const COMMANDS: [&str; 27] = [
+const COMMANDS: [&str; 29] = [
     "rpc bench latency --seconds 0.05",
     "rpc bench rate --fabric udp --seconds 0.05",
     "rpc bench bandwidth --fabric hub --size 256K --seconds 0.05",
@@ -30,6 +30,8 @@ const COMMANDS: [&str; 27] = [
     "seq bench --design spec-s0 --seconds 0.05",
     "memory bench --sizes 4K,64K --memory 8M --threads 2 --seconds 0.05",
     "memory bench --op write --sizes 4K --memory 8M --order sequential --window find --seconds 0.05",
+    "memory bench --sizes 4K --memory 8M --poller shared:2 --seconds 0.05",
+    "memory bench --sizes 4K --memory 8M --poller retry --seconds 0.05",
     "interleave bench --entries 4K --width 8 --seconds 0.02",
     "limits --seconds 0.01",
     "lab run nsdi19-table3",

@@ -3,10 +3,12 @@
 //! - `reach` has the options that donors and their users share.
 //! - `serve` lends memory to other hosts.
 //! - `bench` measures engines that go to a donor, beside copies by the same threads.
+//! - `polling`: how its threads wait for completions.
 //! - `registering`: the size from which memory is registered instead of copied.
 //! - `tour`: a volume with two copies, at donors in processes of their own.
 
 pub mod bench;
+pub mod polling;
 pub mod reach;
 pub mod registering;
 pub mod serve;

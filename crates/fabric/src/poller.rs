@@ -17,8 +17,8 @@ pub enum Step {
 
 /// A policy: how long a thread polls before it sleeps.
 ///
-/// One thread with one poller may poll several queues' completions. With [`Self::Busy`] that is rdmabox's shared
-/// completion queues (SCQ).
+/// With [`Self::Busy`], and queue pairs that complete in a few [`SharedQueues`](crate::verbs::SharedQueues), it is
+/// rdmabox's shared completion queues (SCQ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollPolicy {
     /// Never sleeps: the lowest latency, one whole core.

@@ -106,6 +106,7 @@ mod names;
 pub mod port;
 mod registered;
 mod request;
+mod shared_queues;
 mod table;
 mod traits;
 mod types;
@@ -120,6 +121,7 @@ pub use request::{
     Destination, GATHER_MAX, Gather, Operation, RefusedReceive, RefusedRequest, Request, Scatter, Slice, Source,
     check_receive,
 };
+pub use shared_queues::SharedQueues;
 pub use table::{WorkEntry, WorkTable};
 pub use traits::{CompletionQueue, Device, ProtectionDomain, QueuePair, ThreadDomain, show_messages};
 pub use types::{Access, Attributes, Opcode, QpAddress, QpConfig, QpNumber, QpState, Transport, Verb};

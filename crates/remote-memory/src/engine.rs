@@ -47,8 +47,9 @@
 //!   threshold measured at start would have no effect.
 //! - **One failed operation breaks its engine's path.** What was queued goes to other engines. What was in flight ends
 //!   with an error, and a write among it may still land later.
-//! - **[`VerbsPath`] has four queue pairs**, and gives one chain to each in turn; [`RpcPath`] makes a chain one call.
-//!   Both pass one suite of facts (feature `facts`), on modelled NICs, on loopback and over shared memory.
+//! - **[`VerbsPath`] has four queue pairs**, which complete in one queue or share a few, and gives one chain to each in
+//!   turn; [`RpcPath`] makes a chain one call. Both pass one suite of facts (feature `facts`), on modelled NICs, on
+//!   loopback and over shared memory.
 //! - **A window is fixed** (7 MB in rdmabox V-A) **or found**: [`AdaptiveWindow`] tries windows up and down, and keeps
 //!   the one with the highest throughput. On modelled NICs it finds the right one for pages, and one that is too small
 //!   for short messages of many threads (`rdmabox-fig8`): the thread that turns first takes all of a small window, and

@@ -19,6 +19,8 @@ struct NicsSetup {
     memory: SimExposed,
     arena: Arena,
     donor_qps: Vec<DonorQueuePairs<SimVerbs>>,
+    /// Completion queues of a path.
+    completion_queues: usize,
 }
 
 impl NicsSetup {
@@ -34,7 +36,11 @@ impl NicsSetup {
         let (client, donor) = (open(0, "asking"), open(1, "donor"));
         let memory = donor.1.expose(LEN, Access::ALL).unwrap();
         let arena = client.1.arena(256 << 20).unwrap();
-        Self { network, client, donor, memory, arena, donor_qps: Vec::new() }
+        Self { network, client, donor, memory, arena, donor_qps: Vec::new(), completion_queues: 1 }
+    }
+
+    fn with_completion_queues(seed: u64, completion_queues: usize) -> Self {
+        Self { completion_queues, ..Self::new(seed) }
     }
 }
 
@@ -51,7 +57,12 @@ impl TestSetup for NicsSetup {
 
     fn path(&mut self) -> Self::Path {
         let (device, domain) = &self.client;
-        let config = VerbsPathConfig { queue_pairs: 3, depth: 16, ..VerbsPathConfig::default() };
+        let config = VerbsPathConfig {
+            queue_pairs: 3,
+            depth: 16,
+            completion_queues: self.completion_queues,
+            ..VerbsPathConfig::default()
+        };
         let mut path = VerbsPath::new(device, domain, std::slice::from_ref(&self.arena), &config).unwrap();
         let lending = DonorQueuePairs::new(&self.donor.0, &self.donor.1, &path.addresses()).unwrap();
         path.connect(&lending.addresses(), self.memory.remote()).unwrap();
@@ -79,6 +90,12 @@ impl TestSetup for NicsSetup {
 }
 
 engine_tests!(NicsSetup::new(1));
+
+mod over_shared_completion_queues {
+    use super::*;
+
+    engine_tests!(NicsSetup::with_completion_queues(1, 2));
+}
 
 #[test]
 // Few packets are faulty, since a READ starts over with each that is lost.

@@ -5,12 +5,13 @@ use std::any::Any;
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde_json::json;
+use sinew::fabric::PollPolicy;
 use sinew::fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
 use sinew::host::{HostClock, Interrupt};
 use sinew::mem::{Arena, SharedMemory};
 use sinew::remote_memory::engine::{
-    AdaptiveWindow, Admission, DonorQueuePairs, Engine, EngineConfig, EngineStats, Mode, Path, RegistrationPolicy,
-    Shared, SharedConfig, StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
+    AdaptiveWindow, Admission, DonorQueuePairs, Engine, EngineConfig, EngineStats, Mode, RegistrationPolicy, Shared,
+    SharedConfig, StaticWindow, Unlimited, VerbsPath, VerbsPathConfig,
 };
 use sinew::remote_memory::store::BLOCK;
 use sinew_harness::crew::{BoxedMember, Crew, Member};
@@ -22,6 +23,7 @@ use sinew_harness::units::parse_size;
 use sinew_harness::{Comparison, Figure, MeasureSides, Measured, Unit, histogram, units};
 use std::time::Duration;
 
+use super::polling::{self, Polled, Polling};
 use super::registering::{self, Chosen, RegisterFrom};
 use crate::measure::{MeasureArgs, Setting, with_progress};
 use crate::verbs::{DeviceArgs, Job, VerbsFabric};
@@ -37,6 +39,11 @@ copy is measured, too.
 The memory of requests is registered. With --unregistered it is not: requests up to some size are copied, and the memory
 of longer ones is registered, and stays registered. That size is measured at start, unless --register-from gives it.
 
+Threads poll for completions all the time, unless --poller says otherwise. Then they sleep after each event (event, or
+event-batch, for up to 16), after a turn that finds nothing (hybrid) or after 120 of them in a row (retry, rdmabox's
+adaptive polling), or after about as long as completions usually take to come (adaptive). With shared:M the queue pairs
+of a thread complete in M queues instead of one, and the thread polls all of them without sleeping.
+
 Contents are checked: the first word and the last of each read, and all words of one in 64; of writes, one in 64 is
 read back. There is a result for each size; thresholds apply to each.
 
@@ -45,7 +52,8 @@ Examples:
   sinew memory bench --op write --in-flight 64 --threads 2 --mode merge
   sinew memory bench --sizes 64K,256K,1M --unregistered
   sinew memory bench --sizes 4K --order sequential --mode single \\
-      --window none --json";
+      --window none --json
+  sinew memory bench --sizes 4K --fabric ibverbs --poller shared:2";
 
 /// Sizes that a request can have, in bytes.
 const SIZES: std::ops::RangeInclusive<usize> = 64..=16 << 20;
@@ -162,6 +170,10 @@ pub struct Args {
     /// Queue pairs of each thread, 1 to 64
     #[arg(long, visible_alias = "qps", default_value_t = 4, allow_negative_numbers = true)]
     queue_pairs: usize,
+    /// Way to wait for completions: busy, event, event-batch, hybrid, retry, adaptive, or shared:M, which is busy over
+    /// M completion queues of each thread
+    #[arg(long, value_name = "POLICY", default_value = "busy", value_parser = polling::parse)]
+    poller: Polling,
     /// Do not register the memory of requests in advance
     #[arg(long)]
     unregistered: bool,
@@ -184,6 +196,7 @@ struct Plan {
     mode: Batching,
     window: Window,
     queue_pairs: usize,
+    poller: Polling,
     unregistered: bool,
     register_from: RegisterFrom,
     memory: usize,
@@ -208,6 +221,7 @@ impl Args {
         ensure!((1..=WINDOW_MAX).contains(&self.in_flight), "--in-flight can be 1 to {WINDOW_MAX}");
         ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads can be 1 to {THREADS_MAX}");
         ensure!((1..=64).contains(&self.queue_pairs), "--queue-pairs can be 1 to 64");
+        self.poller.check(self.queue_pairs)?;
         ensure!(
             self.memory >= 2 * largest && self.memory.is_multiple_of(4096),
             "--memory must be a multiple of 4K, and at least twice as long as a request: {} here",
@@ -222,6 +236,7 @@ impl Args {
             mode: self.mode,
             window: self.window,
             queue_pairs: self.queue_pairs,
+            poller: self.poller.clone(),
             unregistered: self.unregistered,
             register_from: self.register_from,
             memory: self.memory,
@@ -308,10 +323,13 @@ impl<D: Device + 'static> Donor<'_, D> {
         let (remote, of_all) = (self.exposed.remote(), shared.clone());
         let path_config = VerbsPathConfig {
             queue_pairs: plan.queue_pairs,
+            completion_queues: plan.poller.completion_queues,
+            poll_max: plan.poller.policy.batch().min(VerbsPathConfig::default().poll_max),
             registration: self.registering,
             ..VerbsPathConfig::default()
         };
         let engine_config = EngineConfig { mode: plan.mode.mode(), ..EngineConfig::default() };
+        let policy = plan.poller.policy;
         let requests: Vec<Requests> = (0..plan.threads as u64).map(requests).collect();
         let cpus = &plan.setting.client_cpus;
         let crew = Crew::start(cpus, move |index| {
@@ -321,14 +339,24 @@ impl<D: Device + 'static> Donor<'_, D> {
             let mut path = VerbsPath::new(&device, &domain, &arenas, &path_config)?;
             let lending = DonorQueuePairs::new(&device, &donors, &path.addresses())?;
             path.connect(&lending.addresses(), remote)?;
-            let engine = EnginePath::new(Engine::new(&of_all, path, engine_config));
+            let engine = EnginePath::new(Engine::new(&of_all, path, engine_config), policy);
             let load = Memory::new(engine, foreign.get(index).unwrap_or(&arenas[0]), requests[index])?;
             let copies = Copies::new(memory.clone(), requests[index]);
             let lending: Box<dyn Any> = Box::new(lending);
             let clock = HostClock::new();
             Ok(Box::new(Thread { load, copies, _keep: lending, clock, interrupt }) as BoxedMember<_, _>)
         })?;
-        Ok(EngineSides { crew, size, shared, before: EngineStats::default(), sum: Slice::new(), checked: 0 })
+        Ok(EngineSides {
+            crew,
+            size,
+            shared,
+            before: EngineStats::default(),
+            sum: Slice::new(),
+            checked: 0,
+            polled: Vec::new(),
+            polled_before: Vec::new(),
+            elapsed_ns: 0,
+        })
     }
 }
 
@@ -345,8 +373,8 @@ const SIDES: [fn(Duration) -> EngineOrder; 3] = [EngineOrder::Engine, EngineOrde
 const JUDGED: usize = 2;
 
 /// A thread with its engine, and the same requests as plain copies.
-struct Thread<P: Path> {
-    load: Memory<EnginePath<P>>,
+struct Thread<D: Device> {
+    load: Memory<EnginePath<VerbsPath<D>>>,
     copies: Copies,
     /// The donor's end of its queue pairs.
     _keep: Box<dyn Any>,
@@ -354,11 +382,20 @@ struct Thread<P: Path> {
     interrupt: Interrupt,
 }
 
-impl<P: Path> Member for Thread<P> {
-    type Order = EngineOrder;
-    type Answer = (Slice, u64);
+/// A thread's result of a slice.
+struct ThreadResult {
+    slice: Slice,
+    /// Requests whose bytes were checked, over the whole run.
+    checked: u64,
+    /// What its polling came to, over the whole run.
+    polled: Polled,
+}
 
-    fn execute(&mut self, order: EngineOrder) -> anyhow::Result<(Slice, u64)> {
+impl<D: Device> Member for Thread<D> {
+    type Order = EngineOrder;
+    type Answer = ThreadResult;
+
+    fn execute(&mut self, order: EngineOrder) -> anyhow::Result<ThreadResult> {
         self.copies.sum_pages(matches!(order, EngineOrder::SummedCopies(_)));
         let slice = match order {
             EngineOrder::Engine(duration) => self.load.drive(&self.clock, duration, self.interrupt)?,
@@ -366,28 +403,50 @@ impl<P: Path> Member for Thread<P> {
                 self.copies.drive(&self.clock, duration, self.interrupt)?
             }
         };
-        Ok((slice, self.load.checked()))
+        let path = self.load.path();
+        let polled = Polled { stats: path.poller_stats(), completions: path.engine.path().completions().collect() };
+        Ok(ThreadResult { slice, checked: self.load.checked(), polled })
     }
 }
 
 struct EngineSides {
-    crew: Crew<EngineOrder, (Slice, u64)>,
+    crew: Crew<EngineOrder, ThreadResult>,
     size: usize,
     shared: sinew::mem::atomic::Arc<Shared>,
     /// Counters of the engines at the start of the measurement, after the warm-up.
     before: EngineStats,
     sum: Slice,
     checked: u64,
+    /// What each thread's polling came to, up to the last slice, and up to the start of the measurement.
+    polled: Vec<Polled>,
+    polled_before: Vec<Polled>,
+    /// Time of the engines' slices since the start of the measurement, of all threads together.
+    elapsed_ns: u64,
+}
+
+impl EngineSides {
+    /// What all threads' polling came to since the start of the measurement.
+    fn polled(&self) -> Polled {
+        let mut all = Polled::default();
+        for (nth, thread) in self.polled.iter().enumerate() {
+            all.add(&thread.since(self.polled_before.get(nth).unwrap_or(&Polled::default())));
+        }
+        all
+    }
 }
 
 impl MeasureSides for EngineSides {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        let slices = self.crew.order(&SIDES[side](duration), duration)?;
+        let threads = self.crew.order(&SIDES[side](duration), duration)?;
         // Sum over all threads.
-        let mops: f64 = slices.iter().map(|(slice, _)| slice.mops()).sum();
+        let mops: f64 = threads.iter().map(|thread| thread.slice.mops()).sum();
         if side == 0 {
-            self.checked = slices.iter().map(|(_, checked)| checked).sum();
-            slices.iter().for_each(|(slice, _)| self.sum.add(slice));
+            self.checked = threads.iter().map(|thread| thread.checked).sum();
+            for thread in &threads {
+                self.sum.add(&thread.slice);
+                self.elapsed_ns += thread.slice.elapsed_ns;
+            }
+            self.polled = threads.into_iter().map(|thread| thread.polled).collect();
         }
         Ok(Some(mops * self.size as f64 * 8e-3))
     }
@@ -395,6 +454,7 @@ impl MeasureSides for EngineSides {
     fn reset_sums(&mut self) {
         self.before = self.shared.stats();
         self.sum = Slice { latency: histogram(), ..Slice::new() };
+        (self.polled_before, self.elapsed_ns) = (self.polled.clone(), 0);
     }
 }
 
@@ -433,6 +493,7 @@ fn figure(
         "mode": format!("{mode:?}").to_lowercase(),
         "window": plan.window.text(),
         "queue_pairs": plan.queue_pairs,
+        "poller": plan.poller.setup(),
         "unregistered": plan.unregistered,
         "registering": chosen.details(),
         "memory": plan.memory,
@@ -449,6 +510,7 @@ fn figure(
         "checksum_percent": checksum_percent,
         "held_back": since(|stats| stats.held_back),
         "window_bytes": sides.shared.window_bytes().min(1 << 53),
+        "polling": plan.poller.details(&sides.polled(), requests, sides.elapsed_ns),
     });
     Ok(figure)
 }
@@ -489,6 +551,13 @@ fn text_of(plan: &Plan, figures: &[Figure], chosen: &Chosen) -> String {
     let prices = prices.collect::<Vec<_>>().join(", ");
     if !prices.is_empty() {
         lines.push(format!("Time that the checksums of a volume's pages add to a copy: {prices}."));
+    }
+    if plan.poller.policy != PollPolicy::Busy || plan.poller.completion_queues > 1 {
+        let sentences = figures.iter().map(|figure| {
+            let size = units::size(figure.setup["size"].as_u64().unwrap_or_default() as usize);
+            format!("{size}: {}", plan.poller.sentence(&figure.details["polling"]))
+        });
+        lines.extend(sentences);
     }
     let complaints = figures.iter().flat_map(|figure| {
         let size = units::size(figure.setup["size"].as_u64().unwrap_or_default() as usize);

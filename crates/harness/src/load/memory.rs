@@ -5,8 +5,10 @@
 //! in [`CHECK_EVERY`].
 
 use anyhow::{Context, ensure};
-use sinew::fabric::SeededGenerator;
+use sinew::fabric::readiness::wait_on;
 use sinew::fabric::verbs::Slice as Bytes;
+use sinew::fabric::{Clock, PollPolicy, Poller, PollerStats, SeededGenerator, Step};
+use sinew::host::HostClock;
 use sinew::mem::{Arena, Frozen, MessageBuffer, SharedMemory};
 use sinew::remote_memory::engine::{self, Engine, Path};
 use sinew::remote_memory::store::{self, BLOCK, Store};
@@ -58,8 +60,15 @@ pub trait RequestPath {
     /// It is refused.
     fn write(&mut self, tag: u64, at: u64, source: Frozen) -> anyhow::Result<()>;
 
-    /// Does the work at hand. Returns whether there was any.
-    fn turn(&mut self, now_ns: u64) -> bool;
+    /// Called at the beginning of a slice.
+    fn begin(&mut self) {}
+
+    /// Does the work at hand, if need be after a sleep. Returns whether there was any.
+    ///
+    /// # Errors
+    ///
+    /// It cannot sleep.
+    fn turn(&mut self, now_ns: u64) -> anyhow::Result<bool>;
 
     /// Whether it has no work left that it must be turned for, including other users' requests.
     fn is_idle(&self) -> bool;
@@ -72,17 +81,49 @@ pub trait RequestPath {
     fn poll(&mut self, on_completion: impl FnMut(u64, Option<MessageBuffer>)) -> anyhow::Result<()>;
 }
 
+/// Longest sleep for completions, so that an interrupt of the program is noticed.
+const SLEEP_MAX_NS: u64 = 10_000_000;
+
+/// A thread's poller, for policies that sleep.
+struct Sleeper {
+    poller: Poller,
+    clock: HostClock,
+    /// Whether the thread is to sleep before its next turn.
+    must_sleep: bool,
+}
+
 /// An engine as the path, with room for finished requests.
 pub struct EnginePath<P: Path> {
     /// The engine.
     pub engine: Engine<P>,
     finished: Vec<engine::Finished>,
+    sleeper: Option<Sleeper>,
 }
 
 impl<P: Path> EnginePath<P> {
-    /// Carries requests by an engine.
-    pub fn new(engine: Engine<P>) -> Self {
-        Self { engine, finished: Vec::new() }
+    /// Carries requests by an engine, and waits for their completions by this policy.
+    pub fn new(engine: Engine<P>, policy: PollPolicy) -> Self {
+        let sleeper = || Sleeper { poller: Poller::new(policy), clock: HostClock::new(), must_sleep: false };
+        let sleeper = (policy != PollPolicy::Busy).then(sleeper);
+        Self { engine, finished: Vec::new(), sleeper }
+    }
+
+    /// Counters of the poller; all zero for a policy that never sleeps.
+    pub fn poller_stats(&self) -> PollerStats {
+        self.sleeper.as_ref().map(|sleeper| sleeper.poller.stats()).unwrap_or_default()
+    }
+
+    #[inline(never)]
+    fn turn_by_policy(&mut self) -> anyhow::Result<bool> {
+        let Some(Sleeper { poller, clock, must_sleep }) = &mut self.sleeper else { return Ok(false) };
+        if std::mem::take(must_sleep) {
+            let now_ns = clock.now_ns();
+            wait_on(&mut [&mut self.engine], now_ns, Some(now_ns + SLEEP_MAX_NS)).context("sleeping on an engine")?;
+            poller.woken(clock.now_ns());
+        }
+        let busy = self.engine.turn(clock.now_ns());
+        *must_sleep = poller.step(clock.now_ns(), busy) == Step::Block;
+        Ok(busy)
     }
 }
 
@@ -97,9 +138,16 @@ impl<P: Path> RequestPath for EnginePath<P> {
         Ok(self.engine.submit(engine::Request { tag, op: engine::Op::Write { at, source: Bytes::from(source) } })?)
     }
 
+    fn begin(&mut self) {
+        // What the thread did meanwhile was no polling.
+        if let Some(Sleeper { poller, clock, .. }) = &mut self.sleeper {
+            poller.woken(clock.now_ns());
+        }
+    }
+
     #[inline]
-    fn turn(&mut self, now_ns: u64) -> bool {
-        self.engine.turn(now_ns)
+    fn turn(&mut self, now_ns: u64) -> anyhow::Result<bool> {
+        if self.sleeper.is_some() { self.turn_by_policy() } else { Ok(self.engine.turn(now_ns)) }
     }
 
     #[inline]
@@ -140,8 +188,8 @@ impl<S: Store> RequestPath for StorePath<S> {
         Ok(self.store.submit(store::Request { tag, job: store::Job::Write { at, source: Bytes::from(source) } })?)
     }
 
-    fn turn(&mut self, _: u64) -> bool {
-        self.store.turn()
+    fn turn(&mut self, _: u64) -> anyhow::Result<bool> {
+        Ok(self.store.turn())
     }
 
     fn is_idle(&self) -> bool {
@@ -296,6 +344,7 @@ impl<C: RequestPath> Memory<C> {
 
 impl<C: RequestPath> Load for Memory<C> {
     fn begin(&mut self, now_ns: u64, end_ns: u64) -> anyhow::Result<()> {
+        self.path.begin();
         self.span = Span::begin(now_ns, end_ns);
         self.slice = Slice::new();
         Ok(())
@@ -310,7 +359,7 @@ impl<C: RequestPath> Load for Memory<C> {
         } else if self.free.len() == self.slots.len() && self.path.is_idle() {
             return Ok(State::Over);
         }
-        let busy = self.path.turn(now_ns);
+        let busy = self.path.turn(now_ns)?;
         let mut completed = std::mem::take(&mut self.completed);
         self.path.poll(|tag, target| completed.push((tag, target)))?;
         let any = !completed.is_empty();
@@ -453,7 +502,7 @@ mod tests {
             path.connect(&lending.addresses(), exposed.remote()).unwrap();
             keep.push(lending);
             let engine = Engine::new(&shared, path, EngineConfig::default());
-            Memory::new(EnginePath::new(engine), &arenas[number], requests(true)).unwrap()
+            Memory::new(EnginePath::new(engine, PollPolicy::SPIN), &arenas[number], requests(true)).unwrap()
         });
         loads.iter_mut().for_each(|load| load.begin(0, 100).unwrap());
         // The first takes what the second has submitted, and must end with it.

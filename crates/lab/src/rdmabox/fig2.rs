@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use sinew_fabric::verbs::{
-    Access, Device, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request, Source,
-    ThreadDomain, Transport,
+    Access, Device, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request, SharedQueues,
+    Source, ThreadDomain, Transport,
 };
 use sinew_fabric::{Clock, PollPolicy, PollerStats};
 use sinew_harness::units::counted;
@@ -100,11 +100,12 @@ fn run(profile: &Profile, config: PollPolicy, cluster: usize) -> PolicyResult {
     let (watches, lends) = (watching.protection_domain().expect("a domain"), lending.protection_domain().expect("one"));
     let (thread, watcher, lender) =
         (domain.thread().expect("queues"), watches.thread().expect("queues"), lends.thread().expect("queues"));
-    let cq = watcher.completion_queue(2 * cluster + 4).expect("a queue");
+    let cqs = SharedQueues::new(1, |_| watcher.completion_queue(2 * cluster + 4)).expect("a queue");
     let far_cq = lender.completion_queue(4).expect("a queue");
     let near_config = QpConfig { send_depth: 2 * cluster, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
     let far_config = QpConfig { send_depth: 1, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
-    let mut qp = thread.queue_pair(&near_config, &cq, &cq).expect("a queue pair");
+    let cq = cqs.queue_for(0);
+    let mut qp = thread.queue_pair(&near_config, cq, cq).expect("a queue pair");
     let mut far = lender.queue_pair(&far_config, &far_cq, &far_cq).expect("a queue pair");
     qp.connect(Some(&far.address())).expect("a connection");
     far.connect(Some(&qp.address())).expect("a connection");
@@ -127,7 +128,7 @@ fn run(profile: &Profile, config: PollPolicy, cluster: usize) -> PolicyResult {
     let (handled, now) = (Rc::clone(&counted), clock.clone());
     let parts = Parts {
         config,
-        cq,
+        cqs,
         clock,
         core: profile.core,
         handle_ns: HANDLE_NS,

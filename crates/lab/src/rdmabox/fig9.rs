@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use sinew_fabric::verbs::{
-    Access, Device, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request, Source,
-    ThreadDomain, Transport,
+    Access, Device, Exposed, Operation, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Request, SharedQueues,
+    Source, ThreadDomain, Transport,
 };
 use sinew_fabric::{Clock, PollPolicy, SeededGenerator, Waker};
 use sinew_harness::units::counted;
@@ -134,16 +134,14 @@ fn run(profile: &Profile, scheme: PollingScheme, peers: usize, handle_ns: u64) -
     let thread = domain.thread().expect("queues");
     let watching: Vec<_> = (0..queues).map(|_| nics.open(0)).collect();
     let mut keep: Vec<Box<dyn Any>> = Vec::new();
-    let cqs: Vec<_> = watching
-        .iter()
-        .map(|device| {
-            let domain = device.protection_domain().expect("a domain");
-            let thread = domain.thread().expect("queues");
-            let cq = thread.completion_queue(peers.div_ceil(queues) * (2 * THREADS + 2)).expect("a queue");
-            keep.push(Box::new((domain, thread)));
-            cq
-        })
-        .collect();
+    let cqs = SharedQueues::new(queues, |nth| {
+        let domain = watching[nth].protection_domain()?;
+        let thread = domain.thread()?;
+        let cq = thread.completion_queue(peers.div_ceil(queues) * (2 * THREADS + 2))?;
+        keep.push(Box::new((domain, thread)));
+        Ok(cq)
+    });
+    let cqs = cqs.expect("the queues");
     let channel = |peer: usize| {
         let device = nics.open(1 + peer);
         let far_domain = device.protection_domain().expect("a domain");
@@ -151,7 +149,7 @@ fn run(profile: &Profile, scheme: PollingScheme, peers: usize, handle_ns: u64) -
         let far_cq = far_thread.completion_queue(4).expect("a queue");
         let config = QpConfig { send_depth: 2 * THREADS, receive_depth: 1, ..QpConfig::new(Transport::Rc) };
         let far_config = QpConfig { send_depth: 1, ..config };
-        let cq = &cqs[peer % queues];
+        let cq = cqs.queue_for(peer);
         let mut qp = thread.queue_pair(&config, cq, cq).expect("a queue pair");
         let mut far = far_thread.queue_pair(&far_config, &far_cq, &far_cq).expect("a queue pair");
         qp.connect(Some(&far.address())).expect("a connection");
@@ -191,14 +189,14 @@ fn run(profile: &Profile, scheme: PollingScheme, peers: usize, handle_ns: u64) -
         .collect();
     let counted = Rc::new(Cell::new(0u64));
     let mut stats = Vec::new();
-    for (number, (device, cq)) in watching.iter().zip(cqs).enumerate() {
+    for (number, (device, cqs)) in watching.iter().zip(cqs.into_each()).enumerate() {
         // Free cores are used first.
         let core = (THREADS + number) % CORES;
         let (handled, now) = (Rc::clone(&counted), clock.clone());
         let (done, wakers) = (done.clone(), wakers.clone());
         let parts = Parts {
             config: scheme.config,
-            cq,
+            cqs,
             clock: clock.clone(),
             core: profile.core,
             handle_ns,

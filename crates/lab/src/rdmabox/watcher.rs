@@ -1,9 +1,9 @@
-//! An actor that polls a completion queue by a policy, and handles completions.
+//! An actor that polls completion queues by a policy, and handles completions.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use sinew_fabric::verbs::{Completion, CompletionQueue};
+use sinew_fabric::verbs::{Completion, CompletionQueue, SharedQueues};
 use sinew_fabric::{Clock, PollPolicy, Poller, PollerStats, Step};
 use sinew_sim::nic::Core;
 use sinew_sim::{Actor, ActorState, SimClock, SimCq};
@@ -26,8 +26,8 @@ pub struct SharedCore {
 pub struct Parts {
     /// The polling policy.
     pub config: PollPolicy,
-    /// The completion queue that it polls.
-    pub cq: SimCq,
+    /// The completion queues that it polls.
+    pub cqs: SharedQueues<SimCq>,
     /// The clock.
     pub clock: SimClock,
     /// Costs of its core.
@@ -40,7 +40,7 @@ pub struct Parts {
     pub on_completion: Box<dyn FnMut(u64)>,
 }
 
-/// Actor that polls a completion queue.
+/// Actor that polls completion queues.
 pub struct Watcher {
     parts: Parts,
     poller: Poller,
@@ -65,7 +65,7 @@ impl Watcher {
 
 impl Actor for Watcher {
     fn turn(&mut self) -> ActorState {
-        let Parts { config, cq, clock, core, handle_ns, shared, on_completion } = &mut self.parts;
+        let Parts { config, cqs, clock, core, handle_ns, shared, on_completion } = &mut self.parts;
         let begun_ns = clock.now_ns();
         let asleep_ns = self.asleep_ns.take();
         if let Some(asleep_ns) = asleep_ns {
@@ -78,7 +78,7 @@ impl Actor for Watcher {
         {
             return ActorState::IdleUntil(shared.computes_until_ns.get());
         }
-        let found = cq.poll(&mut self.completions, config.batch().min(64));
+        let found = cqs.poll(&mut self.completions, config.batch().min(64));
         clock.spend_ns(TURN_NS);
         for completion in self.completions.drain(..) {
             assert!(completion.status.is_success(), "a request failed: {}", completion.status);

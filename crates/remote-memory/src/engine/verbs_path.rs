@@ -5,7 +5,8 @@ use std::io;
 
 use sinew_fabric::verbs::{
     Completion, CompletionQueue, Device, Operation, ProtectionDomain, QpAddress, QpConfig, QpState, QueuePair,
-    RefusedRequest, RemoteMemory, Request, Scatter, Slice, Source, Status, ThreadDomain, Transport, VerbsError,
+    RefusedRequest, RemoteMemory, Request, Scatter, SharedQueues, Slice, Source, Status, ThreadDomain, Transport,
+    VerbsError,
 };
 use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 use sinew_mem::{AllocError, Arena, BufferPlace, MessageBuffer};
@@ -18,9 +19,6 @@ type ThreadOf<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
 type CqOf<D> = <ThreadOf<D> as ThreadDomain>::Cq;
 type QpOf<D> = <ThreadOf<D> as ThreadDomain>::Qp;
 
-/// Completions polled at a time.
-const POLL_MAX: usize = 64;
-
 /// Configuration of a path over verbs.
 #[derive(Clone, Copy, Debug)]
 pub struct VerbsPathConfig {
@@ -29,6 +27,11 @@ pub struct VerbsPathConfig {
     pub queue_pairs: usize,
     /// Operations in flight on each queue pair, at most.
     pub depth: usize,
+    /// Completion queues that the queue pairs share, at least one; more than queue pairs are of no use. The path's
+    /// thread polls all of them (rdmabox III-B, SCQ(M)).
+    pub completion_queues: usize,
+    /// Completions that a turn takes, at most, from all queues together (rdmabox IV-B, MAX_POLL_WC).
+    pub poll_max: usize,
     /// Pieces of an operation, at most, unless the device's limit is lower.
     pub pieces_max: usize,
     /// Treatment of requests whose memory is not in the path's arenas.
@@ -45,6 +48,8 @@ impl Default for VerbsPathConfig {
         Self {
             queue_pairs: 4,
             depth: 128,
+            completion_queues: 1,
+            poll_max: 64,
             pieces_max: PIECES_MAX,
             registration: RegistrationPolicy::default(),
             registrations_max: 256,
@@ -76,7 +81,8 @@ struct QpLane<Q> {
 /// operation that fails breaks the whole path.
 pub struct VerbsPath<D: Device> {
     lanes: Vec<QpLane<QpOf<D>>>,
-    cq: CqOf<D>,
+    cqs: SharedQueues<CqOf<D>>,
+    poll_max: usize,
     /// Keeps the thread domain alive for the queues.
     _thread: ThreadOf<D>,
     arenas: Vec<Arena>,
@@ -121,9 +127,12 @@ impl<D: Device> VerbsPath<D> {
         let attributes = device.attributes();
         let qp_config = config.queue_pair(attributes);
         let lanes = config.queue_pairs.max(1);
-        let cq = thread.completion_queue(lanes * (qp_config.send_depth + qp_config.receive_depth))?;
-        let lane = |_| {
-            let qp = thread.queue_pair(&qp_config, &cq, &cq)?;
+        let queues = config.completion_queues.clamp(1, lanes);
+        let cq_depth = lanes.div_ceil(queues) * (qp_config.send_depth + qp_config.receive_depth);
+        let cqs = SharedQueues::new(queues, |_| thread.completion_queue(cq_depth))?;
+        let lane = |nth| {
+            let cq = cqs.queue_for(nth);
+            let qp = thread.queue_pair(&qp_config, cq, cq)?;
             Ok(QpLane { qp, in_flight: 0 })
         };
         let lanes = (0..lanes).map(lane).collect::<Result<Vec<_>, VerbsError>>()?;
@@ -131,7 +140,8 @@ impl<D: Device> VerbsPath<D> {
         Ok(Self {
             limits: Limits { op_len_max: attributes.message_len_max, pieces_max: qp_config.gather_max, depth },
             lanes,
-            cq,
+            cqs,
+            poll_max: config.poll_max.max(1),
             _thread: thread,
             arenas: arenas.to_vec(),
             remote: RemoteMemory { address: 0, rkey: 0, len: 0 },
@@ -139,7 +149,7 @@ impl<D: Device> VerbsPath<D> {
             current: 0,
             has_pushed: false,
             room: depth,
-            completions: Vec::with_capacity(POLL_MAX),
+            completions: Vec::with_capacity(config.poll_max.clamp(1, depth)),
             refused: Vec::new(),
             first_error: None,
             error: None,
@@ -175,6 +185,11 @@ impl<D: Device> VerbsPath<D> {
     /// The queue pairs, for posting beside the engine: unsignaled requests, with ids from 2^63 on.
     pub fn queue_pairs(&mut self) -> impl Iterator<Item = &mut QpOf<D>> {
         self.lanes.iter_mut().map(|lane| &mut lane.qp)
+    }
+
+    /// Completions taken from each of the path's completion queues.
+    pub fn completions(&self) -> impl Iterator<Item = u64> {
+        self.cqs.completions()
     }
 
     /// Counters of requests whose memory had to be registered.
@@ -306,18 +321,18 @@ impl<D: Device> VerbsPath<D> {
 
 impl<D: Device> Readiness for VerbsPath<D> {
     fn descriptor(&self) -> Option<Descriptor> {
-        self.cq.descriptor()
+        self.cqs.descriptor()
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
         if !self.refused.is_empty() {
             return Ok(Armed::Ready);
         }
-        self.cq.arm(now_ns)
+        self.cqs.arm(now_ns)
     }
 
     fn disarm(&mut self) -> bool {
-        self.cq.disarm()
+        self.cqs.disarm()
     }
 }
 
@@ -388,7 +403,7 @@ impl<D: Device> Path for VerbsPath<D> {
         if self.room == self.limits.depth && self.refused.is_empty() {
             return false;
         }
-        let count = self.cq.poll(&mut self.completions, POLL_MAX);
+        let count = self.cqs.poll(&mut self.completions, self.poll_max);
         let busy = count > 0 || !self.refused.is_empty();
         // Their order does not matter.
         while let Some(Completion { id, status, buffers, .. }) = self.completions.pop() {
@@ -422,7 +437,7 @@ impl<D: Device> Path for VerbsPath<D> {
     }
 
     fn waker(&self) -> Waker {
-        self.cq.waker()
+        self.cqs.waker()
     }
 }
 
