@@ -36,8 +36,9 @@ impl RamStore {
             memory: SharedMemory::private(len)?,
             arena: Arena::private(arena_bytes)?,
             alarm: Alarm::new()?,
-            waiting: VecDeque::new(),
-            finished: VecDeque::new(),
+            // They never grow: a host may swap to this store.
+            waiting: VecDeque::with_capacity(WAITING_MAX),
+            finished: VecDeque::with_capacity(WAITING_MAX),
         })
     }
 
