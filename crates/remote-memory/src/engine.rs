@@ -44,7 +44,8 @@
 //!   again. Registrations that are in flight, or were asked for since the last doorbell, are not evicted. What cannot
 //!   be registered is copied. Pools and volumes never face this choice: a [`Store`](crate::Store) has its requests'
 //!   buffers from its own arena, which is registered when it is opened, so they are sent without a copy, and a
-//!   threshold measured at start would have no effect.
+//!   threshold would have no effect. Programs that use other memory measure the threshold at start
+//!   ([`VerbsPathConfig::measured`]).
 //! - **One failed operation breaks its engine's path.** What was queued goes to other engines. What was in flight ends
 //!   with an error, and a write among it may still land later.
 //! - **[`VerbsPath`] has four queue pairs**, which complete in one queue or share a few, and gives one chain to each in

@@ -2,6 +2,7 @@
 //! modelled NICs.
 
 use sinew_fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
+use sinew_fabric::{Clock, ManualClock};
 use sinew_mem::atomic::Arc;
 use sinew_mem::{Arena, MessageBuffer};
 use sinew_remote_memory::engine::{
@@ -250,4 +251,26 @@ fn what_the_profile_charges_crosses_where_the_paper_says() {
     let crossing = CostCurve::measure(&clock, 1, register, copy).unwrap();
     // "In user space, threshold that MR registration gets better is 928KB in our measurement" (rdmabox IV-A).
     assert_eq!(crossing.policy(), RegistrationPolicy::PAPER);
+}
+
+/// A clock on which every look takes a microsecond.
+struct Ticking(std::cell::Cell<u64>);
+
+impl Clock for Ticking {
+    fn now_ns(&self) -> u64 {
+        self.0.set(self.0.get() + 1000);
+        self.0.get()
+    }
+}
+
+#[test]
+fn the_threshold_is_measured_at_start_where_time_passes_and_stays_where_it_stands_still() {
+    let setup = Setup::with_policy(RegistrationPolicy::PAPER);
+    let config = VerbsPathConfig { registration: RegistrationPolicy::From(64 * KB), ..VerbsPathConfig::default() };
+    let standing = config.measured(&setup.domain, &ManualClock::new()).unwrap();
+    assert_eq!(standing.registration, RegistrationPolicy::From(64 * KB));
+    // Registering and copying take as long as each other at every length, so the shortest is registered.
+    let ticking = config.measured(&setup.domain, &Ticking(std::cell::Cell::new(0))).unwrap();
+    assert_eq!(ticking.registration, RegistrationPolicy::From(4 * KB));
+    assert_eq!(ticking.queue_pairs, config.queue_pairs);
 }

@@ -7,10 +7,6 @@ use sinew::host::HostClock;
 use sinew::remote_memory::engine::{CostCurve, RegistrationPolicy};
 use sinew_harness::units::{self, parse_size};
 
-/// Times that each length is registered, and copied. All together takes some 15 ms, most of which the system spends on
-/// giving the memory.
-const ROUNDS: usize = 5;
-
 /// Rule for requests whose memory is not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterFrom {
@@ -45,7 +41,7 @@ impl RegisterFrom {
         match self {
             Self::Fixed(registering) => Ok(Chosen { registering, measured: None }),
             Self::Measured => {
-                let measured = CostCurve::of_domain(domain, &HostClock::new(), ROUNDS);
+                let measured = CostCurve::of_domain(domain, &HostClock::new(), CostCurve::ROUNDS_AT_START);
                 let measured = measured.context(
                     "measuring the size from which memory is registered; give it with --register-from instead",
                 )?;

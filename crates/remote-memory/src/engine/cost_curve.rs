@@ -42,6 +42,10 @@ fn median(times: &mut [u64]) -> u64 {
 }
 
 impl CostCurve {
+    /// Times that each length is registered, and copied, at a program's start. All together takes some 15 ms, most of
+    /// which the system spends on giving the memory.
+    pub const ROUNDS_AT_START: usize = 5;
+
     /// Measures registering and copying alternately, `rounds` times for each length.
     ///
     /// # Errors
@@ -113,6 +117,12 @@ impl CostCurve {
         let under = (after.copy_ns - after.register_ns) as f64;
         let between = (after.len - before.len) as f64 * over / (over + under);
         Some((before.len + between.ceil() as usize).next_multiple_of(PAGE).min(after.len))
+    }
+
+    /// Whether the clock moved meanwhile. In virtual time, where work takes no time unless a model says so, it may not
+    /// have: then the costs mean nothing.
+    pub fn is_timed(&self) -> bool {
+        self.costs.iter().any(|cost| cost.register_ns > 0 || cost.copy_ns > 0)
     }
 
     /// The registration policy with the measured threshold; [`RegistrationPolicy::Never`] if there is none.

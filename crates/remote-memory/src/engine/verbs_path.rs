@@ -8,9 +8,10 @@ use sinew_fabric::verbs::{
     RefusedRequest, RemoteMemory, Request, Scatter, SharedQueues, Slice, Source, Status, ThreadDomain, Transport,
     VerbsError,
 };
-use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
+use sinew_fabric::{Armed, Clock, Descriptor, Readiness, Waker};
 use sinew_mem::{AllocError, Arena, BufferPlace, MessageBuffer};
 
+use super::cost_curve::CostCurve;
 use super::error::FailureCause;
 use super::path::{Done, Limits, PIECES_MAX, Path, PathJob};
 use super::registration::{CacheLimits, RegistrationCache, RegistrationPolicy, RegistrationStats};
@@ -59,6 +60,19 @@ impl Default for VerbsPathConfig {
 }
 
 impl VerbsPathConfig {
+    /// The same, with the size from which memory is registered [measured](CostCurve::of_domain) on this domain, for
+    /// programs whose requests have other memory than the arenas'. One measurement at start, of some 15 ms, will do for
+    /// all paths. On a clock that stands still meanwhile, as in virtual time, the policy stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// The system's error: no memory, or too little that may be locked.
+    pub fn measured(self, domain: &impl ProtectionDomain, clock: &impl Clock) -> Result<Self, VerbsError> {
+        let curve = CostCurve::of_domain(domain, clock, CostCurve::ROUNDS_AT_START)?;
+        let registration = if curve.is_timed() { curve.policy() } else { self.registration };
+        Ok(Self { registration, ..self })
+    }
+
     fn queue_pair(&self, attributes: &sinew_fabric::verbs::Attributes) -> QpConfig {
         QpConfig {
             send_depth: self.depth.min(attributes.queue_depth_max),
