@@ -17,7 +17,15 @@ use crate::pager::Pager;
 ///
 /// It belongs to the thread that drives the store, as its vectors do: clones are the same memory, and none is `Send`.
 /// Other threads can have that thread work for them (an endpoint's handle runs closures), own far memory on a store of
-/// their own, or share a [`FarMapping`](crate::FarMapping), which any thread can load from and store to.
+/// their own, or share a [`FarMapping`](crate::FarMapping), which any thread can load from and store to. So this does
+/// not compile:
+///
+/// ```compile_fail,E0277
+/// # use sinew_far_memory::{FarMemory, FarVec};
+/// fn send<S: sinew_remote_memory::Store + Send + 'static>(memory: FarMemory<S>) {
+///     std::thread::spawn(move || drop(memory.flush()));
+/// }
+/// ```
 ///
 /// Every access checks in ordinary code whether the page is local, and fetches it if not: a page whose copies are all
 /// lost is an error, not a signal. Meanwhile the thread waits for the store: it spins for a while, then sleeps. Once

@@ -142,3 +142,57 @@ proptest! {
         check(&steps, faults, options, seed);
     }
 }
+
+/// Threads that share one vector, each with elements of its own in every page: the thread that owns the memory works
+/// for them.
+#[cfg(not(miri))]
+#[test]
+fn many_threads_that_share_a_vector_through_its_owner_find_what_they_stored() {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use sinew_fabric::{Generator, SeededGenerator};
+
+    const THREADS: usize = 4;
+    const ACCESSES: usize = 3000;
+    type Work = Box<dyn FnOnce(&mut FarVec<u64, FaultyStore>) + Send>;
+    let faults = Faults { delay: 3, reorders: true, ..Faults::default() };
+    let (store, hold) = FaultyStore::new(PAGES, 40 * Arena::block_len(PAGE, PAGE), 5, faults);
+    let memory = FarMemory::new(store, Options::with_local_pages(8), Watch::start()).unwrap();
+    let mut vector = FarVec::<u64, _>::zeroed(&memory, LEN).unwrap();
+    let (ask, asked) = mpsc::channel::<Work>();
+    let shadows: Vec<Vec<u64>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|mine| {
+                let ask = ask.clone();
+                scope.spawn(move || {
+                    let mut random = SeededGenerator::new(mine as u64);
+                    let mut shadow = vec![0u64; LEN];
+                    let (reply, answer) = mpsc::channel();
+                    for _ in 0..ACCESSES {
+                        let word = random.next_u64();
+                        let at = random.below((LEN / THREADS) as u64) as usize * THREADS + mine;
+                        let reply = reply.clone();
+                        if word >> 63 == 0 {
+                            // Nobody waits for it: what this thread asks for later comes later.
+                            shadow[at] = word;
+                            ask.send(Box::new(move |vector| vector.set(at, word).unwrap())).unwrap();
+                        } else {
+                            ask.send(Box::new(move |vector| reply.send(vector.get(at).unwrap()).unwrap())).unwrap();
+                            assert_eq!(answer.recv().unwrap(), shadow[at], "element {at} of thread {mine}");
+                        }
+                    }
+                    shadow
+                })
+            })
+            .collect();
+        drop(ask);
+        asked.into_iter().for_each(|work| work(&mut vector));
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    memory.flush().unwrap();
+    assert!(memory.stats().missing > 1000, "{:?}", memory.stats());
+    for (at, word) in hold.bytes().as_chunks::<8>().0.iter().enumerate() {
+        assert_eq!(u64::from_ne_bytes(*word), shadows[at % THREADS][at], "element {at} at the store");
+    }
+}
