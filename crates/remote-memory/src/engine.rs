@@ -52,7 +52,7 @@
 //!   turn; [`RpcPath`] makes a chain one call. Both pass one suite of facts (feature `facts`), on modelled NICs, on
 //!   loopback and over shared memory.
 //! - **A window is fixed** (7 MB in rdmabox V-A) **or found**: [`AdaptiveWindow`] tries windows up and down, and keeps
-//!   the one with the highest throughput. On modelled NICs it finds the right one for pages, and one that is too small
+//!   the one with the highest throughput. On modelled NICs it finds a good one for pages, and one that is too small
 //!   for short messages of many threads (`rdmabox-fig8`): the thread that turns first takes all of a small window, and
 //!   enlarging it a little brings nothing.
 //! - **Four queue pairs for each thread are too many** for more than eight threads on a ConnectX-3 (`rdmabox-fig8`):

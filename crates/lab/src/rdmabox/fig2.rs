@@ -34,7 +34,7 @@ const MEASURED_NS: u64 = 5_000_000;
 /// Cluster sizes that are tried, to find the smallest with which busy polling has the highest rate.
 const CLUSTERS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 /// Share of the highest rate that counts as the highest: the last few percent take ever larger clusters.
-const HIGHEST: f64 = 0.95;
+pub const HIGHEST: f64 = 0.95;
 
 /// Policies, each with the name in rows and the paper's name.
 pub const POLICIES: [(&str, &str, PollPolicy); 5] = [

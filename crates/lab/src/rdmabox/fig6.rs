@@ -125,15 +125,16 @@ impl Experiment for Fig6 {
     }
 
     fn remark(&self) -> &'static str {
-        "The model does not have the paper's gains: all ways are within a few percent of each other. Batching saves \
-         work of the NIC and of cores, a tenth of a microsecond per request, and a page takes 0.6 us on the link \
-         alone; the NIC's requesters are busy for a tenth of the time. So what made single operations slow on the \
-         paper's hosts is not in the model of the NIC: the paper has no figures for its kernel's way to post and to \
-         complete, or for the rates at which its figures were taken. All of Table I, 54 GB read and 40 GB written, \
-         keeps the modelled link busy for 8 s. Where the NIC is the bottleneck, with short messages of many threads, \
-         merging gains what it saves in operations, and doorbells lose: the NIC fetches each element of a chain, which \
-         takes a requester 29 ns of 180, so hybrid gains less than merging alone. In the paper it is the other way \
-         round."
+        "The model does not have the paper's gains: all ways are within 2 % of each other. Batching saves work of the \
+         NIC and of cores, a tenth of a microsecond per request, and a page takes 0.6 us on the link alone; the NIC's \
+         requesters are busy for a tenth of the time. So what made single operations slow on the paper's hosts is not \
+         in the model of the NIC: the paper has no figures for its kernel's way to post and to complete, or for the \
+         rates at which its figures were taken. All of Table I, 54 GB read and 40 GB written, keeps the modelled link \
+         busy for 8 s. Where the NIC is the bottleneck, with short messages of many threads, merging gains 12.7 %, \
+         what it saves in operations; hybrid gains 12.2 %, no more than merging alone, and doorbells nothing (-0.9 %). \
+         A chain saves cores all doorbells but one, and the NIC fetches each of its elements, as it does lone ones of \
+         the kernel's driver; the cores have time left there. In the paper hybrid gains up to 40.5 % with dynMR, where \
+         merging alone gains 11.5 %."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -218,7 +219,8 @@ mod tests {
         // RDMA I/O to NIC" (V-A).
         assert!(doorbell.operations == 1.0 && doorbell.kiops < merge.kiops, "{doorbell:?} {merge:?}");
         // Hybrid is better than single operations and than doorbells (V-A). It is not seen to be better than merging
-        // alone, too.
-        assert!(hybrid.kiops > single.kiops && hybrid.kiops > doorbell.kiops, "{hybrid:?}");
+        // alone, too, but chaining costs nothing.
+        assert!(hybrid.kiops > 1.1 * single.kiops && hybrid.kiops > doorbell.kiops, "{hybrid:?}");
+        assert!(hybrid.kiops > 0.98 * merge.kiops && doorbell.kiops > 0.98 * single.kiops, "{hybrid:?} {merge:?}");
     }
 }

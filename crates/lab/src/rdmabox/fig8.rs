@@ -4,6 +4,7 @@ use sinew_harness::units::counted;
 use sinew_remote_memory::engine::{AdaptiveWindow, Admission, Mode, StaticWindow, Unlimited};
 
 use super::fig1::{SIZES, THREADS, peak, plan};
+use super::fig2::HIGHEST;
 use super::paging::Adjacent;
 use super::threads::{Plan, ThreadsResult, run};
 use super::{gain, profile, row};
@@ -59,6 +60,14 @@ fn cached(len: usize) -> u64 {
     (profile().caches.wqes * len) as u64
 }
 
+/// Fewest queue pairs of all threads together that reach a rate that counts as the highest, of results by the queue
+/// pairs of each: the paper's threads share theirs.
+fn enough(tried: &[(usize, ThreadsResult)]) -> usize {
+    let (_, highest) = peak(tried.iter().map(|(queue_pairs, found)| (*queue_pairs, found)));
+    let first = tried.iter().find(|(_, found)| found.kiops >= HIGHEST * highest);
+    first.map_or(0, |(queue_pairs, _)| queue_pairs * TRIED_THREADS)
+}
+
 fn finding(len: usize) -> AdaptiveWindow {
     AdaptiveWindow::new(16 * len as u64, len as u64, 1 << 30)
 }
@@ -109,18 +118,21 @@ impl Experiment for Fig8 {
     }
 
     fn remark(&self) -> &'static str {
-        "Without control, the rate of more than eight threads with four queue pairs each falls to a quarter: 48 queue \
-         pairs are more than the 35 whose state the NIC can cache, which is calibrated on another paper: an engine's \
-         default is too many for so many threads. A window keeps the rate, since fewer engines have something in \
-         flight at a time, and those that have, more of it. It adds less to the highest rate than the paper's 29.9 %: \
-         evicted elements cost no more than that in the model, and nothing with pages. At the peak, more was in flight \
-         already than the NIC's cache has room for, so the window found as in the paper keeps the rate and hardly \
-         raises it. The window that finds itself stops growing too early with short messages: as long as all of it \
+        "Without control, the rate of more than eight threads with four queue pairs each falls, from 13.6 M/s to 3.8: \
+         48 queue pairs are more than the 35 whose state the NIC can cache, which is calibrated on another paper: an \
+         engine's default is too many for so many threads. (The paper's threads share four, so its fall has another \
+         cause.) A window keeps the rate (13.2), since fewer engines have something in flight at a time, and those \
+         that have, more of it. It adds less to the highest rate than the paper's 29.9 %: -0.2 % with the window found \
+         as in the paper, since at the peak more was in flight already than the NIC's cache has room for, and 5 % with \
+         a window of as much as that has room for, since evicted elements cost no more in the model; with pages, 1 to \
+         2 %. The window that finds itself stops growing too early with short messages (8 M/s): as long as all of it \
          goes to the engine that turns first, a slightly larger one brings nothing, and a much larger one is not \
-         tried. With pages it is right. If requests can merge, those that the window holds back merge more, as the \
-         paper says: with 12 threads, which without it are so many that nothing gathers. Its gain of the highest rate \
-         is negative there: requests that gather are chained, too, and the NIC fetches each element of a chain (Figure \
-         6)."
+         tried. With pages it is 3.5 % below the best. If requests can merge, those that the window holds back merge \
+         more, as the paper says: with 12 threads, which without it are so many that nothing gathers. Its gain of the \
+         highest rate is negative there (-3.4 %), and so with four threads (12.4 M/s beside 15.7): whoever turns first \
+         takes all of the window, and leaves other threads' queue pairs, and the requesters that work for these, idle. \
+         Of queue pairs in all, from 4 to 16 for two threads, the rate varies by 3 %, and 16 are the best by that; as \
+         with Figure 2's clusters, the fewest are named that reach 95 % of the highest rate."
     }
 
     fn run(&self, progress: &mut dyn FnMut(f64)) -> Vec<Row> {
@@ -185,9 +197,8 @@ impl Experiment for Fig8 {
             let found = run(&profile(), &plan(TRIED_THREADS, queue_pairs, 64), Unlimited);
             (queue_pairs, found)
         });
-        let (best, _) = peak(tried.iter().map(|(queue_pairs, found)| (*queue_pairs, found)));
-        let metric = "best number of queue pairs";
-        rows.push(row("box.qps", "V-A", metric, Comparison::Same, (4.0, best as f64), "QPs").case(case));
+        let metric = "queue pairs in all with 95 % of the highest rate";
+        rows.push(row("box.qps", "V-A", metric, Comparison::Same, (4.0, enough(&tried) as f64), "QPs").case(case));
         for (queue_pairs, found) in &tried {
             let metric = format!("{} of each", counted(*queue_pairs, "queue pair"));
             let id = format!("box.fig8.qps.{queue_pairs}");
@@ -233,10 +244,22 @@ mod tests {
     }
 
     #[test]
-    fn more_queue_pairs_serve_a_thread_better_up_to_four() {
-        // "We found that it shows the best performance with 4QPs" (V-A).
-        let rate = |queue_pairs| run(&profile(), &plan(TRIED_THREADS, queue_pairs, 64), Unlimited).kiops;
-        let [one, four, eight] = [1, 4, 8].map(rate);
-        assert!(one < 0.7 * four && eight <= 1.01 * four, "{one} {four} {eight}");
+    fn a_window_as_at_the_peak_leaves_requesters_idle_if_requests_merge() {
+        // The remark says so: whoever turns first takes all of it, to its own queue pairs.
+        let free = hybrid(Unlimited, 4);
+        let window = free.in_flight_bytes as u64;
+        let held = hybrid(StaticWindow { bytes: window }, 4);
+        let [free_busy, held_busy] = [&free, &held].map(|found| found.usage.requesters);
+        assert!(held.kiops < 0.9 * free.kiops, "{} {}", held.kiops, free.kiops);
+        assert!(held_busy < 0.9 * free_busy, "{held_busy} {free_busy}, {window} B");
+    }
+
+    #[test]
+    fn four_queue_pairs_are_enough_for_all_threads_together() {
+        // "We found that it shows the best performance with 4QPs" (V-A), which all threads share.
+        let tried =
+            TRIED.map(|queue_pairs| (queue_pairs, run(&profile(), &plan(TRIED_THREADS, queue_pairs, 64), Unlimited)));
+        assert_eq!(enough(&tried), 4, "{:?}", tried.map(|(queue_pairs, found)| (queue_pairs, found.kiops)));
+        assert!(tried[0].1.kiops < 0.7 * tried[1].1.kiops);
     }
 }

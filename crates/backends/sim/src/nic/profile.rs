@@ -189,6 +189,11 @@ pub struct Core {
     /// Time for which a competing program's thread runs before the scheduler lets a polling thread run: see
     /// [`Competitor`](crate::Competitor).
     pub time_slice_ns: u64,
+    /// Whether it writes the element of a request that has a doorbell to itself to the NIC (BlueFlame), as libraries of
+    /// user space may. Otherwise it rings the doorbell, and the NIC fetches the element, as Linux's kernel driver of
+    /// ConnectX-3 has it (`mlx4_ib_post_send`). Not in files: it is the program's property, and true unless an
+    /// experiment says otherwise.
+    pub writes_elements: bool,
 }
 
 /// Costs of registering memory (rdmabox IV-A, Figure 5).

@@ -155,6 +155,7 @@ fn blank() -> Profile {
             contended_ns: 0,
             interrupt_ns: 0,
             time_slice_ns: 0,
+            writes_elements: true,
         },
         registration: Registration { call_ns: 0, page_ns: 0, copy_bytes_per_ns: 0.0 },
         parameters: Vec::new(),

@@ -325,7 +325,8 @@ impl QueuePair for SimQp {
         if pushed == 0 {
             return;
         }
-        self.spend_ns(if pushed == 1 { lines * self.core.mmio_line_ns } else { self.core.doorbell_ns });
+        let is_written = pushed == 1 && self.core.writes_elements;
+        self.spend_ns(if is_written { lines * self.core.mmio_line_ns } else { self.core.doorbell_ns });
         let clock = &self.network.0.clock;
         let (now_ns, event_ns) = (clock.core_ns(), clock.event_ns());
         let mut world = self.network.0.world.borrow_mut();

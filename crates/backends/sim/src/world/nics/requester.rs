@@ -45,7 +45,8 @@ impl World {
     /// The core has reached `now_ps` in a turn that began at `turn_ps`. Its writes take their place on the bus when
     /// that time comes, since other actors' turns may be earlier.
     pub fn nic_doorbell(&mut self, nic: u32, slot: u32, now_ps: u64, turn_ps: u64) -> u64 {
-        let Nic { qps, elements_handed_in, .. } = &mut self.nics[nic as usize];
+        let Nic { qps, elements_handed_in, profile, .. } = &mut self.nics[nic as usize];
+        let writes_elements = profile.core.writes_elements;
         let Some(qp) = qps[slot as usize].as_deref_mut() else { return 0 };
         let (first, upto) = (qp.started, qp.sends.oldest() + qp.sends.len() as u64);
         let (epoch, count) = (qp.epoch, (upto - first) as usize);
@@ -53,21 +54,22 @@ impl World {
         if count == 0 {
             return 0;
         }
+        let is_written = count == 1 && writes_elements;
         let mut lines = 0;
         for number in first..upto {
             let wqe = qp.sends.get_mut(number).expect("the request was pushed");
-            (wqe.is_fetched, wqe.handed_before) = (count > 1, *elements_handed_in);
+            (wqe.is_fetched, wqe.handed_before) = (!is_written, *elements_handed_in);
             *elements_handed_in += 1;
             lines += wqe.lines;
         }
-        qp.fetches += u32::from(count > 1);
+        qp.fetches += u32::from(!is_written);
         let bus = &mut self.nics[nic as usize].bus;
-        let waits_ps = bus.write_posted(turn_ps, now_ps, if count == 1 { lines } else { 0 });
+        let waits_ps = bus.write_posted(turn_ps, now_ps, if is_written { lines } else { 0 });
         self.schedule_job(nic, now_ps + waits_ps, NicJob::Written { slot, epoch, upto, count, lines });
         waits_ps / PS
     }
 
-    /// Passes a core's write over the bus: one element itself, or a doorbell for several.
+    /// Passes a core's write over the bus: one element itself, or a doorbell.
     pub(super) fn cross_bus(
         &mut self,
         nic: u32,
@@ -76,8 +78,8 @@ impl World {
         lines: usize,
         now_ps: u64,
     ) {
-        let Nic { bus, stats, .. } = &mut self.nics[nic as usize];
-        if count == 1 {
+        let Nic { bus, stats, profile, .. } = &mut self.nics[nic as usize];
+        if count == 1 && profile.core.writes_elements {
             let there_ps = bus.write_down(now_ps, lines, stats);
             return self.schedule_job(nic, there_ps, NicJob::Arrived { slot, epoch, upto, was_fetched: false });
         }
