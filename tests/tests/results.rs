@@ -8,7 +8,7 @@ use serde_json::Value;
 const REFERENCE: &str = include_str!("../../docs/results.md");
 
 /// Commands that measure, with options that keep them short.
-const COMMANDS: [&str; 29] = [
+const COMMANDS: [&str; 30] = [
     "rpc bench latency --seconds 0.05",
     "rpc bench rate --fabric udp --seconds 0.05",
     "rpc bench bandwidth --fabric hub --size 256K --seconds 0.05",
@@ -35,6 +35,7 @@ const COMMANDS: [&str; 29] = [
     "interleave bench --entries 4K --width 8 --seconds 0.02",
     "limits --seconds 0.01",
     "lab run nsdi19-table3",
+    "lab run rdmabox-fig10",
     "model pcie --batch 16",
     "model verbs --verb read --counted-reads 2",
     "advise reads --nic cx3",

@@ -267,8 +267,11 @@ fn result_of(done: &Done<'_>, surroundings: Option<Surroundings>, row: &Row) -> 
         slices: Vec::new(),
         compared,
         latency: None,
-        // Other programs do not change what was simulated.
-        invalid_because: done.complaint.iter().filter(|_| row.measured.is_some()).cloned().collect(),
+        invalid_because: match experiment.measured_by() {
+            Some(command) => vec![format!("`{command}` measures it; there is only the paper's value here")],
+            // Other programs do not change what was simulated.
+            None => done.complaint.iter().filter(|_| row.measured.is_some()).cloned().collect(),
+        },
         surroundings: surroundings.filter(|_| row.measured.is_some()),
         setup: json!({ "experiment": experiment.id(), "source": experiment.source() }),
         details: json_of(row),
@@ -303,6 +306,15 @@ mod tests {
         assert_eq!(atc16.len(), EXPERIMENTS.iter().filter(|it| it.id().starts_with("atc16-")).count());
         assert_eq!(ids(&["nsdi19-table5"]).unwrap(), ["nsdi19-table5"]);
         assert!(ids(&["atc"]).is_err() && ids(&["atc16-"]).is_err());
+    }
+
+    #[test]
+    fn a_figure_that_another_command_measures_has_no_value_and_names_the_command() {
+        let experiment = find("rdmabox-fig12").unwrap()[0];
+        let done = Done { experiment, rows: experiment.run(&mut |_| {}), complaint: None };
+        let result = result_of(&done, None, &done.rows[0]);
+        assert!(result["value"].is_null() && result["invalid_because"].to_string().contains("peers --only files"));
+        assert_eq!(result["details"]["paper"], 2.8);
     }
 
     #[test]

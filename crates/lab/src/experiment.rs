@@ -31,6 +31,11 @@ pub trait Experiment: Sync {
         Vec::new()
     }
 
+    /// Command that measures it, if nothing here can; its rows then have only the paper's values.
+    fn measured_by(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Measurements that the same programs can make on a real fabric: rows without results, each with the plan that
     /// measures it. Empty if there are none.
     fn plans(&self) -> Vec<(Row, VerbsPlan)> {

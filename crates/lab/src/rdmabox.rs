@@ -7,6 +7,7 @@ pub mod fig5;
 pub mod fig6;
 pub mod fig8;
 pub mod fig9;
+pub mod measured;
 pub mod paging;
 pub mod table1;
 pub mod threads;

@@ -211,8 +211,8 @@ fn section(index: usize, done: &Done<'_>) -> String {
         let of_unit = rows.iter().filter(|row| row.unit == unit && (row.paper.is_some() || row.found().is_some()));
         let pairs: Vec<Bar> =
             of_unit.map(|row| Bar { name: row.name(), paper: row.paper, found: row.found() }).collect();
-        // A single figure is left to the table.
-        if pairs.len() > 1 {
+        // A single figure is left to the table, and so is what the paper alone has.
+        if pairs.len() > 1 && pairs.iter().any(|pair| pair.found.is_some()) {
             text.push_str(&plot(unit, &pairs, rows));
         }
     }
