@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use common::{Folder, PATIENCE, run, sinew, text};
 use device::rdma_device;
-use mounts::remote::{Cluster, is_mounted, wait_until};
+use mounts::remote::{Cluster, Mounted, is_mounted, wait_until};
 use mounts::{facts, others, random};
 use rustix::process::Signal;
 use sinew_conformance::skipped;
@@ -392,6 +392,140 @@ fn a_full_file_system_says_so_and_has_room_again_once_files_are_removed() {
     mounted.end();
 }
 
+/// Bytes that a program can still write, according to the system.
+fn room(mounted: &Mounted) -> u64 {
+    let space = rustix::fs::statvfs(&mounted.point).unwrap();
+    space.f_bavail * space.f_frsize
+}
+
+/// Fills a mount with one file, in writes of 1 MB and then of single pages. Returns its length.
+fn fill(mounted: &Mounted, name: &str) -> u64 {
+    let file = File::create(mounted.point.join(name)).unwrap();
+    let mut len = 0;
+    for part in [1 << 20, 4096] {
+        let error = loop {
+            match file.write_all_at(&bytes(7, part), len) {
+                Ok(()) => len += part as u64,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()), "{error}");
+    }
+    file.sync_all().unwrap();
+    len
+}
+
+#[test]
+fn on_a_full_file_system_files_can_be_overwritten_in_any_way_and_not_grown() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let cluster = Cluster::new(2, 2, false);
+    let Some(mounted) = cluster.mount("a", &[]) else { return };
+    let len = fill(&mounted, "file");
+    assert!(len >= 250 << 20, "{len} bytes of 320 MB");
+    assert_eq!(room(&mounted), 0);
+    let path = mounted.point.join("file");
+    let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path).unwrap();
+    let (cached, direct) = (open(0), open(sinew_mount::O_DIRECT));
+    // More than is kept for it at once, in long writes, in single pages and in parts of pages.
+    for at in (0..64 << 20).step_by(1 << 20) {
+        cached.write_all_at(&bytes(1, 1 << 20), at).unwrap();
+    }
+    for at in 0..500 {
+        cached.write_all_at(&bytes(2, 4096), (80 << 20) + at * 4096).unwrap();
+        cached.write_all_at(&bytes(3, 100), (100 << 20) + at * 5000).unwrap();
+    }
+    let mut page = vec![0; 2 * 4096];
+    let start = page.as_ptr().align_offset(4096);
+    for at in 0..100 {
+        page[start..start + 4096].copy_from_slice(&bytes(4, 4096));
+        direct.write_all_at(&page[start..start + 4096], (120 << 20) + at * 4096).unwrap();
+    }
+    cached.sync_all().unwrap();
+    drop(direct);
+    let other = cluster.mount("b", &[]).unwrap();
+    let read = File::open(other.point.join("file")).unwrap();
+    let check = |at: u64, expected: Vec<u8>| {
+        let mut found = vec![0; expected.len()];
+        read.read_exact_at(&mut found, at).unwrap();
+        assert!(found == expected, "at {at}");
+    };
+    (0..64).for_each(|mb| check(mb << 20, bytes(1, 1 << 20)));
+    for at in 0..500 {
+        check((80 << 20) + at * 4096, bytes(2, 4096));
+        check((100 << 20) + at * 5000, bytes(3, 100));
+    }
+    (0..100).for_each(|at| check((120 << 20) + at * 4096, bytes(4, 4096)));
+    check(len - 4096, bytes(7, 4096));
+    let error = cached.write_all_at(b"more", len).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    // A hole makes room, for others as well.
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&cached, punch, 100, 5 << 20).unwrap();
+    check(0, bytes(1, 1 << 20)[..100].to_vec());
+    fs::write(other.point.join("new"), bytes(5, 4 << 20)).unwrap();
+    assert!(fs::read(mounted.point.join("new")).unwrap() == bytes(5, 4 << 20));
+    drop((cached, read));
+    mounted.end();
+    other.end();
+}
+
+#[test]
+fn room_that_was_reserved_is_there_whatever_others_write_and_whoever_dies() {
+    const LEN: u64 = 100 << 20;
+    let mut cluster = Cluster::new(3, 2, true);
+    let (Some(a), Some(b)) = (cluster.mount("a", &[]), cluster.mount("b", &[])) else { return };
+    let swap = File::create(a.point.join("swap")).unwrap();
+    let none = rustix::fs::FallocateFlags::empty();
+    assert_eq!(rustix::fs::fallocate(&swap, none, 0, 1 << 40), Err(rustix::io::Errno::NOSPC));
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(swap.metadata().unwrap().blocks(), 0, "all or nothing");
+    rustix::fs::fallocate(&swap, none, 0, LEN).unwrap();
+    rustix::fs::fallocate(&swap, rustix::fs::FallocateFlags::KEEP_SIZE, LEN, 1 << 20).unwrap();
+    let about = swap.metadata().unwrap();
+    assert_eq!((about.len(), about.blocks() * 512), (LEN, LEN + (1 << 20)));
+    let mut start = vec![1; 8192];
+    File::open(a.point.join("swap")).unwrap().read_exact(&mut start).unwrap();
+    assert!(start.iter().all(|byte| *byte == 0), "it reads as zeros");
+    let written = fill(&b, "file");
+    let space = rustix::fs::statvfs(&a.point).unwrap();
+    assert!(written > 100 << 20 && written + LEN + (1 << 20) <= space.f_blocks * space.f_frsize, "{written}");
+    assert_eq!((room(&a), room(&b)), (0, 0));
+    // Neither the service nor a client has to survive for that.
+    cluster.kill_service();
+    cluster.start_service();
+    for round in 0..2 {
+        for at in (0..LEN).step_by(1 << 20) {
+            swap.write_all_at(&bytes(round + at as usize, 1 << 20), at).unwrap();
+        }
+        swap.sync_all().unwrap();
+    }
+    let mut found = vec![0; 1 << 20];
+    let read = File::open(b.point.join("swap")).unwrap();
+    for at in (0..LEN).step_by(1 << 20) {
+        read.read_exact_at(&mut found, at).unwrap();
+        assert!(found == bytes(1 + at as usize, 1 << 20), "at {at}");
+    }
+    drop((swap, read));
+    fs::remove_file(a.point.join("swap")).unwrap();
+    wait_until(|| room(&b) >= LEN);
+    a.end();
+    b.end();
+    let (status, found) = fsck(&mut cluster);
+    assert_eq!((status, &found["findings"]), (Some(0), &serde_json::json!([])));
+}
+
+/// Ends the service, and checks its files and the donors.
+fn fsck(cluster: &mut Cluster) -> (Option<i32>, serde_json::Value) {
+    drop(cluster.service.take());
+    let data = cluster.folder.0.join("data").display().to_string();
+    let donors = cluster.donors.iter().flatten().map(|donor| &donor.address);
+    let output = run(sinew(&["fsck", "--json", "--files", &data]).args(donors));
+    (
+        output.status.code(),
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr))),
+    )
+}
+
 #[test]
 fn a_check_finds_nothing_until_pages_are_lost() {
     let mut cluster = Cluster::new(2, 2, true);
@@ -573,10 +707,10 @@ fn a_mount_that_cannot_be_says_what_to_do() {
         assert!(!output.status.success());
         text(&output.stderr)
     };
-    let none = complaint("shm://nobody-is-here", &folder.0);
-    assert!(none.contains("serve files"), "{none}");
     let cluster = Cluster::new(1, 1, false);
     let Some(mounted) = cluster.mount("a", &[]) else { return };
+    let none = complaint("shm://nobody-is-here", &folder.0);
+    assert!(none.contains("serve files"), "{none}");
     let missing = complaint(&cluster.address, &folder.0.join("none"));
     assert!(missing.contains("mkdir -p"), "{missing}");
     fs::write(folder.0.join("file"), b"").unwrap();
@@ -584,5 +718,7 @@ fn a_mount_that_cannot_be_says_what_to_do() {
     assert!(file.contains("is not a directory"), "{file}");
     let busy = complaint(&cluster.address, &mounted.point);
     assert!(busy.contains("mount point already") && busy.contains("umount"), "{busy}");
+    // No service hears of it.
+    assert_eq!(complaint("shm://nobody-is-here", &mounted.point), busy);
     mounted.end();
 }

@@ -9,6 +9,7 @@ mod mounts {
     pub mod remote;
 }
 
+use std::io::Write;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -195,6 +196,31 @@ fn a_file_in_remote_memory_is_swap_to_a_program_that_needs_it() {
         assert!(listed(&device).is_none() && std::fs::read_dir(&mounted.point).unwrap().next().is_none());
         mounted.end();
     }
+}
+
+#[test]
+fn swap_has_its_room_when_its_file_system_is_full() {
+    let Some(_swap) = may_swap() else { return };
+    let cluster = Cluster::new(2, 2, false);
+    let Some(mounted) = cluster.mount("a", &["--for-paging"]) else { return };
+    let file = mounted.point.join("swap").display().to_string();
+    on(&[&file, "--size", "128M", "--priority", "31000"]);
+    let mut other = std::fs::File::create(mounted.point.join("other")).unwrap();
+    for part in [1 << 20, 4096] {
+        let full = loop {
+            if let Err(error) = other.write_all(&vec![7; part]) {
+                break error;
+            }
+        };
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull, "{full}");
+    }
+    drop(other);
+    // The second time, pages replace others.
+    use_memory();
+    use_memory();
+    let off = run(&mut sinew(&["swap", "off", &file, "--remove"]));
+    assert!(off.status.success(), "{}", text(&off.stderr));
+    mounted.end();
 }
 
 #[test]

@@ -24,9 +24,9 @@ store pages just when no memory is left. So start them with --for-paging (serve 
 memory): they take the memory that they need at the start and lock it, and the kernel neither kills them nor writes
 pages out on their behalf. Keep them out of the memory-limited control groups of the programs that are swapped out.
 
-A file takes room in its file system only as pages are swapped out, and pages that replace others are written beside
-them: the file system needs an eighth more than --size, and should hold nothing else that grows. Without room a page
-cannot be swapped out.
+A file that is created (--size) has room for all of its pages from the start, whatever else its file system holds: a
+page without room could not be swapped out. (Where a file system cannot reserve room, it must have that much free.) An
+existing file should have been made with `fallocate`.
 
 --json prints device, bytes and priority; for `off` device and bytes; for `show` a list of devices, with used_bytes.
 

@@ -17,6 +17,14 @@ use crate::service::OpenError;
 use crate::tree::{Body, Inconsistency};
 pub use pages::{PageCheck, Progress};
 
+fn donors(count: usize) -> String {
+    match count {
+        0 => "no donor".to_owned(),
+        1 => "1 donor".to_owned(),
+        _ => format!("{count} donors"),
+    }
+}
+
 /// A fault that a check found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -45,7 +53,7 @@ pub enum Finding {
         pages: Pages,
     },
     /// A segment has fewer copies than it should.
-    #[error("segment {segment} has {whole} whole copies of {copies}")]
+    #[error("segment {segment} lacks copies: there should be {copies}, and there is a whole one at {}", donors(*whole))]
     Copies {
         /// Number of the segment.
         segment: u32,
@@ -53,6 +61,14 @@ pub enum Finding {
         whole: usize,
         /// Copies that it should have.
         copies: usize,
+    },
+    /// Files were promised more room than there is free memory. (Nothing is lost, but writes may find no room.)
+    #[error("{promised} pages were promised to files, and {free} are free")]
+    Promised {
+        /// Pages that were promised, and not written yet.
+        promised: u64,
+        /// Pages of segments that no file has.
+        free: u64,
     },
     /// A donor does not answer, or has restarted, so its copies are lost.
     #[error("donor {donor} has none of its copies: {why}")]
@@ -119,6 +135,11 @@ pub fn names(kept: &DurableState, copies: usize) -> Vec<Finding> {
                 }
             }
         }
+    }
+    let all: u64 = kept.segments.values().map(|segment| u64::from(segment.pages)).sum();
+    let (promised, free) = (kept.tree.allocated_pages(), all.saturating_sub(owners.len() as u64));
+    if promised > free {
+        findings.push(Finding::Promised { promised, free });
     }
     for (segment, known) in &kept.segments {
         let whole = known.members.iter().filter(|member| member.is_whole).count();

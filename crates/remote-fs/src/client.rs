@@ -18,7 +18,8 @@
 //!   they are written again.
 //! - **Partial pages**: two clients may write different bytes of one page. The later commit is refused, and its bytes
 //!   are merged into the page of the earlier one.
-//! - **A lack of room** is reported by the write that meets it, since pages are reserved ahead.
+//! - **A lack of room** is reported by the write that meets it, since pages are reserved ahead. Pages that a file has, or
+//!   that were [allocated](Lane::change_range) for it, can be written on a full file system, too.
 //!
 //! # Design
 //!
@@ -45,6 +46,9 @@
 //! - **Before it blames a donor for a failed write**, the client asks the service whether it is still known: otherwise
 //!   an expelled client would have healthy copies removed.
 //! - **Pages are reserved when data is written, not when it is flushed**, so it is `write` that reports a lack of room.
+//! - **On a full file system** a write reserves pages only to overwrite others, as many as the service has, and commits
+//!   what it wrote before it asks for more. Each written page remembers for which purpose it has room.
+//! - **Messages about one segment** are logged once in ten seconds, with their number.
 
 mod ask;
 mod config;
@@ -61,6 +65,7 @@ mod locks;
 mod names;
 mod reach;
 mod read;
+mod repeats;
 mod reserve;
 mod sequence;
 mod shared;

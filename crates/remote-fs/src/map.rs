@@ -4,12 +4,18 @@
 //! order a file was written, and one lookup to find or replace a page. If a file was truncated within a page, and
 //! extended later, only the first bytes of the page belong to the file. The map lists such pages separately, so that
 //! they need not be rewritten.
+//!
+//! Some holes are *allocated*: room was promised to them (`fallocate`), without saying which pages. The map lists them
+//! as ranges.
+
+mod ranges;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{PAGE, Pages, Run, Sums};
+use ranges::Ranges;
 
 /// Pages of a chunk.
 const CHUNK: u64 = 64;
@@ -40,6 +46,8 @@ pub struct Map {
     /// Pages of which only the first bytes belong to the file, with the number of these.
     short: BTreeMap<u64, u16>,
     pages: u64,
+    /// Holes to which room was promised.
+    allocated: Ranges,
 }
 
 /// Adds a page to the freed ones, in one run with its neighbour if possible.
@@ -54,6 +62,43 @@ impl Map {
     /// Number of pages that are not holes.
     pub fn pages(&self) -> u64 {
         self.pages
+    }
+
+    /// Number of holes to which room was promised.
+    pub fn allocated_pages(&self) -> u64 {
+        self.allocated.len()
+    }
+
+    /// Number of pages from `at` to before `end` that are stored.
+    fn stored(&self, at: u64, end: u64) -> u64 {
+        if at >= end {
+            return 0;
+        }
+        let chunks = self.chunks.range(at / CHUNK..=(end - 1) / CHUNK);
+        let pages = chunks.flat_map(|(number, chunk)| (number * CHUNK..).zip(chunk));
+        pages.filter(|(page, slot)| (at..end).contains(page) && !slot.is_hole()).count() as u64
+    }
+
+    /// Number of holes from `at` to before `end` to which no room was promised: what it takes to fill the range.
+    pub fn lacking(&self, at: u64, end: u64) -> u64 {
+        end.saturating_sub(at) - self.stored(at, end) - self.allocated.count(at, end)
+    }
+
+    /// Promises room to the holes from `at` to before `end`.
+    pub fn allocate(&mut self, at: u64, end: u64) {
+        if at >= end {
+            return;
+        }
+        self.allocated.insert(at, end);
+        for (number, chunk) in self.chunks.range(at / CHUNK..=(end - 1) / CHUNK) {
+            let stored = (number * CHUNK..).zip(chunk).filter(|(_, slot)| !slot.is_hole());
+            stored.for_each(|(page, _)| self.allocated.remove(page, page + 1));
+        }
+    }
+
+    /// Withdraws the promise of room to all holes from `at` on.
+    pub fn forget_allocated(&mut self, at: u64) {
+        self.allocated.remove(at, u64::MAX);
     }
 
     fn slot(&self, at: u64) -> Slot {
@@ -83,10 +128,12 @@ impl Map {
                 free_slot(freed, old);
             }
         }
-        self.forget_short(at, at + u64::from(pages.count));
+        let end = at + u64::from(pages.count);
+        self.forget_short(at, end);
+        self.allocated.remove(at, end);
     }
 
-    /// Makes the pages from `at` to before `end` a hole. Removed pages are added to `freed`.
+    /// Makes the pages from `at` to before `end` a hole without a promise of room. Removed pages are added to `freed`.
     pub fn punch(&mut self, at: u64, end: u64, freed: &mut Vec<Pages>) {
         if at >= end {
             return;
@@ -110,6 +157,7 @@ impl Map {
             }
         }
         self.forget_short(at, end);
+        self.allocated.remove(at, end);
     }
 
     /// Truncates the file to `len` bytes. If it is extended later, the rest reads as zeros. Removed pages are added to
@@ -176,15 +224,29 @@ impl Map {
         pages.find(|(page, slot)| *page >= at && !slot.is_hole()).map(|(page, _)| page)
     }
 
-    /// Returns all pages as runs.
+    /// Returns all stored pages as runs.
     pub fn all(&self) -> Vec<Run> {
         self.runs(0, u64::MAX, |_| true).0
     }
 }
 
+/// A run without checksums stands for allocated pages. Versions that know none leave it out.
+fn allocated_run(at: u64, count: u32) -> Run {
+    Run { at, pages: Pages { segment: 0, first: 0, count }, last_len: PAGE as u16, sums: Sums::default() }
+}
+
 impl From<Map> for Vec<Run> {
     fn from(map: Map) -> Self {
-        map.all()
+        let mut runs = map.all();
+        for (first, end) in map.allocated.iter() {
+            let mut at = first;
+            while at < end {
+                let count = u32::try_from(end - at).unwrap_or(u32::MAX);
+                runs.push(allocated_run(at, count));
+                at += u64::from(count);
+            }
+        }
+        runs
     }
 }
 
@@ -196,6 +258,10 @@ impl From<Vec<Run>> for Map {
             let Some(last) = at.checked_add(u64::from(pages.count)).and_then(|end| end.checked_sub(1)) else {
                 continue;
             };
+            if sums.0.is_empty() {
+                map.allocate(at, last + 1);
+                continue;
+            }
             if pages.first.checked_add(pages.count).is_none() || sums.0.len() != pages.count as usize {
                 continue;
             }

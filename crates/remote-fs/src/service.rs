@@ -20,7 +20,16 @@
 //! - **Fencing.** A donor is fenced under the service's epoch before its pages are reserved. Once a slab is taken out
 //!   of a segment, writes to it may still be in flight. So within that epoch it can only become a copy of the same
 //!   segment again, unless its donor cuts off all clients; the next epoch's fence frees it.
-//! - **Room.** If no donor has room for a missing copy, segments without contents are given back.
+//! - **Room.** If no donor has room for a missing copy, segments without contents are given back, as far as files were
+//!   not promised their pages.
+//! - **Promised room** (`fallocate`) is a number of pages, not particular ones: a file's map lists the holes that room
+//!   was promised to. Free pages beyond that number, and beyond those kept for overwrites, are granted to anyone.
+//!   A page that is reserved *to overwrite* counts as free: its commit frees the page that it replaces, or keeps a
+//!   promise. So what is granted for that purpose never takes room away, and the sum of free pages and of those, less
+//!   the promised ones, changes only with new contents (`store.rs`).
+//! - **Kept for overwrites**: a sixty-fourth of all pages, at most 16 MiB. Data is written beside what it replaces, so
+//!   without these a full file system could not be overwritten. A client that finds none left waits until others have
+//!   committed, or were declared dead.
 //! - **Withdrawal.** A donor that wants its memory back gets no new copies, and those that it has are rebuilt
 //!   elsewhere. Its slabs are freed within the epoch, since it first cuts off all clients for the rest of it
 //!   (`memory/withdrawal.rs`).
@@ -46,6 +55,7 @@ mod quota;
 mod reads;
 mod repair;
 mod retired_clients;
+mod room;
 mod sessions;
 mod store;
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! in one of four states:
 //!
 //! - free;
-//! - reserved by a client;
+//! - reserved by a client, for any use or only to replace pages that files have;
 //! - kept back: the client that had reserved it is gone, but may still write there until donors have cut it off;
 //! - used: it belongs to a file.
 
@@ -17,6 +17,16 @@ use intervals::Intervals;
 
 /// Most intervals of a segment that are examined to find one that is long enough.
 const RUNS_SEARCHED_MAX: usize = 64;
+
+/// What pages are reserved for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Purpose {
+    /// For any page of a file.
+    Any,
+    /// Only for pages that a file has already, or that room was promised to: so they, or others, become free again, or
+    /// the promise is kept.
+    Overwrite,
+}
 
 /// Error for pages that are not in the expected state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,8 +42,8 @@ pub struct WrongState {
 struct SegmentSpace {
     pages: u32,
     free: Intervals,
-    /// Reserved pages of each client.
-    reserved: BTreeMap<u64, Intervals>,
+    /// Reserved pages of each client, by purpose.
+    reserved: BTreeMap<(u64, Purpose), Intervals>,
     kept_back: Intervals,
     /// Whether its pages may be reserved.
     is_open: bool,
@@ -43,8 +53,10 @@ struct SegmentSpace {
 #[derive(Debug, Default)]
 pub struct Space {
     segments: BTreeMap<u32, SegmentSpace>,
-    /// Number of pages that each client has reserved.
-    clients: BTreeMap<u64, u64>,
+    /// Number of pages that each client has reserved, by purpose.
+    clients: BTreeMap<(u64, Purpose), u64>,
+    /// Number of pages that all clients have reserved to overwrite others.
+    overwriting: u64,
     /// Segment at which the next reservation starts to look. It rotates, so that all donors are written to.
     next: u32,
 }
@@ -60,8 +72,8 @@ impl Space {
     /// Removes a segment.
     pub fn remove(&mut self, segment: u32) {
         let Some(removed) = self.segments.remove(&segment) else { return };
-        for (client, pages) in &removed.reserved {
-            self.count(*client, -(pages.len() as i64));
+        for (reserved, pages) in &removed.reserved {
+            self.count(*reserved, -(pages.len() as i64));
         }
     }
 
@@ -84,7 +96,20 @@ impl Space {
 
     /// Number of pages that a client has reserved.
     pub fn reserved_pages(&self, client: u64) -> u64 {
-        self.clients.get(&client).copied().unwrap_or_default()
+        self.clients.range((client, Purpose::Any)..=(client, Purpose::Overwrite)).map(|(_, pages)| pages).sum()
+    }
+
+    /// Number of pages that clients have reserved to overwrite others. Each becomes free again, or makes another free,
+    /// or keeps a promise of room.
+    pub fn overwriting_pages(&self) -> u64 {
+        self.overwriting
+    }
+
+    /// Whether a client has reserved these pages only to overwrite others.
+    pub fn is_for_overwrites(&self, client: u64, pages: Pages) -> bool {
+        let reserved = self.segments.get(&pages.segment).map(|segment| &segment.reserved);
+        let reserved = reserved.and_then(|reserved| reserved.get(&(client, Purpose::Overwrite)));
+        reserved.is_some_and(|reserved| reserved.overlaps(pages.first, pages.count))
     }
 
     /// Number of pages of a segment that belong to no file.
@@ -150,7 +175,8 @@ impl Space {
 
     /// Reserves up to `pages` pages, in as few runs as can be found quickly: at most [`EXTENTS_MAX`], in at most
     /// [`SEGMENTS_MAX`] segments. Returns no runs if nothing is free.
-    pub fn reserve(&mut self, client: u64, pages: u32) -> Vec<Pages> {
+    pub fn reserve(&mut self, client: u64, purpose: Purpose, pages: u32) -> Vec<Pages> {
+        let reserved = (client, purpose);
         let (mut runs, mut left, mut segments) = (Vec::new(), pages, 0);
         let order: Vec<u32> =
             self.segments.range(self.next..).chain(self.segments.range(..self.next)).map(|s| *s.0).collect();
@@ -168,48 +194,58 @@ impl Space {
                     let Some((first, count)) = found else { break };
                     let count = count.min(left);
                     segment.free.remove(first, count);
-                    segment.reserved.entry(client).or_default().insert(first, count);
+                    segment.reserved.entry(reserved).or_default().insert(first, count);
                     runs.push(Pages { segment: *number, first, count });
                     left -= count;
                 }
                 segments += usize::from(runs.len() > before);
                 if left == 0 {
                     self.next = number.wrapping_add(1);
-                    self.count(client, i64::from(pages));
+                    self.count(reserved, i64::from(pages));
                     return runs;
                 }
             }
         }
-        self.count(client, i64::from(pages - left));
+        self.count(reserved, i64::from(pages - left));
         runs
     }
 
-    /// Whether the client has reserved all of these pages, and none is listed twice.
+    /// Whether the client has reserved all of these pages, each run for one purpose, and none is listed twice.
     pub fn has_reserved(&self, client: u64, pages: impl IntoIterator<Item = Pages>) -> bool {
         let mut all: BTreeMap<u32, Intervals> = BTreeMap::new();
-        pages.into_iter().all(|Pages { segment, first, count }| {
-            let reserved = self.segments.get(&segment).and_then(|segment| segment.reserved.get(&client));
-            reserved.is_some_and(|reserved| reserved.contains(first, count))
-                && all.entry(segment).or_default().insert(first, count)
+        pages.into_iter().all(|pages| {
+            self.purpose(client, pages).is_some()
+                && all.entry(pages.segment).or_default().insert(pages.first, pages.count)
         })
+    }
+
+    /// The purpose for which a client has reserved all of these pages.
+    fn purpose(&self, client: u64, Pages { segment, first, count }: Pages) -> Option<Purpose> {
+        let segment = self.segments.get(&segment)?;
+        let is_it = |purpose: &Purpose| {
+            segment.reserved.get(&(client, *purpose)).is_some_and(|reserved| reserved.contains(first, count))
+        };
+        [Purpose::Any, Purpose::Overwrite].into_iter().find(is_it)
     }
 
     /// Marks pages that a client has reserved as used.
     ///
     /// # Errors
     ///
-    /// [`WrongState`] when some are not reserved by it.
+    /// [`WrongState`] when some are not reserved by it, or not for the same purpose.
     pub fn commit(&mut self, client: u64, pages: Pages) -> Result<(), WrongState> {
         let state = "reserved by the client";
+        self.segment(pages, state)?;
+        let key = (client, self.purpose(client, pages).ok_or(WrongState { pages, state })?);
         let segment = self.segment(pages, state)?;
-        let reserved = segment.reserved.get_mut(&client);
+        let reserved = segment.reserved.get_mut(&key);
         if !reserved.is_some_and(|reserved| reserved.remove(pages.first, pages.count)) {
             return Err(WrongState { pages, state });
         }
-        if segment.reserved.get(&client).is_some_and(|reserved| reserved.len() == 0) {
-            segment.reserved.remove(&client);
+        if segment.reserved.get(&key).is_some_and(|reserved| reserved.len() == 0) {
+            segment.reserved.remove(&key);
         }
-        self.count(client, -i64::from(pages.count));
+        self.count(key, -i64::from(pages.count));
         Ok(())
     }
 
@@ -226,13 +262,16 @@ impl Space {
     /// Keeps back the reservations of a client that is gone, until [`Self::release`]. Returns them.
     pub fn keep_back(&mut self, client: u64) -> Vec<Pages> {
         let mut kept = Vec::new();
-        for (number, segment) in &mut self.segments {
-            for (first, count) in segment.reserved.remove(&client).iter().flat_map(Intervals::iter) {
-                segment.kept_back.insert(first, count);
-                kept.push(Pages { segment: *number, first, count });
+        for reserved in [(client, Purpose::Any), (client, Purpose::Overwrite)] {
+            for (number, segment) in &mut self.segments {
+                for (first, count) in segment.reserved.remove(&reserved).iter().flat_map(Intervals::iter) {
+                    segment.kept_back.insert(first, count);
+                    kept.push(Pages { segment: *number, first, count });
+                }
             }
+            let pages = self.clients.get(&reserved).copied().unwrap_or_default();
+            self.count(reserved, -(pages as i64));
         }
-        self.clients.remove(&client);
         kept
     }
 
@@ -248,11 +287,14 @@ impl Space {
         }
     }
 
-    fn count(&mut self, client: u64, change: i64) {
-        let pages = self.clients.entry(client).or_default();
+    fn count(&mut self, reserved: (u64, Purpose), change: i64) {
+        let pages = self.clients.entry(reserved).or_default();
         *pages = pages.saturating_add_signed(change);
         if *pages == 0 {
-            self.clients.remove(&client);
+            self.clients.remove(&reserved);
+        }
+        if reserved.1 == Purpose::Overwrite {
+            self.overwriting = self.overwriting.saturating_add_signed(change);
         }
     }
 }

@@ -45,7 +45,7 @@ pub use interrupt::{Interrupt, WakeOnInterrupt};
 pub use lobby::{Lobby, LobbyLimits};
 pub use malloc::give_back_long_buffers;
 pub use names::TcpNames;
-pub use paging::{PagingError, serve_paging};
+pub use paging::{PagingError, reserve_room, serve_paging};
 pub use pinned::{Pinned, pin_pages};
 pub use pool::ThreadPool;
 pub use process::{cpu_times, die_with_parent, is_root, set_nice};

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{MlockAllFlags, mlockall};
 
 /// File of `/proc/self` by which the kernel chooses which process to kill when memory runs out.
@@ -62,4 +63,13 @@ pub fn serve_paging() -> Result<Vec<PagingError>, PagingError> {
     }
     missing.extend(std::fs::write(SCORE, NEVER).err().map(PagingError::Score));
     Ok(missing)
+}
+/// Makes a file at least `len` bytes long, and has its file system reserve room for all of them, so that none is lacking
+/// when a page is written to it.
+///
+/// # Errors
+///
+/// As `fallocate`: [`io::ErrorKind::Unsupported`] if the file system cannot reserve room.
+pub fn reserve_room(file: &std::fs::File, len: u64) -> io::Result<()> {
+    Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
 }

@@ -15,9 +15,11 @@ is where `sinew serve files` runs. Several hosts can mount it at the same time: 
 written before others closed it. Written data is safe once `fsync` or `close` returns. Files opened with O_DIRECT
 bypass this host's cache.
 
-Changed data is written beside the data that it replaces, so on a full file system nothing can be overwritten, and
-`fallocate` reserves no room. Locks hold for all hosts; those by `flock` and by `fcntl` conflict with each other, even
-in one program.
+`fallocate` reserves room, without which a later write there would fail on a full file system; holes that are punched
+give it back. Changed data is written beside the data that it replaces, for which a sixty-fourth of the memory, and at
+most 16 MiB, is kept: so files can be overwritten on a full file system, too, if more slowly. Locks hold for all hosts,
+by `flock` as by `fcntl`. Locks of whole files by the two exclude each other only where this process may not look at
+its callers (users other than root, as kernel.yama.ptrace_scope has it), and deadlocks by `fcntl` are not found.
 
 Users other than root need fusermount3 (package fuse3), and permission to open /dev/fuse. Only the user who mounts can
 use the files, unless --allow-other lets in everybody, as the files' modes allow.

@@ -260,7 +260,6 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
     }
     let about = match size {
         Some(size) => {
-            check_room(file, size as u64)?;
             let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
             let made = made.map_err(|error| match error.kind() {
                 ErrorKind::AlreadyExists => {
@@ -268,8 +267,8 @@ fn attach_file(file: &Path, size: Option<usize>) -> anyhow::Result<Attached> {
                 }
                 _ => anyhow::Error::from(error).context(format!("making {shown}")),
             })?;
-            let longer = made.set_len(size as u64).and_then(|()| made.metadata());
-            longer.with_context(|| format!("making {shown} that long")).map_err(undo)?
+            let longer = take_room(file, &made, size as u64);
+            longer.and_then(|()| made.metadata().context("reading its length")).map_err(undo)?
         }
         None => std::fs::metadata(file).with_context(|| format!("{shown} (with --size BYTES it is created)"))?,
     };
@@ -306,25 +305,37 @@ pub fn check_detached(file: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Share of the swap's size that its file system must have free besides: changed pages are written beside those that
-/// they replace.
-const SPARE_SHARE: u64 = 8;
+/// Makes a new file this many bytes long, and has its file system reserve room for all of it: a page without room could
+/// not be swapped out.
+fn take_room(path: &Path, made: &File, bytes: u64) -> anyhow::Result<()> {
+    let shown = path.display();
+    match sinew::host::reserve_room(made, bytes).map_err(|error| (error.kind(), error)) {
+        Ok(()) => Ok(()),
+        // Then the file has holes at first, and the file system may fill up before they do.
+        Err((ErrorKind::Unsupported, _)) => {
+            check_room(path, bytes)?;
+            made.set_len(bytes).with_context(|| format!("making {shown} that long"))
+        }
+        Err((ErrorKind::StorageFull | ErrorKind::FileTooLarge | ErrorKind::QuotaExceeded, error)) => {
+            check_room(path, bytes)?;
+            Err(error).with_context(|| format!("reserving {} for {shown}", units::size(bytes as usize)))
+        }
+        Err((_, error)) => Err(error).with_context(|| format!("reserving room for {shown}")),
+    }
+}
 
-/// Checks that a file system has room for a file of this many bytes, and for pages that replace others. The file has
-/// holes at first, and a page without room could not be swapped out.
+/// Checks that a file system has room for a file of this many bytes.
 fn check_room(file: &Path, bytes: u64) -> anyhow::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let shown = tools::done(&["df", "--output=avail", "--block-size=1", &folder.to_string_lossy()])?;
     let free = shown.lines().last().and_then(|line| line.trim().parse::<u64>().ok());
     let free = free.with_context(|| format!("df does not say how much of {} is free", folder.display()))?;
-    let needed = bytes.saturating_add(bytes / SPARE_SHARE);
     ensure!(
-        free >= needed,
-        "{} has {} free, too little for swap of {}, which needs {}: give its file system more memory, or ask for less",
+        free >= bytes,
+        "{} has {} free, too little for swap of {}: give its file system more memory, or ask for less",
         folder.display(),
         units::size(free as usize),
-        units::size(bytes as usize),
-        units::size(needed as usize)
+        units::size(bytes as usize)
     );
     Ok(())
 }

@@ -166,7 +166,7 @@ impl<D: Donors> PageCheck<D> {
             }
         }
         if lacks > 0 || incarnation.is_none() {
-            let why = format!("{why} ({lacks} copies)");
+            let why = format!("{why} ({lacks} {})", if lacks == 1 { "copy" } else { "copies" });
             self.findings.push(Finding::Donor { donor: self.name(lane), why });
         }
     }

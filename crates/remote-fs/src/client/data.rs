@@ -13,6 +13,7 @@ use super::file::File;
 use super::lane::Lane;
 use super::layout::{Piece, Stored};
 use super::reach::CopyTransfer;
+use super::repeats::Subject;
 use crate::protocol::{Answer, Error, Ino, LAYOUT_PAGES_MAX, PAGE, Request, SegmentCopy};
 
 /// Layout requests start at multiples of this many pages.
@@ -162,7 +163,9 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         bad: &[BadCopy],
     ) -> Result<MessageBuffer, Vec<BadCopy>> {
         for BadCopy { copy, why, .. } in bad.iter().filter(|bad| bad.has_wrong_bytes) {
-            self.client.log(&format!("the donor {} is wrong, and another copy is right: {why}", self.name(copy)));
+            let text = format!("the donor {} is wrong, and another copy is right: {why}", self.name(copy));
+            let subject = Subject::WrongBytes { segment: stored.pages.segment, donor: copy.donor.0 };
+            self.client.log_rarely(subject, self.now_ns(), &text);
             let (donor, incarnation) = (copy.donor, copy.incarnation);
             let failed = Request::ReportFailed { segment: stored.pages.segment, donor, incarnation };
             if let Ok(Answer::Placements(places)) = self.ask_as_root(failed) {
@@ -195,7 +198,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         let donors = if donors.is_empty() { "there is none".to_owned() } else { donors.join("; ") };
         let last = at + stored.sums.len() as u64 - 1;
         let why = format!("file {} pages {at} to {last} cannot be read: no copy is right ({donors})", ino.0);
-        self.client.log(&why);
+        self.client.log_rarely(Subject::Reads { segment: stored.pages.segment }, self.now_ns(), &why);
     }
 
     pub(super) fn name(&self, copy: &SegmentCopy) -> String {

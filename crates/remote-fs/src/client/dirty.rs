@@ -10,7 +10,9 @@ use std::sync::Arc;
 use sinew_mem::{AllocError, Arena, Frozen, MessageBuffer};
 use sinew_remote_memory::volume::checksum;
 
+use super::reserve::Counts;
 use crate::protocol::PAGE;
+use crate::space::Purpose;
 
 /// Pages of a chunk.
 pub(super) const CHUNK_PAGES: u64 = 64;
@@ -57,6 +59,8 @@ impl Partial {
 struct Fresh {
     buffer: MessageBuffer,
     mask: u64,
+    /// One bit for each page that has room only by overwriting.
+    overwrites: u64,
     partial: BTreeMap<u64, Partial>,
 }
 
@@ -68,10 +72,17 @@ pub(super) struct Flushing {
     pub buffer: Frozen,
     /// One bit for each page that was written.
     pub mask: u64,
+    /// One bit for each page that has room only by overwriting.
+    pub overwrites: u64,
     pub partial: Arc<BTreeMap<u64, Partial>>,
 }
 
 impl Flushing {
+    /// The purpose for which a page has room.
+    pub fn purpose(&self, index: u64) -> Purpose {
+        purpose(self.overwrites, index)
+    }
+
     /// The checksums of some of its pages.
     pub fn sums(&self, first: u64, count: u32) -> Vec<u64> {
         (first..first + u64::from(count)).map(|index| checksum(&self.buffer[bytes_of(index)])).collect()
@@ -87,6 +98,16 @@ pub(super) struct Dirty {
 
 fn chunk_and_index(page: u64) -> (u64, u64) {
     (page / CHUNK_PAGES, page % CHUNK_PAGES)
+}
+
+fn purpose(overwrites: u64, index: u64) -> Purpose {
+    if overwrites & (1 << index) != 0 { Purpose::Overwrite } else { Purpose::Any }
+}
+
+/// Counts the pages of a mask by their purpose.
+fn counts(mask: u64, overwrites: u64) -> Counts {
+    let count = |mask: u64| u64::from(mask.count_ones());
+    Counts { any: count(mask & !overwrites), overwrite: count(mask & overwrites) }
 }
 
 fn bytes_of(index: u64) -> std::ops::Range<usize> {
@@ -158,7 +179,8 @@ impl Dirty {
     }
 
     /// Writes bytes of one page. If they are not the whole page, and the page was not written here before, `base` is
-    /// the page underneath and its checksum; `None` for a hole.
+    /// the page underneath and its checksum; `None` for a hole. `purpose` is that of the room for the page, unless it is
+    /// among the fresh ones already, and has room.
     ///
     /// # Errors
     ///
@@ -170,6 +192,7 @@ impl Dirty {
         from: usize,
         data: &[u8],
         base: Option<(&[u8], u64)>,
+        purpose: Purpose,
     ) -> Result<(), AllocError> {
         let (chunk, index) = chunk_and_index(page);
         let is_whole = data.len() == PAGE;
@@ -177,7 +200,8 @@ impl Dirty {
         let fresh = match self.fresh.entry(chunk) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                entry.insert(Fresh { buffer: arena.alloc(CHUNK, CHUNK)?, mask: 0, partial: BTreeMap::new() })
+                let buffer = arena.alloc(CHUNK, CHUNK)?;
+                entry.insert(Fresh { buffer, mask: 0, overwrites: 0, partial: BTreeMap::new() })
             }
         };
         let target = &mut fresh.buffer[bytes_of(index)];
@@ -211,6 +235,9 @@ impl Dirty {
                 }
             }
         }
+        if fresh.mask & (1 << index) == 0 && purpose == Purpose::Overwrite {
+            fresh.overwrites |= 1 << index;
+        }
         fresh.mask |= 1 << index;
         Ok(())
     }
@@ -220,9 +247,9 @@ impl Dirty {
         let chunks: Vec<u64> = self.fresh.keys().take(chunks_max).copied().collect();
         let mut frozen = Vec::with_capacity(chunks.len());
         for chunk in chunks {
-            let Some(Fresh { buffer, mask, partial }) = self.fresh.remove(&chunk) else { continue };
+            let Some(Fresh { buffer, mask, overwrites, partial }) = self.fresh.remove(&chunk) else { continue };
             let (at, buffer) = (chunk * CHUNK_PAGES, buffer.freeze());
-            let frosted = Flushing { at, buffer, mask, partial: Arc::new(partial) };
+            let frosted = Flushing { at, buffer, mask, overwrites, partial: Arc::new(partial) };
             self.flushing.insert(chunk, frosted.clone());
             frozen.push(frosted);
         }
@@ -234,16 +261,17 @@ impl Dirty {
         self.flushing.clear();
     }
 
-    /// Makes data that was not committed fresh again, beneath what was written meanwhile.
+    /// Makes data that was not committed fresh again, beneath what was written meanwhile. The pages that were written
+    /// again have room twice, so that of the later ones is added to `spare`.
     ///
     /// # Errors
     ///
     /// When there is no memory: the rest still counts as being flushed.
-    pub fn unfreeze(&mut self, arena: &Arena) -> Result<(), AllocError> {
+    pub fn unfreeze(&mut self, arena: &Arena, spare: &mut Counts) -> Result<(), AllocError> {
         while let Some((&chunk, frosted)) = self.flushing.first_key_value() {
             let frosted = frosted.clone();
-            let mut older =
-                Fresh { buffer: arena.alloc(CHUNK, CHUNK)?, mask: frosted.mask, partial: (*frosted.partial).clone() };
+            let (buffer, partial) = (arena.alloc(CHUNK, CHUNK)?, (*frosted.partial).clone());
+            let mut older = Fresh { buffer, mask: frosted.mask, overwrites: frosted.overwrites, partial };
             older.buffer.copy_from_slice(&frosted.buffer);
             self.flushing.remove(&chunk);
             if let Some(newer) = self.fresh.remove(&chunk) {
@@ -259,6 +287,10 @@ impl Dirty {
                         (Some(_), None) => {}
                     }
                 }
+                let both = counts(older.mask & newer.mask, newer.overwrites);
+                spare.any += both.any;
+                spare.overwrite += both.overwrite;
+                older.overwrites |= newer.overwrites & !older.mask;
                 older.mask |= newer.mask;
             }
             self.fresh.insert(chunk, older);
@@ -285,11 +317,22 @@ impl Dirty {
         fresh.buffer[bytes_of(index)].copy_from_slice(&merged);
     }
 
+    /// Records that no page has room only by overwriting any more. Returns the number of those that had.
+    pub fn forget_overwrites(&mut self) -> u64 {
+        let all = self.fresh.values_mut().map(|fresh| std::mem::take(&mut fresh.overwrites));
+        all.map(|overwrites| u64::from(overwrites.count_ones())).sum()
+    }
+
     /// Discards everything; nothing may be in the course of being flushed. Returns the number of pages discarded.
-    pub fn discard(&mut self) -> u64 {
-        let fresh = std::mem::take(&mut self.fresh).into_values().map(|fresh| fresh.mask);
-        let flushing = std::mem::take(&mut self.flushing).into_values().map(|frosted| frosted.mask);
-        fresh.chain(flushing).map(|mask| u64::from(mask.count_ones())).sum()
+    pub fn discard(&mut self) -> Counts {
+        let fresh = std::mem::take(&mut self.fresh).into_values().map(|fresh| (fresh.mask, fresh.overwrites));
+        let flushing = std::mem::take(&mut self.flushing).into_values().map(|chunk| (chunk.mask, chunk.overwrites));
+        fresh.chain(flushing).fold(Counts::default(), |mut all, (mask, overwrites)| {
+            let Counts { any, overwrite } = counts(mask, overwrites);
+            all.any += any;
+            all.overwrite += overwrite;
+            all
+        })
     }
 }
 
@@ -308,9 +351,9 @@ mod tests {
     #[test]
     fn the_last_write_is_read_whatever_is_being_written() {
         let (mut dirty, arena) = (Dirty::default(), arena());
-        dirty.write(&arena, 70, 0, &page(1), None).unwrap();
+        dirty.write(&arena, 70, 0, &page(1), None, Purpose::Any).unwrap();
         assert_eq!(dirty.freeze(9).len(), 1);
-        dirty.write(&arena, 70, 10, b"xyz", None).unwrap();
+        dirty.write(&arena, 70, 10, b"xyz", None, Purpose::Any).unwrap();
         let mut expected = page(1);
         expected[10..13].copy_from_slice(b"xyz");
         assert_eq!(dirty.page(70), Some(&expected[..]));
@@ -323,46 +366,69 @@ mod tests {
     #[test]
     fn what_could_not_be_committed_lies_beneath_what_was_written_meanwhile() {
         let (mut dirty, arena) = (Dirty::default(), arena());
-        dirty.write(&arena, 1, 0, b"older", Some((&page(9), 5))).unwrap();
-        dirty.write(&arena, 2, 0, &page(2), None).unwrap();
-        dirty.write(&arena, 3, 0, &page(3), None).unwrap();
+        dirty.write(&arena, 1, 0, b"older", Some((&page(9), 5)), Purpose::Any).unwrap();
+        dirty.write(&arena, 2, 0, &page(2), None, Purpose::Any).unwrap();
+        dirty.write(&arena, 3, 0, &page(3), None, Purpose::Any).unwrap();
         dirty.freeze(9);
-        dirty.write(&arena, 1, 2, b"NEW", None).unwrap();
-        dirty.write(&arena, 2, 0, b"part", None).unwrap();
-        dirty.write(&arena, 4, 0, &page(4), None).unwrap();
-        dirty.unfreeze(&arena).unwrap();
+        dirty.write(&arena, 1, 2, b"NEW", None, Purpose::Any).unwrap();
+        dirty.write(&arena, 2, 0, b"part", None, Purpose::Any).unwrap();
+        dirty.write(&arena, 4, 0, &page(4), None, Purpose::Any).unwrap();
+        let mut spare = Counts::default();
+        dirty.unfreeze(&arena, &mut spare).unwrap();
+        assert_eq!(spare, Counts { any: 2, overwrite: 0 }, "pages 1 and 2 had room twice");
         assert_eq!(&dirty.page(1).unwrap()[..6], b"olNEW\x09");
         assert_eq!(&dirty.page(2).unwrap()[..5], b"part\x02");
         assert_eq!((dirty.page(3), dirty.page(4)), (Some(&page(3)[..]), Some(&page(4)[..])));
         assert_eq!(dirty.partials(), [(1, 5)], "page 2 was whole before");
         dirty.rebase(1, &page(7), 6);
         assert_eq!((&dirty.page(1).unwrap()[..6], dirty.partials()), (&b"olNEW\x07"[..], vec![(1, 6)]));
-        assert_eq!((dirty.discard(), dirty.is_empty()), (4, true));
+        assert_eq!((dirty.discard(), dirty.is_empty()), (Counts { any: 4, overwrite: 0 }, true));
     }
 
     #[test]
     fn what_there_was_no_memory_to_thaw_is_not_forgotten() {
         let (mut dirty, arena) = (Dirty::default(), Arena::private(16 * CHUNK).unwrap());
         for page in [0, CHUNK_PAGES] {
-            dirty.write(&arena, page, 0, &[1; PAGE], None).unwrap();
+            dirty.write(&arena, page, 0, &[1; PAGE], None, Purpose::Any).unwrap();
         }
         let frozen = dirty.freeze(9);
         let all: Vec<_> = std::iter::from_fn(|| arena.alloc(CHUNK, CHUNK).ok()).collect();
-        assert!(!all.is_empty() && dirty.unfreeze(&arena).is_err());
+        let mut spare = Counts::default();
+        assert!(!all.is_empty() && dirty.unfreeze(&arena, &mut spare).is_err());
         assert!(dirty.has_flushing() && !dirty.has_fresh() && dirty.page(0) == Some(&[1; PAGE][..]));
         drop((all, frozen));
-        dirty.unfreeze(&arena).unwrap();
+        dirty.unfreeze(&arena, &mut spare).unwrap();
         assert!(!dirty.has_flushing() && dirty.has_fresh() && dirty.page(CHUNK_PAGES) == Some(&[1; PAGE][..]));
-        assert_eq!(dirty.discard(), 2);
+        assert_eq!(dirty.discard().total(), 2);
+    }
+
+    #[test]
+    fn a_page_keeps_the_room_that_it_was_first_written_with() {
+        let (mut dirty, arena) = (Dirty::default(), arena());
+        let write = |dirty: &mut Dirty, at, purpose| dirty.write(&arena, at, 0, &page(1), None, purpose).unwrap();
+        write(&mut dirty, 0, Purpose::Overwrite);
+        write(&mut dirty, 0, Purpose::Any);
+        write(&mut dirty, 1, Purpose::Any);
+        write(&mut dirty, 1, Purpose::Overwrite);
+        let frozen = dirty.freeze(9);
+        assert_eq!((frozen[0].purpose(0), frozen[0].purpose(1)), (Purpose::Overwrite, Purpose::Any));
+        write(&mut dirty, 0, Purpose::Any);
+        write(&mut dirty, 1, Purpose::Overwrite);
+        write(&mut dirty, 2, Purpose::Overwrite);
+        let mut spare = Counts::default();
+        dirty.unfreeze(&arena, &mut spare).unwrap();
+        assert_eq!(spare, Counts { any: 1, overwrite: 1 });
+        assert_eq!((dirty.forget_overwrites(), dirty.forget_overwrites()), (2, 0));
+        assert_eq!(dirty.discard(), Counts { any: 3, overwrite: 0 });
     }
 
     #[test]
     fn parts_that_make_a_page_together_are_a_whole_one() {
         let (mut dirty, arena) = (Dirty::default(), arena());
-        dirty.write(&arena, 0, 0, &page(1)[..100], None).unwrap();
-        dirty.write(&arena, 0, 200, &page(1)[200..], None).unwrap();
+        dirty.write(&arena, 0, 0, &page(1)[..100], None, Purpose::Any).unwrap();
+        dirty.write(&arena, 0, 200, &page(1)[200..], None, Purpose::Any).unwrap();
         assert_eq!(dirty.partials(), [(0, 0)]);
-        dirty.write(&arena, 0, 50, &page(2)[..150], None).unwrap();
+        dirty.write(&arena, 0, 50, &page(2)[..150], None, Purpose::Any).unwrap();
         assert!(dirty.partials().is_empty());
         assert_eq!((dirty.new_pages(0, 3), dirty.bytes()), (2, CHUNK));
     }

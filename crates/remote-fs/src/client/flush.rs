@@ -14,10 +14,13 @@ use super::error::ClientError;
 use super::file::File;
 use super::lane::Lane;
 use super::reach::CopyTransfer;
+use super::repeats::Subject;
+use super::reserve::Counts;
 use super::shared::Identity;
 use crate::protocol::{
     Answer, Attr, EXTENTS_MAX, Error, Extent, PAGE, Pages, Placement, Request, SegmentCopy, Sums, Time,
 };
+use crate::space::Purpose;
 
 /// Chunks in one commit, at most.
 const CHUNKS_MAX: usize = 64;
@@ -41,6 +44,8 @@ struct Batch {
     of: Identity,
     jobs: Vec<Job>,
     extents: Vec<Extent>,
+    /// What the pages of each extent were reserved for.
+    purposes: Vec<Purpose>,
 }
 
 /// For each segment, the copies that have the whole batch.
@@ -48,6 +53,7 @@ type Written = BTreeMap<u32, Vec<SegmentCopy>>;
 
 impl Batch {
     fn add(&mut self, chunk: &Flushing, index: u64, pages: Pages, replaces: Option<Vec<u64>>) {
+        let purpose = chunk.purpose(index);
         let start = index as usize * PAGE;
         self.jobs.push(Job { buffer: chunk.buffer.clone(), start, pages });
         let at = chunk.at + index;
@@ -56,7 +62,8 @@ impl Batch {
             let follows = last.at + u64::from(last.pages.count) == at
                 && last.pages.segment == pages.segment
                 && last.pages.first + last.pages.count == pages.first;
-            if follows && last.replaces.is_some() == replaces.is_some() {
+            let is_alike = self.purposes.last() == Some(&purpose) && last.replaces.is_some() == replaces.is_some();
+            if follows && is_alike {
                 last.pages.count += pages.count;
                 last.sums.0.extend(sums);
                 if let (Some(Sums(last)), Some(more)) = (&mut last.replaces, replaces) {
@@ -67,26 +74,39 @@ impl Batch {
         }
         let (sums, replaces) = (Sums(sums), replaces.map(Sums));
         self.extents.push(Extent { at, pages, generation: 0, sums, replaces });
+        self.purposes.push(purpose);
     }
 
     fn segments(&self) -> BTreeSet<u32> {
         self.extents.iter().map(|extent| extent.pages.segment).collect()
     }
 
-    fn pages(&self) -> impl Iterator<Item = Pages> {
-        self.extents.iter().map(|extent| extent.pages)
+    fn pages(&self) -> impl Iterator<Item = (Pages, Purpose)> {
+        self.extents.iter().map(|extent| extent.pages).zip(self.purposes.iter().copied())
     }
 }
 
-/// Runs of written pages of a chunk: first index, count, and whether all were written in part. No run mixes pages
-/// written in part and in full.
-fn dirty_runs(chunk: &Flushing) -> Vec<(u64, u64, bool)> {
-    let mut runs: Vec<(u64, u64, bool)> = Vec::new();
+/// Consecutive written pages of a chunk, all of which are alike.
+struct DirtyRun {
+    /// Index of the first.
+    first: u64,
+    count: u64,
+    /// Whether they were written only in part.
+    is_partial: bool,
+    /// What they have room for.
+    purpose: Purpose,
+}
+
+fn dirty_runs(chunk: &Flushing) -> Vec<DirtyRun> {
+    let mut runs: Vec<DirtyRun> = Vec::new();
     for index in (0..CHUNK_PAGES).filter(|index| chunk.mask & (1 << index) != 0) {
-        let is_partial = chunk.partial.contains_key(&index);
-        match runs.last_mut() {
-            Some((first, count_pages, of)) if *first + *count_pages == index && *of == is_partial => *count_pages += 1,
-            _ => runs.push((index, 1, is_partial)),
+        let (is_partial, purpose) = (chunk.partial.contains_key(&index), chunk.purpose(index));
+        let follows = |run: &&mut DirtyRun| {
+            run.first + run.count == index && (run.is_partial, run.purpose) == (is_partial, purpose)
+        };
+        match runs.last_mut().filter(follows) {
+            Some(run) => run.count += 1,
+            None => runs.push(DirtyRun { first: index, count: 1, is_partial, purpose }),
         }
     }
     runs
@@ -154,7 +174,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 state.dirty_since_ns = self.now_ns();
                 (chunks, handle, state.dirty_len, state.modified)
             };
-            let (error, taken) = match self.store(handle, &chunks, len, modified) {
+            let (error, taken) = match self.store(file, handle, &chunks, (len, modified)) {
                 Ok((attr, extents)) => {
                     self.note_committed(file, &attr, &extents);
                     attempts = 0;
@@ -172,6 +192,9 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 ClientError::Refused(Error::NotReserved | Error::Rejoin) | ClientError::OutcomeUnknown
                     if may_try_again => {}
                 ClientError::Refused(Error::BadHandle) if may_try_again && file.lock().has_other(handle, true) => {}
+                // Pages of the file that were to be replaced are gone, and so they need new room.
+                ClientError::Refused(Error::NothingReplaced | Error::NoSpace)
+                    if may_try_again && self.forget_overwrites(file) => {}
                 _ => return Err(self.discard_failed(file, error)),
             }
         }
@@ -190,10 +213,21 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         self.client.count_dirty(before, state.dirty.bytes());
     }
 
+    /// Has written pages take room as new ones do. Returns whether there were some that did not.
+    fn forget_overwrites(&self, file: &File) -> bool {
+        let overwrite = file.lock().dirty.forget_overwrites();
+        let mut reserve = self.client.reserve();
+        reserve.withdraw(Counts { any: 0, overwrite });
+        reserve.promise_unreserved(Counts { any: overwrite, overwrite: 0 });
+        overwrite > 0
+    }
+
     fn unfreeze(&mut self, file: &File) -> Result<(), ClientError> {
         let mut state = file.lock();
         let before = state.dirty.bytes();
-        let thawed = state.dirty.unfreeze(&self.client.arena).map_err(|_| ClientError::NoMemory);
+        let mut spare = Counts::default();
+        let thawed = state.dirty.unfreeze(&self.client.arena, &mut spare).map_err(|_| ClientError::NoMemory);
+        self.client.reserve().withdraw(spare);
         self.client.count_dirty(before, state.dirty.bytes());
         thawed
     }
@@ -207,7 +241,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         self.client.count_dirty(before, state.dirty.bytes());
         (state.dirty_len, state.modified) = (0, None);
         let ino = file.ino.0;
-        self.client.log(&format!("what was written to {pages} pages of file {ino} is lost: {error}"));
+        let (pages, s) = (pages.total(), if pages.total() == 1 { "" } else { "s" });
+        self.client.log(&format!("what was written to {pages} page{s} of file {ino} is lost: {error}"));
         error
     }
 
@@ -241,15 +276,15 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// The reason, and the number of pages whose promise was used up.
     fn store(
         &mut self,
+        file: &File,
         handle: u64,
         chunks: &[Flushing],
-        len: u64,
-        modified: Option<Time>,
-    ) -> Result<(Attr, Vec<Extent>), (ClientError, u64)> {
+        (len, modified): (u64, Option<Time>),
+    ) -> Result<(Attr, Vec<Extent>), (ClientError, Counts)> {
         let of = self.client.identity();
         let mut batch = Batch { of, ..Batch::default() };
         let result =
-            self.assign(chunks, &mut batch).and_then(|()| self.put_and_commit(handle, &mut batch, len, modified));
+            self.assign(file, chunks, &mut batch).and_then(|()| self.put_and_commit(handle, &mut batch, len, modified));
         if let Err(error) = &result
             && self.client.identity().joined == of.joined
         {
@@ -260,16 +295,23 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 ClientError::Unreachable { .. }
                 | ClientError::UnexpectedAnswer
                 | ClientError::Refused(Error::AlreadyAnswered) => {
-                    self.client.doubtful().push((of, batch.pages().collect()));
+                    self.client.doubtful().push((of, batch.pages().map(|(pages, _)| pages).collect()));
                 }
                 _ => {
-                    self.client.reserve().add(of.joined, batch.pages());
+                    let mut reserve = self.client.reserve();
+                    for (pages, purpose) in batch.pages() {
+                        reserve.of(purpose).add(of.joined, [pages]);
+                    }
                 }
             }
         }
         match result {
             Ok(attr) => Ok((attr, batch.extents)),
-            Err(error) => Err((error, batch.pages().map(|pages| u64::from(pages.count)).sum())),
+            Err(error) => {
+                let mut taken = Counts::default();
+                batch.pages().for_each(|(pages, purpose)| taken.add(purpose, pages.count.into()));
+                Err((error, taken))
+            }
         }
     }
 
@@ -296,14 +338,15 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     }
 
     /// Assigns a reserved page to each written page.
-    fn assign(&mut self, chunks: &[Flushing], batch: &mut Batch) -> Result<(), ClientError> {
+    fn assign(&mut self, file: &File, chunks: &[Flushing], batch: &mut Batch) -> Result<(), ClientError> {
         for chunk in chunks {
-            for (first, count, is_partial) in dirty_runs(chunk) {
+            for DirtyRun { first, count, is_partial, purpose } in dirty_runs(chunk) {
                 let mut at = first;
                 while at < first + count {
                     let left = (first + count - at) as u32;
                     let taken = {
                         let mut reserve = self.client.reserve();
+                        let reserve = reserve.of(purpose);
                         if reserve.is_of(batch.of.joined) { Ok(reserve.take(left)) } else { Err(Error::Rejoin) }
                     };
                     if taken.is_err() {
@@ -312,7 +355,13 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                         self.join(batch.of.joined, until)?;
                     }
                     let Some(pages) = taken? else {
-                        self.reserve(left.into())?;
+                        match purpose {
+                            Purpose::Any => self.reserve(left.into())?,
+                            Purpose::Overwrite => {
+                                let range = (chunk.at + at, left.into());
+                                self.reserve_overwrite(file, range, left.into(), true)?;
+                            }
+                        }
                         continue;
                     };
                     let behind = at + u64::from(pages.count);
@@ -434,7 +483,9 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
 
     /// Reports to the service that a copy cannot be written.
     fn report_failed_copy(&mut self, segment: u32, copy: &SegmentCopy, why: &str) -> Result<(), ClientError> {
-        self.client.log(&format!("the donor {} is given up for segment {segment}: {why}", self.name(copy)));
+        let text = format!("the donor {} is given up for segment {segment}: {why}", self.name(copy));
+        let subject = Subject::Writes { segment, donor: copy.donor.0 };
+        self.client.log_rarely(subject, self.now_ns(), &text);
         let request = Request::ReportFailed { segment, donor: copy.donor, incarnation: copy.incarnation };
         match self.ask_as_root(request)? {
             Answer::Placements(places) => {

@@ -14,6 +14,7 @@ use crate::protocol::{
     Access, Caller, EXTENTS_MAX, Envelope, Error, Ino, Join, Joined, Lock, LockOwner, Message, OpenFile,
     RESERVE_PAGES_MAX, Reply, Request,
 };
+use crate::space::Purpose;
 
 const MS: u64 = 1_000_000;
 const PAUSE: u64 = 50 * MS;
@@ -235,15 +236,32 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             let _ = self.ask_as_root(Request::Heartbeat);
         }
         self.flush_old();
+        self.client.log_repeats(now);
         self.return_doubtful();
         // Other clients may need what was reserved ahead.
         let identity = self.client.identity();
         let is_idle = now.saturating_sub(self.client.last_write_ns()) > 4 * self.client.config.dirty_age_ns;
-        if is_idle && self.client.reserve().spare() > 0 {
-            let mut pages = self.client.reserve().shrink(RESERVE_PAGES_MAX.into());
-            pages.truncate(EXTENTS_MAX);
+        if is_idle {
+            self.give_back_spare(&identity, Purpose::Any);
+        }
+        // There may be few of these, and each write asks for what it needs.
+        self.give_back_spare(&identity, Purpose::Overwrite);
+    }
+
+    fn give_back_spare(&mut self, identity: &Identity, purpose: Purpose) {
+        let mut pages = {
+            let mut reserve = self.client.reserve();
+            let reserve = reserve.of(purpose);
+            // Another lane may have joined meanwhile.
+            if !reserve.is_of(identity.joined) {
+                return;
+            }
+            reserve.shrink(RESERVE_PAGES_MAX.into())
+        };
+        pages.truncate(EXTENTS_MAX);
+        if !pages.is_empty() {
             // If this fails, the pages are unavailable until the client leaves.
-            let _ = self.ask_about_pages(&identity, Request::GiveBack { pages });
+            let _ = self.ask_about_pages(identity, Request::GiveBack { pages });
         }
     }
 
@@ -258,6 +276,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         for file in self.client.dirty_files() {
             result = result.and(self.write_out(&file));
         }
+        self.client.log_repeats(u64::MAX);
         // A client that does not say so is removed when its lease expires.
         let _ = self.ask_as_root(Request::Leave);
         self.client.leave();

@@ -14,6 +14,7 @@ use crate::protocol::{
     Access, Answer, Attr, Caller, Entry, Error, FILE_LEN_MAX, Ino, Lock, LockOwner, Mode, NodeKind, OpenFile, PAGE,
     READDIR_MAX, Request, SetAttr, SetXattr, Space,
 };
+use crate::space::Purpose;
 
 /// A file that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +30,10 @@ pub struct Opened {
 /// Change to a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeChange {
-    /// The file is extended to the end of the range.
+    /// Room is reserved for the whole range, which reads as before: what it lacks as zeros. A later write there meets no
+    /// lack of room.
     Reserve,
-    /// The range reads as zeros, and takes no memory.
+    /// The range reads as zeros and takes no room. Room that was reserved for it is given back.
     Hole,
 }
 
@@ -439,7 +441,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         match self.ask_as_root(Request::Statfs)? {
             Answer::Space(mut space) => {
                 // Spare reservations of this client count as free.
-                space.free_pages += self.client.reserve().spare();
+                space.free_pages += self.client.reserve().of(Purpose::Any).spare();
                 Ok(space)
             }
             _ => Err(ClientError::UnexpectedAnswer),
@@ -588,10 +590,17 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
         let size_min = if keeps_size { 0 } else { end };
         let mtime = Some((self.client.config.wall)());
-        let request = Request::Commit { handle, size_min, mtime, holes: holes.clone(), extents: Vec::new() };
+        let has_holes = !holes.is_empty();
+        let request = match how {
+            RangeChange::Hole => Request::Commit { handle, size_min, mtime, holes, extents: Vec::new() },
+            RangeChange::Reserve => {
+                let (at, end) = (at / page, end.div_ceil(page));
+                Request::Allocate { handle, at, count: end - at, size_min, mtime }
+            }
+        };
         let attr = attr(self.ask_as_root(request)?)?;
         let mut state = file.lock();
-        if !state.apply_own_change(&attr) || !holes.is_empty() {
+        if !state.apply_own_change(&attr) || has_holes {
             state.layout.clear();
         }
         Ok(())

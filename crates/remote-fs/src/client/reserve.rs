@@ -3,6 +3,58 @@
 use std::collections::VecDeque;
 
 use crate::protocol::Pages;
+use crate::space::Purpose;
+
+/// Numbers of pages, by the purpose for which they were promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub any: u64,
+    pub overwrite: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, purpose: Purpose, pages: u64) {
+        match purpose {
+            Purpose::Any => self.any += pages,
+            Purpose::Overwrite => self.overwrite += pages,
+        }
+    }
+
+    pub fn total(self) -> u64 {
+        self.any + self.overwrite
+    }
+}
+
+/// Reserved pages for both purposes.
+#[derive(Debug, Default)]
+pub(super) struct Reserves {
+    any: Reserve,
+    overwrite: Reserve,
+}
+
+impl Reserves {
+    pub fn of(&mut self, purpose: Purpose) -> &mut Reserve {
+        match purpose {
+            Purpose::Any => &mut self.any,
+            Purpose::Overwrite => &mut self.overwrite,
+        }
+    }
+
+    pub fn promise_unreserved(&mut self, pages: Counts) {
+        self.any.promise_unreserved(pages.any);
+        self.overwrite.promise_unreserved(pages.overwrite);
+    }
+
+    pub fn withdraw(&mut self, pages: Counts) {
+        self.any.withdraw(pages.any);
+        self.overwrite.withdraw(pages.overwrite);
+    }
+
+    pub fn clear(&mut self, joined: u64) {
+        self.any.clear(joined);
+        self.overwrite.clear(joined);
+    }
+}
 
 /// Reserved pages. Spare pages are those not promised to any write.
 #[derive(Debug, Default)]
@@ -23,6 +75,13 @@ impl Reserve {
             self.promised += pages;
         }
         missing
+    }
+
+    /// Promises as many of the spare pages as a write wants, up to `pages`. Returns their number.
+    pub fn promise_some(&mut self, pages: u64) -> u64 {
+        let promised = self.spare().min(pages);
+        self.promised += promised;
+        promised
     }
 
     /// Promises pages whether or not they are reserved, for data that has been written already.

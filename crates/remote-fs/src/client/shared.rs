@@ -11,7 +11,8 @@ use sinew_mem::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use super::config::ClientConfig;
 use super::file::File;
 use super::locks::HeldLocks;
-use super::reserve::Reserve;
+use super::repeats::{Repeats, Subject};
+use super::reserve::Reserves;
 use super::sequence::Sequences;
 use crate::protocol::{Access, Attr, DonorInfo, Entry, Ino, Pages, Placement, SECRET_LEN};
 
@@ -52,7 +53,8 @@ pub struct Client {
     /// Held while a lane joins.
     pub(super) joining: Mutex<()>,
     sequences: Mutex<Sequences>,
-    reserve: Mutex<Reserve>,
+    reserve: Mutex<Reserves>,
+    repeats: Mutex<Repeats>,
     /// Pages of commits whose outcome is unknown, one list for each commit.
     doubtful: Mutex<Vec<(Identity, Vec<Pages>)>>,
     places: RwLock<HashMap<u32, Arc<Placement>>>,
@@ -95,6 +97,7 @@ impl Client {
             joining: Mutex::default(),
             sequences: Mutex::default(),
             reserve: Mutex::default(),
+            repeats: Mutex::default(),
             doubtful: Mutex::default(),
             places: RwLock::default(),
             donors: RwLock::default(),
@@ -180,6 +183,19 @@ impl Client {
         (self.config.log)(text);
     }
 
+    /// Logs a message, unless there was one of the same kind a short while ago. Then it is counted.
+    pub(super) fn log_rarely(&self, subject: Subject, now_ns: u64, text: &str) {
+        if locked(&self.repeats).note(subject, now_ns, text) {
+            self.log(text);
+        }
+    }
+
+    /// Logs how many messages were counted instead of logged.
+    pub(super) fn log_repeats(&self, now_ns: u64) {
+        let due = locked(&self.repeats).due(now_ns);
+        due.iter().for_each(|text| self.log(text));
+    }
+
     pub(super) fn identity(&self) -> Identity {
         *locked(&self.identity)
     }
@@ -192,7 +208,7 @@ impl Client {
         locked(&self.sequences)
     }
 
-    pub(super) fn reserve(&self) -> MutexGuard<'_, Reserve> {
+    pub(super) fn reserve(&self) -> MutexGuard<'_, Reserves> {
         locked(&self.reserve)
     }
 

@@ -9,7 +9,8 @@ use sinew_rpc::Endpoint;
 use super::error::ClientError;
 use super::file::{File, FileState};
 use super::lane::Lane;
-use crate::protocol::{Answer, Error, FILE_LEN_MAX, PAGE, RESERVE_PAGES_MAX, Request};
+use crate::protocol::{Answer, Error, FILE_LEN_MAX, PAGE, RESERVE_PAGES_MAX, Request, Reservation};
+use crate::space::Purpose;
 
 /// Pages as they were before a partial write, each with its checksum.
 type Bases = HashMap<u64, (Vec<u8>, u64)>;
@@ -52,8 +53,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     ///
     /// # Errors
     ///
-    /// [`ClientError`]. After [`ClientError::NoMemory`] a first part of the data may have been written, otherwise
-    /// nothing was.
+    /// [`ClientError`]. After [`ClientError::NoMemory`], and after any error on a full file system, a first part of the
+    /// data may have been written, otherwise nothing was.
     pub fn write(&mut self, handle: u64, at: u64, data: &[u8]) -> Result<(), ClientError> {
         let (file, access) = self.file_of_handle(handle)?;
         if !access.write {
@@ -70,15 +71,88 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
         self.make_room(file, data.len())?;
         let count = end.div_ceil(PAGE as u64) - at / PAGE as u64;
-        self.promise(count)?;
-        let (new, written) = self.write_promised(file, at, data, count);
-        self.client.reserve().withdraw(count - new);
+        match self.promise(count) {
+            // What the file has already, or was promised, can still be written.
+            Err(ClientError::Refused(Error::NoSpace)) => return self.write_over(file, at, data),
+            promised => promised?,
+        }
+        let (new, written) = self.write_promised(file, at, data, count, Purpose::Any);
+        self.client.reserve().of(Purpose::Any).withdraw(count - new);
         written
+    }
+
+    /// Writes to pages that a file has, or that room was promised to. There may be room for a part of them at a time.
+    fn write_over(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<(), ClientError> {
+        let (mut at, mut rest) = (at, data);
+        while !rest.is_empty() {
+            let first = at / PAGE as u64;
+            let count = (at + rest.len() as u64).div_ceil(PAGE as u64) - first;
+            let promised = self.promise_overwrite(file, first, count)?;
+            let len = rest.len().min(((first + promised) * PAGE as u64 - at) as usize);
+            let (new, written) = self.write_promised(file, at, &rest[..len], promised, Purpose::Overwrite);
+            self.client.reserve().of(Purpose::Overwrite).withdraw(promised - new);
+            written?;
+            (at, rest) = (at + len as u64, &rest[len..]);
+        }
+        Ok(())
+    }
+
+    /// Promises pages to a write that needs no new room. Returns the number of pages, at least one.
+    fn promise_overwrite(&mut self, file: &Arc<File>, first: u64, count: u64) -> Result<u64, ClientError> {
+        let until = self.now_ns() + self.client.config.service_timeout_ns;
+        let mut waits = false;
+        loop {
+            let missing = count.saturating_sub(self.client.reserve().of(Purpose::Overwrite).spare());
+            self.reserve_overwrite(file, (first, count), missing, waits)?;
+            let promised = self.client.reserve().of(Purpose::Overwrite).promise_some(count);
+            if promised > 0 {
+                return Ok(promised);
+            }
+            if self.now_ns() > until {
+                return Err(Error::NoSpace.into());
+            }
+            // Pages come back as soon as others have been replaced.
+            for other in self.client.dirty_files() {
+                // Its program is told at the next sync.
+                let _ = self.write_out(&other);
+            }
+            waits = true;
+        }
+    }
+
+    /// Reserves up to `missing` pages to overwrite pages of a file: `count` from page `first` on. There may be none
+    /// unless it `waits`.
+    pub(super) fn reserve_overwrite(
+        &mut self,
+        file: &File,
+        (first, count): (u64, u64),
+        missing: u64,
+        waits: bool,
+    ) -> Result<(), ClientError> {
+        let until = self.now_ns() + self.client.config.service_timeout_ns;
+        let of = |pages: u64| pages.min(RESERVE_PAGES_MAX.into()) as u32;
+        loop {
+            let handle = file.lock().handle(true).ok_or(ClientError::NotOpen)?;
+            let request = Request::ReserveOverwrite { handle, at: first, count: of(count), pages: of(missing), waits };
+            return match self.ask_as_root(request) {
+                Ok(Answer::Reserved(fresh)) => self.add_reserved(Purpose::Overwrite, fresh, until),
+                Ok(_) => Err(ClientError::UnexpectedAnswer),
+                Err(ClientError::Refused(Error::BadHandle)) if file.lock().has_other(handle, true) => continue,
+                Err(error) => Err(error),
+            };
+        }
     }
 
     /// Writes to `count` pages that are promised. Returns the number of those that had no uncommitted data before and
     /// have now, for which the promise stays. A write that fails may have written a first part.
-    fn write_promised(&mut self, file: &Arc<File>, at: u64, data: &[u8], count: u64) -> (u64, Result<(), ClientError>) {
+    fn write_promised(
+        &mut self,
+        file: &Arc<File>,
+        at: u64,
+        data: &[u8],
+        count: u64,
+        purpose: Purpose,
+    ) -> (u64, Result<(), ClientError>) {
         let mut bases = Bases::new();
         loop {
             let mut state = file.lock();
@@ -101,7 +175,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             while !rest.is_empty() {
                 let (page, offset, len) = page_part(from, rest.len());
                 let base = bases.get(&page).map(|(bytes, sum)| (&bytes[..], *sum));
-                let wrote = state.dirty.write(&self.client.arena, page, offset, &rest[..len], base);
+                let wrote = state.dirty.write(&self.client.arena, page, offset, &rest[..len], base, purpose);
                 if wrote.is_err() {
                     result = Err(ClientError::NoMemory);
                     break;
@@ -146,7 +220,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Reserves pages if necessary, and promises `pages` of them to this write.
     fn promise(&mut self, pages: u64) -> Result<(), ClientError> {
         loop {
-            let missing = self.client.reserve().promise(pages);
+            let missing = self.client.reserve().of(Purpose::Any).promise(pages);
             if missing == 0 {
                 return Ok(());
             }
@@ -165,6 +239,11 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         if fresh.runs.is_empty() {
             return Err(ClientError::Refused(Error::NoSpace));
         }
+        self.add_reserved(Purpose::Any, fresh, until)
+    }
+
+    /// Adds pages that the service has just reserved.
+    fn add_reserved(&mut self, purpose: Purpose, fresh: Reservation, until: u64) -> Result<(), ClientError> {
         self.client.learn_placements(&fresh.places);
         let mut now = self.client.identity();
         if fresh.epoch > now.epoch {
@@ -175,7 +254,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         // Pages that an earlier service granted, or that were granted to an earlier client, are not ours. The caller
         // asks again.
         if (fresh.epoch, fresh.client) == (now.epoch, now.client) {
-            self.client.reserve().add(now.joined, fresh.runs);
+            self.client.reserve().of(purpose).add(now.joined, fresh.runs);
         }
         Ok(())
     }

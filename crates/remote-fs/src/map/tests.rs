@@ -1,6 +1,6 @@
 //! Tests of maps, compared with a table of pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -14,6 +14,7 @@ enum Step {
     Put { at: u64, count: u32 },
     Punch { at: u64, count: u64 },
     Cut { len: u64 },
+    Allocate { at: u64, count: u64 },
     Store,
 }
 
@@ -21,7 +22,8 @@ fn step() -> impl Strategy<Value = Step> {
     let at = prop_oneof![0_u64..200, 60_u64..70];
     prop_oneof![
         4 => (at.clone(), 1_u32..90).prop_map(|(at, count)| Step::Put { at, count }),
-        2 => (at, 1_u64..90).prop_map(|(at, count)| Step::Punch { at, count }),
+        2 => (at.clone(), 1_u64..90).prop_map(|(at, count)| Step::Punch { at, count }),
+        2 => (at, 1_u64..90).prop_map(|(at, count)| Step::Allocate { at, count }),
         2 => (0_u64..300 * PAGE as u64).prop_map(|len| Step::Cut { len }),
         1 => (0_u64..300).prop_map(|page| Step::Cut { len: page * PAGE as u64 }),
         1 => Just(Step::Store),
@@ -53,6 +55,8 @@ proptest! {
     #[test]
     fn a_map_is_as_a_table_of_its_pages(steps in prop::collection::vec(step(), 1..60), asked in 0_u64..280) {
         let (mut map, mut model, mut next) = (Map::default(), Model::new(), 0);
+        // Every page that room was promised to, stored or not.
+        let mut promised = BTreeSet::new();
         for step in steps {
             let (mut freed, mut gone) = (Vec::new(), Vec::new());
             let mut take = |page: (u32, u32, u64, u16)| gone.push((page.0, page.1));
@@ -72,15 +76,21 @@ proptest! {
                 }
                 Step::Punch { at, count } => {
                     map.punch(at, at + count, &mut freed);
+                    promised.retain(|page| !(at..at + count).contains(page));
                     (at..at + count).filter_map(|at| model.remove(&at)).for_each(&mut take);
                 }
                 Step::Cut { len } => {
                     map.cut(len, &mut freed);
+                    promised.retain(|page| *page < len.div_ceil(PAGE as u64));
                     model.split_off(&len.div_ceil(PAGE as u64)).into_values().for_each(&mut take);
                     let bytes = (len % PAGE as u64) as u16;
                     if let Some(page) = model.get_mut(&(len / PAGE as u64)).filter(|_| bytes > 0) {
                         page.3 = page.3.min(bytes);
                     }
+                }
+                Step::Allocate { at, count } => {
+                    map.allocate(at, at + count);
+                    promised.extend(at..at + count);
                 }
                 Step::Store => {
                     let bytes = postcard::to_allocvec(&map).unwrap();
@@ -91,6 +101,10 @@ proptest! {
             prop_assert_eq!(of_freed(&freed), gone);
             prop_assert_eq!(of_runs(&map.all()), model.clone());
             prop_assert_eq!(map.pages(), model.len() as u64);
+            promised.retain(|page| !model.contains_key(page));
+            prop_assert_eq!(map.allocated_pages(), promised.len() as u64);
+            let lacks = |page: &u64| !model.contains_key(page) && !promised.contains(page);
+            prop_assert_eq!(map.lacking(asked, asked + 50), (asked..asked + 50).filter(lacks).count() as u64);
             let sums = Sums((asked..asked + 5).map(|at| model.get(&at).map_or(0, |page| page.2)).collect());
             prop_assert!(map.has(asked, &sums));
             prop_assert_eq!(map.next_stored(asked), model.range(asked..).next().map(|(at, _)| *at));
@@ -120,6 +134,7 @@ fn what_makes_no_sense_of_what_was_stored_is_left_out() {
         last_len: PAGE as u16,
         sums: Sums(vec![1; sums]),
     };
-    let bad = [run(u64::MAX, 0, 2, 2), run(0, u32::MAX, 2, 2), run(0, 0, 2, 1), run(0, 0, 0, 0)];
+    let bad =
+        [run(u64::MAX, 0, 2, 2), run(0, u32::MAX, 2, 2), run(0, 0, 2, 1), run(0, 0, 0, 0), run(u64::MAX, 0, 9, 0)];
     assert_eq!(Map::from(bad.to_vec()), Map::default());
 }

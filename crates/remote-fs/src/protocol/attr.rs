@@ -58,7 +58,7 @@ pub struct Attr {
     pub rdev: u32,
     /// Length in bytes; for a directory, its number of entries; for a symbolic link, the length of its path.
     pub size: u64,
-    /// Pages stored at the donors. A page counts once, whatever its copies.
+    /// Pages stored at the donors, and holes to which room was promised. A page counts once, whatever its copies.
     pub pages: u64,
     /// Time of last access, as last set explicitly: reads do not update it.
     pub atime: Time,

@@ -91,6 +91,10 @@ pub enum Error {
     /// The client no longer waits for the answer to this sequence number: it was answered, or the client gave up.
     #[error("the request has been answered before, or given up")]
     AlreadyAnswered,
+    /// Pages that were reserved only to replace others were to be committed where the file has none any more. Reserve
+    /// others, and write them there.
+    #[error("the file lost its pages meanwhile, which were to be replaced")]
+    NothingReplaced,
 }
 
 impl Error {
@@ -102,6 +106,7 @@ impl Error {
             Self::Lost
             | Self::CopiesChanged
             | Self::PagesChanged
+            | Self::NothingReplaced
             | Self::NotReserved
             | Self::Rejoin
             | Self::AlreadyAnswered => 5,

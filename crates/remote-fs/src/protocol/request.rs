@@ -431,6 +431,39 @@ pub enum Request {
         /// Last byte.
         last: u64,
     },
+    /// Promises room to all pages of a range of a file, so that no later write there meets a lack of it. Pages that the
+    /// file lacks stay holes. Answered with `Attr`, or with [`Error::NoSpace`](super::Error::NoSpace) if there is not
+    /// enough room; nothing is promised then. The promise of a page ends when it becomes a hole by
+    /// [`Self::Commit`], or is truncated.
+    Allocate {
+        /// Handle of the file, open for writing.
+        handle: u64,
+        /// First page in the file, which may lie beyond its end.
+        at: u64,
+        /// Number of pages.
+        count: u64,
+        /// Length that the file has at least after this.
+        size_min: u64,
+        /// Time of the change; `None`: now.
+        mtime: Option<Time>,
+    },
+    /// Reserves pages for this client to write to, to replace pages that a file has, or that room was promised to. It
+    /// is granted also if there is no room for more. Answered with `Reserved`, or with
+    /// [`Error::NoSpace`](super::Error::NoSpace) if some page of the range is a hole without such a promise. A commit
+    /// of the granted pages to such a hole fails with [`Error::NothingReplaced`](super::Error::NothingReplaced).
+    ReserveOverwrite {
+        /// Handle of the file, open for writing.
+        handle: u64,
+        /// First page in the file.
+        at: u64,
+        /// Number of pages, up to [`RESERVE_PAGES_MAX`](super::RESERVE_PAGES_MAX).
+        count: u32,
+        /// Most pages to reserve; 0 only has the range checked.
+        pages: u32,
+        /// Whether to wait for pages while other clients write to all that there are. Otherwise the answer has none
+        /// then.
+        waits: bool,
+    },
 }
 
 impl Request {
@@ -451,6 +484,7 @@ impl Request {
                 | Self::Commit { .. }
                 | Self::SetXattr { .. }
                 | Self::RemoveXattr { .. }
+                | Self::Allocate { .. }
         )
     }
 }

@@ -97,6 +97,10 @@ fn check_request(request: &Request) -> Result<(), Malformed> {
             holes.iter().try_for_each(|(at, count)| check(*count > 0 && at.checked_add(*count).is_some()))?;
             check(holes.is_sorted_by(|(at, count), (next, _)| at + count <= *next))
         }
+        Request::Allocate { at, count, .. } => check(*count > 0 && at.checked_add(*count).is_some()),
+        Request::ReserveOverwrite { at, count, .. } => {
+            check(*count > 0 && *count <= RESERVE_PAGES_MAX && at.checked_add((*count).into()).is_some())
+        }
         _ => Ok(()),
     }
 }

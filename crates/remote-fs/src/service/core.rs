@@ -12,6 +12,7 @@ use super::lanes::Withdrawal;
 use super::memory::Memory;
 use super::quota;
 use super::reads;
+use super::room::{Waiting, Wanted};
 use super::sessions::Sessions;
 use super::store::Store;
 use crate::disk::Disk;
@@ -19,7 +20,7 @@ use crate::durable_state::{DurableState, Op};
 use crate::locks::Locks;
 use crate::protocol::{
     Access, Answer, Attr, Caller, Envelope, Error, Extent, Ino, Join, Joined, Lock, Message, OpenFile, PAGE, Pages,
-    RESERVE_PAGES_MAX, Reply, Request, Reservation, SECRET_LEN, Space,
+    RESERVE_PAGES_MAX, Reply, Request, SECRET_LEN, Space,
 };
 
 /// Outcome of a message.
@@ -29,20 +30,6 @@ pub enum Accepted {
     Answer(Vec<u8>),
     /// The answer will come from [`Service::poll`], under this number.
     Deferred(u64),
-}
-
-/// Reason why there is no answer yet.
-enum Pending {
-    /// There is no memory, but there may be some soon.
-    Memory { client: u64, pages: u32 },
-}
-
-/// A reservation that waits for memory.
-struct WaitingReservation {
-    id: u64,
-    client: u64,
-    pages: u32,
-    until_ns: u64,
 }
 
 /// The grace period, in which clients of an earlier epoch may come back.
@@ -55,18 +42,18 @@ struct Grace {
 
 /// A file system's metadata service; see [the module](super). `P` identifies peers: `rpc` sessions.
 pub struct Service<D, K, P> {
-    store: Store<K>,
-    memory: Memory<D>,
-    sessions: Sessions<P>,
+    pub(super) store: Store<K>,
+    pub(super) memory: Memory<D>,
+    pub(super) sessions: Sessions<P>,
     locks: Locks,
     gate: Gate<P>,
     random: Box<dyn Generator>,
-    config: Config,
+    pub(super) config: Config,
     grace: Option<Grace>,
     /// Answers that wait until all changes are durable.
     unsynced: Vec<(u64, Vec<u8>)>,
     done: Vec<(u64, Vec<u8>)>,
-    waiting: Vec<WaitingReservation>,
+    waiting: Vec<Waiting>,
     /// Clients that are gone but still recorded, because the disk was full.
     leaving_clients: BTreeSet<u64>,
     /// Unnamed and closed inodes that are still recorded, because the disk was full.
@@ -201,10 +188,11 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             Ok(Message::Join(join)) => self.join(peer, join, now).map_or_else(Reply::Refused, Reply::Joined),
             Ok(Message::Request(envelope)) => match self.ask(peer, envelope, now) {
                 Ok(reply) => reply,
-                Err(Pending::Memory { client, pages }) => {
+                Err(waits) => {
+                    let (client, wanted) = *waits;
                     self.last_id += 1;
-                    let until_ns = now.ns + self.config.reserve_wait_max_ns;
-                    self.waiting.push(WaitingReservation { id: self.last_id, client, pages, until_ns });
+                    let until_ns = now.ns + wanted.wait_max_ns(&self.config);
+                    self.waiting.push(Waiting { id: self.last_id, client, until_ns, wanted });
                     return Accepted::Deferred(self.last_id);
                 }
             },
@@ -283,21 +271,21 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     }
 
     fn serve_waiting(&mut self, now: Now) {
-        for waiting in std::mem::take(&mut self.waiting) {
-            let WaitingReservation { id, client, pages, until_ns } = waiting;
-            let result = if !self.sessions.has(client) {
-                Err(Error::Rejoin)
-            } else if self.store.space.free_pages() > 0 {
-                Ok(self.reserve(client, pages))
-            } else if self.memory.may_grow() && now.ns < until_ns {
-                self.waiting.push(waiting);
-                continue;
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let result = if self.sessions.has(waiting.client) {
+                match self.try_again(&mut waiting, now) {
+                    Some(result) => result,
+                    None => {
+                        self.waiting.push(waiting);
+                        continue;
+                    }
+                }
             } else {
-                Err(Error::NoSpace)
+                Err(Error::Rejoin)
             };
             let reply = result.map_or_else(Reply::Refused, Reply::Answer);
             self.count(&reply);
-            self.unsynced.push((id, reply.to_bytes()));
+            self.unsynced.push((waiting.id, reply.to_bytes()));
         }
     }
 
@@ -363,7 +351,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         }
     }
 
-    fn ask(&mut self, peer: P, envelope: Envelope, now: Now) -> Result<Reply, Pending> {
+    /// Answers a request, unless it has to wait: of that client, for this.
+    fn ask(&mut self, peer: P, envelope: Envelope, now: Now) -> Result<Reply, Box<(u64, Wanted)>> {
         let Envelope { client, secret, sequence, settled, epoch, caller, request } = envelope;
         let known = self.store.state.clients.get(&client);
         let is_authentic = known.is_some_and(|known| same_secret(&known.secret, &secret));
@@ -374,21 +363,29 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         if let Some(session) = self.sessions.get_mut(client) {
             session.settled = session.settled.max(settled);
         }
-        let result = if request.changes() {
-            self.change(client, (sequence, settled, epoch), caller, request, now)
-        } else if let Request::Reserve { pages } = request {
-            match self.try_reserve(client, pages) {
-                Some(result) => result,
-                None => return Err(Pending::Memory { client, pages: pages.min(RESERVE_PAGES_MAX) }),
+        let wanted = match request {
+            Request::Reserve { pages } => Wanted::Pages(pages.min(RESERVE_PAGES_MAX)),
+            Request::ReserveOverwrite { handle, at, count, pages, waits } => {
+                Wanted::Overwrite { handle, at, count, pages, waits }
             }
-        } else {
-            self.answer(client, epoch, &caller, request)
+            Request::Allocate { .. } => {
+                Wanted::Allocate { numbers: (sequence, settled, epoch), caller, request, room: 0 }
+            }
+            request => {
+                let result = if request.changes() {
+                    self.change(client, (sequence, settled, epoch), caller, request, now)
+                } else {
+                    self.answer(client, epoch, &caller, request)
+                };
+                return Ok(result.map_or_else(Reply::Refused, Reply::Answer));
+            }
         };
+        let result = self.try_now(client, &wanted, now).ok_or_else(|| Box::new((client, wanted)))?;
         Ok(result.map_or_else(Reply::Refused, Reply::Answer))
     }
 
     /// Performs a request that changes the durable state.
-    fn change(
+    pub(super) fn change(
         &mut self,
         client: u64,
         (sequence, settled, epoch): (u64, u64, u32),
@@ -441,6 +438,15 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 opened = access.write.then_some(ino);
                 opened.ok_or(Error::BadHandle)?;
                 pages = self.check_extents(client, epoch, extents)?;
+                self.check_replaced(client, ino, extents)?;
+            }
+            Request::Allocate { handle, at, count, .. } => {
+                let (ino, access) = self.sessions.open_file(client, *handle)?;
+                opened = access.write.then_some(ino);
+                opened.ok_or(Error::BadHandle)?;
+                if self.lacking(ino, *at, *count)? > self.store.room() {
+                    return Err(Error::NoSpace);
+                }
             }
             Request::Create { handle, access, .. } => {
                 let held = OpenFile { handle: *handle, ino: Ino::default(), access: *access };
@@ -501,36 +507,6 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         let pages: Vec<Pages> = extents.iter().map(|extent| extent.pages).collect();
         let has_them = self.store.space.has_reserved(client, pages.iter().copied());
         if has_them { Ok(pages) } else { Err(Error::NotReserved) }
-    }
-
-    /// Reserves pages now; `None` if the request has to wait for memory.
-    fn try_reserve(&mut self, client: u64, pages: u32) -> Option<Result<Answer, Error>> {
-        if pages == 0 {
-            return Some(Err(Error::Invalid));
-        }
-        if self.store.space.reserved_pages(client) >= self.config.reserved_max {
-            return Some(Err(Error::TooMany));
-        }
-        if self.store.space.free_pages() > 0 {
-            return Some(Ok(self.reserve(client, pages)));
-        }
-        (!self.memory.may_grow()).then_some(Err(Error::NoSpace))
-    }
-
-    fn reserve(&mut self, client: u64, pages: u32) -> Answer {
-        let space = &mut self.store.space;
-        // A client gets at most half of what is left, so that there is some for others.
-        let share = space.free_pages().div_ceil(2);
-        let left = self.config.reserved_max.saturating_sub(space.reserved_pages(client)).max(1);
-        let pages = u64::from(pages.min(RESERVE_PAGES_MAX)).min(share).min(left) as u32;
-        let runs = space.reserve(client, pages);
-        let segments: BTreeSet<u32> = runs.iter().map(|run| run.segment).collect();
-        Answer::Reserved(Reservation {
-            epoch: self.store.state.epoch,
-            client,
-            runs,
-            places: reads::places(&self.store, segments),
-        })
     }
 
     fn answer(&mut self, client: u64, epoch: u32, caller: &Caller, request: Request) -> Result<Answer, Error> {
@@ -606,7 +582,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             }
             Request::Statfs => {
                 let (more, space) = (self.memory.lendable_pages(), &self.store.space);
-                let (pages, free_pages) = (space.pages() + more, space.free_pages() + more);
+                let (pages, free_pages) = (space.pages() + more, self.store.room_with(more));
                 let (inodes, inodes_max) = (tree.len(), self.config.inodes_max);
                 Ok(Answer::Space(Space { pages, free_pages, inodes, inodes_max }))
             }

@@ -117,6 +117,12 @@ impl<D: Donors> Memory<D> {
             || growth::plan(&self.lanes, self.config.copies, self.config.slab_len).is_some()
     }
 
+    /// Whether there may soon be so many more pages.
+    pub fn may_grow_by(&self, pages: u64) -> bool {
+        let is_known = !self.lanes.0.iter().any(DonorLane::may_gain_memory);
+        self.may_grow() && (!is_known || self.growth.is_some() || pages <= self.lendable_pages())
+    }
+
     /// Keeps back the pages of a client that is gone, until no donor admits it any more.
     pub fn retire_client<K: Disk>(&mut self, client: u64, store: &mut Store<K>) {
         let pages = store.space.keep_back(client);
@@ -535,7 +541,7 @@ impl<D: Donors> Memory<D> {
 
     fn grow<K: Disk>(&mut self, store: &Store<K>, wants_more: bool) {
         let free_pages_min = (self.config.slab_len / PAGE as u64 / 4).max(64);
-        let is_wanted = wants_more || store.space.free_pages() < free_pages_min;
+        let is_wanted = wants_more || store.room() < free_pages_min;
         // Memory that was given back for a copy is not to go to another segment.
         let is_reserved = self.wanted_slab_len.is_some() && !wants_more;
         if self.growth.is_some() || !is_wanted || is_reserved || self.growth_again_ns > self.now_ns {

@@ -110,7 +110,8 @@ pub(super) fn without_room<K: Disk>(
     lacking_segments(store, lanes, copies).into_iter().filter(has_none).collect()
 }
 
-/// Whether a segment can be given back: it has no contents, and all its donors are within reach. Clients may still
+/// Whether a segment can be given back: it has no contents, what was promised to files has room elsewhere, and all its
+/// donors are within reach. Clients may still
 /// write to a slab that was ever taken out, so its segment stays.
 pub(super) fn may_be_given_back<K: Disk>(
     store: &Store<K>,
@@ -119,7 +120,9 @@ pub(super) fn may_be_given_back<K: Disk>(
     number: u32,
     segment: &Segment,
 ) -> bool {
-    store.space.is_free(number) && segment.members.iter().all(|member| lanes.reaches(member) && !orphans.has(member))
+    store.space.is_free(number)
+        && store.may_lose(segment.pages.into())
+        && segment.members.iter().all(|member| lanes.reaches(member) && !orphans.has(member))
 }
 
 /// Chooses a segment without contents to be given back, so that there is room for this copy.

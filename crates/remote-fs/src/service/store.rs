@@ -4,11 +4,14 @@ use super::config::{Failure, OpenError, Stats};
 use crate::disk::{Disk, DiskError};
 use crate::durable_state::{DurableState, Op};
 use crate::journal::Journal;
-use crate::protocol::{Answer, Error, Pages, Time};
+use crate::protocol::{Answer, Error, PAGE, Pages, Time};
 use crate::space::Space;
 
 /// Room for the record that may follow a change (dropping an inode), in bytes.
 const FOLLOW_UP_LEN: usize = 64;
+
+/// Most pages that are kept to replace others.
+const KEPT_FOR_OVERWRITES_MAX: u64 = (16 << 20) / PAGE as u64;
 
 /// The durable state, and what is derived from it.
 pub(super) struct Store<K> {
@@ -88,6 +91,25 @@ impl<K: Disk> Store<K> {
         Ok(answer)
     }
 
+    /// Pages that may still be promised: to new contents, or to files by `fallocate`. Of the free pages, some have been
+    /// promised, and a few are kept so that pages can be replaced, which are written beside first. Pages with which
+    /// clients replace others count as free, since that many will be.
+    pub fn room(&self) -> u64 {
+        self.room_with(0)
+    }
+
+    /// As [`Self::room`], if there were so many pages more.
+    pub fn room_with(&self, more: u64) -> u64 {
+        let free = self.space.free_pages() + self.space.overwriting_pages() + more;
+        free.saturating_sub(self.state.tree.allocated_pages() + kept_for_overwrites(self.space.pages() + more))
+    }
+
+    /// Whether so many free pages may go, after which there is still enough for what was promised.
+    pub fn may_lose(&self, pages: u64) -> bool {
+        let free = self.space.free_pages() + self.space.overwriting_pages();
+        free >= self.state.tree.allocated_pages() + pages
+    }
+
     fn release(&mut self, pages: Pages) {
         if self.pinned == Some(pages.segment) {
             self.deferred.push(pages);
@@ -128,6 +150,11 @@ impl<K: Disk> Store<K> {
         }
         Ok(())
     }
+}
+
+/// Pages, of so many in all, that only replace others: a sixty-fourth, and at most 16 MiB.
+pub(super) fn kept_for_overwrites(pages: u64) -> u64 {
+    (pages / 64).min(KEPT_FOR_OVERWRITES_MAX)
 }
 
 /// Derives the space: all pages of all segments, of which those that no file has are free.

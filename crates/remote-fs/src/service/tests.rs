@@ -3,4 +3,5 @@
 mod copies;
 mod facts;
 mod random;
+mod room;
 pub(crate) mod world;

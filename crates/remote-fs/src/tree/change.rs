@@ -36,7 +36,12 @@ impl Tree {
                 Ok(unlinked.map_or(Answer::Done, Answer::Unlinked))
             }
             Request::Commit { size_min, mtime, holes, extents, .. } => {
-                let commit = Commit { size_min: *size_min, mtime: *mtime, holes, extents };
+                let commit = Commit { size_min: *size_min, mtime: *mtime, holes, extents, allocated: None };
+                self.commit(context, commit, freed).map(Answer::Attr)
+            }
+            Request::Allocate { at, count, size_min, mtime, .. } => {
+                let allocated = Some((*at, *count));
+                let commit = Commit { size_min: *size_min, mtime: *mtime, holes: &[], extents: &[], allocated };
                 self.commit(context, commit, freed).map(Answer::Attr)
             }
             Request::SetXattr { ino, name, value, how } => {

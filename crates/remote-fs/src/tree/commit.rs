@@ -13,6 +13,8 @@ pub(super) struct Commit<'a> {
     pub mtime: Option<Time>,
     pub holes: &'a [(u64, u64)],
     pub extents: &'a [Extent],
+    /// Range to whose pages room is promised: first page, pages.
+    pub allocated: Option<(u64, u64)>,
 }
 
 impl Tree {
@@ -31,6 +33,10 @@ impl Tree {
         }
         commit.mtime.map_or(Ok(()), check_time)?;
         let Body::File(map) = &mut inode.body else { return Err(Error::Invalid) };
+        let allocated = commit.allocated.map(|(at, count)| (at, at.saturating_add(count)));
+        if allocated.is_some_and(|(_, end)| end > FILE_LEN_MAX / PAGE as u64) {
+            return Err(Error::FileTooBig);
+        }
         for Extent { at, pages, replaces, sums, .. } in commit.extents {
             if at.saturating_add(pages.count.into()) > size.div_ceil(PAGE as u64)
                 || sums.0.len() != pages.count as usize
@@ -41,16 +47,22 @@ impl Tree {
                 return Err(Error::PagesChanged);
             }
         }
+        let before = map.allocated_pages();
         for (at, count) in commit.holes {
             map.punch(*at, at.saturating_add(*count), freed);
         }
         for Extent { at, pages, sums, .. } in commit.extents {
             map.put(*at, *pages, sums, freed);
         }
+        if let Some((at, end)) = allocated {
+            map.allocate(at, end);
+        }
+        let after = map.allocated_pages();
         inode.size = size;
         inode.touch(context.now);
         inode.mtime = commit.mtime.unwrap_or(context.now);
         permission::drop_privileges(inode, context.caller, false);
+        self.allocated_pages = self.allocated_pages + after - before;
         self.drop_capabilities(ino);
         self.attr(ino)
     }

@@ -121,7 +121,7 @@ impl Inode {
     /// Attributes of the inode.
     pub fn attr(&self, ino: Ino) -> Attr {
         let (size, pages) = match &self.body {
-            Body::File(map) => (self.size, map.pages()),
+            Body::File(map) => (self.size, map.pages() + map.allocated_pages()),
             Body::Directory(directory, _) => (directory.len(), 0),
             Body::Symlink(target) => (target.len() as u64, 0),
             Body::Node(_) => (0, 0),
@@ -142,6 +142,11 @@ impl Inode {
             btime: self.btime,
             version: self.version,
         }
+    }
+
+    /// Holes of a file to which room was promised.
+    pub(super) fn allocated_pages(&self) -> u64 {
+        if let Body::File(map) = &self.body { map.allocated_pages() } else { 0 }
     }
 
     /// Bytes of its extended attributes, names and values.

@@ -3,7 +3,7 @@
 use super::inode::Body;
 use super::permission::{self, WRITE};
 use super::state::{Context, Tree};
-use crate::protocol::{Attr, Error, FILE_LEN_MAX, Ino, Kind, Pages, SetAttr, SetTime, Time};
+use crate::protocol::{Attr, Error, FILE_LEN_MAX, Ino, Kind, PAGE, Pages, SetAttr, SetTime, Time};
 
 pub(super) fn check_time(time: Time) -> Result<(), Error> {
     if time.ns < 1_000_000_000 { Ok(()) } else { Err(Error::Invalid) }
@@ -28,10 +28,16 @@ impl Tree {
         if let Some(mode) = set.mode {
             inode.mode = permission::mode_without_foreign_setgid(mode, inode.gid, caller);
         }
+        let mut forgotten = 0;
         if let (Some(size), Body::File(map)) = (set.size, &mut inode.body) {
+            let before = map.allocated_pages();
             if size < inode.size {
                 map.cut(size, freed);
+            } else if size == inode.size {
+                // As other file systems do: room beyond the end goes when the length is set to what it is.
+                map.forget_allocated(size.div_ceil(PAGE as u64));
             }
+            forgotten = before - map.allocated_pages();
             inode.size = size;
             inode.touch(now);
             if set.mode.is_none() {
@@ -45,6 +51,7 @@ impl Tree {
         inode.atime = set.atime.map_or(inode.atime, chosen);
         inode.mtime = set.mtime.map_or(inode.mtime, chosen);
         inode.ctime = now;
+        self.allocated_pages -= forgotten;
         if set.uid.is_some() || set.gid.is_some() || set.size.is_some() {
             self.drop_capabilities(ino);
         }

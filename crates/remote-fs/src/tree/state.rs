@@ -34,6 +34,9 @@ pub struct Tree {
     /// Names of files beyond the first of each.
     #[serde(skip)]
     pub(super) extra_links: u64,
+    /// Pages of all files that are holes to which room was promised.
+    #[serde(skip)]
+    pub(super) allocated_pages: u64,
 }
 
 /// Checks that a name is valid for an entry.
@@ -63,6 +66,7 @@ impl Tree {
             last_ino: Ino::ROOT,
             xattrs_len: 0,
             extra_links: 0,
+            allocated_pages: 0,
         }
     }
 
@@ -71,6 +75,7 @@ impl Tree {
         self.xattrs_len = self.inodes.values().map(|inode| inode.xattrs_len() as u64).sum();
         let files = self.inodes.values().filter(|inode| inode.kind() != Kind::Directory);
         self.extra_links = files.map(|inode| u64::from(inode.links.saturating_sub(1))).sum();
+        self.allocated_pages = self.inodes.values().map(Inode::allocated_pages).sum();
     }
 
     /// Number of inodes.
@@ -81,6 +86,11 @@ impl Tree {
     /// Number of names of files beyond the first of each: hard links.
     pub fn extra_links(&self) -> u64 {
         self.extra_links
+    }
+
+    /// Pages of all files that are holes to which room was promised.
+    pub fn allocated_pages(&self) -> u64 {
+        self.allocated_pages
     }
 
     /// Whether there are no inodes, which is never so.
@@ -229,6 +239,7 @@ impl Tree {
         }
         if let Some(inode) = self.inodes.remove(&ino) {
             self.xattrs_len -= inode.xattrs_len() as u64;
+            self.allocated_pages -= inode.allocated_pages();
             if let Body::File(mut map) = inode.body {
                 map.punch(0, u64::MAX, freed);
             }

@@ -136,7 +136,7 @@ impl Dice<'_> {
     }
 
     fn request(&mut self) -> Request {
-        match self.below(33) {
+        match self.below(35) {
             0 => Request::Heartbeat,
             1 => Request::Leave,
             2 => Request::Donors,
@@ -209,6 +209,20 @@ impl Dice<'_> {
             28 => Request::RemoveXattr { ino: self.ino(), name: self.name() },
             29 => Request::Lock(self.lock()),
             30 => Request::TestLock(self.lock()),
+            31 => Request::Allocate {
+                handle: self.word(),
+                at: self.below(1 << 40),
+                count: 1 + self.below(1 << 40),
+                size_min: self.word(),
+                mtime: self.some(Self::time),
+            },
+            32 => Request::ReserveOverwrite {
+                handle: self.word(),
+                at: self.below(1 << 40),
+                count: 1 + self.below(RESERVE_PAGES_MAX.into()) as u32,
+                pages: self.half(),
+                waits: self.coin(),
+            },
             _ => {
                 let (first, last) = (self.word(), self.word());
                 Request::Unlock { ino: self.ino(), owner: self.owner(), first, last }

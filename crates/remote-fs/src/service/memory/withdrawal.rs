@@ -51,7 +51,12 @@ impl<D: Donors> Memory<D> {
                 && repair::may_be_given_back(store, &self.lanes, &self.orphans, **number, segment)
         };
         let unused: Vec<u32> = store.state.segments.iter().filter(is_unused).map(|(number, _)| *number).collect();
-        unused.into_iter().for_each(|segment| self.give_back_segment(store, segment));
+        for segment in unused {
+            // Each leaves less room for what was promised to files.
+            if store.may_lose(store.state.segments[&segment].pages.into()) {
+                self.give_back_segment(store, segment);
+            }
+        }
     }
 
     /// Takes the copies at donors that withdraw out of the segments that have enough whole ones elsewhere.

@@ -52,7 +52,7 @@ fn a_copy_that_a_client_does_not_reach_is_none_and_the_last_one_stays() {
 }
 
 /// Runs until every segment has all its copies, after what happened to a donor has been noticed.
-fn until_whole(world: &mut World, client: &mut Client) {
+pub fn until_whole(world: &mut World, client: &mut Client) {
     for _ in 0..if world.net.borrow().hosts.iter().all(|host| host.is_alive) { 3 } else { 15 } {
         world.run(1_000);
         let _ = client.ask(world, Request::Heartbeat);
@@ -64,7 +64,7 @@ fn until_whole(world: &mut World, client: &mut Client) {
 }
 
 /// Writes files of a hundred pages until there is no memory left, or `max` pages. The first byte of each is its number.
-fn fill(world: &mut World, client: &mut Client, max: usize) -> Vec<u64> {
+pub fn fill(world: &mut World, client: &mut Client, max: usize) -> Vec<u64> {
     let mut handles = Vec::new();
     for at in 0..max {
         if at % 100 == 0 {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::world::*;
+use crate::map::Map;
 use crate::protocol::*;
 use crate::tree::Body;
 
@@ -45,6 +46,8 @@ fn check(world: &mut World) {
             }
         }
     }
+    let maps = kept.tree.inodes().filter_map(|(ino, _)| kept.tree.map(ino).ok());
+    assert_eq!(kept.tree.allocated_pages(), maps.map(Map::allocated_pages).sum::<u64>());
     for segment in kept.segments.values() {
         let mut donors: Vec<u64> = segment.members.iter().map(|member| member.donor).collect();
         donors.sort_unstable();
@@ -64,7 +67,7 @@ fn run_random(seed: u64) {
         let index = world.random(3) as usize;
         let client = &mut clients[index];
         let pick = names.keys().nth(world.random(names.len().max(1) as u64) as usize).copied();
-        match (world.random(21), pick) {
+        match (world.random(22), pick) {
             (0..3, _) | (_, None) => {
                 let name = format!("f{step}");
                 if let Ok((ino, handle)) = client.create(&mut world, &name) {
@@ -77,11 +80,25 @@ fn run_random(seed: u64) {
                 let (at, byte) = (world.random(PAGES), step as u8 | 1);
                 let Ok(handle) = client.open(&mut world, ino) else { panic!("it is there (seed {seed})") };
                 let shadow = shadows.get_mut(&ino).unwrap();
-                match client.write(&mut world, handle, at, &[byte; PAGE]) {
+                // A page that is there, or was promised, may be asked for as such.
+                let is_there = world.service().state().tree.map(ino).is_ok_and(|map| map.lacking(at, at + 1) == 0);
+                let overwrites = is_there && world.random(2) == 0;
+                match client.write_as(&mut world, handle, at, &[byte; PAGE], overwrites) {
                     Ok(_) => shadow.put(at, Some(byte)),
                     // Repairs may leave too little memory.
                     Err(Error::NoSpace) => {}
                     Err(error) => panic!("{error} (seed {seed}, step {step})"),
+                }
+                client.close(&mut world, handle);
+            }
+            (20, Some(ino)) => {
+                let (handle, at) = (client.open(&mut world, ino).unwrap(), world.random(PAGES));
+                let count = 1 + world.random(PAGES - at);
+                let size_min = if world.random(2) == 0 { 0 } else { (at + count) * PAGE as u64 };
+                let request = Request::Allocate { handle, at, count, size_min, mtime: None };
+                match client.attr(&mut world, request) {
+                    Ok(attr) => assert!(attr.pages >= count),
+                    Err(error) => assert_eq!(error, Error::NoSpace, "seed {seed}, step {step}"),
                 }
                 client.close(&mut world, handle);
             }

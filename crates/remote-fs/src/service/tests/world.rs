@@ -564,7 +564,27 @@ impl Client {
 
     /// Writes a whole page of a file and commits it.
     pub fn write(&mut self, world: &mut World, handle: u64, at: u64, bytes: &[u8]) -> Result<Attr, Error> {
-        let mut fresh = self.reserve(world, 1)?;
+        self.write_as(world, handle, at, bytes, false)
+    }
+
+    /// As [`Self::write`]. If it `overwrites`, the page is there already, or was promised.
+    pub fn write_as(
+        &mut self,
+        world: &mut World,
+        handle: u64,
+        at: u64,
+        bytes: &[u8],
+        overwrites: bool,
+    ) -> Result<Attr, Error> {
+        let mut fresh = match overwrites {
+            false => self.reserve(world, 1)?,
+            true => {
+                match self.ask(world, Request::ReserveOverwrite { handle, at, count: 1, pages: 1, waits: true })? {
+                    Answer::Reserved(fresh) => fresh,
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
         let epoch = self.epoch;
         let run = fresh.runs[0];
         for _ in 0..20 {
@@ -574,7 +594,7 @@ impl Client {
                     self.ask(world, Request::Heartbeat)?;
                     if self.epoch != epoch {
                         // The service revoked the access, and the reservation with it.
-                        return self.write(world, handle, at, bytes);
+                        return self.write_as(world, handle, at, bytes, overwrites);
                     }
                     let (segment, donor, incarnation) = (run.segment, copy.donor, copy.incarnation);
                     // If it is the last copy, this reports it as lost.
@@ -582,7 +602,7 @@ impl Client {
                         Ok(_) => {}
                         Err(Error::Grace) => {
                             world.run(20);
-                            return self.write(world, handle, at, bytes);
+                            return self.write_as(world, handle, at, bytes, overwrites);
                         }
                         Err(Error::Lost) => {
                             // The pages are no longer reserved if the service has restarted.
@@ -611,7 +631,7 @@ impl Client {
                 }
                 Err(Error::NotReserved) => {
                     // The service has restarted since the reservation.
-                    return self.write(world, handle, at, bytes);
+                    return self.write_as(world, handle, at, bytes, overwrites);
                 }
                 other => return Err(other.unwrap_err()),
             }

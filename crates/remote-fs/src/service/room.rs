@@ -1,0 +1,168 @@
+//! Requests that need room at the donors: reservations and promises. They wait for memory that may come soon.
+
+use std::collections::BTreeSet;
+use std::hash::Hash;
+
+use sinew_remote_memory::volume::Donors;
+
+use super::config::{Config, Now};
+use super::core::Service;
+use super::reads;
+use crate::disk::Disk;
+use crate::protocol::{Answer, Caller, Error, Extent, Ino, RESERVE_PAGES_MAX, Request, Reservation};
+use crate::space::Purpose;
+
+/// What a request needs.
+pub(super) enum Wanted {
+    /// Up to so many pages, for anything.
+    Pages(u32),
+    /// Pages to overwrite others; see [`Request::ReserveOverwrite`].
+    Overwrite { handle: u64, at: u64, count: u32, pages: u32, waits: bool },
+    /// Room that is promised to a file: an [`Request::Allocate`].
+    Allocate {
+        /// The request's number, the client's settled number, and the epoch.
+        numbers: (u64, u64, u32),
+        caller: Caller,
+        request: Request,
+        /// Pages that were left when it last waited.
+        room: u64,
+    },
+}
+
+/// A request that waits for memory, of which there is none, but may be some soon.
+pub(super) struct Waiting {
+    pub id: u64,
+    pub client: u64,
+    pub until_ns: u64,
+    pub wanted: Wanted,
+}
+
+impl Wanted {
+    /// How long to wait, in ns.
+    pub fn wait_max_ns(&self, config: &Config) -> u64 {
+        match self {
+            // A client that dies with such pages has to be declared dead first.
+            Self::Overwrite { .. } => config.lease_ns + config.reserve_wait_max_ns,
+            _ => config.reserve_wait_max_ns,
+        }
+    }
+}
+
+impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
+    /// Answers a request now; `None` if it has to wait for memory.
+    pub(super) fn try_now(&mut self, client: u64, wanted: &Wanted, now: Now) -> Option<Result<Answer, Error>> {
+        match *wanted {
+            Wanted::Pages(pages) => self.try_reserve(client, pages),
+            Wanted::Overwrite { handle, at, count, pages, waits } => {
+                self.try_overwrite(client, (handle, at, count), pages, waits).transpose()
+            }
+            Wanted::Allocate { numbers, ref caller, ref request, .. } => {
+                if self.has_to_wait(client, request) {
+                    return None;
+                }
+                Some(self.change(client, numbers, caller.clone(), request.clone(), now))
+            }
+        }
+    }
+
+    /// Answers a request that waits, or refuses it when it has waited for too long.
+    pub(super) fn try_again(&mut self, waiting: &mut Waiting, now: Now) -> Option<Result<Answer, Error>> {
+        if let Some(result) = self.try_now(waiting.client, &waiting.wanted, now) {
+            return Some(result);
+        }
+        let left = self.store.room();
+        if let Wanted::Allocate { room, .. } = &mut waiting.wanted
+            && left > std::mem::replace(room, left)
+        {
+            // Donors lend memory slab by slab: while more comes, the request waits on.
+            waiting.until_ns = now.ns + self.config.reserve_wait_max_ns;
+        }
+        if now.ns < waiting.until_ns {
+            return None;
+        }
+        Some(match &waiting.wanted {
+            Wanted::Allocate { numbers, caller, request, .. } => {
+                self.change(waiting.client, *numbers, caller.clone(), request.clone(), now)
+            }
+            _ => Err(Error::NoSpace),
+        })
+    }
+
+    /// Whether a request needs room that there is not, and may be soon.
+    fn has_to_wait(&self, client: u64, request: &Request) -> bool {
+        let Request::Allocate { handle, at, count, .. } = request else { return false };
+        let Ok((ino, _)) = self.sessions.open_file(client, *handle) else { return false };
+        let Ok(lacking) = self.lacking(ino, *at, *count) else { return false };
+        lacking > self.store.room() && self.memory.may_grow_by(lacking - self.store.room())
+    }
+
+    /// Pages that it takes to fill a range of a file.
+    pub(super) fn lacking(&self, ino: Ino, at: u64, count: u64) -> Result<u64, Error> {
+        Ok(self.store.state.tree.map(ino)?.lacking(at, at.saturating_add(count)))
+    }
+
+    fn try_reserve(&mut self, client: u64, pages: u32) -> Option<Result<Answer, Error>> {
+        if pages == 0 {
+            return Some(Err(Error::Invalid));
+        }
+        if self.store.space.reserved_pages(client) >= self.config.reserved_max {
+            return Some(Err(Error::TooMany));
+        }
+        let room = self.store.room().min(self.store.space.free_pages());
+        if room > 0 {
+            return Some(Ok(self.reserve(client, Purpose::Any, pages, room)));
+        }
+        (!self.memory.may_grow()).then_some(Err(Error::NoSpace))
+    }
+
+    fn try_overwrite(
+        &mut self,
+        client: u64,
+        (handle, at, count): (u64, u64, u32),
+        pages: u32,
+        waits: bool,
+    ) -> Result<Option<Answer>, Error> {
+        let (ino, access) = self.sessions.open_file(client, handle)?;
+        if !access.write {
+            return Err(Error::BadHandle);
+        }
+        if self.lacking(ino, at, count.into())? > 0 {
+            return Err(Error::NoSpace);
+        }
+        if self.store.space.reserved_pages(client) >= self.config.reserved_max {
+            return Err(Error::TooMany);
+        }
+        let free = self.store.space.free_pages();
+        if free == 0 && pages > 0 && waits {
+            return Ok(None);
+        }
+        Ok(Some(self.reserve(client, Purpose::Overwrite, pages, free)))
+    }
+
+    /// Reserves pages of those that there is `room` for.
+    fn reserve(&mut self, client: u64, purpose: Purpose, pages: u32, room: u64) -> Answer {
+        let space = &mut self.store.space;
+        // A client gets at most half of what is left, so that there is some for others.
+        let share = room.div_ceil(2);
+        let left = self.config.reserved_max.saturating_sub(space.reserved_pages(client)).max(1);
+        let pages = u64::from(pages.min(RESERVE_PAGES_MAX)).min(share).min(left) as u32;
+        let runs = if pages > 0 { space.reserve(client, purpose, pages) } else { Vec::new() };
+        let segments: BTreeSet<u32> = runs.iter().map(|run| run.segment).collect();
+        Answer::Reserved(Reservation {
+            epoch: self.store.state.epoch,
+            client,
+            runs,
+            places: reads::places(&self.store, segments),
+        })
+    }
+
+    /// Checks that pages which were reserved only to replace others do so, or keep a promise of room.
+    pub(super) fn check_replaced(&self, client: u64, ino: Ino, extents: &[Extent]) -> Result<(), Error> {
+        for Extent { at, pages, .. } in extents {
+            if self.store.space.is_for_overwrites(client, *pages) && self.lacking(ino, *at, pages.count.into())? > 0 {
+                return Err(Error::NothingReplaced);
+            }
+        }
+        Ok(())
+    }
+}

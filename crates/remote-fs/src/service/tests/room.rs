@@ -1,0 +1,259 @@
+//! Facts about room: who gets it, and who is promised some.
+
+use super::copies;
+use super::facts::{MB, page, world};
+use super::world::*;
+use crate::check::{self, Finding};
+use crate::protocol::*;
+use crate::service::store::kept_for_overwrites;
+
+/// Pages of a world of two donors with two megabytes each, and two copies.
+const PAGES: u64 = 2 * MB / PAGE as u64;
+
+fn small() -> World {
+    World::new(2, 2 * MB, config(2), 7)
+}
+
+fn allocate(world: &mut World, client: &mut Client, handle: u64, at: u64, count: u64) -> Result<Attr, Error> {
+    client.attr(world, Request::Allocate { handle, at, count, size_min: (at + count) * PAGE as u64, mtime: None })
+}
+
+fn space(world: &mut World, client: &mut Client) -> Space {
+    match client.ask(world, Request::Statfs) {
+        Ok(Answer::Space(space)) => space,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Writes new pages to a file until there is no room for more. Returns their number.
+fn fill(world: &mut World, client: &mut Client, handle: u64) -> u64 {
+    for at in 0.. {
+        match client.write(world, handle, at, &page(at as u8)) {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error, Error::NoSpace);
+                return at;
+            }
+        }
+    }
+    unreachable!()
+}
+
+fn overwrite(world: &mut World, client: &mut Client, handle: u64, at: u64, byte: u8) -> Result<Attr, Error> {
+    client.write_as(world, handle, at, &page(byte), true)
+}
+
+#[test]
+fn room_that_was_promised_is_there_whatever_others_write() {
+    let mut world = small();
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (ino, swap) = one.create(&mut world, "swap").unwrap();
+    world.run(1000);
+    let before = space(&mut world, &mut one);
+    let attr = allocate(&mut world, &mut one, swap, 0, 300).unwrap();
+    assert_eq!((attr.size, attr.pages), (300 * PAGE as u64, 300), "it counts as the file's");
+    assert_eq!(space(&mut world, &mut one), Space { free_pages: before.free_pages - 300, ..before });
+    let (_, theirs) = other.create(&mut world, "f").unwrap();
+    let written = fill(&mut world, &mut other, theirs);
+    assert_eq!(written, PAGES - 300 - kept_for_overwrites(PAGES));
+    assert_eq!(space(&mut world, &mut one).free_pages, 0);
+    // Nothing of it depends on the service's run.
+    world.crash();
+    world.start();
+    assert_eq!((one.join(&mut world), other.join(&mut world)), (Some(true), Some(true)));
+    world.run(1000);
+    for at in 0..300 {
+        assert_eq!(one.read(&mut world, swap, at), Some(page(0)));
+        overwrite(&mut world, &mut one, swap, at, 1 + at as u8 / 2).unwrap();
+        // Again and again, which needs no more room.
+        overwrite(&mut world, &mut one, swap, at, 2 + at as u8 / 2).unwrap();
+    }
+    for at in 0..300 {
+        assert_eq!(one.read(&mut world, swap, at), Some(page(2 + at as u8 / 2)));
+    }
+    assert_eq!(world.service().state().tree.attr(ino).unwrap().pages, 300);
+    assert_eq!(check::names(&check::read(world.disk.clone()).unwrap().unwrap(), 2), []);
+}
+
+#[test]
+fn more_than_there_is_room_for_is_promised_to_nobody() {
+    let mut world = small();
+    let mut client = Client::new(&mut world, 1);
+    let (ino, handle) = client.create(&mut world, "f").unwrap();
+    let most = PAGES - kept_for_overwrites(PAGES);
+    for count in [most + 1, 1 << 40] {
+        assert_eq!(allocate(&mut world, &mut client, handle, 0, count), Err(Error::NoSpace));
+    }
+    let attr = world.service().state().tree.attr(ino).unwrap();
+    assert_eq!((attr.size, attr.pages), (0, 0));
+    let sparse = Request::Allocate { handle, at: FILE_LEN_MAX / PAGE as u64, count: 1, size_min: 0, mtime: None };
+    assert_eq!(client.attr(&mut world, sparse), Err(Error::FileTooBig));
+    allocate(&mut world, &mut client, handle, 0, most).unwrap();
+    assert_eq!(allocate(&mut world, &mut client, handle, 0, most).unwrap().pages, most, "it has that already");
+    assert_eq!(allocate(&mut world, &mut client, handle, most, 1), Err(Error::NoSpace));
+    assert_eq!(client.reserve(&mut world, 1), Err(Error::NoSpace));
+}
+
+#[test]
+fn a_promise_waits_for_memory_that_donors_still_have() {
+    // Slabs come one by one, and each request of a slab takes steps.
+    let mut world = World::new(2, 8 * MB, config(2), 7);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    let count = 7 * MB / PAGE as u64;
+    assert!(world.service().state().segments.len() < 7);
+    assert_eq!(allocate(&mut world, &mut client, handle, 0, count).unwrap().pages, count);
+    assert!(world.service().state().segments.len() >= 7);
+}
+
+#[test]
+fn room_that_was_promised_comes_back_with_the_file_and_with_each_hole() {
+    let mut world = small();
+    let mut client = Client::new(&mut world, 1);
+    let (ino, handle) = client.create(&mut world, "f").unwrap();
+    world.run(1000);
+    let free = |world: &mut World, client: &mut Client| space(world, client).free_pages;
+    let all = free(&mut world, &mut client);
+    allocate(&mut world, &mut client, handle, 0, 100).unwrap();
+    client.write(&mut world, handle, 5, &page(5)).unwrap();
+    assert_eq!(free(&mut world, &mut client), all - 100, "the page was promised");
+    let holes = vec![(0, 10)];
+    let punch = Request::Commit { handle, size_min: 0, mtime: None, holes, extents: vec![] };
+    client.attr(&mut world, punch).unwrap();
+    assert_eq!(free(&mut world, &mut client), all - 90);
+    let cut = |bytes| Request::SetAttr { ino, set: SetAttr { size: Some(bytes), ..SetAttr::default() }, handle: None };
+    client.attr(&mut world, cut(50 * PAGE as u64 - 1)).unwrap();
+    assert_eq!(free(&mut world, &mut client), all - 40);
+    // Beyond the end of the file, too.
+    let beyond = Request::Allocate { handle, at: 60, count: 7, size_min: 0, mtime: None };
+    let attr = client.attr(&mut world, beyond).unwrap();
+    assert_eq!((attr.size, attr.pages), (50 * PAGE as u64 - 1, 47));
+    client.attr(&mut world, cut(50 * PAGE as u64 - 1)).unwrap();
+    assert_eq!(free(&mut world, &mut client), all - 40, "as long as it is, and no more");
+    client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name: b"f".to_vec() }).unwrap();
+    client.close(&mut world, handle);
+    assert_eq!(free(&mut world, &mut client), all);
+    assert_eq!(world.service().state().tree.allocated_pages(), 0);
+}
+
+#[test]
+fn on_a_full_file_system_what_is_there_can_be_replaced_and_nothing_added() {
+    let mut world = small();
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (_, handle) = one.create(&mut world, "f").unwrap();
+    let written = fill(&mut world, &mut one, handle);
+    assert_eq!(written, PAGES - kept_for_overwrites(PAGES));
+    let (ino, theirs) = other.create(&mut world, "g").unwrap();
+    let ask = Request::ReserveOverwrite { handle: theirs, at: 0, count: 1, pages: 1, waits: true };
+    assert_eq!(other.ask(&mut world, ask), Err(Error::NoSpace), "it has nothing to replace");
+    for turn in 0..3 {
+        for at in 0..written {
+            overwrite(&mut world, &mut one, handle, at, turn + at as u8 / 2).unwrap();
+        }
+    }
+    assert_eq!(one.read(&mut world, handle, 9), Some(page(6)));
+    // Pages for that purpose make nothing new.
+    let granted =
+        match one.ask(&mut world, Request::ReserveOverwrite { handle, at: 0, count: 1, pages: 1, waits: true }) {
+            Ok(Answer::Reserved(granted)) => granted,
+            other => panic!("{other:?}"),
+        };
+    let (run, place) = (granted.runs[0], &granted.places[0]);
+    let extent = Extent { at: written, pages: run, generation: place.generation, sums: Sums(vec![5]), replaces: None };
+    let size_min = (written + 1) * PAGE as u64;
+    let add = Request::Commit { handle, size_min, mtime: None, holes: vec![], extents: vec![extent] };
+    assert_eq!(one.attr(&mut world, add), Err(Error::NothingReplaced));
+    assert_eq!(one.ask(&mut world, Request::GiveBack { pages: vec![run] }), Ok(Answer::Done));
+    // Room comes with what is removed.
+    let set = SetAttr { size: Some((written - 1) * PAGE as u64), ..SetAttr::default() };
+    one.attr(&mut world, Request::SetAttr { ino: Ino(ino.0 - 1), set, handle: None }).unwrap();
+    other.write(&mut world, theirs, 0, &page(1)).unwrap();
+    assert_eq!(other.write(&mut world, theirs, 1, &page(1)), Err(Error::NoSpace));
+}
+
+#[test]
+fn who_replaces_pages_waits_for_others_who_do() {
+    let mut world = small();
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (ino, handle) = one.create(&mut world, "f").unwrap();
+    fill(&mut world, &mut one, handle);
+    let theirs = other.open(&mut world, ino).unwrap();
+    let ask = |handle, waits| Request::ReserveOverwrite { handle, at: 0, count: 100, pages: 100, waits };
+    let mut runs = Vec::new();
+    loop {
+        match one.ask(&mut world, ask(handle, false)) {
+            Ok(Answer::Reserved(granted)) if granted.runs.is_empty() => break,
+            Ok(Answer::Reserved(granted)) => runs.extend(granted.runs),
+            other => panic!("{other:?}"),
+        }
+    }
+    let kept: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+    assert_eq!(kept, kept_for_overwrites(PAGES));
+    let now = world.now();
+    let message = other.envelope(0, 1, ask(theirs, true)).to_bytes();
+    let crate::service::Accepted::Deferred(_) = world.service().take(2, &message, now) else {
+        panic!("there is nothing to answer yet")
+    };
+    // The one who has it all dies, and is declared dead before the other is refused.
+    world.service().peer_left(1, now);
+    assert!(overwrite(&mut world, &mut other, theirs, 0, 9).is_ok());
+    assert_eq!(other.read(&mut world, theirs, 0), Some(page(9)));
+}
+
+#[test]
+fn memory_that_was_promised_to_a_file_is_not_given_back_for_a_copy() {
+    let mut world = World::new(3, 8 * MB, config(2), 7);
+    let mut client = Client::new(&mut world, 1);
+    let handles = copies::fill(&mut world, &mut client, usize::MAX);
+    // All but the last few files go.
+    let kept = handles.len() - 7;
+    for (number, handle) in handles[..kept].iter().enumerate() {
+        let name = format!("{} {number}", client.number).into_bytes();
+        client.attr(&mut world, Request::Unlink { parent: Ino::ROOT, name }).unwrap();
+        client.close(&mut world, *handle);
+    }
+    let room = world.service().store.room();
+    allocate(&mut world, &mut client, handles[kept], 100, room).unwrap();
+    let segments = world.service().state().segments.len();
+    world.net.borrow_mut().hosts[2].is_alive = false;
+    for _ in 0..30 {
+        world.run(1000);
+        client.ask(&mut world, Request::Heartbeat).unwrap();
+    }
+    assert_eq!(world.service().state().segments.len(), segments);
+    assert!(world.service().degraded().0 > 0, "a copy is missing, for which there is no room");
+    let holes = vec![(100, room)];
+    let punch = Request::Commit { handle: handles[kept], size_min: 0, mtime: None, holes, extents: vec![] };
+    client.attr(&mut world, punch).unwrap();
+    copies::until_whole(&mut world, &mut client);
+    assert!(world.service().state().segments.len() < segments);
+}
+
+#[test]
+fn what_was_promised_and_is_not_there_is_found() {
+    let mut world = small();
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(7)).unwrap();
+    allocate(&mut world, &mut client, handle, 1, 300).unwrap();
+    let mut kept = check::read(world.disk.clone()).unwrap().unwrap();
+    assert_eq!(check::names(&kept, 2), []);
+    let last = *kept.segments.last_key_value().unwrap().0;
+    kept.segments.remove(&last);
+    let lost = |finding: &Finding| matches!(finding, Finding::Promised { promised: 300, free: 255 });
+    assert!(check::names(&kept, 2).iter().any(lost), "{:?}", check::names(&kept, 2));
+}
+
+#[test]
+fn promises_are_kept_in_snapshots_too() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (ino, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 3, &page(7)).unwrap();
+    allocate(&mut world, &mut client, handle, 0, 10).unwrap();
+    world.service().close().unwrap();
+    world.crash();
+    world.start();
+    let tree = &world.service().state().tree;
+    assert_eq!((tree.attr(ino).unwrap().pages, tree.allocated_pages(), tree.map(ino).unwrap().pages()), (10, 9, 1));
+}
