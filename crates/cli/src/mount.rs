@@ -70,6 +70,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     if args.background {
         return background::start();
     }
+    // Before the service hears of a client that cannot mount anything.
+    sinew_mount::check(&args.directory)?;
     if args.for_paging {
         paging::prepare(args.joining().buffers())?;
     }

@@ -198,6 +198,19 @@ pub struct Lock {
     pub last: u64,
     /// Kind of the lock.
     pub kind: LockKind,
+    /// Call by which it is set.
+    pub family: LockFamily,
+}
+
+/// Call by which a lock is set. Locks of the two calls do not conflict with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockFamily {
+    /// `fcntl`.
+    Fcntl,
+    /// `flock`: always the whole file.
+    Flock,
+    /// One of the two. The kernel's request does not say which, and the calling thread could not be looked at.
+    Either,
 }
 
 /// Effect of `fallocate` on a range.
@@ -207,7 +220,7 @@ pub enum AllocateMode {
     Reserve,
     /// Makes it a hole.
     Punch,
-    /// Makes it zeros.
+    /// Makes it zeros, with room reserved for it.
     Zero,
 }
 
@@ -356,7 +369,7 @@ pub trait Files: Send + Sync + 'static {
     /// As `fsync`.
     fn sync(&self, ino: u64, handle: u64, data_only: bool) -> Result<()>;
 
-    /// Called when the last descriptor of a handle is closed. Releases the locks of `owner`, if given.
+    /// Called when the last descriptor of a handle is closed. Releases the locks of `owner`, if given, by either call.
     fn release(&self, ino: u64, handle: u64, owner: Option<u64>);
 
     /// Opens a directory for listing.

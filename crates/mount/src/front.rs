@@ -20,7 +20,7 @@ use rustix::fs::OFlags;
 
 use crate::caller;
 use crate::files::{
-    AllocateMode, AttributeChange, Attributes, CacheNotifier, DirectoryEntry, Files, Lock, NewNode, Opened,
+    AllocateMode, AttributeChange, Attributes, CacheNotifier, DirectoryEntry, Files, Lock, LockFamily, NewNode, Opened,
     RenameOptions, SeekTarget, XattrMode,
 };
 use convert::{attribute, errno, generation, kind_of_mode, lock_kind, lock_number, mode_of, when};
@@ -490,7 +490,7 @@ impl<F: Files> Filesystem for Front<F> {
         reply: ReplyLock,
     ) {
         let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
-        let lock = Lock { owner: owner.0, pid, start, last, kind };
+        let lock = Lock { owner: owner.0, pid, start, last, kind, family: LockFamily::Fcntl };
         match self.files.test_lock(ino.0, &lock) {
             Ok(None) => reply.locked(start, last, lock_number(crate::files::LockKind::Unlocked), 0),
             Ok(Some(held)) => reply.locked(held.start, held.last, lock_number(held.kind), held.pid),
@@ -512,7 +512,9 @@ impl<F: Files> Filesystem for Front<F> {
         reply: ReplyEmpty,
     ) {
         let Some(kind) = lock_kind(kind) else { return reply.error(Errno::EINVAL) };
-        let lock = Lock { owner: owner.0, pid, start, last, kind };
+        let is_whole = (start, last) == (0, i64::MAX as u64);
+        let family = if is_whole { caller::lock_family(request.pid()) } else { LockFamily::Fcntl };
+        let lock = Lock { owner: owner.0, pid, start, last, kind, family };
         match self.files.set_lock(ino.0, &lock) {
             Err(rustix::io::Errno::AGAIN) => self.waiting_locks.add(ino.0, lock, request.pid(), waits, reply),
             result => {

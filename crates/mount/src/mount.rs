@@ -14,9 +14,9 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::error::MountError;
 use crate::files::Files;
 use crate::front::{Front, KernelNotifier, REQUEST_MAX};
-use crate::helper;
 use crate::table::{DeviceNumber, Mounted, mounts_at};
 use crate::watch::{Watcher, detach};
+use crate::{caller, helper};
 
 /// Options of a mount.
 #[derive(Clone, Debug)]
@@ -73,8 +73,14 @@ impl<F: Files> std::fmt::Debug for Mount<F> {
     }
 }
 
-/// Checks that a file system can be mounted at a directory. Returns the directory's canonical path.
-fn check(point: &Path) -> Result<PathBuf, MountError> {
+/// Checks what can be checked before a file system is mounted at a directory: that the directory exists and is no mount
+/// point, that `/dev/fuse` can be opened, and that this process may mount, or has a helper that may. Returns the
+/// directory's canonical path.
+///
+/// # Errors
+///
+/// [`MountError`].
+pub fn check(point: &Path) -> Result<PathBuf, MountError> {
     let of = |error| MountError::of_directory(point, error);
     let metadata = std::fs::metadata(point).map_err(of)?;
     if !metadata.is_dir() {
@@ -85,6 +91,9 @@ fn check(point: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::Busy(point));
     }
     OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(MountError::of_device)?;
+    if !caller::may_mount() && !helper::is_installed() {
+        return Err(MountError::NoHelper);
+    }
     Ok(point)
 }
 

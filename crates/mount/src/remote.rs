@@ -21,7 +21,7 @@ use sinew_rpc::Endpoint;
 
 use crate::files::{
     AllocateMode, AttributeChange, Attributes, CacheLifetimes, CacheNotifier, Caller, DirectoryEntry, Files, Kind,
-    Lock, LockKind, NewNode, Opened, RenameOptions, Result, SeekTarget, Space, TimeChange, XattrMode,
+    Lock, LockFamily, LockKind, NewNode, Opened, RenameOptions, Result, SeekTarget, Space, TimeChange, XattrMode,
 };
 
 /// Makes the lane with this number for the calling thread.
@@ -240,18 +240,40 @@ fn set_time(time: TimeChange) -> SetTime {
 /// Last byte by which the kernel marks a lock to the end of the file.
 const LAST_OFFSET: u64 = i64::MAX as u64;
 
-fn lock(ino: u64, lock: &Lock) -> Option<protocol::Lock> {
+/// A lock as the service has it, by its owner; `None` if it unlocks.
+fn lock(ino: u64, lock: &Lock) -> Option<impl Fn(LockOwner) -> protocol::Lock + use<>> {
     let kind = match lock.kind {
         LockKind::Shared => protocol::LockKind::Read,
         LockKind::Exclusive => protocol::LockKind::Write,
         LockKind::Unlocked => return None,
     };
-    let owner = LockOwner::Posix(lock.owner);
-    Some(protocol::Lock { ino: Ino(ino), owner, pid: lock.pid, first: lock.start, last: last(lock.last), kind })
+    let (ino, pid, first, last) = (Ino(ino), lock.pid, lock.start, last(lock.last));
+    Some(move |owner| protocol::Lock { ino, owner, pid, first, last, kind })
 }
+
+/// Owners of a lock: two if it may be of either call, which then excludes the locks of both.
+fn owners(lock: &Lock) -> &'static [fn(u64) -> LockOwner] {
+    match lock.family {
+        LockFamily::Fcntl => &[LockOwner::Posix],
+        LockFamily::Flock => &[LockOwner::Flock],
+        LockFamily::Either => EITHER,
+    }
+}
+
+/// A lock by `flock` that cannot be made stricter is lost, and one by `fcntl` stays. So that one comes last.
+const EITHER: &[fn(u64) -> LockOwner] = &[LockOwner::Flock, LockOwner::Posix];
 
 fn last(last: u64) -> u64 {
     if last >= LAST_OFFSET { u64::MAX } else { last }
+}
+
+/// Releases all locks of an owner on a file, by either call.
+fn unlock<E: Endpoint, A: AccessMethod>(
+    lane: &mut Lane<E, A>,
+    ino: u64,
+    owner: u64,
+) -> std::result::Result<(), ClientError> {
+    EITHER.iter().try_for_each(|of| lane.unlock(Ino(ino), of(owner), 0, u64::MAX))
 }
 
 /// Refuses a name that is too long, before the service is asked.
@@ -403,7 +425,7 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
 
     fn flush(&self, ino: u64, handle: u64, owner: u64) -> Result<()> {
         self.with(|lane| {
-            let unlocked = lane.unlock(Ino(ino), LockOwner::Posix(owner), 0, u64::MAX);
+            let unlocked = unlock(lane, ino, owner);
             lane.sync(handle).and(unlocked)
         })
     }
@@ -415,8 +437,8 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
     fn release(&self, ino: u64, handle: u64, owner: Option<u64>) {
         // Nothing to report: `flush` reported what could not be written.
         let _ = self.with(|lane| {
-            let unlocked = owner.map(|owner| lane.unlock(Ino(ino), LockOwner::Posix(owner), 0, u64::MAX));
-            lane.close(handle).and(unlocked.unwrap_or(Ok(())))
+            let unlocked = owner.map_or(Ok(()), |owner| unlock(lane, ino, owner));
+            lane.close(handle).and(unlocked)
         });
     }
 
@@ -478,9 +500,10 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
 
     fn test_lock(&self, ino: u64, wanted: &Lock) -> Result<Option<Lock>> {
         let Some(of) = lock(ino, wanted) else { return Ok(None) };
-        let conflict = self.with(|lane| lane.test_lock(of))?;
+        let conflict = self.with(|lane| lane.test_lock(of(LockOwner::Posix(wanted.owner))))?;
         Ok(conflict.map(|held| Lock {
             owner: 0,
+            family: LockFamily::Fcntl,
             pid: held.pid,
             start: held.first,
             last: held.last.min(LAST_OFFSET),
@@ -492,13 +515,22 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
     }
 
     fn set_lock(&self, ino: u64, wanted: &Lock) -> Result<()> {
-        match lock(ino, wanted) {
-            Some(wanted) => self.with(|lane| lane.lock(wanted)),
-            None => {
-                let owner = LockOwner::Posix(wanted.owner);
-                self.with(|lane| lane.unlock(Ino(ino), owner, wanted.start, last(wanted.last)))
+        let (start, end) = (wanted.start, last(wanted.last));
+        let mut owners = owners(wanted).iter().map(|owner| owner(wanted.owner));
+        self.with(|lane| match lock(ino, wanted) {
+            Some(of) => {
+                let mut held = None;
+                owners.try_for_each(|owner| {
+                    lane.lock(of(owner)).inspect_err(|_| {
+                        // If this fails, the lock ends with the file's last descriptor.
+                        held.map(|held| lane.unlock(Ino(ino), held, start, end));
+                    })?;
+                    held = Some(owner);
+                    Ok(())
+                })
             }
-        }
+            None => owners.try_for_each(|owner| lane.unlock(Ino(ino), owner, start, end)),
+        })
     }
 
     fn allocate(
@@ -510,12 +542,13 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         keeps_size: bool,
         drops_privileges: bool,
     ) -> Result<()> {
-        let how = match how {
-            AllocateMode::Reserve => RangeChange::Reserve,
-            AllocateMode::Punch | AllocateMode::Zero => RangeChange::Hole,
+        let changes: &[RangeChange] = match how {
+            AllocateMode::Reserve => &[RangeChange::Reserve],
+            AllocateMode::Punch => &[RangeChange::Hole],
+            AllocateMode::Zero => &[RangeChange::Hole, RangeChange::Reserve],
         };
         self.with(|lane| {
-            lane.change_range(handle, at, len, how, keeps_size)?;
+            changes.iter().try_for_each(|change| lane.change_range(handle, at, len, *change, keeps_size))?;
             if drops_privileges {
                 lane.drop_privileges(handle, Ino(ino))?;
             }

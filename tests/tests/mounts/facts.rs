@@ -38,6 +38,7 @@ pub const ALL: &[(&str, Fact)] = &[
     ("a_program_that_runs_is_not_written", a_program_that_runs_is_not_written),
     ("pipes_and_sockets_have_names", pipes_and_sockets_have_names),
     ("an_open_file_excludes_others_by_locks", an_open_file_excludes_others_by_locks),
+    ("locks_by_flock_and_by_fcntl_do_not_exclude_each_other", locks_by_flock_and_by_fcntl_do_not_exclude_each_other),
     ("a_listing_has_every_name_once", a_listing_has_every_name_once),
     ("there_is_room", there_is_room),
 ];
@@ -436,6 +437,34 @@ fn an_open_file_excludes_others_by_locks(at: &Path) {
     one.try_lock_shared().unwrap();
     assert!(one.try_lock().is_err());
     // The kernel does not wait until the file system knows that a file is closed.
+    drop(other);
+    let began = Instant::now();
+    while let Err(error) = one.try_lock() {
+        assert!(began.elapsed() < PATIENCE, "{error}");
+    }
+}
+
+fn locks_by_flock_and_by_fcntl_do_not_exclude_each_other(at: &Path) {
+    use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingUnlock};
+    let path = at.join("file");
+    let (one, other) = (File::create(&path).unwrap(), OpenOptions::new().write(true).open(&path).unwrap());
+    let fcntl = |file: &File, how| rustix::fs::fcntl_lock(file, how);
+    one.lock().unwrap();
+    fcntl(&other, NonBlockingLockExclusive).unwrap();
+    assert!(other.try_lock_shared().is_err(), "each excludes its like");
+    // Each ends without the other.
+    one.unlock().unwrap();
+    other.try_lock().unwrap();
+    let locks = |how: &str| {
+        let script = format!("import fcntl, sys; fcntl.{how}(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)");
+        Command::new("python3").args(["-c", &script]).arg(&path).stderr(std::process::Stdio::null()).status()
+    };
+    if locks("lockf").is_ok() {
+        assert!(!locks("lockf").unwrap().success() && !locks("flock").unwrap().success());
+        fcntl(&one, NonBlockingUnlock).unwrap();
+        assert!(locks("lockf").unwrap().success() && !locks("flock").unwrap().success());
+    }
+    fcntl(&one, NonBlockingLockExclusive).unwrap();
     drop(other);
     let began = Instant::now();
     while let Err(error) = one.try_lock() {
