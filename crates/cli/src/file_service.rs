@@ -43,7 +43,12 @@ this host: clients write them to the donors, and not through this program. A fil
 serve block --last-copy FILE`, for one host, can be read even when all donors are gone.
 
 With --memory the program lends memory itself, as a donor at the next address (NAME.1, or the next port). That memory
-is lost with the program, and with it all that has no copy elsewhere because of --copies 1 or too few other donors.
+is lost with the program, and with it all that has no copy elsewhere because of --copies 1 or too few other donors. To
+keep contents over a restart, have --copies of them at donors other than this program.
+
+Of the donors' memory, a sixty-fourth, and at most 16 MiB, is kept to replace data on a full file system: changes are
+written beside the old data. What `fallocate` reserves for a file is nobody else's until the file gives it up; it is
+not given back to donors for lost copies either, which then wait for memory.
 
 Beyond shared memory and this host, clients and donors need the key in --key-file; with --open, anybody may be a
 client. All clients with the key are trusted: they read and write the donors' memory themselves, and say on whose
@@ -157,8 +162,8 @@ impl Args {
         }
         match (&self.data, self.memory) {
             (None, _) => output::complain("no --data: the whole file system is gone when this program ends"),
-            (Some(_), Some(_)) if self.donors.len() < usize::from(self.copies()) => output::complain(
-                "--memory: some pages have too few copies at other donors; those only in this program's memory are lost when it ends",
+            (Some(_), Some(_)) if self.copies() == 1 => output::complain(
+                "--memory: contents in this program's memory are lost when it ends, and names stay; a second copy at another donor (--donor ADDRESS, --copies 2) survives it",
             ),
             _ => {}
         }
@@ -323,8 +328,7 @@ impl Health {
             return;
         }
         for (name, why) in service.donors_away().filter(|(name, _)| !self.away.contains(*name)) {
-            let why = why.map_or(String::new(), |why| format!(": {why}"));
-            output::note(format_args!("donor {name} does not answer{why}"));
+            output::note(format_args!("donor {name}: {}", why.unwrap_or("it does not answer")));
         }
         self.away = service.donors_away().map(|(name, _)| name.to_owned()).collect();
         if self.last.map_or(ready.0 < ready.1, |(_, before)| before != ready) {

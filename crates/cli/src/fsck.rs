@@ -41,7 +41,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// Addresses of the donors, written as for the server
-    #[arg(required_unless_present = "files", value_name = "DONOR")]
+    #[arg(value_name = "DONOR")]
     donors: Vec<String>,
     /// Check a file system instead of a volume: this is the --data directory of its service
     #[arg(long, value_name = "DIRECTORY")]
@@ -61,6 +61,14 @@ pub struct Args {
 
 /// Runs the check, and reports its findings.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    if args.donors.is_empty() && args.files.is_none() {
+        return Err(Usage(
+            "name the donors of the volume to check, or the directory of the file system: sinew fsck --files DIRECTORY \
+             [DONOR...]"
+                .into(),
+        )
+        .into());
+    }
     if !args.donors.is_empty() {
         args.donor_args.check(&args.donors).map_err(Usage::of)?;
     }

@@ -9,6 +9,7 @@ use sinew::remote_memory::donor::{CallsOnly, Key, MemoryProvider, Service, Servi
 use sinew_harness::units::{self, parse_size};
 
 use super::reach::{AccessArgs, AccessMeans, KeyArgs, is_of_this_host};
+use crate::fabrics::{self, Purpose};
 use crate::serve::ThreadArgs;
 use crate::verbs::{Job, VerbsFabric};
 use crate::{Outcome, Usage, output, paging};
@@ -76,6 +77,7 @@ pub fn check_len(memory: usize) -> anyhow::Result<()> {
 
 impl Args {
     fn check(&self) -> anyhow::Result<()> {
+        fabrics::check(&self.address, Purpose::Serve)?;
         self.access.check(&self.address)?;
         ensure!(self.threads.threads() == 1, "--threads: a donor gets so few requests that one thread is enough");
         check_len(self.memory)?;

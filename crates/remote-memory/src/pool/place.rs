@@ -24,7 +24,8 @@ pub enum NoSpace {
     },
     /// There is too little free memory.
     #[error(
-        "{segments} segments of {slab_len} bytes, with {copies} copies of each, do not fit: the donors have {free} bytes free"
+        "this takes {} bytes of donors' memory, copies included, and the donors have {free} bytes free (a slab has {slab_len})",
+        segments.saturating_mul(*slab_len).saturating_mul(u64::from(*copies))
     )]
     Memory {
         /// Segments of the volume.

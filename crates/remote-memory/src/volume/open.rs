@@ -272,6 +272,29 @@ impl<D: Donors> Opening<D> {
         whys.map(|(id, known)| format!("donor {:016x}: {}", id.0, known.why)).collect::<Vec<_>>().join("; ")
     }
 
+    /// Lists the voters that do not answer as such, as far as it is known why.
+    fn lacking_voters(&self, voters: &[Voter]) -> String {
+        let has_restarted = |voter: &&Voter| {
+            let known = self.lane_of(voter.donor).map(|lane| &self.reports[lane]);
+            known.is_some_and(|known| known.incarnation.is_some_and(|found| found != voter.incarnation))
+        };
+        let restarted = voters.iter().filter(has_restarted);
+        let mut whys: Vec<String> = Some(self.failures()).filter(|whys| !whys.is_empty()).into_iter().collect();
+        whys.extend(restarted.map(|voter| format!("donor {:016x}: it has restarted", voter.donor.0)));
+        let unnamed = voters.iter().filter(|voter| self.lane_of(voter.donor).is_none()).count();
+        if unnamed > 0 {
+            whys.push(format!("not named: {unnamed} of the {} donors that vote", voters.len()));
+        }
+        whys.join("; ")
+    }
+
+    fn no_majority(&self, voters: &[Voter]) -> OpenError {
+        match self.older {
+            None => OpenError::NoMajority(self.lacking_voters(voters)),
+            Some(held) => OpenError::TakenOver { held },
+        }
+    }
+
     /// Lanes to the voters that have not restarted since they became voters.
     fn voting_lanes(&self, voters: &[Voter]) -> Lanes {
         let lane = |voter: &Voter| {
@@ -346,7 +369,7 @@ impl<D: Donors> Opening<D> {
         };
         let lanes = self.voting_lanes(&voters);
         if !is_majority(&voters, self.ids(), lanes) {
-            return Err(OpenError::NoMajority(self.failures()));
+            return Err(OpenError::NoMajority(self.lacking_voters(&voters)));
         }
         let promised = self.reports.iter().map(|known| known.promised).max().unwrap_or(0);
         let earlier = record.as_ref().map_or(0, |record| record.epoch);
@@ -401,9 +424,7 @@ impl<D: Donors> Opening<D> {
         }
         let Some(record) = &self.record else { return Err(OpenError::NotFound(self.id)) };
         if !is_majority(&record.voters, self.ids(), self.claims) {
-            let error =
-                self.older.map_or_else(|| OpenError::NoMajority(self.failures()), |held| OpenError::TakenOver { held });
-            return Err(error);
+            return Err(self.no_majority(&record.voters));
         }
         self.older = None;
         let answers: Vec<bool> = self.reports.iter().map(|known| known.incarnation.is_some()).collect();
@@ -480,9 +501,7 @@ impl<D: Donors> Opening<D> {
     fn on_recorded(&mut self) -> Result<(), OpenError> {
         let Some(record) = self.record.clone() else { return Err(OpenError::NotFound(self.id)) };
         if !is_majority(&record.voters, self.ids(), self.acks) {
-            let error =
-                self.older.map_or_else(|| OpenError::NoMajority(self.failures()), |held| OpenError::TakenOver { held });
-            return Err(error);
+            return Err(self.no_majority(&record.voters));
         }
         self.free_orphans(&record);
         let shape = Shape { slots: record.slots };

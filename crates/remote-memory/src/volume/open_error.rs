@@ -1,5 +1,10 @@
 //! Errors of opening a volume.
 
+/// The end of a message with a reason, which may be unknown.
+fn because(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(": {why}") }
+}
+
 /// Reason why a volume cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -11,7 +16,7 @@ pub enum OpenError {
     #[error("the volume {0:016x} exists")]
     Exists(u64),
     /// Too few voters answer.
-    #[error("too few of the volume's voters answer to say which of its copies count: {0}")]
+    #[error("too few of the volume's voters answer to say which of its copies count{}", because(.0))]
     NoMajority(String),
     /// Another writer is opening the volume at the same time.
     #[error("another writer is taking the volume over: its epoch is {held}")]
@@ -26,12 +31,23 @@ pub enum OpenError {
     #[error(transparent)]
     BadRecord(#[from] super::record::BadRecord),
     /// The donors have no room for the volume.
-    #[error("no room for the volume: {0}")]
+    #[error("no room for the volume{}", because(.0))]
     Full(String),
     /// Donors failed while the volume was being opened.
-    #[error("donors failed while the volume was opened: {0}")]
+    #[error("donors failed while the volume was opened{}", because(.0))]
     Failed(String),
     /// The arguments are invalid, or the volume has no epoch left.
     #[error("{0}")]
     Invalid(&'static str),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_without_a_reason_ends_without_a_colon() {
+        let of = |why: &str| OpenError::NoMajority(why.into()).to_string();
+        assert!(of("").ends_with("copies count") && of("donor 1: it is down").ends_with("count: donor 1: it is down"));
+    }
 }

@@ -200,7 +200,8 @@ impl<D: Donors> Volume<D> {
         let few = self.segments.iter().filter(|segment| segment.copies.len() < self.copies as usize).count();
         if few > 0 {
             let why = self.describe_down();
-            return Status::Degraded(format!("{few} segments have fewer than {} copies: {why}", self.copies));
+            let all = self.segments.len();
+            return Status::Degraded(format!("{few} of {all} segments lack copies: {why}"));
         }
         if self.copies < 2 {
             return Status::Degraded("each page has one copy: if a donor dies, its pages are lost".into());
