@@ -423,6 +423,15 @@ fn on_a_full_file_system_files_can_be_overwritten_in_any_way_and_not_grown() {
     let len = fill(&mounted, "file");
     assert!(len >= 250 << 20, "{len} bytes of 320 MB");
     assert_eq!(room(&mounted), 0);
+    // The one page that becomes free takes a new file, in small parts.
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    let file = OpenOptions::new().write(true).open(mounted.point.join("file")).unwrap();
+    rustix::fs::fallocate(&file, punch, 200 << 20, 4096).unwrap();
+    let mut small = File::create(mounted.point.join("small")).unwrap();
+    (0..40).for_each(|number| small.write_all(&bytes(number, 100)).unwrap());
+    drop((small, file));
+    let all: Vec<u8> = (0..40).flat_map(|number| bytes(number, 100)).collect();
+    assert!(fs::read(mounted.point.join("small")).unwrap() == all);
     let path = mounted.point.join("file");
     let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path).unwrap();
     let (cached, direct) = (open(0), open(sinew_mount::O_DIRECT));
@@ -459,7 +468,6 @@ fn on_a_full_file_system_files_can_be_overwritten_in_any_way_and_not_grown() {
     let error = cached.write_all_at(b"more", len).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
     // A hole makes room, for others as well.
-    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&cached, punch, 100, 5 << 20).unwrap();
     check(0, bytes(1, 1 << 20)[..100].to_vec());
     fs::write(other.point.join("new"), bytes(5, 4 << 20)).unwrap();

@@ -61,8 +61,9 @@ impl NewArgs {
         let copies = self.copies.unwrap_or(COPIES) as usize;
         ensure!(
             copies <= donors,
-            "--copies {copies}: each copy needs a donor of its own, and {donors} {} named",
-            if donors == 1 { "is" } else { "are" }
+            "--copies {copies}: each copy needs a donor of its own, and {donors} {} named: name more, or say --copies {donors}{}",
+            if donors == 1 { "is" } else { "are" },
+            if donors == 1 { ", which loses pages if the donor fails" } else { "" }
         );
         Ok(())
     }

@@ -18,11 +18,12 @@
 //!
 //! # What `fuser` 0.18 does not pass on
 //!
-//! It does not say whether a lock is of `flock` or of `fcntl`. A lock of a part of a file is of `fcntl`; for one of the
-//! whole file, the system call in which its thread waits is looked up in `/proc`. Where that cannot be seen (the mount's
-//! process is not root and the kernel forbids it, or the caller is in another PID namespace), such a lock counts as one
-//! of both, and a program that takes both on one file excludes itself. Locks hold for all hosts in any case. Nor does
-//! `fuser` report interrupted requests, so threads that wait for a lock are checked for signals in `/proc`.
+//! It does not say whether a lock is of `flock` or of `fcntl`. A lock of a part of a file is of `fcntl`; for one of
+//! the whole file, the system call in which its thread waits is looked up in `/proc`. Where that cannot be seen (the
+//! mount's process is not root and the kernel forbids it, or the caller is in another PID namespace), such a lock
+//! counts as one of both, and a program that takes both on one file excludes itself. Locks hold for all hosts in any
+//! case. Nor does `fuser` report interrupted requests, so threads that wait for a lock are checked for signals in
+//! `/proc`.
 //!
 //! Programs that wait for each other's `fcntl` locks wait until one of them is interrupted; `EDEADLK` is not reported.
 //!

@@ -19,8 +19,8 @@
 //! - **Donor** (`sinew_remote_memory::donor`): a process that lends memory. A *run* of a donor, or incarnation, lasts
 //!   from a start to its end, and so does what its memory holds.
 //! - **Page** (`protocol/page.rs`): 4096 bytes of a file, and their place. A **run** of pages, unlike that of a donor,
-//!   is consecutive both in the file and at the donors. A **hole** is pages that a file lacks; they read as zeros. It is
-//!   **allocated** (`map.rs`) if room was promised to it.
+//!   is consecutive both in the file and at the donors. A **hole** is pages that a file lacks; they read as zeros. It
+//!   is **allocated** (`map.rs`) if room was promised to it.
 //! - **Segment** (`durable_state.rs`): consecutive pages that one or more donors have copies of. A copy lies in one
 //!   **slab** of its donor, and is *whole* once it has all pages.
 //! - **Generation** of a segment (`durable_state.rs`): a number that grows whenever copies come, go or move. A commit

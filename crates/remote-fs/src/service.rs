@@ -60,6 +60,7 @@ mod sessions;
 mod store;
 #[cfg(test)]
 pub(crate) mod tests;
+mod waiting;
 
 pub use config::{Config, Failure, Now, OpenError, Stats};
 pub use core::{Accepted, Service};

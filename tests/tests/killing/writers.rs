@@ -182,6 +182,9 @@ impl Writer {
         let file = File::create(&new)?;
         let number = inode_at(&file, self.device)?;
         let version = shadow.begin_write(0, PAGES);
+        if self.random.below(2) == 0 {
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, PAGES * PAGE as u64)?;
+        }
         file.write_all_at(&pages(0..PAGES, version), 0)?;
         file.sync_all()?;
         drop(file);

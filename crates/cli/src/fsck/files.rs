@@ -8,7 +8,7 @@ use sinew::host::Interrupt;
 use sinew::remote_memory::volume::Donors;
 use sinew_harness::units::counted;
 use sinew_remote_fs::check::{self, Finding, PageCheck};
-use sinew_remote_fs::disk::HostDisk;
+use sinew_remote_fs::disk::{HostDisk, OpenFailed};
 use sinew_remote_fs::durable_state::DurableState;
 
 use super::{Args, progress};
@@ -24,10 +24,12 @@ const SHOWN_MAX: usize = 100;
 /// Checks the directory and, if donors are named, all pages.
 pub fn run(args: &Args, directory: &Path, interrupt: Interrupt) -> anyhow::Result<Outcome> {
     let shown = directory.display();
-    let disk = HostDisk::open(directory).with_context(|| format!("opening {shown}"))?;
-    let Some(kept) = check::read(disk).with_context(|| format!("reading {shown}"))? else {
-        bail!("there is no file system in {shown}: sinew serve files makes one, with --data {shown}");
+    let none = || format!("there is no file system in {shown}: sinew serve files makes one, with --data DIRECTORY");
+    let disk = match HostDisk::open(directory) {
+        Err(OpenFailed::Foreign(..)) => bail!(none()),
+        opened => opened.with_context(|| format!("opening {shown}"))?,
     };
+    let Some(kept) = check::read(disk).with_context(|| format!("reading {shown}"))? else { bail!(none()) };
     let copies = args.copies.unwrap_or(match kept.copies {
         // An earlier version did not record it.
         0 => COPIES,

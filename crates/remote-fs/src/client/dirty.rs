@@ -179,8 +179,8 @@ impl Dirty {
     }
 
     /// Writes bytes of one page. If they are not the whole page, and the page was not written here before, `base` is
-    /// the page underneath and its checksum; `None` for a hole. `purpose` is that of the room for the page, unless it is
-    /// among the fresh ones already, and has room.
+    /// the page underneath and its checksum; `None` for a hole. `purpose` is that of the room for the page, unless it
+    /// is among the fresh ones already, and has room.
     ///
     /// # Errors
     ///

@@ -30,8 +30,8 @@ pub struct Opened {
 /// Change to a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeChange {
-    /// Room is reserved for the whole range, which reads as before: what it lacks as zeros. A later write there meets no
-    /// lack of room.
+    /// Room is reserved for the whole range, which reads as before: what it lacks as zeros. A later write there meets
+    /// no lack of room.
     Reserve,
     /// The range reads as zeros and takes no room. Room that was reserved for it is given back.
     Hole,

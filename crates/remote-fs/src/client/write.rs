@@ -73,7 +73,16 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         let count = end.div_ceil(PAGE as u64) - at / PAGE as u64;
         match self.promise(count) {
             // What the file has already, or was promised, can still be written.
-            Err(ClientError::Refused(Error::NoSpace)) => return self.write_over(file, at, data),
+            Err(ClientError::Refused(Error::NoSpace)) => {
+                let full = self.write_over(file, at, data);
+                let is_refused = matches!(full, Err(ClientError::Refused(Error::NoSpace)));
+                if !is_refused || !file.lock().dirty.overlaps(at / PAGE as u64, count) {
+                    return full;
+                }
+                // Some of the pages were written a moment ago, and are new to the service.
+                self.write_out(file)?;
+                return self.write_over(file, at, data);
+            }
             promised => promised?,
         }
         let (new, written) = self.write_promised(file, at, data, count, Purpose::Any);

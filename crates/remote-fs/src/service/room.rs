@@ -5,48 +5,13 @@ use std::hash::Hash;
 
 use sinew_remote_memory::volume::Donors;
 
-use super::config::{Config, Now};
+use super::config::Now;
 use super::core::Service;
 use super::reads;
+use super::waiting::{Waiting, Wanted};
 use crate::disk::Disk;
-use crate::protocol::{Answer, Caller, Error, Extent, Ino, RESERVE_PAGES_MAX, Request, Reservation};
+use crate::protocol::{Answer, Error, Extent, Ino, RESERVE_PAGES_MAX, Request, Reservation};
 use crate::space::Purpose;
-
-/// What a request needs.
-pub(super) enum Wanted {
-    /// Up to so many pages, for anything.
-    Pages(u32),
-    /// Pages to overwrite others; see [`Request::ReserveOverwrite`].
-    Overwrite { handle: u64, at: u64, count: u32, pages: u32, waits: bool },
-    /// Room that is promised to a file: an [`Request::Allocate`].
-    Allocate {
-        /// The request's number, the client's settled number, and the epoch.
-        numbers: (u64, u64, u32),
-        caller: Caller,
-        request: Request,
-        /// Pages that were left when it last waited.
-        room: u64,
-    },
-}
-
-/// A request that waits for memory, of which there is none, but may be some soon.
-pub(super) struct Waiting {
-    pub id: u64,
-    pub client: u64,
-    pub until_ns: u64,
-    pub wanted: Wanted,
-}
-
-impl Wanted {
-    /// How long to wait, in ns.
-    pub fn wait_max_ns(&self, config: &Config) -> u64 {
-        match self {
-            // A client that dies with such pages has to be declared dead first.
-            Self::Overwrite { .. } => config.lease_ns + config.reserve_wait_max_ns,
-            _ => config.reserve_wait_max_ns,
-        }
-    }
-}
 
 impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     /// Answers a request now; `None` if it has to wait for memory.

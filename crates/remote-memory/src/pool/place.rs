@@ -24,7 +24,7 @@ pub enum NoSpace {
     },
     /// There is too little free memory.
     #[error(
-        "this takes {} bytes of donors' memory, copies included, and the donors have {free} bytes free (a slab has {slab_len})",
+        "slabs of {slab_len} bytes, {} bytes in all with all copies, do not fit: the donors have {free} bytes free",
         segments.saturating_mul(*slab_len).saturating_mul(u64::from(*copies))
     )]
     Memory {
