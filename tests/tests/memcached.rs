@@ -9,8 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Folder, Server, positive, results, run, sinew, text, unique};
+use common::{Folder, Process, Server, children, eventually, is_alive, positive, results, run, sinew, text, unique};
 use memcache::Client;
+use rustix::process::Signal;
 use serde_json::Value;
 use sinew_conformance::skipped;
 
@@ -139,6 +140,24 @@ fn a_full_cache_is_measured_beside_memcached_with_the_same_requests() {
         assert!(sides[2]["server"].as_str().unwrap().contains("memcached"), "{result}");
         assert!((0..3).all(|side| positive(&sides[side], "/items") > 5000.0), "{result}");
     }
+}
+
+#[test]
+fn memcached_ends_with_its_benchmark_even_if_that_is_killed() {
+    let bench = ["kv", "bench", "memcached", "--keys", "1K", "--seconds", "600", "--json", "--no-pin", "--peer"];
+    let mut bench = Process::start(&mut sinew(&bench));
+    let is_memcached = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "memcached")
+    };
+    let mut memcached = None;
+    eventually("memcached runs, or there is none", || {
+        memcached = children(bench.0.id()).into_iter().find(is_memcached);
+        memcached.is_some() || !is_alive(bench.0.id())
+    });
+    let Some(memcached) = memcached else { return skipped("no memcached") };
+    bench.signal(Signal::KILL);
+    bench.wait();
+    eventually("memcached has ended", || !is_alive(memcached));
 }
 
 /// Returns a memcached server's answer to a command, up to a line that begins with `end`.

@@ -66,6 +66,8 @@ const CRATES: &[Crate] = &[
     plain_crate("sinew-remote-fs", &["sinew-fabric", "sinew-journal", "sinew-mem", "sinew-remote-memory", "sinew-rpc"]),
     system_crate("sinew-far-memory", &["sinew-fabric", "sinew-mem", "sinew-remote-memory"]),
     system_crate("sinew-mount", &["sinew-mem", "sinew-remote-fs", "sinew-remote-memory", "sinew-rpc"]),
+    // It starts programs, which are to end with it.
+    system_crate("sinew-peers", &["sinew-host"]),
     top("sinew"),
     top("sinew-harness"),
     top("sinew-cli"),

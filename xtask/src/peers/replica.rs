@@ -6,23 +6,27 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::net::{TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use sinew_peers::etcd::{self, Cluster, Puts};
+use sinew_peers::{Folder, Missing};
 
 use super::contest::{Contest, Runner, Side, Unit};
-use super::mounts::{require, start};
+use super::mounts::start;
 use super::stats::Spread;
-use super::{Server, Setting, figure, rust};
+use super::{Server, Setting, figure};
 use crate::process;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-const VALUE_LEN: &str = "64";
+const VALUE_LEN: usize = 64;
+/// Keys to draw from, as in `sinew replica bench`.
+const KEYS: u64 = 1_000_000;
+/// Time before etcd's measurement. Our client finds out who leads before its own.
+const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Place of the members' data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +49,9 @@ struct Measured {
     cpu_ns: f64,
 }
 
-/// Fails, with a remedy, unless etcd is installed and its client can be built.
+/// Fails, with a remedy, unless etcd is installed.
 pub fn present() -> Result<(), String> {
-    require(&["etcd"]).map_err(|_| "there is no etcd: apt-get install etcd-server".to_owned())?;
-    rust::build()
+    etcd::check().map_err(|missing: Missing| missing.to_string())
 }
 
 /// Contests between our store and etcd, and between our store and the disk under it.
@@ -61,7 +64,7 @@ pub fn contests() -> Vec<Contest> {
                 title: format!("{title}{what}"),
                 unit,
                 ours: side("sinew", "sinew", move |setting| ours(place, in_flight, setting).map(pick)),
-                peers: vec![side("etcd", "etcd", move |setting| etcd(place, in_flight, setting).map(pick))],
+                peers: vec![side("etcd", "etcd", move |setting| of_etcd(place, in_flight, setting).map(pick))],
             };
             contests.push(if in_flight == 1 {
                 contest(", p50", Unit::Nanoseconds, |measured| measured.p50_ns)
@@ -88,33 +91,22 @@ fn side(system: &'static str, name: &str, measure: impl Fn(&Setting) -> anyhow::
     Side { system, name: name.into(), counts: 1.0, measure: Runner::new(measure) }
 }
 
-/// A folder, removed when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(place: Place) -> anyhow::Result<Self> {
-        let path = match place {
-            Place::Memory => PathBuf::from(format!("/dev/shm/sinew-peers-{}", std::process::id())),
+impl Place {
+    fn folder(self) -> anyhow::Result<Folder> {
+        match self {
+            Self::Memory => Folder::in_memory(),
             // Not /tmp, which may be a tmpfs.
-            Place::Disk => process::target_dir().join(format!("peers/replica-{}", std::process::id())),
-        };
-        std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+            Self::Disk => Folder::create(&process::target_dir().join("peers")),
+        }
     }
 }
 
 /// Returns the median time until a majority of `members` files on the members' disk have a record appended and synced
 /// (`fdatasync`), all by threads that begin at once. The members share this disk, where syncs wait for each other.
 fn fdatasync_ns(members: usize, setting: &Setting) -> anyhow::Result<f64> {
-    let folder = Folder::new(Place::Disk)?;
+    let folder = Place::Disk.folder()?;
     let file = |number: usize| -> std::io::Result<File> {
-        let file = File::create(folder.0.join(format!("record{number}")))?;
+        let file = File::create(folder.path().join(format!("record{number}")))?;
         // Members reserve room for their logs as well.
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, 0, RESERVED_LEN)?;
         Ok(file)
@@ -152,7 +144,7 @@ fn fdatasync_ns(members: usize, setting: &Setting) -> anyhow::Result<f64> {
 }
 
 fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Measured> {
-    let folder = (place == Place::Disk).then(|| Folder::new(place)).transpose()?;
+    let folder = (place == Place::Disk).then(|| place.folder()).transpose()?;
     let program = process::target_dir().join("release/sinew");
     let sockets = NAMES.map(|_| UdpSocket::bind("127.0.0.1:0"));
     let mut addresses = Vec::new();
@@ -165,7 +157,7 @@ fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Mea
         let mut member = Command::new(&program);
         member.args(["serve", "replica", "--name", name, "--peers", &peers.join(",")]);
         if let Some(folder) = &folder {
-            member.arg("--data").arg(folder.0.join(name));
+            member.arg("--data").arg(folder.path().join(name));
         }
         members.push(Server(start(&mut member)?));
     }
@@ -179,32 +171,27 @@ fn ours(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Mea
     })
 }
 
-fn etcd(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Measured> {
-    let folder = Folder::new(place)?;
-    let ports = free_ports(2 * NAMES.len())?;
-    let (clients, peers) = ports.split_at(NAMES.len());
-    let url = |address: &String| format!("http://{address}");
-    let cluster: Vec<String> = NAMES.iter().zip(peers).map(|(name, peer)| format!("{name}={}", url(peer))).collect();
-    let mut members = Vec::new();
-    for ((name, client), peer) in NAMES.iter().zip(clients).zip(peers) {
-        let mut member = Command::new("etcd");
-        member.args(["--name", name, "--initial-cluster", &cluster.join(",")]);
-        member.args(["--listen-client-urls", &url(client), "--advertise-client-urls", &url(client)]);
-        member.args(["--listen-peer-urls", &url(peer), "--initial-advertise-peer-urls", &url(peer)]);
-        member.arg("--data-dir").arg(folder.0.join(name));
-        members.push(Server(start(&mut member)?));
-    }
-    let mut bench = Command::new(rust::program("etcd"));
-    bench.args(["--at", &clients.join(",")]);
-    let (output, cpu_ns) = run(&mut bench, &members, in_flight, setting)?;
+fn of_etcd(place: Place, in_flight: usize, setting: &Setting) -> anyhow::Result<Measured> {
+    let mut cluster = Cluster::start(NAMES.len(), place.folder()?)?;
+    let mut client = cluster.client()?;
+    let members: Vec<u32> = cluster.members().iter().map(sinew_peers::Server::id).collect();
+    // The client is this process.
+    let cpu_ns = || -> anyhow::Result<f64> {
+        let all = members.iter().copied().chain([std::process::id()]);
+        all.map(|process| process::cpu_ns(process, process::CpuOf::Itself)).sum()
+    };
+    let duration = Duration::from_secs_f64(setting.seconds);
+    let puts = Puts { window: in_flight, keys: KEYS, value_len: VALUE_LEN, warm_up: WARM_UP, duration };
+    let before = cpu_ns()?;
+    let measured = client.put(puts)?;
     Ok(Measured {
-        p50_ns: figure(&output, "p50_ns")?,
-        rate_kops: figure(&output, "rate_per_s")? / 1e3,
-        cpu_ns: cpu_ns / figure(&output, "all_puts")?,
+        p50_ns: measured.quantile_ns(0.5),
+        rate_kops: measured.rate_per_s() / 1e3,
+        cpu_ns: (cpu_ns()? - before) / measured.all as f64,
     })
 }
 
-/// Runs a client to its end. Returns what it printed, and the CPU time that it and the members took.
+/// Runs our client to its end. Returns what it printed, and the CPU time that it and the members took.
 fn run(bench: &mut Command, members: &[Server], in_flight: usize, setting: &Setting) -> anyhow::Result<(String, f64)> {
     let cpu_ns = || -> anyhow::Result<f64> {
         let own = |member: &Server| process::cpu_ns(member.0.id(), process::CpuOf::Itself);
@@ -212,13 +199,8 @@ fn run(bench: &mut Command, members: &[Server], in_flight: usize, setting: &Sett
         Ok(members + process::cpu_ns(std::process::id(), process::CpuOf::EndedChildren)?)
     };
     bench.args(["--in-flight", &in_flight.to_string(), "--seconds", &setting.seconds.to_string()]);
+    bench.args(["--value-len", &VALUE_LEN.to_string(), "--keys", &KEYS.to_string()]);
     let before = cpu_ns()?;
-    let output = process::output(bench.args(["--value-len", VALUE_LEN]).stdin(Stdio::null()))?;
+    let output = process::output(bench.stdin(Stdio::null()))?;
     Ok((output, cpu_ns()? - before))
-}
-
-/// Returns local addresses at which nothing listens.
-fn free_ports(count: usize) -> anyhow::Result<Vec<String>> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    listeners.into_iter().map(|listener| Ok(listener?.local_addr()?.to_string())).collect()
 }

@@ -1,4 +1,4 @@
-//! tonic, tarpc and a client of etcd: small programs in `xtask/peers`, a workspace of its own.
+//! tonic and tarpc: small programs in `xtask/peers`, a workspace of its own.
 
 use std::process::{Command, Stdio};
 

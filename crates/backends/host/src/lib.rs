@@ -48,5 +48,5 @@ pub use names::TcpNames;
 pub use paging::{PagingError, reserve_room, serve_paging};
 pub use pinned::{Pinned, pin_pages};
 pub use pool::ThreadPool;
-pub use process::{cpu_times, die_with_parent, is_root, set_nice};
+pub use process::{cpu_times, is_root, kill_with_parent, set_nice};
 pub use rendezvous::{Rendezvous, RendezvousError, RendezvousLimits, RendezvousListener};

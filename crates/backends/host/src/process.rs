@@ -1,32 +1,33 @@
-//! Facts and settings of this process: its parent, its rights, its processor time.
+//! Facts and settings of processes: their parents, rights and processor time.
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
-/// Makes the kernel kill this process when the thread that started it ends, so that a server started by a test or a
-/// tour never outlives it.
+/// Makes the kernel kill the process that `command` starts when the thread that starts it ends, however it ends. So a
+/// server that a program starts never outlives it.
 ///
-/// Call it early in the child. "The thread that started it" is meant literally: if a short-lived thread spawns the
-/// child, the child dies with that thread.
+/// "The thread that starts it" is meant literally: if a short-lived thread starts the child, the child dies with that
+/// thread. A child that changes its user loses this, and its own children do not inherit it.
 ///
-/// # Errors
-///
-/// The error of `prctl`; `NotConnected` when the parent has ended during the call, in which case the caller should end
-/// too.
-pub fn die_with_parent() -> io::Result<()> {
-    // SAFETY: getppid has no arguments and always succeeds.
-    let parent = unsafe { libc::getppid() };
-    // SAFETY: this prctl reads one integer argument and changes only a flag of this process.
-    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // A parent that died before this call cannot be detected any more; one that died during it shows as a changed
-    // parent.
-    // SAFETY: as above.
-    if unsafe { libc::getppid() } != parent {
-        return Err(io::Error::new(io::ErrorKind::NotConnected, "the process that started this one has ended"));
-    }
-    Ok(())
+/// If the parent ends while the child starts, starting fails; so does it with the error of `prctl`.
+pub fn kill_with_parent(command: &mut Command) -> &mut Command {
+    let parent = std::process::id();
+    let request = move || {
+        // SAFETY: this prctl reads one integer argument and changes only a flag of this process.
+        if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // A parent that died before that call would go unnoticed, but it is no longer the parent.
+        // SAFETY: getppid has no arguments and always succeeds.
+        if unsafe { libc::getppid() }.cast_unsigned() != parent {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec, `request` makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(request) }
 }
 
 /// Sets the scheduling priority of this thread, and of those that it starts from now on: its nice value, from -20, the
@@ -59,6 +60,8 @@ pub fn cpu_times() -> [Duration; 2] {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -69,14 +72,12 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_holds_the_request() {
-        // The flag is cleared again, since the test's process must outlive the threads that started it.
-        die_with_parent().unwrap();
-        let mut signal: libc::c_int = 0;
-        // SAFETY: this prctl writes one integer to the given place.
-        assert_eq!(unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut signal) }, 0);
-        // SAFETY: as in `die_with_parent`.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) };
-        assert_eq!(signal, libc::SIGKILL);
+    fn a_child_is_killed_with_the_thread_that_started_it() {
+        let start = || {
+            let mut command = Command::new("sleep");
+            kill_with_parent(command.arg("600")).spawn().unwrap()
+        };
+        let mut child = std::thread::spawn(start).join().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     }
 }
