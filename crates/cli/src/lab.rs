@@ -219,7 +219,8 @@ fn show(args: &RunArgs) -> anyhow::Result<()> {
         let (heads, rows) = report::table(&done.rows);
         let table = table::of(&heads, rows, table::FIGURES);
         // The remark is about the model, so it does not apply to a machine.
-        let remark = if on.is_some() { String::new() } else { table::wrapped(experiment.remark()) };
+        let mut remark = if on.is_some() { String::new() } else { table::wrapped(experiment.remark()) };
+        report::missing(&done.rows).iter().for_each(|sentence| remark.push_str(&table::wrapped(sentence)));
         if !output::print(format!("{head}\n\n{table}{remark}{invalid}\n"))? {
             // Nobody reads the output any more, and the remaining experiments can take minutes.
             return Ok(());
@@ -329,11 +330,12 @@ mod tests {
             model: Some(5.0),
             measured: None,
             unit: "us",
+            missing_because: None,
         };
         assert_eq!(
             json_of(&row),
             json!({ "id": "a.b", "place": null, "metric": "case, what", "paper": 4.0, "model": 5.0, "measured": null,
-                    "unit": "us", "error": 0.25, "error_points": null, "against": "same", "ratio": 1.25 })
+                    "unit": "us", "error": 0.25, "error_points": null, "against": "same", "ratio": 1.25, "missing_because": null })
         );
         let other = json_of(&Row { against: Comparison::Other("another"), ..row.clone() });
         assert_eq!((&other["error"], &other["against"]), (&Value::Null, &json!("another")));

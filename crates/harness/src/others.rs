@@ -44,7 +44,7 @@ struct Ticks {
     /// Ticks of the processors, idle ones included.
     all: u64,
     busy: u64,
-    /// Ticks of the measuring processes.
+    /// Ticks of the measuring processes, and of their children that have ended.
     own: u64,
 }
 
@@ -144,12 +144,12 @@ fn processor(stat: &str, cpu: usize) -> Option<(u64, u64)> {
     Some((all, all - ticks[3] - ticks[4]))
 }
 
-/// Parses `/proc/PID/stat`: the ticks that a process used.
+/// Parses `/proc/PID/stat`: the ticks that a process used, with those of its children that have ended.
 fn process(stat: &str) -> Option<u64> {
     // Its name may contain anything, and ends with the last parenthesis.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || words.next()?.parse::<u64>().ok();
-    Some(next()? + next()?)
+    Some(next()? + next()? + next()? + next()?)
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
             "cpu  99 99 99 99 99 99 99 99 0 0\ncpu0 10 20 30 1000 5 1 2 3 0 0\ncpu1 1 0 0 7 0 0 0 0 0 0\nintr 5\n";
         assert_eq!((processor(stat, 0), processor(stat, 1)), (Some((1071, 66)), Some((8, 1))));
         assert_eq!((processor(stat, 2), processor("cpu0 1 2", 0)), (None, None));
-        assert_eq!(process("7 (a ) b) R 1 2 3 4 5 6 7 8 9 10 30 12 0 0"), Some(42));
+        assert_eq!(process("7 (a ) b) R 1 2 3 4 5 6 7 8 9 10 30 12 500 600 0"), Some(1142));
         assert_eq!(process("7 (a"), None);
         let status =
             |list: &str| format!("Name:\tsinew\nCpus_allowed:\t3\nCpus_allowed_list:\t{list}\nMems_allowed:\t1\n");

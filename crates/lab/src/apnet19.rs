@@ -61,6 +61,7 @@ impl Sweep {
             model: Some(of(found)),
             measured: None,
             unit,
+            missing_because: None,
         };
         self.0.iter().map(row).collect()
     }
@@ -85,6 +86,7 @@ fn row(
         model: Some(model),
         measured: None,
         unit,
+        missing_because: None,
     }
 }
 

@@ -67,6 +67,8 @@ pub struct Row {
     pub measured: Option<f64>,
     /// Unit of all values.
     pub unit: &'static str,
+    /// Reason why no value was found, if that needs to be said.
+    pub missing_because: Option<String>,
 }
 
 /// Relation of the paper's value to the one that was found.
@@ -107,6 +109,7 @@ impl Row {
             model: None,
             measured: None,
             unit,
+            missing_because: None,
         }
     }
 
@@ -180,6 +183,7 @@ mod tests {
             model,
             measured,
             unit: "us",
+            missing_because: None,
         };
         assert_eq!(row(Some(200.0), Some(250.0), None).error(), Some(Error::Relative(0.25)));
         assert_eq!(row(Some(200.0), None, Some(150.0)).error(), Some(Error::Relative(-0.25)));

@@ -29,7 +29,7 @@ pub struct Column {
 }
 
 /// All columns of JSON, in their order.
-pub const COLUMNS: [Column; 11] = [
+pub const COLUMNS: [Column; 12] = [
     Column { key: "id", of: |row| Cell::Text(row.id.clone()) },
     Column { key: "place", of: |row| text(row.place) },
     Column { key: "metric", of: |row| Cell::Text(row.name()) },
@@ -63,6 +63,7 @@ pub const COLUMNS: [Column; 11] = [
         },
     },
     Column { key: "ratio", of: |row| number(row.ratio()) },
+    Column { key: "missing_because", of: |row| text(row.missing_because.as_deref()) },
 ];
 
 fn text(text: Option<&str>) -> Cell {
@@ -118,6 +119,20 @@ pub fn table(rows: &[Row]) -> (Vec<&'static str>, Vec<Vec<String>>) {
     (heads, lines)
 }
 
+/// Sentences about the cases that have no values, each with the reason.
+pub fn missing(rows: &[Row]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for row in rows {
+        let Some(reason) = &row.missing_because else { continue };
+        let what = if row.case.is_empty() { &row.metric } else { &row.case };
+        let sentence = format!("Not measured ({what}): {reason}.");
+        if !sentences.contains(&sentence) {
+            sentences.push(sentence);
+        }
+    }
+    sentences
+}
+
 /// An experiment that was run.
 pub struct Done<'a> {
     /// The experiment.
@@ -150,6 +165,7 @@ mod tests {
             model,
             measured: None,
             unit: "us",
+            missing_because: None,
         }
     }
 
@@ -182,6 +198,16 @@ mod tests {
         assert_eq!(lines, ["one", &first, &second, "two", &third]);
         let (_, lines) = table(&[row("", 4.0, Some(5.0), Comparison::Same)]);
         assert_eq!((lines.len(), &*lines[0][0]), (1, "latency"));
+    }
+
+    #[test]
+    fn a_case_without_values_is_told_once_with_the_reason() {
+        let found = row("one", 4.0, Some(5.0), Comparison::Same);
+        let missing_because = Some("there is no etcd".to_owned());
+        let lost = Row { missing_because, case: "two".to_owned(), model: None, ..found.clone() };
+        let other = Row { case: String::new(), ..lost.clone() };
+        let sentences = ["Not measured (two): there is no etcd.", "Not measured (latency): there is no etcd."];
+        assert_eq!(missing(&[found, lost.clone(), lost, other]), sentences);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use sinew_mem::SharedMemory;
 use sinew_sim::nic::Profile;
 use sinew_sim::{Actor, ActorState, Competitor, CoreShare, IdleCount, SimClock, SimVerbs};
 
-use crate::experiment::{Comparison, Experiment, Row};
+use crate::experiment::{Experiment, Row};
 use crate::nics::cluster::NicCluster;
 
 /// Experiment for the adaptive reader.
@@ -234,17 +234,8 @@ impl Experiment for AdaptiveReader {
             let compared = Compared::of(name, &CASES);
             for (at, case) in CASES.iter().enumerate() {
                 let mut push = |what: &str, metric: String, model, unit| {
-                    rows.push(Row {
-                        id: format!("roce.reader.{name}.{at}.{what}"),
-                        place: None,
-                        case: format!("{name}, {}", case.name()),
-                        metric,
-                        paper: None,
-                        against: Comparison::Same,
-                        model: Some(model),
-                        measured: None,
-                        unit,
-                    });
+                    let row = Row::model(format!("roce.reader.{name}.{at}.{what}"), metric, model, unit);
+                    rows.push(row.case(format!("{name}, {}", case.name())));
                 };
                 for (choice, rates) in Choice::ALL.iter().zip(&compared.fixed) {
                     push(&format!("fixed{}", choice.index()), format!("always {choice}"), rates[at], "K/s");

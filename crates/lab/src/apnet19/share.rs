@@ -15,7 +15,7 @@ use sinew_sim::nic::Profile;
 use sinew_sim::{Actor, ActorState, SimClock, SimCq, SimQp};
 
 use super::bulk::BULK;
-use crate::experiment::{Comparison, Experiment, Row};
+use crate::experiment::{Experiment, Row};
 use crate::nics::cluster::NicCluster;
 
 /// Experiment with fair shares.
@@ -267,17 +267,8 @@ impl Experiment for FairShare {
                     ("bulk.scheduled", "transfers, scheduled", scheduled.bulk_gbps, "Gbps"),
                     ("bulk.rest", "what scheduled small requests leave", rest_gbps, "Gbps"),
                 ] {
-                    rows.push(Row {
-                        id: format!("roce.share.{name}.{}.{id}", verb.to_lowercase()),
-                        place: None,
-                        case: format!("{name}, {verb}"),
-                        metric: metric.to_owned(),
-                        paper: None,
-                        against: Comparison::Same,
-                        model: Some(model),
-                        measured: None,
-                        unit,
-                    });
+                    let id = format!("roce.share.{name}.{}.{id}", verb.to_lowercase());
+                    rows.push(Row::model(id, metric, model, unit).case(format!("{name}, {verb}")));
                 }
             }
         }

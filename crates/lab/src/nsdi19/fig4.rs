@@ -52,6 +52,7 @@ impl Experiment for Fig4 {
             model,
             measured: None,
             unit,
+            missing_because: None,
         };
         let mut rows = vec![row(
             "erpc.lat.cx4".to_owned(),

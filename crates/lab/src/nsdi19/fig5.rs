@@ -105,6 +105,7 @@ fn rows_of(calls: &SmallCalls, outcome: &Outcome) -> Vec<Row> {
             measured: None,
             unit,
             id,
+            missing_because: None,
         }
     });
     rows.collect()

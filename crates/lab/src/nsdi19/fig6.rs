@@ -50,6 +50,7 @@ impl Experiment for Fig6 {
             model: Some(model),
             measured: None,
             unit,
+            missing_because: None,
         };
         let mut rows = Vec::new();
         let mut least_percent = f64::INFINITY;

@@ -1,4 +1,5 @@
-//! The paper's replicated store and ordered index on this machine: threads, in real time.
+//! The paper's replicated store and ordered index on this machine, in threads and in real time, and other systems
+//! beside them.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -10,13 +11,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hdrhistogram::Histogram;
-use sinew_fabric::{Clock, PollPolicy, WorkerPool};
+use sinew_fabric::{Clock, PacketPort, PollPolicy, WorkerPool};
 use sinew_harness::load::index::{Index, key_of, value_of};
 use sinew_harness::load::replica::Replica;
 use sinew_harness::load::{Load, Slice, State, index, replica};
+use sinew_harness::units::median;
 use sinew_host::{HostClock, SystemEntropy, ThreadPool, available_cpus, pin_current_thread};
 use sinew_kv::ordered::{POINTS, Pipeline, PipelineConfig, RANGES, Service};
 use sinew_mem::atomic::{AtomicBool, Ordering};
+use sinew_peers::{Folder, Place, etcd, redis};
 use sinew_replica::client::Client;
 use sinew_replica::disk::SimDisk;
 use sinew_replica::host::Host;
@@ -31,6 +34,9 @@ use crate::services::replica::{Timed, histogram};
 
 /// Time before a measurement, and for the members to elect a leader.
 const WARM_UP: Duration = Duration::from_millis(200);
+/// Members of a replicated store, and bytes of a value that is put.
+const MEMBERS: usize = 3;
+const VALUE_LEN: usize = 64;
 /// Time after which a PUT without an answer has failed, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// Longest sleep of a server that is to notice the end of a run, in ns.
@@ -49,9 +55,38 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// A row with a value measured on this machine.
-pub fn row(id: String, metric: &str, case: String, found: Option<f64>, unit: &'static str) -> Row {
-    Row { measured: found, ..Row::open(id, metric, unit) }.case(case)
+/// A row with a value measured on this machine, or the reason why there is none.
+pub fn row(id: String, metric: &str, case: String, found: Result<f64, String>, unit: &'static str) -> Row {
+    let row = Row::open(id, metric, unit).case(case);
+    match found {
+        Ok(measured) => Row { measured: Some(measured), ..row },
+        Err(reason) => Row { missing_because: Some(reason), ..row },
+    }
+}
+
+/// Takes one measurement of a system: its figures, or the reason why there are none.
+pub type Side<'a> = Box<dyn FnMut() -> anyhow::Result<Vec<f64>> + 'a>;
+
+/// Measures systems alternately, and returns the medians of each one's figures. Each repetition begins with another
+/// system, so that none always follows the same one. One that has failed is left out from then on.
+pub fn measure_alternately(repeats: usize, sides: &mut [Side<'_>]) -> Vec<Result<Vec<f64>, String>> {
+    let mut runs: Vec<Result<Vec<Vec<f64>>, String>> = sides.iter().map(|_| Ok(Vec::new())).collect();
+    for repeat in 0..repeats {
+        for turn in 0..sides.len() {
+            let side = (repeat + turn) % sides.len();
+            if let Ok(done) = &mut runs[side] {
+                match sides[side]() {
+                    Ok(figures) => done.push(figures),
+                    Err(error) => runs[side] = Err(format!("{error:#}")),
+                }
+            }
+        }
+    }
+    let medians = |runs: Vec<Vec<f64>>| {
+        let figures = runs.first().map_or(0, Vec::len);
+        (0..figures).map(|figure| median(&Vec::from_iter(runs.iter().map(|run| run[figure])))).collect()
+    };
+    runs.into_iter().map(|runs| runs.map(medians)).collect()
 }
 
 /// Runs a load for a time, on this thread.
@@ -87,7 +122,6 @@ pub struct Puts {
 ///
 /// The system refuses a socket, or a PUT fails.
 pub fn puts(keys: u64, duration: Duration) -> anyhow::Result<Puts> {
-    const MEMBERS: usize = 3;
     let is_over = &AtomicBool::new(false);
     thread::scope(|scope| {
         let stop_on_drop = StopOnDrop(is_over);
@@ -105,9 +139,9 @@ pub fn puts(keys: u64, duration: Duration) -> anyhow::Result<Puts> {
         let slice = addresses.context("a member has no port").and_then(|addresses| {
             // A member that is gone reports why below.
             tell.iter().for_each(|tell| _ = tell.send(addresses.clone()));
-            let rpc = udp_endpoint()?;
+            let rpc = sleeping_endpoint()?;
             let client = Client::new(rpc, addresses, Box::new(SystemEntropy::new()?));
-            let shape = replica::Shape { window: 1, keys, value_len: 64, timeout_ns: PATIENCE_NS };
+            let shape = replica::Shape { window: 1, keys, value_len: VALUE_LEN, timeout_ns: PATIENCE_NS };
             let mut load = Replica::new(client, HostClock::new(), shape, 1);
             run_load(&mut load, WARM_UP)?;
             run_load(&mut load, duration)
@@ -122,11 +156,28 @@ pub fn puts(keys: u64, duration: Duration) -> anyhow::Result<Puts> {
     })
 }
 
-fn udp_endpoint() -> anyhow::Result<Rpc<UdpPort, HostClock>> {
+/// Puts the same keys and values to as many members of etcd, with their data in memory. They are processes, over TCP on
+/// loopback; the client is this thread, which sleeps while it waits.
+///
+/// # Errors
+///
+/// There is no etcd, or it fails.
+pub fn puts_to_etcd(keys: u64, duration: Duration) -> anyhow::Result<etcd::Measured> {
+    let mut cluster = etcd::Cluster::start(MEMBERS, Folder::in_memory()?)?;
+    cluster.client()?.put(etcd::Puts { window: 1, keys, value_len: VALUE_LEN, warm_up: WARM_UP, duration })
+}
+
+type UdpRpc = Rpc<UdpPort, HostClock>;
+
+fn udp_endpoint(nexus: &Nexus) -> anyhow::Result<UdpRpc> {
     let port = UdpPort::open(&"udp://127.0.0.1:0".parse()?)?;
+    Ok(Rpc::new(nexus, port, HostClock::new(), Box::new(SystemEntropy::new()?)))
+}
+
+/// An endpoint that sleeps while it waits.
+fn sleeping_endpoint() -> anyhow::Result<UdpRpc> {
     let config = Config { poller: PollPolicy::SLEEP, ..Config::default() };
-    let nexus = Nexus::builder().config(config).build()?;
-    Ok(Rpc::new(&nexus, port, HostClock::new(), Box::new(SystemEntropy::new()?)))
+    udp_endpoint(&Nexus::builder().config(config).build()?)
 }
 
 /// Runs a member until all is over. Returns the times of its PUTs if it leads then, else none.
@@ -136,7 +187,7 @@ fn run_member(
     peers: &Receiver<Vec<String>>,
     is_over: &AtomicBool,
 ) -> anyhow::Result<Histogram<u64>> {
-    let rpc = udp_endpoint()?;
+    let rpc = sleeping_endpoint()?;
     place.send(rpc.address().to_string())?;
     // Without peers the run has failed already.
     let Ok(peers) = peers.recv() else { return Ok(histogram()) };
@@ -178,7 +229,47 @@ pub fn filled_index(keys: Range<u64>) -> anyhow::Result<Service> {
 ///
 /// The system refuses memory or a thread, or an answer is wrong.
 pub fn index(service: &Service, shape: index::Shape, has_worker: bool, duration: Duration) -> anyhow::Result<Slice> {
-    let (hub, is_over) = (&Hub::new(), &AtomicBool::new(false));
+    let hub = &Hub::new();
+    let open = |nexus: &Nexus, name| shm_endpoint(hub, name, nexus);
+    index_over(service, shape, has_worker, duration, &open)
+}
+
+/// GETs of one client at one server, as [`index`] does, over UDP on loopback.
+///
+/// # Errors
+///
+/// The system refuses a socket, or an answer is wrong.
+pub fn gets_over_udp(service: &Service, shape: index::Shape, duration: Duration) -> anyhow::Result<Slice> {
+    index_over(service, shape, false, duration, &|nexus, _| udp_endpoint(nexus))
+}
+
+/// GETs of as many keys in Redis, which keeps no order. The server is a process on the server's processor, reached over
+/// TCP on loopback, and the client a thread on the other one. Returns millions of GETs per second.
+///
+/// # Errors
+///
+/// There is no Redis, or it fails.
+pub fn gets_of_redis(shape: index::Shape, duration: Duration) -> anyhow::Result<f64> {
+    let (server, _) = redis::start(Place { cpu: processors().map(|[cpu, _]| cpu), unix: false }, None)?;
+    let client = || -> anyhow::Result<f64> {
+        pin_to(1);
+        let gets = redis::Gets { keys: shape.keys, window: shape.window, batch: shape.batch };
+        let mut client = redis::Client::connect(&server, gets)?;
+        client.rate_mops(WARM_UP)?;
+        client.rate_mops(duration)
+    };
+    thread::scope(|scope| scope.spawn(client).join()).map_err(|_| anyhow::anyhow!("the client panicked"))?
+}
+
+/// Runs a server and a client, whose endpoints `open` opens, each by a name.
+fn index_over<P: PacketPort>(
+    service: &Service,
+    shape: index::Shape,
+    has_worker: bool,
+    duration: Duration,
+    open: &(impl Fn(&Nexus, &'static str) -> anyhow::Result<Rpc<P, HostClock>> + Sync),
+) -> anyhow::Result<Slice> {
+    let is_over = &AtomicBool::new(false);
     let builder = Nexus::builder().config(Config::default()).handle_burst(POINTS, service.points());
     let nexus = if has_worker {
         let pool: Arc<dyn WorkerPool> = Arc::new(ThreadPool::new("scans", 1, 1024)?);
@@ -191,8 +282,8 @@ pub fn index(service: &Service, shape: index::Shape, has_worker: bool, duration:
         let stop_on_drop = StopOnDrop(is_over);
         let server = scope.spawn(move || -> anyhow::Result<()> {
             pin_to(0);
-            let mut rpc = shm_endpoint(hub, "index", &nexus)?;
-            ready.send(())?;
+            let mut rpc = open(&nexus, "index")?;
+            ready.send(rpc.address().to_string())?;
             while !is_over.load(Ordering::Relaxed) {
                 let busy = rpc.turn();
                 rpc.rest(busy, Some(LOOK_NS))?;
@@ -201,11 +292,11 @@ pub fn index(service: &Service, shape: index::Shape, has_worker: bool, duration:
         });
         let client = scope.spawn(move || -> anyhow::Result<Slice> {
             // The server's own error says more.
-            is_ready.recv().context("the server has gone")?;
+            let address = is_ready.recv().context("the server has gone")?;
             pin_to(1);
-            let rpc = shm_endpoint(hub, "client", &Nexus::builder().build()?)?;
+            let rpc = open(&Nexus::builder().build()?, "client")?;
             let config = PipelineConfig { window: shape.window, ..PipelineConfig::default() };
-            let mut load = Index::new(Pipeline::connect(rpc, "shm://index", config)?, HostClock::new(), shape, 1);
+            let mut load = Index::new(Pipeline::connect(rpc, &address, config)?, HostClock::new(), shape, 1);
             run_load(&mut load, WARM_UP)?;
             run_load(&mut load, duration)
         });
@@ -248,5 +339,24 @@ mod tests {
             let slice = index(&service, shape, has_worker, Duration::from_millis(20)).unwrap();
             assert!(slice.gets > 0 && slice.done > slice.gets, "{has_worker}");
         }
+        let only_gets = index::Shape { batch: 2, scan_share: 0.0, ..shape };
+        assert!(gets_over_udp(&service, only_gets, Duration::from_millis(20)).unwrap().gets > 0);
+    }
+
+    #[test]
+    fn sides_alternate_and_medians_are_told_or_the_first_failure() {
+        let order = RefCell::new(Vec::new());
+        let side = |name: usize, fails_at: usize| -> Side<'_> {
+            let (order, mut run) = (&order, 0);
+            Box::new(move || {
+                order.borrow_mut().push(name);
+                run += 1;
+                anyhow::ensure!(run != fails_at, "side {name} failed");
+                Ok(vec![(run * run) as f64, name as f64])
+            })
+        };
+        let found = measure_alternately(3, &mut [side(0, 9), side(1, 2)]);
+        assert_eq!(found, [Ok(vec![4.0, 0.0]), Err("side 1 failed".to_owned())]);
+        assert_eq!(*order.borrow(), [0, 1, 1, 0, 0]);
     }
 }

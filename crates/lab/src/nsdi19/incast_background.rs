@@ -75,6 +75,7 @@ impl Experiment for IncastBackground {
                     model,
                     measured: None,
                     unit,
+                    missing_because: None,
                 });
             }
         }

@@ -96,6 +96,7 @@ impl Experiment for Table3 {
             model: None,
             measured,
             unit,
+            missing_because: None,
         };
         let mut rates = rates.into_iter();
         let mut before = rates.next().flatten();

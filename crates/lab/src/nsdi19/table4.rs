@@ -105,6 +105,7 @@ impl Experiment for Table4 {
             model: Some(model),
             measured: None,
             unit: "Gbps",
+            missing_because: None,
         };
         let whole = Costs::default();
         let uncopied = Costs { copy_line_ns: 0, ..whole };

@@ -78,6 +78,7 @@ impl Experiment for Table5 {
                     model,
                     measured: None,
                     unit,
+                    missing_because: None,
                 });
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sinew_harness::units::figure;
 
-use super::{Done, standing, table as lines_of};
+use super::{Done, missing, standing, table as lines_of};
 use crate::experiment::{Comparison, Error, Row};
 use crate::html::{BAND, Bar, Dot, bars, escaped, page, paragraph, ratios, table, tiles};
 
@@ -201,6 +201,7 @@ fn section(index: usize, done: &Done<'_>) -> String {
     if !experiment.remark().is_empty() {
         text.push_str(&paragraph(experiment.remark()));
     }
+    missing(rows).iter().for_each(|sentence| text.push_str(&paragraph(sentence)));
     let mut units: Vec<&'static str> = Vec::new();
     for row in rows {
         if !units.contains(&row.unit) {
@@ -310,6 +311,7 @@ mod tests {
             model,
             measured: None,
             unit: "us",
+            missing_because: None,
         }
     }
 
@@ -322,12 +324,13 @@ mod tests {
         let rows = vec![
             row("a <b>", Some(1.0), Some(2.0), Comparison::Same),
             row("b", None, Some(3.0), Comparison::Same),
-            row("c", None, None, Comparison::Same),
+            Row { missing_because: Some("d < e".to_owned()), ..row("c", None, None, Comparison::Same) },
         ];
         let page = report(rows, Some("a < b"));
         assert!(page.contains("Invalid: a &lt; b.") && page.contains("not counted here: A &lt; B &amp; C"));
         assert!(page.contains("<h2 id=\"e0\">A &lt; B &amp; C</h2>") && page.contains("a &lt; remark"));
         assert!(page.contains("a &lt;b&gt;") && page.contains("+100.0 %"));
+        assert!(page.contains("Not measured (c): d &lt; e."));
         assert_eq!(page.matches("class=\"bars\"").count(), 1);
         let elsewhere = page.matches("href=").count() - page.matches("href=\"#e").count();
         assert!(
