@@ -8,7 +8,7 @@ use sinew::replica::client_wire::Freshness;
 use sinew::replica::kv::{Command, CommandResult, Expect, Item, Query, QueryResult};
 use sinew::replica::wire;
 
-use super::cluster::ClusterArgs;
+use super::cluster::{ClusterArgs, UNREADABLE};
 use crate::key_form::KeyForm;
 use crate::{Outcome, output};
 
@@ -163,7 +163,7 @@ pub fn put(args: &PutArgs) -> anyhow::Result<Outcome> {
             }
             Ok(Outcome::FoundWrong)
         }
-        _ => bail!("an answer that cannot be read: use the same release everywhere"),
+        _ => bail!(UNREADABLE),
     }
 }
 
@@ -209,7 +209,7 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
             }
             Ok(Outcome::FoundWrong)
         }
-        _ => bail!("an answer that cannot be read: use the same release everywhere"),
+        _ => bail!(UNREADABLE),
     }
 }
 
@@ -229,9 +229,7 @@ fn get_all(args: &GetArgs, prefix: &[u8], freshness: Freshness) -> anyhow::Resul
     let (mut left, mut revision_read, mut found) = (args.limit, None, Vec::new());
     let has_more = loop {
         let answer = cluster.query(freshness, &Query::Range { from: &from, to: end.as_deref(), limit: left })?;
-        let Ok(QueryResult::Items { revision, items, more }) = wire::decode(&answer) else {
-            bail!("an answer that cannot be read: use the same release everywhere")
-        };
+        let Ok(QueryResult::Items { revision, items, more }) = wire::decode(&answer) else { bail!(UNREADABLE) };
         revision_read.get_or_insert(revision);
         for item in &items {
             if args.json {
@@ -262,7 +260,7 @@ pub fn delete(args: &DeleteArgs) -> anyhow::Result<Outcome> {
     let revision = match wire::decode(&answer) {
         Ok(CommandResult::Changed { revision }) => Some(revision),
         Ok(CommandResult::KeyMissing) => None,
-        _ => bail!("an answer that cannot be read: use the same release everywhere"),
+        _ => bail!(UNREADABLE),
     };
     match revision {
         _ if args.json => _ = output::print(json!({ "revision": revision }))?,

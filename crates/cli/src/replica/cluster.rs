@@ -29,6 +29,9 @@ pub struct ClusterArgs {
 /// Addresses of the members in the examples.
 pub const DEFAULTS: [&str; 3] = ["udp://127.0.0.1:7401", "udp://127.0.0.1:7402", "udp://127.0.0.1:7403"];
 
+/// Complaint about an answer that this release does not understand.
+pub const UNREADABLE: &str = "an answer that cannot be read: use the same release everywhere";
+
 /// Time for which the end of a session is waited for, in ns.
 const CLOSE_NS: u64 = 200_000_000;
 

@@ -7,7 +7,7 @@ use sinew::replica::client_wire::{ClientRequest, Freshness};
 use sinew::replica::kv::{Query, QueryResult};
 use sinew::replica::wire;
 
-use super::cluster::{Cluster, ClusterArgs};
+use super::cluster::{Cluster, ClusterArgs, UNREADABLE};
 use crate::key_form::KeyForm;
 use crate::{Outcome, output};
 
@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let now = Query::Range { from: b"", to: Some(b""), limit: 1 };
     let mut from = match wire::decode(&cluster.query(Freshness::Linear, &now)?) {
         Ok(QueryResult::Items { revision, .. }) => args.from.unwrap_or(revision + 1),
-        _ => bail!("an answer that cannot be read: use the same release everywhere"),
+        _ => bail!(UNREADABLE),
     };
     let mut left = args.count.unwrap_or(u64::MAX);
     // Any member, unless only one has the changes.
@@ -126,7 +126,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
                 from = next;
             }
             Ok(QueryResult::Compacted { .. }) => at = Some(find_member(&mut cluster, from)?),
-            _ => bail!("an answer that cannot be read: use the same release everywhere"),
+            _ => bail!(UNREADABLE),
         }
     }
     Ok(Outcome::Done)
