@@ -4,7 +4,7 @@ mod common;
 #[path = "common/members.rs"]
 mod members;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::thread;
@@ -284,6 +284,25 @@ fn a_quorum_that_is_lost_is_said_so() {
     // A majority goes on from what was acknowledged.
     dead.into_iter().for_each(|at| members.begin(at));
     assert_eq!(members.ask(&["get", "k"]), (0, "v\n".into(), String::new()));
+}
+
+#[test]
+fn an_incomplete_write_at_the_end_of_a_log_is_cut_off_and_told() {
+    let mut members = Members::start(1, true);
+    assert_eq!(members.ask(&["put", "colour", "blue"]).0, 0);
+    assert_eq!(members.status_of(0)["truncated_len"], 0);
+    members.kill(0);
+    let data = members.data.as_ref().unwrap().0.join("a");
+    let names = std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let log = data.join(names.filter(|name| name.starts_with("log-")).max().unwrap());
+    std::fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(b"torn").unwrap();
+    let folder = Folder::new();
+    let notes = folder.0.join("notes");
+    let _member = members.begin_with_notes(0, &notes);
+    eventually("it serves", || members.status_of(0)["truncated_len"] == 4);
+    let said = std::fs::read_to_string(&notes).unwrap();
+    assert!(said.contains(&format!("cut off the last 4 bytes of {}, an incomplete write", log.display())), "{said}");
+    assert_eq!(members.ask(&["get", "colour"]).1, "blue\n");
 }
 
 #[test]

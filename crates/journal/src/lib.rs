@@ -92,6 +92,8 @@ pub struct Opened<D> {
     pub records: Vec<Vec<u8>>,
     /// Bytes that were cut off at the log's end, where the last owner left an incomplete write.
     pub truncated_len: u64,
+    /// Name of the log's file; empty if there was none.
+    pub log_file: String,
 }
 
 /// Contents of a disk.
@@ -206,7 +208,8 @@ impl<D: Disk> Journal<D> {
             replacement: None,
             failed: None,
         };
-        let mut opened = Opened { journal, snapshot: Some(snapshot.payload), records: scan.records, truncated_len };
+        let (snapshot, records) = (Some(snapshot.payload), scan.records);
+        let mut opened = Opened { journal, snapshot, records, truncated_len, log_file: log };
         opened.journal.tidy()?;
         Ok(opened)
     }
@@ -227,7 +230,7 @@ impl<D: Disk> Journal<D> {
     fn open_empty(disk: D, random: u64) -> Result<Opened<D>, JournalError> {
         let log = Log::new(0, 0, 0, 0);
         let journal = Self { disk, key: Key(random), log, snapshot_len: 0, replacement: None, failed: None };
-        Ok(Opened { journal, snapshot: None, records: Vec::new(), truncated_len: 0 })
+        Ok(Opened { journal, snapshot: None, records: Vec::new(), truncated_len: 0, log_file: String::new() })
     }
 
     /// Removes the files that are no longer needed.

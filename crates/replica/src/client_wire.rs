@@ -142,6 +142,8 @@ pub struct Status {
     pub is_durable: bool,
     /// Whether that disk is full.
     pub is_full: bool,
+    /// Bytes of an incomplete write that were cut off at its log's end when it started.
+    pub truncated_len: u64,
     /// All members, including itself.
     pub members: Vec<MemberStatus>,
     /// Messages dropped, by reason.

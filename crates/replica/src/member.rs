@@ -122,6 +122,9 @@ pub struct Member<S, D> {
     /// Whether its journal begins with a base of the cluster; always true if there is no journal.
     has_base: bool,
     is_full: bool,
+    /// File of its log at whose end an incomplete write was cut off when it was opened, and the write's length in
+    /// bytes.
+    truncated: Option<(String, u64)>,
     /// Entries given to the engine since the last write, and their bytes.
     unwritten: (usize, usize),
     requests: WaitingRequests,
@@ -182,9 +185,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let id = MemberId(random.next_u64().max(1));
         let me = MemberInfo { id, name: name.to_owned(), address };
         let opened = disk.map(|disk| Journal::open(disk, random.next_u64())).transpose()?;
-        let (journal, base, records) = match opened {
-            Some(opened) => (Some(opened.journal), opened.snapshot, opened.records),
-            None => (None, None, Vec::new()),
+        let (journal, base, records, truncated) = match opened {
+            Some(opened) => {
+                let truncated = (opened.truncated_len > 0).then_some((opened.log_file, opened.truncated_len));
+                (Some(opened.journal), opened.snapshot, opened.records, truncated)
+            }
+            None => (None, None, Vec::new(), None),
         };
         let mut member = Self {
             node: engine::start(&config, id, Log::default(), 0)?,
@@ -208,6 +214,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             has_base: journal.is_none(),
             journal,
             is_full: false,
+            truncated,
             unwritten: (0, 0),
             requests: WaitingRequests::default(),
             reads: Reads::default(),
@@ -320,6 +327,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Index of the last entry applied.
     pub fn applied(&self) -> u64 {
         self.applied
+    }
+
+    /// File of its log at whose end an incomplete write was cut off when it was opened, and the write's length in
+    /// bytes. Nothing of it was acknowledged.
+    pub fn truncated(&self) -> Option<(&str, u64)> {
+        self.truncated.as_ref().map(|(file, len)| (file.as_str(), *len))
     }
 
     /// Messages dropped, by reason.

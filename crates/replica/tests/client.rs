@@ -299,6 +299,7 @@ fn status_of(members: Vec<MemberInfo>) -> Status {
         sessions: 1,
         is_durable: false,
         is_full: false,
+        truncated_len: 0,
         members,
         dropped: Dropped::default(),
     }

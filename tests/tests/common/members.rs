@@ -1,9 +1,10 @@
 //! Members of a replicated store, in processes of their own.
 #![allow(dead_code)] // Each test program uses some of it.
 
+use std::fs::File;
 use std::net::UdpSocket;
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -11,11 +12,10 @@ use sinew::host::SystemEntropy;
 use sinew::prelude::*;
 use sinew::replica::client::{Client, ClientError, RequestOutcome};
 
-use crate::common::{self, Folder, Server, eventually, run, sinew, text};
+use crate::common::{self, Folder, Process, Server, eventually, run, sinew, text};
 
 /// Members at free ports of this host.
 pub struct Members {
-    peers: String,
     pub addresses: Vec<String>,
     pub data: Option<Folder>,
     /// The cluster's key, where it has one.
@@ -23,6 +23,12 @@ pub struct Members {
     /// Time-out of elections, if it is not the default.
     election_ms: Option<u32>,
     pub servers: Vec<Option<Server>>,
+}
+
+/// Addresses of this host at which nothing listens.
+pub fn free_addresses(count: usize) -> Vec<String> {
+    let sockets: Vec<_> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    sockets.iter().map(|socket| format!("udp://{}", socket.local_addr().unwrap())).collect()
 }
 
 pub fn name(at: usize) -> String {
@@ -45,14 +51,8 @@ impl Members {
     }
 
     fn start_all(count: usize, on_disk: bool, key: Option<PathBuf>, election_ms: Option<u32>) -> Self {
-        let sockets: Vec<_> = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
-        let address = |socket: &UdpSocket| format!("udp://{}", socket.local_addr().unwrap());
-        let addresses: Vec<_> = sockets.iter().map(address).collect();
-        let peers: Vec<_> =
-            addresses.iter().enumerate().map(|(at, address)| format!("{}={address}", name(at))).collect();
-        drop(sockets);
-        let (peers, data, servers) = (peers.join(","), on_disk.then(Folder::new), Vec::new());
-        let mut members = Self { peers, addresses, data, key, election_ms, servers };
+        let (addresses, data, servers) = (free_addresses(count), on_disk.then(Folder::new), Vec::new());
+        let mut members = Self { addresses, data, key, election_ms, servers };
         for at in 0..count {
             members.servers.push(None);
             members.begin(at);
@@ -65,10 +65,23 @@ impl Members {
         self.servers[at] = Some(Server::of(&mut self.command(at, "--child")));
     }
 
+    /// Starts a member, which is to end with the test, and has its notes written to a file. They are not written with
+    /// `--child`.
+    pub fn begin_with_notes(&self, at: usize, notes: &Path) -> Process {
+        let notes = File::create(notes).unwrap();
+        Process(self.command(at, "--json").stdout(Stdio::null()).stderr(notes).spawn().unwrap())
+    }
+
+    /// Names and addresses, as `--peers` takes them.
+    pub fn peers(&self) -> String {
+        let peers = self.addresses.iter().enumerate().map(|(at, address)| format!("{}={address}", name(at)));
+        peers.collect::<Vec<_>>().join(",")
+    }
+
     /// The command that starts a member: with `--child`, or with `--json`, so that it reports on itself as it ends.
     pub fn command(&self, at: usize, form: &str) -> Command {
         let name = name(at);
-        let mut command = sinew(&["serve", "replica", form, "--name", &name, "--peers", &self.peers]);
+        let mut command = sinew(&["serve", "replica", form, "--name", &name, "--peers", &self.peers()]);
         if let Some(election_ms) = self.election_ms {
             command.args(["--election-ms", &election_ms.to_string()]);
         }
@@ -110,6 +123,13 @@ impl Members {
 
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.ask(&["status", "--json"]).1).unwrap_or_default()
+    }
+
+    /// What a member reports on itself, if it answers.
+    pub fn status_of(&self, at: usize) -> Value {
+        let status = self.status();
+        let mut all = status["members"].as_array().into_iter().flatten();
+        all.find(|member| member["address"] == self.addresses[at].as_str()).cloned().unwrap_or_default()
     }
 
     pub fn leader(&self) -> usize {

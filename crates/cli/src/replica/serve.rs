@@ -29,7 +29,8 @@ acknowledged write is held by a majority of them.
 
 Without --data everything is in memory, as in nsdi19: it is lost if a majority dies at once, and a member that is
 restarted has no state. It waits until it is added again (`sinew replica add NAME=URL`); until then it does not vote.
-With --data a member resumes where it was.
+With --data a member resumes where it was. If the power fails during a write, the log may end with an incomplete record,
+which nobody was told of: it is cut off at the next start, and the member says how long it was.
 
 A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon
 after. On a busy host, where live members are silent for longer, a member waits for three to six times the longest such
@@ -163,6 +164,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             Some(data) => anyhow::Error::from(error).context(format!("opening what {} keeps", data.display())),
             None => error.into(),
         })?;
+        if let (Some((file, len)), Some(data)) = (member.truncated(), &args.data) {
+            let (what, path) = (counted(len, "byte"), data.join(file));
+            output::note(format_args!(
+                "cut off the last {what} of {}, an incomplete write that was never acknowledged",
+                path.display()
+            ));
+        }
         let mut host = Host::new(rpc, member)?;
         if let Some(key) = key {
             host = host.keyed(key, Box::new(SystemEntropy::new()?));

@@ -13,7 +13,8 @@ Each member reports on itself. A member is behind by the committed entries that 
 leads, the command exits with status 5.
 
 --json prints leader (a name, or null) and members, a list of: name, address, role, term, committed, applied, behind,
-snapshot, sessions, durable, disk_full and dropped; or, for one that does not answer: name, address and error.
+snapshot, sessions, durable, disk_full, truncated_len (bytes of an incomplete write, cut off its log's end at its start)
+and dropped; or, for one that does not answer: name, address and error.
 
 Example:
   sinew replica status --at udp://10.0.0.1:7401";
@@ -118,7 +119,7 @@ fn member_json(line: &Line, committed: u64) -> Value {
     json!({
         "name": line.name, "address": line.address, "role": role(status.role), "term": status.term, "committed": status.committed,
         "applied": status.applied, "behind": committed.saturating_sub(status.applied), "snapshot": status.snapshot,
-        "sessions": status.sessions, "durable": status.is_durable, "disk_full": status.is_full,
+        "sessions": status.sessions, "durable": status.is_durable, "disk_full": status.is_full, "truncated_len": status.truncated_len,
         "dropped": { "malformed": dropped.malformed, "version": dropped.version, "cluster": dropped.cluster, "member": dropped.member,
             "contradiction": dropped.contradiction, "disk_full": dropped.disk_full,
             "unsent": dropped.unsent, "not_admitted": dropped.not_admitted },

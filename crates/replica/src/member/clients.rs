@@ -410,6 +410,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             sessions: self.sessions.len() as u64,
             is_durable: self.journal.is_some(),
             is_full: self.is_full,
+            truncated_len: self.truncated.as_ref().map_or(0, |(_, len)| *len),
             members: self.members.values().map(member).collect(),
             dropped: self.dropped,
         }
