@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Folder, Process, Server, eventually, run, sinew, text};
-use members::{Members, client, name, wait};
+use members::{Members, client, free_addresses, name, wait};
 use rustix::process::Signal;
 use sinew::prelude::*;
 use sinew::replica::client::{Client, ClientError, RequestOutcome};
@@ -303,6 +303,54 @@ fn an_incomplete_write_at_the_end_of_a_log_is_cut_off_and_told() {
     let said = std::fs::read_to_string(&notes).unwrap();
     assert!(said.contains(&format!("cut off the last 4 bytes of {}, an incomplete write", log.display())), "{said}");
     assert_eq!(members.ask(&["get", "colour"]).1, "blue\n");
+}
+
+#[test]
+fn a_member_moves_to_another_address_with_its_data() {
+    let mut members = Members::start(3, true);
+    assert_eq!(members.ask(&["put", "colour", "blue"]).0, 0);
+    let leader = members.leader();
+    let (moved, third) = ((leader + 1) % 3, (leader + 2) % 3);
+    members.kill(moved);
+    let former = std::mem::replace(&mut members.addresses[moved], free_addresses(1).remove(0));
+    let folder = Folder::new();
+    let notes = folder.0.join("notes");
+    let there = members.begin_with_notes(moved, &notes);
+    let add = format!("{}={}", name(moved), members.addresses[moved]);
+    let advice = format!("give them the new one with: sinew replica add {add}");
+    eventually("it says what to do", || std::fs::read_to_string(&notes).unwrap().contains(&advice));
+    let (status, _, complaint) = members.ask(&["add", &add]);
+    assert_eq!(status, 0, "{complaint}");
+    eventually("it follows", || members.status_of(moved)["role"] == "follows");
+    // The others need it now. It has its log, so it was not added anew.
+    members.kill(third);
+    assert_eq!(members.ask(&["put", "colour", "green", "--timeout-ms", "20000"]).1, "revision 2\n");
+    drop(there);
+    members.begin(moved);
+    assert_eq!(members.ask(&["put", "colour", "red", "--timeout-ms", "20000"]).1, "revision 3\n");
+    members.begin(third);
+    let status = members.ask(&["status"]).1;
+    assert!(!status.contains(&former), "{status}");
+    assert_eq!(members.ask(&["add", &add]).0, 0, "an address that is known already is no error");
+}
+
+#[test]
+fn a_copy_of_a_member_that_lives_does_not_take_its_place() {
+    let members = Members::start(3, true);
+    assert_eq!(members.ask(&["put", "colour", "blue"]).0, 0);
+    let copied = (members.leader() + 1) % 3;
+    let folder = Folder::new();
+    for entry in std::fs::read_dir(members.data.as_ref().unwrap().0.join(name(copied))).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.0.join(path.file_name().unwrap())).unwrap();
+    }
+    let address = free_addresses(1).remove(0);
+    let peers = members.peers().replace(&members.addresses[copied], &address);
+    let mut serve = sinew(&["serve", "replica", "--child", "--name", &name(copied), "--peers", &peers, "--data"]);
+    let _copy = Server::of(serve.arg(&folder.0));
+    let (status, _, complaint) = members.ask(&["add", &format!("{}={address}", name(copied))]);
+    let says = format!("{} says that it is at {}: stop it there", name(copied), members.addresses[copied]);
+    assert!(status == 1 && complaint.contains(&says), "{complaint}");
 }
 
 #[test]

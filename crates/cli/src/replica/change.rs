@@ -22,7 +22,8 @@ pub struct ChangeArgs {
 const ADD_HELP: &str = "\
 Start the member first, with `sinew serve replica --name NAME --peers ...,NAME=URL`. It learns what the others know
 while they go on serving, and then votes. It replaces a member of the same name: so a host that died, or a member
-without --data that was restarted, comes back with one command.
+without --data that was restarted, comes back with one command. A member with --data that was started again at another
+address keeps its data, and only its address changes.
 
 --json prints done.
 

@@ -32,6 +32,10 @@ restarted has no state. It waits until it is added again (`sinew replica add NAM
 With --data a member resumes where it was. If the power fails during a write, the log may end with an incomplete record,
 which nobody was told of: it is cut off at the next start, and the member says how long it was.
 
+A member whose address changes keeps its data: stop it, start it with --peers in which its own address is the new one,
+and add it there (`sinew replica add NAME=URL`). The others go on with it at its new address; give them the same --peers
+when they are next started. Do so with one member at a time, and not with a copy of its data while the original runs.
+
 A member asks for votes after one to two times --election-ms of silence, and a dead leader is usually replaced soon
 after. On a busy host, where live members are silent for longer, a member waits for three to six times the longest such
 silence, or for ten to twenty times --election-ms if that is less; it forgets a silence after 1,250 to 2,500 times
@@ -238,7 +242,14 @@ fn step(host: &mut Kv) -> anyhow::Result<()> {
 /// The member's state as text, which is printed whenever it changes.
 fn state_text(status: &Status) -> String {
     let leader = status.leader.as_ref().map(|leader| leader.name.as_str());
+    let known = status.members.iter().map(|member| &member.info).find(|info| info.id == status.me.id);
+    let has_moved = known.is_some_and(|known| known.address != status.me.address);
     match (status.role, leader) {
+        (Role::Follower | Role::Candidate | Role::Learner, None) if has_moved => format!(
+            "has moved, and the others know only its former address; give them the new one with: sinew replica add \
+             {}={}",
+            status.me.name, status.me.address
+        ),
         (Role::Founding, _) => "waits until all of --peers are there".to_owned(),
         (Role::Outside, _) if status.applied > 0 => {
             format!(

@@ -1,7 +1,8 @@
 //! Changes of the members while the cluster serves: one at a time, asked for by a client, carried out by the leader.
 //!
 //! A new member is first a learner. Once it is up to date, it becomes a voter, and in the same change an older life of
-//! the same name is removed. A leader that is to be removed hands its leadership over first.
+//! the same name is removed. A leader that is to be removed hands its leadership over first. A life that is a member
+//! already, and has moved to another address with its data, only has its address changed.
 
 use sinew_journal::disk::Disk;
 
@@ -26,8 +27,9 @@ const LAG_MAX: u64 = 64;
 const SPREAD_NS: u64 = 100_000_000;
 
 enum ChangeStep {
-    /// Asks the member at an address for its id.
-    Asking { address: String, name: String, stays_learner: bool, next_ns: u64 },
+    /// Asks the member at an address for its id. If that is a member that `moved` from another address, asks there,
+    /// too, so that no life runs twice.
+    Asking { address: String, name: String, stays_learner: bool, next_ns: u64, moved: Option<MemberInfo> },
     /// Waits until the learner's change is applied.
     Learning { info: MemberInfo, stays_learner: bool },
     /// Waits until the learner is up to date.
@@ -129,7 +131,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     )));
                 }
                 let (address, name, stays_learner) = (address.clone(), name.clone(), *learner);
-                ChangeStep::Asking { address, name, stays_learner, next_ns: now_ns }
+                ChangeStep::Asking { address, name, stays_learner, next_ns: now_ns, moved: None }
             }
             ClientRequest::Promote { name } => {
                 let id = self.learner(name).ok_or_else(|| unknown(name))?;
@@ -284,9 +286,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return self.requests.answer(current.request_id, &Answer::Refused(timeout_reason));
         }
         match &mut current.step {
-            ChangeStep::Asking { address, next_ns, .. } if now_ns >= *next_ns => {
+            ChangeStep::Asking { address, next_ns, moved, .. } if now_ns >= *next_ns => {
                 *next_ns = now_ns + ASK_NS;
-                transport.send(Receiver::Address(address), &PeerMessage::Hello(self.hello(None)));
+                let from = moved.as_ref().map(|known| &known.address);
+                for address in [&*address].into_iter().chain(from) {
+                    transport.send(Receiver::Address(address), &PeerMessage::Hello(self.hello(None)));
+                }
             }
             ChangeStep::CatchingUp { info } => {
                 let matched = self.node.raft.prs().get(info.id.0).map_or(0, |progress| progress.matched);
@@ -333,17 +338,27 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let Some(MembershipChange {
             request_id,
             end_ns,
-            step: ChangeStep::Asking { address, name, stays_learner, .. },
-        }) = &self.changes.current
+            step: ChangeStep::Asking { address, name, stays_learner, moved, .. },
+        }) = &mut self.changes.current
         else {
             return;
         };
         if hello.me.name != *name {
             return;
         }
+        if moved.as_ref().is_some_and(|known| hello.me.id != known.id) {
+            // Another program answers at the former address.
+            return;
+        }
+        let known = self.members.get(&hello.me.id).filter(|known| known.address != *address);
+        let is_in_cluster = matches!(hello.phase, Phase::MemberOf(cluster) if Some(cluster) == self.cluster);
+        *moved = known.filter(|_| is_in_cluster).cloned();
+        let has_moved = moved.is_some();
         let votes = self.node.raft.prs().conf().voters().contains(hello.me.id.0);
         let is_known = self.members.get(&hello.me.id).is_some_and(|known| known.address == *address);
         let (request_id, stays_learner) = (*request_id, *stays_learner);
+        let (name, address) = (name.clone(), address.clone());
+        let begun_ns = end_ns.saturating_sub(CHANGE_TIMEOUT_NS);
         if votes && is_known && !stays_learner {
             // It was added already, but its client has not heard so and asks again.
             self.changes.current = None;
@@ -353,10 +368,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             Phase::MemberOf(cluster) if Some(cluster) != self.cluster => {
                 Some(format!("{name} at {address} belongs to another cluster: start it without that cluster's data"))
             }
-            _ if votes => Some(format!("{name} at {address} is already a member, and a voter")),
-            _ => match self.namesake(hello.me.id, name, address, now_ns) {
+            _ if has_moved && hello.me.address != address => Some(format!(
+                "{name} says that it is at {0}: stop it there, and start it with {name}={address} in --peers",
+                hello.me.address
+            )),
+            // If it also runs at its former address, that is heard in this time.
+            _ if has_moved && now_ns < begun_ns + NAME_TAKEN_NS => return,
+            _ if votes && (!has_moved || stays_learner) => {
+                Some(format!("{name} at {address} is already a member, and a voter"))
+            }
+            _ => match self.namesake(hello.me.id, &name, &address, now_ns) {
                 // The program there may have ended a moment ago.
-                Some((other, Some(true))) if now_ns + CHANGE_TIMEOUT_NS >= *end_ns + NAME_TAKEN_NS => Some(format!(
+                Some((other, Some(true))) if now_ns >= begun_ns + NAME_TAKEN_NS => Some(format!(
                     "there is a member {name} at {}, which answers: stop or remove it first, or give this one another name",
                     other.address
                 )),
@@ -368,12 +391,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             self.changes.current = None;
             return self.requests.answer(request_id, &Answer::Refused(refused));
         }
-        let info = MemberInfo { address: address.clone(), ..hello.me.clone() };
-        let change = Change { voters: vec![], learners: vec![info.clone()], removed: vec![] };
+        let info = MemberInfo { address, ..hello.me.clone() };
+        let (voters, learners) = if votes { (vec![info.clone()], vec![]) } else { (vec![], vec![info.clone()]) };
+        let change = Change { voters, learners, removed: vec![] };
         if self.propose_change(&change).is_ok()
             && let Some(current) = &mut self.changes.current
         {
-            current.step = ChangeStep::Learning { info, stays_learner };
+            current.step =
+                if votes { ChangeStep::Changing { change } } else { ChangeStep::Learning { info, stays_learner } };
         }
     }
 }
