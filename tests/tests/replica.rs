@@ -287,6 +287,42 @@ fn a_quorum_that_is_lost_is_said_so() {
 }
 
 #[test]
+fn a_majority_that_lost_its_state_is_said_so_with_what_is_left() {
+    let mut members = Members::start(3, false);
+    assert_eq!(members.ask(&["put", "colour", "blue"]).0, 0);
+    let alive = members.leader();
+    let dead = [(alive + 1) % 3, (alive + 2) % 3];
+    dead.into_iter().for_each(|at| members.kill(at));
+    members.begin(dead[0]);
+    let folder = Folder::new();
+    let notes = folder.0.join("notes");
+    let second = members.begin_with_notes(dead[1], &notes);
+    let said = || std::fs::read_to_string(&notes).unwrap();
+    let other = format!("has no state, and neither has {}: with it, the cluster has lost its majority", name(dead[0]));
+    eventually("it says that it cannot be added", || said().contains(&other));
+    let mut status = (0, String::new(), String::new());
+    eventually("nobody leads", || {
+        status = members.ask(&["status"]);
+        status.0 == 5
+    });
+    let mut lost = dead.map(name);
+    lost.sort();
+    let what = format!("the cluster's state is lost: {} were started again without it", lost.join(", "));
+    let shown = status.1.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(shown.contains(&what) && !shown.contains("add it"), "{shown}");
+    assert_eq!(members.status()["lost"], serde_json::json!(lost));
+    // What it says can be done.
+    let address = &members.addresses[alive];
+    assert!(shown.contains(&format!("sinew replica get '' --prefix --stale --at {address}")), "{shown}");
+    let left = run(&mut sinew(&["replica", "get", "", "--prefix", "--stale", "--at", address]));
+    assert_eq!(text(&left.stdout), "colour=blue\n", "{left:?}");
+    drop(second);
+    (0..3).for_each(|at| members.kill(at));
+    (0..3).for_each(|at| members.begin(at));
+    assert_eq!(members.ask(&["put", "colour", "red", "--timeout-ms", "20000"]).1, "revision 1\n");
+}
+
+#[test]
 fn an_incomplete_write_at_the_end_of_a_log_is_cut_off_and_told() {
     let mut members = Members::start(1, true);
     assert_eq!(members.ask(&["put", "colour", "blue"]).0, 0);

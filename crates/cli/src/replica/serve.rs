@@ -32,6 +32,10 @@ restarted has no state. It waits until it is added again (`sinew replica add NAM
 With --data a member resumes where it was. If the power fails during a write, the log may end with an incomplete record,
 which nobody was told of: it is cut off at the next start, and the member says how long it was.
 
+A majority of members in memory that dies at once takes the state with it: nobody can lead or be added any more. `sinew
+replica status` says so. What a survivor has, which may lack the last writes, can be read with `sinew replica get ''
+--prefix --stale --at URL`. Then stop all members and start them again without state: they form a new cluster.
+
 A member whose address changes keeps its data: stop it, start it with --peers in which its own address is the new one,
 and add it there (`sinew replica add NAME=URL`). The others go on with it at its new address; give them the same --peers
 when they are next started. Do so with one member at a time, and not with a copy of its data while the original runs.
@@ -211,7 +215,10 @@ fn drive(host: &mut Kv, interrupt: Interrupt, output: &OutputArgs) -> anyhow::Re
                     Some(name) => format!(
                         "{name} was started with other --peers: give all the same names and addresses, spelt alike"
                     ),
-                    None => state_text(&host.member().status(now_ns)),
+                    None => {
+                        let lost = host.member().lost_majority(now_ns);
+                        state_text(&host.member().status(now_ns), lost.as_deref())
+                    }
                 },
             };
             if text != last_text {
@@ -239,11 +246,20 @@ fn step(host: &mut Kv) -> anyhow::Result<()> {
     Ok(host.rpc().rest(busy, Some(rest_ns))?)
 }
 
-/// The member's state as text, which is printed whenever it changes.
-fn state_text(status: &Status) -> String {
+/// The member's state as text, which is printed whenever it changes. `lost` are the members that lost their state as it
+/// did, if they are too many.
+fn state_text(status: &Status, lost: Option<&[&str]>) -> String {
     let leader = status.leader.as_ref().map(|leader| leader.name.as_str());
     let known = status.members.iter().map(|member| &member.info).find(|info| info.id == status.me.id);
     let has_moved = known.is_some_and(|known| known.address != status.me.address);
+    if let (Role::Outside, Some(lost)) = (status.role, lost) {
+        let others = if let [other] = lost { format!("has {other}") } else { format!("have {}", lost.join(", ")) };
+        return format!(
+            "has no state, and neither {others}: with it, the cluster has lost its majority, and can add nobody; see \
+             what is left with: sinew replica status --at {}",
+            advice::quoted(&status.me.address)
+        );
+    }
     match (status.role, leader) {
         (Role::Follower | Role::Candidate | Role::Learner, None) if has_moved => format!(
             "has moved, and the others know only its former address; give them the new one with: sinew replica add \

@@ -3,18 +3,23 @@
 use serde_json::{Value, json};
 use sinew::replica::client::{ClientError, RequestOutcome};
 use sinew::replica::client_wire::{ClientRequest, Role, Status};
+use sinew::replica::wire::MemberInfo;
 use sinew_harness::units::counted;
 
 use super::cluster::{ClusterArgs, DEFAULTS};
-use crate::{Outcome, output, table};
+use crate::{Outcome, advice, output, table};
 
 const AFTER_HELP: &str = "\
 Each member reports on itself. A member is behind by the committed entries that it has not applied. If no member
 leads, the command exits with status 5.
 
---json prints leader (a name, or null) and members, a list of: name, address, role, term, committed, applied, behind,
-snapshot, sessions, durable, disk_full, truncated_len (bytes of an incomplete write, cut off its log's end at its start)
-and dropped; or, for one that does not answer: name, address and error.
+If a majority of the voters was started again without its state, nobody can lead or be added any more; the command says
+what is left, if --at names a member that still has its state.
+
+--json prints leader (a name, or null), lost (names of voters that were started again without their state, while nobody
+leads) and members, a list of: name, address, role, term, committed, applied, behind, snapshot, sessions, durable,
+disk_full, truncated_len (bytes of an incomplete write, cut off its log's end at its start) and dropped; or, for one
+that does not answer: name, address and error.
 
 Example:
   sinew replica status --at udp://10.0.0.1:7401";
@@ -36,14 +41,60 @@ struct Line {
     status: Option<Status>,
 }
 
-fn role(role: Role) -> &'static str {
+/// Name of a role. A member that is outside can be added, unless too many have lost their state.
+fn role(role: Role, is_lost: bool) -> &'static str {
     match role {
         Role::Founding => "waits for the others",
+        Role::Outside if is_lost => "outside",
         Role::Outside => "outside: add it",
         Role::Follower => "follows",
         Role::Candidate => "asks for votes",
         Role::Leader => "leads",
         Role::Learner => "learns",
+    }
+}
+
+/// Remains of a cluster that nobody leads.
+struct Remains<'a> {
+    /// Names of voters that were started again without their state.
+    lost: Vec<&'a str>,
+    /// Whether the others are no majority.
+    is_final: bool,
+    /// The member that has most of the state.
+    best: &'a Status,
+}
+
+impl<'a> Remains<'a> {
+    /// Compares the voters, as the member that has most of the state knows them, with the lives that answer.
+    fn of(statuses: impl Iterator<Item = &'a Status> + Clone) -> Option<Self> {
+        let is_empty = |status: &&Status| matches!(status.role, Role::Outside | Role::Founding);
+        let best =
+            statuses.clone().filter(|status| !is_empty(status)).max_by_key(|status| (status.term, status.last))?;
+        let voters: Vec<_> = best.members.iter().filter(|member| member.votes).map(|member| &member.info).collect();
+        // One that was removed, or runs at another address, says nothing about a voter of its name.
+        let is_new = |status: &&Status| is_empty(status) && status.applied == 0;
+        let new = Vec::from_iter(statuses.filter(is_new).map(|status| &status.me));
+        let is_lost = |voter: &&&MemberInfo| {
+            new.iter().any(|me| me.name == voter.name && me.address == voter.address && me.id != voter.id)
+        };
+        let mut lost: Vec<&str> = voters.iter().filter(is_lost).map(|voter| voter.name.as_str()).collect();
+        lost.sort_unstable();
+        let is_final = !lost.is_empty() && voters.len() - lost.len() <= voters.len() / 2;
+        Some(Self { lost, is_final, best })
+    }
+
+    fn text(&self) -> String {
+        let me = &self.best.me;
+        format!(
+            "the cluster's state is lost: {} were started again without it, and the others are no majority, so nobody \
+             can lead or be added. If they had --data, start them with their directories. Otherwise, what {} has, \
+             which may lack the last writes, can be read with: sinew replica get '' --prefix --stale --at {}; then \
+             stop all members and start them again without state (with --data, in empty directories): they form a new \
+             cluster",
+            self.lost.join(", "),
+            me.name,
+            advice::quoted(&me.address)
+        )
     }
 }
 
@@ -91,11 +142,15 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let statuses = || lines.iter().filter_map(|line| line.status.as_ref());
     let leader = statuses().filter(|status| status.role == Role::Leader).max_by_key(|status| status.term).cloned();
     let committed = statuses().map(|status| status.committed).max().unwrap_or(0);
+    let remains = if leader.is_none() { Remains::of(statuses()) } else { None };
+    let is_lost = remains.as_ref().is_some_and(|remains| remains.is_final);
     if args.json {
-        let members: Vec<Value> = lines.iter().map(|line| member_json(line, committed)).collect();
-        output::print(json!({ "leader": leader.as_ref().map(|leader| &leader.me.name), "members": members }))?;
+        let members: Vec<Value> = lines.iter().map(|line| member_json(line, committed, is_lost)).collect();
+        let lost = remains.map(|remains| remains.lost).unwrap_or_default();
+        let leader = leader.as_ref().map(|leader| &leader.me.name);
+        output::print(json!({ "leader": leader, "lost": lost, "members": members }))?;
     } else {
-        let rows = lines.iter().map(|line| row(line, committed));
+        let rows = lines.iter().map(|line| row(line, committed, is_lost));
         output::print(table::of(&["member", "at", "role", "term", "applied", "behind", "disk"], rows, table::FIGURES))?;
         output::print(match &leader {
             Some(leader) => format!(
@@ -105,19 +160,22 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
                 counted(leader.committed, "entry"),
                 counted(leader.sessions, "session")
             ),
-            None => "\nnobody leads: a majority of the members has to run and reach each other".to_owned(),
+            None => match remains.filter(|remains| remains.is_final) {
+                Some(remains) => format!("\n{}", remains.text()),
+                None => "\nnobody leads: a majority of the members has to run and reach each other".to_owned(),
+            },
         })?;
     }
     Ok(if leader.is_some() { Outcome::Done } else { Outcome::FoundWrong })
 }
 
-fn member_json(line: &Line, committed: u64) -> Value {
+fn member_json(line: &Line, committed: u64, is_lost: bool) -> Value {
     let Some(status) = &line.status else {
         return json!({ "name": line.name, "address": line.address, "error": "no answer" });
     };
     let dropped = status.dropped;
     json!({
-        "name": line.name, "address": line.address, "role": role(status.role), "term": status.term, "committed": status.committed,
+        "name": line.name, "address": line.address, "role": role(status.role, is_lost), "term": status.term, "committed": status.committed,
         "applied": status.applied, "behind": committed.saturating_sub(status.applied), "snapshot": status.snapshot,
         "sessions": status.sessions, "durable": status.is_durable, "disk_full": status.is_full, "truncated_len": status.truncated_len,
         "dropped": { "malformed": dropped.malformed, "version": dropped.version, "cluster": dropped.cluster, "member": dropped.member,
@@ -126,11 +184,11 @@ fn member_json(line: &Line, committed: u64) -> Value {
     })
 }
 
-fn row(line: &Line, committed: u64) -> Vec<String> {
+fn row(line: &Line, committed: u64, is_lost: bool) -> Vec<String> {
     let start = [line.name.clone(), line.address.clone()];
     let rest = match &line.status {
         Some(status) => [
-            role(status.role).to_owned(),
+            role(status.role, is_lost).to_owned(),
             status.term.to_string(),
             status.applied.to_string(),
             committed.saturating_sub(status.applied).to_string(),

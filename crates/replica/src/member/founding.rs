@@ -102,6 +102,18 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.founding_state.differs.as_deref().filter(|_| self.cluster.is_none())
     }
 
+    /// Names of the peers that have no state, as this member has none, while the others have a cluster. Returns `None`
+    /// unless they and this member are too many of those with which it was started for the others to be a majority. No
+    /// member can then be added, unless the cluster has got other members since it was founded.
+    pub fn lost_majority(&self, now_ns: u64) -> Option<Vec<&str>> {
+        let fresh = now_ns.saturating_sub(FRESH_NS);
+        let others = self.founding_state.new_peers.iter().filter(|(_, (_, heard_ns))| *heard_ns >= fresh);
+        let names: Vec<&str> = others.map(|(name, _)| name.as_str()).collect();
+        let is_late = self.cluster.is_none() && self.founding_state.is_too_late();
+        let left = self.peers.len().saturating_sub(names.len() + 1);
+        (is_late && left <= self.peers.len() / 2).then_some(names)
+    }
+
     /// Handles the hello of another member, which may be an answer.
     pub(super) fn handle_hello(&mut self, hello: Hello, is_answer: bool, now_ns: u64) -> Result<(), MemberError> {
         if !hello.me.is_valid() || !hello.founding.as_ref().is_none_or(Founding::is_valid) {
