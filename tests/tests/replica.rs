@@ -287,6 +287,51 @@ fn a_quorum_that_is_lost_is_said_so() {
 }
 
 #[test]
+fn five_members_survive_the_loss_of_two_and_seven_that_of_three() {
+    for count in [5, 7] {
+        let mut members = Members::start(count, true);
+        let mut client = client(members.addresses.clone());
+        put(&mut client, b"k", b"0");
+        // Leaders, one after the other.
+        let mut dead = Vec::new();
+        for number in 1..=count / 2 {
+            let leader = members.leader();
+            members.kill(leader);
+            dead.push(leader);
+            put(&mut client, b"k", number.to_string().as_bytes());
+            assert_eq!(members.ask(&["put", "other", &number.to_string(), "--timeout-ms", "20000"]).0, 0);
+        }
+        // One more, which does not lead: what its leader is asked then may have run.
+        let leader = members.leader();
+        let last = (0..count).find(|at| *at != leader && !dead.contains(at)).unwrap();
+        members.kill(last);
+        dead.push(last);
+        let mut command = Vec::new();
+        wire::encode(&Change::Put { key: b"k", value: b"unknown" }, &mut command);
+        client.run(0, &command, 2_000_000_000).unwrap();
+        let outcome = wait(&mut client);
+        let Err(ClientError::NoAnswer { reached, silent, may_have_run: true }) = &outcome else {
+            panic!("{count} members: {outcome:?}")
+        };
+        let alive: Vec<_> = (0..count).filter(|at| !dead.contains(at)).map(|at| &members.addresses[at]).collect();
+        assert!(!reached.is_empty() && reached.iter().all(|reached| alive.contains(&reached)), "{outcome:?}");
+        assert!(!silent.is_empty(), "{outcome:?}");
+        let (status, _, complaint) = members.ask(&["get", "other", "--timeout-ms", "1000"]);
+        assert!(status == 1 && complaint.contains("no answer in time from a leader"), "{complaint}");
+        dead.into_iter().for_each(|at| members.begin(at));
+        assert_eq!(get(&mut client, b"other"), Some((count / 2).to_string().into_bytes()));
+        let value = get(&mut client, b"k").unwrap();
+        assert!(value == b"unknown" || value == (count / 2).to_string().into_bytes(), "{value:?}");
+        put(&mut client, b"k", b"end");
+        let keeps_up = |at: usize| {
+            let status = members.status_of(at);
+            ["leads", "follows"].iter().any(|role| status["role"] == *role) && status["behind"] == 0
+        };
+        eventually("all keep up", || (0..count).all(keeps_up));
+    }
+}
+
+#[test]
 fn a_majority_that_lost_its_state_is_said_so_with_what_is_left() {
     let mut members = Members::start(3, false);
     assert_eq!(members.ask(&["put", "colour", "blue"]).0, 0);
