@@ -45,6 +45,14 @@ impl SimClock {
         Self { time: Arc::clone(&self.time), drift_ppb: i64::from(parts_per_million) * 1000 }
     }
 
+    /// The simulation's time at which this clock will show `shown_ns`, as [`ActorState`](crate::ActorState) takes it.
+    pub fn to_simulation_ns(&self, shown_ns: u64) -> u64 {
+        let rate = 1_000_000_000 + i128::from(self.drift_ppb);
+        let exact = i128::from(shown_ns) * 1_000_000_000 / rate.max(1);
+        // Rounded up: at a nanosecond too early, the clock would not show it yet.
+        u64::try_from(exact + i128::from(self.drift_ppb != 0)).unwrap_or(u64::MAX)
+    }
+
     /// Time of the current event.
     pub(crate) fn event_ns(&self) -> u64 {
         self.time.now_ns.load(Ordering::Relaxed)
@@ -114,5 +122,23 @@ mod tests {
         assert_eq!([&clock, &fast, &slow].map(Clock::now_ns), [1_000_000_000, 1_000_100_000, 999_950_000]);
         let ((), spent_ns) = clock.work(0, || fast.spend_ns(7));
         assert_eq!((spent_ns, clock.now_ns()), (7, 1_000_000_000));
+    }
+
+    #[test]
+    fn a_clock_that_drifts_knows_when_it_will_show_a_time() {
+        let time = SimClock::default();
+        for drift in [0, 10_000, -10_000, 1_000_000, -600_000, 7, -13] {
+            let clock = time.drifting(drift);
+            for shown_ns in [0, 1, 999_999_937, 5_000_000_011, 86_400_000_000_000] {
+                let due_ns = clock.to_simulation_ns(shown_ns);
+                let shows = |now_ns| {
+                    let time = Time { now_ns: AtomicU64::new(now_ns), ..Time::default() };
+                    SimClock { time: Arc::new(time), ..clock.clone() }.now_ns()
+                };
+                assert!(shows(due_ns) >= shown_ns, "{drift} ppm, {shown_ns} ns");
+                assert!(due_ns < 3 || shows(due_ns - 3) <= shown_ns, "{drift} ppm, {shown_ns} ns");
+            }
+            assert_eq!(clock.to_simulation_ns(u64::MAX) < u64::MAX, drift > 0, "{drift} ppm");
+        }
     }
 }
