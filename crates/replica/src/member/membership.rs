@@ -1,8 +1,9 @@
 //! Changes of the members while the cluster serves: one at a time, asked for by a client, carried out by the leader.
 //!
 //! A new member is first a learner. Once it is up to date, it becomes a voter, and in the same change an older life of
-//! the same name is removed. A leader that is to be removed hands its leadership over first. A life that is a member
-//! already, and has moved to another address with its data, only has its address changed.
+//! the same name is removed; one that did not vote is removed as soon as the learner is added. A leader that is to be
+//! removed hands its leadership over first. A life that is a member already, and has moved to another address with its
+//! data, only has its address changed.
 
 use sinew_journal::disk::Disk;
 
@@ -295,7 +296,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             ChangeStep::CatchingUp { info } => {
                 let matched = self.node.raft.prs().get(info.id.0).map_or(0, |progress| progress.matched);
-                if matched > 0 && matched + LAG_MAX >= self.node.raft.raft_log.committed {
+                let is_near = matched > 0 && matched + LAG_MAX >= self.node.raft.raft_log.committed;
+                // It may have died since: a dead voter would weaken the majority.
+                let heard_ns = self.last_heard_ns.get(&info.id);
+                if is_near && heard_ns.is_some_and(|heard_ns| now_ns.saturating_sub(*heard_ns) < NAME_TAKEN_NS / 2) {
                     let of_name = self.members.values().filter(|member| member.name == info.name);
                     let gone = of_name.map(|member| member.id).filter(|id| *id != info.id).collect();
                     let change = Change { voters: vec![info.clone()], learners: vec![], removed: gone };
@@ -392,8 +396,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return self.requests.answer(request_id, &Answer::Refused(refused));
         }
         let info = MemberInfo { address, ..hello.me.clone() };
-        let (voters, learners) = if votes { (vec![info.clone()], vec![]) } else { (vec![], vec![info.clone()]) };
-        let change = Change { voters, learners, removed: vec![] };
+        let change = if votes {
+            Change { voters: vec![info.clone()], learners: vec![], removed: vec![] }
+        } else {
+            // An earlier life of the name that does not vote goes at once: it could be promoted in the place of this
+            // one.
+            let voters = self.node.raft.prs().conf().voters();
+            let gone = self.incarnations(&name).filter(|id| *id != info.id && !voters.contains(id.0)).collect();
+            Change { voters: vec![], learners: vec![info.clone()], removed: gone }
+        };
         if self.propose_change(&change).is_ok()
             && let Some(current) = &mut self.changes.current
         {

@@ -13,6 +13,8 @@ in_memory_and_on_disk! {
     a_removal_that_is_repeated_before_the_leader_has_applied_its_log_waits,
     an_empty_member_makes_no_majority,
     a_learner_learns_and_votes_once_it_is_promoted,
+    a_learner_that_comes_back_empty_and_is_added_takes_the_place_of_its_earlier_life,
+    a_learner_that_has_died_is_not_promoted,
     a_removed_member_disturbs_nobody,
     a_leader_that_is_removed_hands_over_first,
     a_member_that_leads_as_its_removal_is_committed_steps_down,
@@ -196,6 +198,39 @@ fn a_learner_learns_and_votes_once_it_is_promoted(on_disk: bool) {
     assert_eq!(world.status(at).role, Role::Learner);
     done(&world.ask_leader(&ClientRequest::Promote { name: "x".into() }));
     world.run_until("it votes", |world| world.status(at).role == Role::Follower);
+}
+
+fn a_learner_that_comes_back_empty_and_is_added_takes_the_place_of_its_earlier_life(on_disk: bool) {
+    for seed in 0..8 {
+        let mut world = World::new(3, on_disk, seed * 100);
+        let at = world.add_node("x", on_disk);
+        let add = ClientRequest::Add { name: "x".into(), address: "sim://x".into(), learner: true };
+        done(&world.ask_leader(&add));
+        world.run_ms(100);
+        world.replace(at);
+        done(&world.ask_leader(&add));
+        let leader = world.elect();
+        assert_eq!(world.status(leader).members.len(), 4, "seed {seed}");
+        done(&world.ask_leader(&ClientRequest::Promote { name: "x".into() }));
+        world.run_until("it votes", |world| world.status(at).role == Role::Follower);
+        assert_eq!(world.status(at).members.len(), 4, "seed {seed}");
+    }
+}
+
+fn a_learner_that_has_died_is_not_promoted(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
+    let at = world.add_node("x", on_disk);
+    done(&world.ask_leader(&ClientRequest::Add { name: "x".into(), address: "sim://x".into(), learner: true }));
+    world.run_ms(100);
+    world.crash(at);
+    world.run_ms(1000);
+    let leader = world.elect();
+    let promote = ClientRequest::Promote { name: "x".into() };
+    assert_eq!(world.call(leader, &promote, 2000), None, "the leader waits for it");
+    let status = world.status(leader);
+    assert!(status.members.iter().any(|member| member.info.name == "x" && !member.votes), "{status:?}");
+    let answer = world.call(leader, &promote, 10).unwrap();
+    assert!(matches!(wire::decode(&answer), Ok(Answer::Refused(why)) if why.contains("in progress")));
 }
 
 fn a_removed_member_disturbs_nobody(on_disk: bool) {
