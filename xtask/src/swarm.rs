@@ -13,9 +13,10 @@ pub struct Args {
     seconds: u64,
 
     /// Instead of clusters, run replicated stores with these seeds, FROM..TO: members crash, even between two disk
-    /// writes, and freeze; disks are slow or fill up; networks are partitioned and delayed; members are added,
-    /// promoted, removed and replaced. Each history is checked for linearizability. Further runs with the same seeds
-    /// have real clients and members on a simulated network.
+    /// writes, lose their disks, and freeze; disks are slow or fill up; networks are partitioned in any shape and
+    /// delayed; clocks drift; members are added, promoted, removed and replaced while logs are cut and snapshots sent.
+    /// Each history is checked for linearizability. Every seed is run twice: with members on a network made for this,
+    /// and with real clients and operators on the simulated network.
     #[arg(long, value_name = "FROM..TO", conflicts_with = "seconds", value_parser = seeds)]
     replica: Option<Range<u64>>,
 

@@ -19,8 +19,9 @@
 //! - **Tests** (`member/tests`): members, a network, clocks that drift and disks that crash, all stepped by the tests.
 //!   There are the classic hard cases, a crash at each of the first 149 writes, hostile messages, and random runs whose
 //!   histories `stateright`'s linearizability tester checks; a test shows first that it rejects wrong histories. The
-//!   same code runs over the RPC layer on the simulated cluster (`tests/virtual_time.rs`), and with processes that are
-//!   killed (`tests/tests/replica.rs` and `killing/` of the workspace).
+//!   same code runs over the RPC layer on the simulated cluster, amid the same faults, with real clients and operators
+//!   (`tests/virtual_time.rs`), and with processes that are killed (`tests/tests/replica.rs` and `killing/` of the
+//!   workspace).
 
 mod appends;
 mod applying;
