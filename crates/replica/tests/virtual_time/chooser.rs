@@ -22,8 +22,9 @@ const PATIENCE_NS: u64 = 400 * MS;
 /// are waited for until all is well.
 const GIVE_UPS_MAX: u64 = 6;
 const LONG_PATIENCE_NS: u64 = 600_000 * MS;
-/// Longest pause between two operations of a client.
-const PAUSE_MAX_NS: u64 = 240 * MS;
+/// Longest pauses between two operations of a client: half of them are short, since a stale read shows only soon after
+/// a change.
+const PAUSE_MAX_NS: [u64; 2] = [8 * MS, 480 * MS];
 
 /// State that the clients of a run share.
 pub struct Shared {
@@ -147,7 +148,8 @@ impl Chooser {
             StoreOp::One(_, Op::Get) | StoreOp::All => self.client.read(0, freshness, &bytes, patience_ns).unwrap(),
             StoreOp::One(..) => self.client.run(0, &bytes, patience_ns).unwrap(),
         }
-        self.begin_ns = now_ns + self.draw(PAUSE_MAX_NS);
+        let pause_max_ns = PAUSE_MAX_NS[self.draw(2) as usize];
+        self.begin_ns = now_ns + self.draw(pause_max_ns);
         self.pending = Some(op);
     }
 

@@ -59,7 +59,10 @@ impl Members {
                 continue;
             }
             // Nobody knows what a member that is down has applied, or what else is in the log of one of a later term.
-            let view = sim.look_at(at).filter(|view| view.term <= self.status.term);
+            // One that is behind may be amid the two steps of a change, in which a member still votes that its list no
+            // longer has.
+            let view =
+                sim.look_at(at).filter(|view| view.term <= self.status.term && view.applied == self.status.applied);
             if !view.is_some_and(|view| leaves_majority(sim, &view, desk, Some(lost))) {
                 return false;
             }
