@@ -94,8 +94,8 @@ pub enum RequestError {
         /// Longest body, in bytes.
         max: usize,
     },
-    /// The device refused the request, as it does once the connection is broken. (DrTM's clients find out at once;
-    /// otherwise [`Client::poll`] reports what [`Client::flush`] found.)
+    /// The request was refused: clients of stores whose memory they READ and WRITE refuse one for a place outside it.
+    /// (What the device refuses is found by [`Client::flush`], and reported by [`Client::poll`].)
     #[error("the device refused the request")]
     Refused,
 }

@@ -210,6 +210,14 @@ impl SharedMemory {
         Ok(self.word(offset)?.fetch_add(add, Ordering::SeqCst))
     }
 
+    /// Prefetches the line that holds the byte at `offset`; does nothing when there is no such byte.
+    #[inline(always)]
+    pub fn prefetch_line(&self, offset: usize) {
+        if let Ok(word) = self.word(offset & !7) {
+            crate::prefetch_read(word);
+        }
+    }
+
     /// Copies the bytes from `offset` on to `target`, in ascending order. They may be torn: see [`SharedMemory`].
     ///
     /// # Errors

@@ -17,7 +17,7 @@
 //! figure) refusals are next to impossible. The hash is public: someone who chooses keys can fill all three buckets of
 //! a key.
 
-use sinew_mem::SharedMemory;
+use sinew_mem::{SharedMemory, prefetch_read};
 
 use crate::remote::{Extent, Extents, Index, Span, Step, Table, TableError, checksum, index_from_hash, mix, word};
 
@@ -282,6 +282,13 @@ struct Slot {
     sum: u64,
 }
 
+/// A key's hash and buckets, first the one in which the key was seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Located {
+    hash: u64,
+    buckets: [u32; WAYS],
+}
+
 /// A table, as its owner changes it.
 #[derive(Debug)]
 pub struct CuckooTable {
@@ -344,13 +351,19 @@ impl CuckooTable {
         let _ = self.memory.write(at * BUCKET_LEN, &bytes);
     }
 
+    /// Offset of an extent in the memory.
+    #[inline(always)]
+    fn extent_start(&self, extent: Extent) -> usize {
+        self.layout.extents_start() as usize + extent.unit as usize * 8
+    }
+
     /// Returns the bucket that holds a key.
-    fn find(&mut self, key: &[u8], hash: u64) -> Option<(u32, Slot)> {
-        for way in 0..WAYS {
-            let bucket = self.layout.bucket(hash, way);
-            let Some(slot) = self.slots[bucket as usize].filter(|slot| slot.hash == hash) else { continue };
+    fn find(&mut self, key: &[u8], located: &Located) -> Option<(u32, Slot)> {
+        for bucket in located.buckets {
+            let slot = self.slots[bucket as usize].as_ref().filter(|slot| slot.hash == located.hash);
+            let Some(slot) = slot.copied() else { continue };
             self.item.resize(ITEM_HEAD_LEN + key.len(), 0);
-            let start = self.layout.extents_start() as usize + slot.extent.unit as usize * 8;
+            let start = self.extent_start(slot.extent);
             let read = slot.len as usize >= self.item.len() && self.memory.read(start, &mut self.item).is_ok();
             if read && word(&self.item, 0) as u32 as usize == key.len() && &self.item[ITEM_HEAD_LEN..] == key {
                 return Some((bucket, slot));
@@ -359,12 +372,10 @@ impl CuckooTable {
         None
     }
 
-    /// Frees one of a hash's buckets, and returns it.
-    fn make_room(&mut self, hash: u64) -> Option<u32> {
+    /// Frees one of a key's buckets, and returns it.
+    fn make_room(&mut self, buckets: [u32; WAYS]) -> Option<u32> {
         self.searched.clear();
-        for way in 0..WAYS {
-            self.searched.push((self.layout.bucket(hash, way), usize::MAX));
-        }
+        self.searched.extend(buckets.map(|bucket| (bucket, usize::MAX)));
         // Breadth first: the shortest path moves the fewest items.
         let mut at = 0;
         while at < self.searched.len() {
@@ -407,7 +418,35 @@ impl CuckooTable {
 }
 
 impl Table for CuckooTable {
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
+    type Located = Located;
+
+    #[inline]
+    fn locate(&self, key: &[u8]) -> Located {
+        let hash = self.layout.hash(key);
+        Located { hash, buckets: std::array::from_fn(|way| self.layout.bucket(hash, way)) }
+    }
+
+    #[inline]
+    fn prefetch(&self, located: &Located) {
+        located.buckets.iter().filter_map(|bucket| self.slots.get(*bucket as usize)).for_each(prefetch_read);
+    }
+
+    #[inline]
+    fn prefetch_item(&self, located: &mut Located) {
+        for way in 0..WAYS {
+            let bucket = located.buckets[way] as usize;
+            let slot = self.slots.get(bucket).and_then(Option::as_ref).filter(|slot| slot.hash == located.hash);
+            if let Some(slot) = slot {
+                self.memory.prefetch_line(self.extent_start(slot.extent));
+                self.memory.prefetch_line(bucket * BUCKET_LEN);
+                prefetch_read(&self.versions[bucket]);
+                located.buckets.swap(0, way);
+                return;
+            }
+        }
+    }
+
+    fn put_located(&mut self, key: &[u8], value: &[u8], located: &Located) -> Result<bool, TableError> {
         let max = self.layout.item_len_max as usize;
         if !(1..=max).contains(&key.len()) {
             return Err(TableError::Key { len: key.len(), max });
@@ -416,8 +455,7 @@ impl Table for CuckooTable {
         if value.len() > max {
             return Err(TableError::Value { len: value.len(), max });
         }
-        let hash = self.layout.hash(key);
-        let old = self.find(key, hash);
+        let old = self.find(key, located);
         self.item.clear();
         self.item.extend((key.len() as u32).to_le_bytes());
         self.item.extend((value.len() as u32).to_le_bytes());
@@ -431,7 +469,7 @@ impl Table for CuckooTable {
         let extent = fresh.or(in_place).ok_or(TableError::NoMemory { len })?;
         let bucket = match old {
             Some((bucket, _)) => bucket,
-            None => match self.make_room(hash) {
+            None => match self.make_room(located.buckets) {
                 Some(bucket) => bucket,
                 None => {
                     self.extents.free(extent);
@@ -439,10 +477,9 @@ impl Table for CuckooTable {
                 }
             },
         };
-        let start = self.layout.extents_start() as usize + extent.unit as usize * 8;
-        let _ = self.memory.write(start, &self.item);
+        let _ = self.memory.write(self.extent_start(extent), &self.item);
         let sum = checksum(&self.item, ITEM_SEED ^ self.layout.seed);
-        self.set(bucket, Some(Slot { hash, extent, len: len as u32, sum }));
+        self.set(bucket, Some(Slot { hash: located.hash, extent, len: len as u32, sum }));
         match old {
             Some((_, slot)) if fresh.is_some() => self.extents.free(slot.extent),
             Some(_) => {}
@@ -451,9 +488,8 @@ impl Table for CuckooTable {
         Ok(old.is_some())
     }
 
-    fn delete(&mut self, key: &[u8]) -> bool {
-        let hash = self.layout.hash(key);
-        let Some((bucket, slot)) = self.find(key, hash) else { return false };
+    fn delete_located(&mut self, key: &[u8], located: &Located) -> bool {
+        let Some((bucket, slot)) = self.find(key, located) else { return false };
         self.set(bucket, None);
         self.extents.free(slot.extent);
         self.items -= 1;

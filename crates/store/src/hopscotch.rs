@@ -16,7 +16,7 @@
 
 mod owner;
 
-pub use owner::HopscotchTable;
+pub use owner::{HopscotchTable, Located};
 
 use crate::remote::{Index, Span, Step, TableError, checksum, index_from_hash, word};
 

@@ -28,7 +28,7 @@
 
 mod owner;
 
-pub use owner::{Inspected, LockedTable, Released};
+pub use owner::{Inspected, Located, LockedTable, Released};
 
 use crate::remote::{Index, Span, Step, TableError, checksum, index_from_hash, mix, word};
 
@@ -238,10 +238,16 @@ impl Layout {
         }
     }
 
-    /// Begins a search for a key in the record in which it was found before.
-    #[inline]
-    pub fn search_record(&self, key: &[u8], record: u32) -> (Search, Span) {
-        let search = Search { next: NextRead::Record(record), ways: 0, ..Search::new(self.hash(key)) };
+    /// Begins a search for a key with this hash.
+    #[inline(always)]
+    pub fn search_hash(&self, hash: u64) -> (Search, Span) {
+        (Search::new(hash), self.bucket_span(hash, 0))
+    }
+
+    /// Begins a search for a key with this hash in the record in which it was found before.
+    #[inline(always)]
+    pub fn search_record(&self, hash: u64, record: u32) -> (Search, Span) {
+        let search = Search { next: NextRead::Record(record), ways: 0, ..Search::new(hash) };
         (search, self.record_span(record))
     }
 }
@@ -263,6 +269,13 @@ enum Record<'a> {
 /// Encodes an entry of a bucket; 0 stands for none.
 fn entry(hash: u64, record: u32) -> u64 {
     hash >> 32 << 32 | u64::from(record + 1)
+}
+
+/// Entries of a bucket that may be those of a key with this hash, a bit each.
+#[inline(always)]
+fn matching(entries: &[u64; ENTRIES], hash: u64) -> u32 {
+    let bit = |(at, entry): (usize, &u64)| u32::from((entry ^ hash) >> 32 == 0) << at;
+    entries.iter().enumerate().map(bit).fold(0, |all, bit| all | bit)
 }
 
 /// The object to be read next.
@@ -329,9 +342,7 @@ impl Index for Layout {
 
     #[inline]
     fn search(&self, key: &[u8]) -> (Search, Span) {
-        let search = Search::new(self.hash(key));
-        let span = self.bucket_span(search.hash, 0);
-        (search, span)
+        self.search_hash(self.hash(key))
     }
 
     /// An item never moves between buckets, so one that is in neither was missing at some moment: one pass is enough.
@@ -340,10 +351,14 @@ impl Index for Layout {
         match search.next {
             NextRead::Bucket => {
                 search.candidates_left = 0;
-                for at in 0..ENTRIES {
-                    let entry = word(bytes, at);
+                let Some(bytes) = bytes.first_chunk::<BUCKET_LEN>() else { return search.retry(self) };
+                let entries = std::array::from_fn(|at| word(bytes, at));
+                let mut matching = matching(&entries, search.hash);
+                while matching != 0 {
+                    let entry = entries[matching.trailing_zeros() as usize % ENTRIES];
+                    matching &= matching - 1;
                     let record = (entry as u32).wrapping_sub(1);
-                    if entry == 0 || entry >> 32 != search.hash >> 32 {
+                    if entry == 0 {
                         continue;
                     }
                     if record >= self.records {

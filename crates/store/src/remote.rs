@@ -65,16 +65,52 @@ pub trait Index: Clone {
 }
 
 /// The owner's side of a table.
+///
+/// A change that is one of many can be made in steps, with those of other changes between them:
+/// [`Self::locate`] and [`Self::prefetch`], then [`Self::prefetch_item`], then [`Self::put_located`] or
+/// [`Self::delete_located`]. Each step finds the memory that it reads in the processor's cache.
 pub trait Table {
+    /// A key's hash, the places where its item can be, and the one where it was seen.
+    type Located: Copy + Default + std::fmt::Debug;
+
+    /// Hashes a key.
+    fn locate(&self, key: &[u8]) -> Self::Located;
+
+    /// Prefetches the owner's records of the places where the item can be.
+    fn prefetch(&self, located: &Self::Located) {
+        let _ = located;
+    }
+
+    /// Reads these records, and prefetches the item that they name.
+    fn prefetch_item(&self, located: &mut Self::Located) {
+        let _ = located;
+    }
+
+    /// As [`Self::put`], of a key that this table has located as `located`.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn put_located(&mut self, key: &[u8], value: &[u8], located: &Self::Located) -> Result<bool, TableError>;
+
+    /// As [`Self::delete`], of a key that this table has located as `located`.
+    fn delete_located(&mut self, key: &[u8], located: &Self::Located) -> bool;
+
     /// Stores a value under a key, replacing an earlier one. Returns whether there was one.
     ///
     /// # Errors
     ///
     /// [`TableError`]; then the table is unchanged.
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError>;
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
+        let located = self.locate(key);
+        self.put_located(key, value, &located)
+    }
 
     /// Deletes an item; returns whether there was one.
-    fn delete(&mut self, key: &[u8]) -> bool;
+    fn delete(&mut self, key: &[u8]) -> bool {
+        let located = self.locate(key);
+        self.delete_located(key, &located)
+    }
 
     /// Number of items.
     fn len(&self) -> usize;

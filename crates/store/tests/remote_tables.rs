@@ -303,3 +303,36 @@ fn a_reader_beside_the_writer_of_a_hopscotch_table_gets_what_was_stored() {
         reader_beside_writer(table, &layout, &memory, SMALL);
     }
 }
+
+/// Puts keys in steps, each step of all of them, and checks what a reader finds. Between the steps, other keys come and
+/// go, so that items move.
+fn check_changes_in_steps<I: Index, T: Table>((mut table, layout, memory): (T, I, SharedMemory), keys: u64) {
+    let key = |number: u64| number.to_le_bytes();
+    let mut others = 1 << 32;
+    (0..keys).for_each(|number| assert_eq!(table.put(&key(number), b"old"), Ok(false)));
+    for first in (0..keys).step_by(8) {
+        let batch = first..(first + 8).min(keys);
+        let mut located: Vec<_> = batch.clone().map(|number| table.locate(&key(number))).collect();
+        located.iter().for_each(|located| table.prefetch(located));
+        located.iter_mut().for_each(|located| table.prefetch_item(located));
+        // These items may take the places that were seen.
+        for number in batch.clone().step_by(2) {
+            assert!(table.delete(&key(number)));
+            others += 1;
+            let _ = table.put(&key(others), b"other");
+        }
+        for (number, located) in batch.zip(&located) {
+            let was_there = number % 2 == 1;
+            assert_eq!(table.put_located(&key(number), b"new", located), Ok(was_there), "{number}");
+        }
+    }
+    (0..keys).for_each(|number| assert_eq!(read(&layout, &memory, &key(number)).0.as_deref(), Some(&b"new"[..])));
+    assert_eq!(read(&layout, &memory, &key(keys)).0, None);
+}
+
+#[test]
+fn changes_in_steps_find_items_that_moved_between_them() {
+    check_changes_in_steps(cuckoo_table(400), 160);
+    check_changes_in_steps(hopscotch_table(400, 6, Values::Inline), 200);
+    check_changes_in_steps(hopscotch_table(200, 2, out_of_line(400)), 90);
+}

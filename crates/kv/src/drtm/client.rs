@@ -1,8 +1,6 @@
 //! The client of DrTM-KV's store.
 
-use sinew_fabric::verbs::{
-    Completion, CompletionQueue, Device, Operation, QueuePair, RefusedRequest, RemoteMemory, Request, Source,
-};
+use sinew_fabric::verbs::{Device, Operation, QueuePair, RefusedRequest, RemoteMemory, Request, Source};
 use sinew_herd::RequestError;
 use sinew_mem::{Arena, Frozen, MessageBuffer};
 use sinew_store::locked::{Layout, LockWord, Search};
@@ -11,7 +9,7 @@ use sinew_store::remote::{Index, Span, Step};
 use super::locations::Locations;
 use super::{EXISTS, LOCK_LEN, NOT_HELD};
 use crate::one_sided::{
-    self, AskError, BURST, Change, ClientError, Cq, Domain, Hello, Outcome, Qp, Status, Thread, Welcome, check_key,
+    self, AskError, Change, ClientError, Cq, Domain, Hello, Outcome, Qp, Reads, Status, Thread, Welcome, check_key,
 };
 
 /// Doublings of a back-off, at most.
@@ -98,8 +96,19 @@ struct PendingRequest {
     conflicts: u32,
     /// Absent while a READ or a compare-and-swap uses it.
     buffer: Option<MessageBuffer>,
-    /// Data of the WRITE, if it is too long to be sent inline.
+    /// Data of the WRITE.
+    image: Vec<u8>,
+    /// A share of the same data, if it is too long to be sent inline.
     staged: Option<Frozen>,
+}
+
+/// A compare-and-swap of a record's lock word.
+struct Swap {
+    slot: usize,
+    target: MessageBuffer,
+    remote: RemoteMemory,
+    expected: LockWord,
+    desired: LockWord,
 }
 
 /// A client that is not connected yet.
@@ -136,11 +145,12 @@ impl<D: Device> Joining<D> {
             asked_ns: 0,
             key: Vec::with_capacity(64),
             value: Vec::with_capacity(64),
-            search: layout.search(&[]).0,
+            search: layout.search_hash(0).0,
             search_ns: 0,
             action: Action::Insert,
             conflicts: 0,
             buffer: Some(buffer),
+            image: Vec::with_capacity(INLINE_MAX),
             staged: None,
         };
         let pending: Vec<_> = inner.buffers.into_iter().map(new_pending).collect();
@@ -150,16 +160,17 @@ impl<D: Device> Joining<D> {
             locations: Locations::new(config.locations),
             free: (0..pending.len()).rev().collect(),
             waiting: Vec::with_capacity(pending.len()),
-            answered: Vec::with_capacity(BURST),
+            answered: Vec::with_capacity(pending.len()),
+            reads: Reads::new(welcome.memory, pending.len()),
+            writes: Vec::with_capacity(pending.len()),
+            swaps: Vec::with_capacity(pending.len()),
             pending,
-            completions: Vec::with_capacity(BURST),
-            image: Vec::new(),
             qp: inner.qp,
             cq: inner.cq,
             _thread: inner.thread,
             arena: inner.arena,
             memory: welcome.memory,
-            is_pushed: false,
+            is_broken: false,
             random: u64::from(welcome.reads.number.0) << 16 | u64::from(u16::from_le_bytes(*holder)),
             config,
             stats: ClientStats::default(),
@@ -181,15 +192,17 @@ pub struct DrtmClient<D: Device> {
     waiting: Vec<(u64, usize)>,
     /// Answered calls: the request, and the kind of the answer.
     answered: Vec<(usize, u16)>,
-    completions: Vec<Completion>,
-    /// Scratch for the data of a WRITE.
-    image: Vec<u8>,
+    /// By request, and also what compare-and-swaps returned.
+    reads: Reads,
+    /// WRITEs and compare-and-swaps that the next doorbell starts. A record is written before it is unlocked.
+    writes: Vec<(usize, RemoteMemory)>,
+    swaps: Vec<Swap>,
     qp: Qp<D>,
     cq: Cq<D>,
     _thread: Thread<D>,
     arena: Arena,
     memory: RemoteMemory,
-    is_pushed: bool,
+    is_broken: bool,
     random: u64,
     config: ClientConfig,
     stats: ClientStats,
@@ -285,24 +298,23 @@ impl<D: Device> DrtmClient<D> {
     fn first_action(&mut self, slot: usize, may_lock: bool, now_ns: u64) -> Action {
         let pending = &mut self.pending[slot];
         pending.search_ns = now_ns;
-        let (search, span) = self.layout.search(&pending.key);
-        let location = self.locations.get(search.hash()).filter(|(record, _)| *record < self.layout.records);
+        let hash = self.layout.hash(&pending.key);
+        let location = self.locations.get(hash).filter(|(record, _)| *record < self.layout.records);
+        let (search, span) = match location {
+            None => self.layout.search_hash(hash),
+            Some((record, _)) => self.layout.search_record(hash, record),
+        };
         pending.search = search;
         match location {
-            None => Action::Read(span),
             Some((record, version)) if may_lock && pending.kind != RequestKind::Get => {
                 Action::Lock(record, LockWord::free(version))
             }
-            Some((record, _)) => {
-                let (search, span) = self.layout.search_record(&pending.key, record);
-                pending.search = search;
-                Action::Read(span)
-            }
+            _ => Action::Read(span),
         }
     }
 
-    /// Starts an operation, or lets it wait until a call to the owner can be made; returns false if the connection
-    /// accepts no more.
+    /// Has the next doorbell start an operation, or lets it wait until a call to the owner can be made; returns false
+    /// if that is impossible.
     #[inline]
     fn perform(&mut self, slot: usize, action: Action) -> bool {
         self.pending[slot].action = action;
@@ -320,16 +332,17 @@ impl<D: Device> DrtmClient<D> {
         }
     }
 
+    #[inline(always)]
     fn read(&mut self, slot: usize, span: Span) -> bool {
-        let Some(mut buffer) = self.pending[slot].buffer.take() else { return false };
-        let Some(remote) = self.memory.at(span.offset).filter(|_| buffer.resize(span.len).is_ok()) else {
-            self.pending[slot].buffer = Some(buffer);
-            return false;
-        };
-        self.stats.reads += 1;
-        self.is_pushed = true;
-        let pushed = self.qp.push_read(slot as u64, buffer, remote);
-        self.keep_if_refused(slot, pushed)
+        let pending = &mut self.pending[slot];
+        let Some(buffer) = pending.buffer.take() else { return false };
+        match self.reads.add(slot, span, buffer) {
+            Ok(()) => true,
+            Err(buffer) => {
+                pending.buffer = Some(buffer);
+                false
+            }
+        }
     }
 
     fn compare_swap(&mut self, slot: usize, record: u32, expected: LockWord, desired: LockWord) -> bool {
@@ -339,54 +352,34 @@ impl<D: Device> DrtmClient<D> {
             self.pending[slot].buffer = Some(target);
             return false;
         };
-        self.stats.atomics += 1;
-        let (expected, desired) = (expected.0, desired.0);
-        self.push(slot, Operation::CompareSwap { target, remote, expected, desired })
-    }
-
-    #[inline(always)]
-    fn push(&mut self, slot: usize, operation: Operation<'_>) -> bool {
-        self.is_pushed = true;
-        let pushed = self.qp.push(Request::new(slot as u64, operation));
-        self.keep_if_refused(slot, pushed)
-    }
-
-    /// Keeps the buffer of an operation that was refused; returns whether it was accepted.
-    #[inline(always)]
-    fn keep_if_refused(&mut self, slot: usize, pushed: Result<(), RefusedRequest>) -> bool {
-        match pushed {
-            Ok(()) => true,
-            Err(mut refused) => {
-                self.pending[slot].buffer = refused.buffers.pop();
-                false
-            }
-        }
+        self.swaps.push(Swap { slot, target, remote, expected, desired });
+        true
     }
 
     /// Updates the value and unlocks the record. The connection executes both in order.
     fn store(&mut self, slot: usize, record: u32, lock: LockWord) -> bool {
         let pending = &mut self.pending[slot];
         let next = lock.next();
-        let offset = self.layout.image(&mut self.image, pending.search.hash(), record, next.version(), &pending.value);
+        let (hash, version) = (pending.search.hash(), next.version());
+        let offset = self.layout.image(&mut pending.image, hash, record, version, &pending.value);
         let Some(remote) = self.memory.at(offset) else { return false };
-        let source = if self.image.len() <= INLINE_MAX {
-            Source::Inline(&self.image)
-        } else {
-            // The WRITE that used this buffer has completed.
-            let kept = pending.staged.take().and_then(|staged| staged.thaw().ok());
-            let fresh = || self.arena.alloc(self.config.reads.read_len_max, self.config.reads.read_len_max).ok();
-            let Some(mut buffer) = kept.or_else(fresh) else { return false };
-            if buffer.fill(&self.image).is_err() {
-                return false;
-            }
-            let staged = buffer.freeze();
-            pending.staged = Some(staged.clone());
-            staged.into()
-        };
-        let write = Operation::Write { source, remote, immediate: None };
-        self.stats.writes += 1;
-        self.qp.push(Request::new(slot as u64, write).unsignaled()).is_ok()
-            && self.compare_swap(slot, record, lock, next)
+        if pending.image.len() > INLINE_MAX && !self.stage(slot) {
+            return false;
+        }
+        self.writes.push((slot, remote));
+        self.compare_swap(slot, record, lock, next)
+    }
+
+    /// Copies the data of a WRITE to a buffer; returns false if there is no memory.
+    fn stage(&mut self, slot: usize) -> bool {
+        let pending = &mut self.pending[slot];
+        // The WRITE that used this buffer has completed.
+        let kept = pending.staged.take().and_then(|staged| staged.thaw().ok());
+        let len_max = self.config.reads.read_len_max;
+        let Some(mut buffer) = kept.or_else(|| self.arena.alloc(len_max, len_max).ok()) else { return false };
+        let is_filled = buffer.fill(&pending.image).is_ok();
+        pending.staged = is_filled.then(|| buffer.freeze());
+        is_filled
     }
 
     fn call(&mut self, slot: usize) -> Result<(), RequestError> {
@@ -413,10 +406,44 @@ impl<D: Device> DrtmClient<D> {
     /// Starts the requests made so far.
     #[inline]
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.is_pushed) {
-            self.qp.doorbell();
+        if !self.is_broken {
+            self.is_broken = self.post().is_err();
         }
         self.calls.flush();
+    }
+
+    /// Posts the operations that are due, with one doorbell, and stops at the first that the device refuses: a record
+    /// that was not written must not be unlocked.
+    #[inline(always)]
+    fn post(&mut self) -> Result<(), RefusedRequest> {
+        let reads = if self.swaps.is_empty() { self.reads.post(&mut self.qp) } else { self.post_updates() };
+        self.stats.reads += reads? as u64;
+        Ok(())
+    }
+
+    /// Posts WRITEs, then READs, and last the compare-and-swaps, which ring the doorbell. Returns the number of READs.
+    fn post_updates(&mut self) -> Result<usize, RefusedRequest> {
+        let Self { qp, writes, pending, swaps, reads, .. } = self;
+        self.stats.writes += writes.len() as u64;
+        let image = |slot: usize| Some(&pending[slot].image[..]).filter(|image| image.len() <= INLINE_MAX);
+        let done = qp.write_at_once(writes.iter().map_while(|&(slot, remote)| Some((image(slot)?, remote))));
+        for (slot, remote) in writes.drain(..).skip(done) {
+            let source = match (image(slot), &pending[slot].staged) {
+                (None, Some(staged)) => Source::from(staged.clone()),
+                _ => Source::Inline(&pending[slot].image),
+            };
+            let write = Operation::Write { source, remote, immediate: None };
+            qp.push(Request::new(slot as u64, write).unsignaled())?;
+        }
+        let count = reads.post_before_others(qp)?;
+        self.stats.atomics += swaps.len() as u64;
+        let requests = swaps.drain(..).map(|Swap { slot, target, remote, expected, desired }| {
+            reads.expect();
+            let (expected, desired) = (expected.0, desired.0);
+            Request::new(slot as u64, Operation::CompareSwap { target, remote, expected, desired })
+        });
+        qp.post_list(requests)?;
+        Ok(count)
     }
 
     /// Takes completed operations, starts the ones that follow, and passes each ended request to `take`. Returns the
@@ -438,26 +465,15 @@ impl<D: Device> DrtmClient<D> {
         if !self.waiting.is_empty() {
             self.resume(now_ns)?;
         }
-        self.cq.poll(&mut self.completions, BURST);
-        let mut completions = std::mem::take(&mut self.completions);
-        let mut failed = None;
-        for mut completion in completions.drain(..) {
-            if failed.is_some() {
-                continue;
-            }
-            if !completion.status.is_success() {
-                failed = Some(ClientError::Read(completion.status));
-                continue;
-            }
-            let Some(buffer) = completion.buffers.pop() else { continue };
-            match self.on_read(completion.id as usize, buffer, now_ns, &mut take) {
-                Ok(ended) => count += usize::from(ended),
-                Err(error) => failed = Some(error),
-            }
+        let polled = self.reads.poll(&mut self.cq);
+        let mut done = std::mem::take(&mut self.reads.done);
+        for (slot, buffer) in done.drain(..) {
+            count += usize::from(self.on_read(slot, buffer, now_ns, &mut take)?);
         }
-        self.completions = completions;
+        self.reads.done = done;
+        polled.map_err(ClientError::Read)?;
         self.flush();
-        failed.map_or(Ok(count), Err)
+        if self.is_broken { Err(ClientError::Broken) } else { Ok(count) }
     }
 
     /// Resumes the requests that have waited long enough.

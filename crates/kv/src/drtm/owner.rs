@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sinew_fabric::verbs::{Access, Device};
 use sinew_herd::{AdmitError, ClientId, Request, Response, Service, WorkerSeed};
 use sinew_mem::SharedMemory;
-use sinew_store::locked::{Inspected, Layout, LockWord, LockedTable, Released};
+use sinew_store::locked::{Inspected, Layout, Located, LockWord, LockedTable, Released};
 use sinew_store::remote::TableError;
 
 use super::{EXISTS, LOCK_LEN, NOT_HELD};
@@ -181,17 +181,17 @@ impl ChangeService {
         &mut self.table
     }
 
-    fn change(&mut self, request: &Request<'_>) -> Option<u16> {
-        let (change, key_len) = Change::of(request.kind)?;
-        let (key, rest) = request.body.split_at_checked(key_len)?;
+    #[inline]
+    fn change(&mut self, request: &Request<'_>, located: Located) -> Option<u16> {
+        let (change, key, rest) = Change::parse(request)?;
         Some(match change {
             Change::Delete => {
                 let (record, lock) = rest.split_first_chunk::<4>()?;
                 let lock = LockWord(u64::from_le_bytes(lock.try_into().ok()?));
-                let removed = self.table.remove(u32::from_le_bytes(*record), lock, key);
+                let removed = self.table.remove_located(u32::from_le_bytes(*record), lock, key, located);
                 if removed { Status::Deleted as u16 } else { NOT_HELD }
             }
-            Change::Put => match self.table.insert(key, rest) {
+            Change::Put => match self.table.insert_located(key, rest, located) {
                 Ok(true) => Status::Stored as u16,
                 Ok(false) => EXISTS,
                 Err(TableError::Full { .. } | TableError::NoMemory { .. }) => Status::Full as u16,
@@ -203,13 +203,24 @@ impl ChangeService {
 }
 
 impl Service for ChangeService {
-    type Job = ();
-
-    fn prefetch(&mut self, _: &Request<'_>) {}
+    type Job = Located;
 
     #[inline]
-    fn execute(&mut self, request: &Request<'_>, (): (), response: &mut Response<'_>) {
-        response.kind = self.change(request).unwrap_or(Status::Malformed as u16);
+    fn prefetch(&mut self, request: &Request<'_>) -> Located {
+        let Some((_, key, _)) = Change::parse(request) else { return Located::default() };
+        let located = self.table.locate(key);
+        self.table.prefetch(&located);
+        located
+    }
+
+    #[inline]
+    fn advance(&mut self, _: &Request<'_>, located: &mut Located) {
+        self.table.prefetch_item(located);
+    }
+
+    #[inline]
+    fn execute(&mut self, request: &Request<'_>, located: Located, response: &mut Response<'_>) {
+        response.kind = self.change(request, located).unwrap_or(Status::Malformed as u16);
     }
 }
 

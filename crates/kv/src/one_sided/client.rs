@@ -1,17 +1,13 @@
 //! A client whose GETs are READs, and whose PUTs and DELETEs are calls to the owner.
 
 use sinew_fabric::verbs::{
-    Completion, CompletionQueue, Device, ProtectionDomain, QpConfig, QueuePair, RemoteMemory, Status as VerbsStatus,
-    ThreadDomain, Transport, VerbsError,
+    Device, ProtectionDomain, QpConfig, QueuePair, Status as VerbsStatus, ThreadDomain, Transport, VerbsError,
 };
 use sinew_herd::RequestError;
 use sinew_mem::{AllocError, Arena, MessageBuffer};
-use sinew_store::remote::{Index, Span, Step};
+use sinew_store::remote::{Index, Step};
 
-use super::{Change, Cq, Domain, Hello, KEY_LEN_MAX, OwnerConfig, Qp, Thread, Welcome};
-
-/// Completions taken in one poll.
-pub(crate) const BURST: usize = 32;
+use super::{Change, Cq, Domain, Hello, KEY_LEN_MAX, OwnerConfig, Qp, Reads, Thread, Welcome};
 
 /// Limits of a client.
 #[derive(Clone, Copy, Debug)]
@@ -142,18 +138,12 @@ pub struct OneSidedClient<D: Device, I: Index> {
     index: I,
     gets: Vec<Get<I::Search>>,
     free: Vec<usize>,
-    completions: Vec<Completion>,
     qp: Qp<D>,
     cq: Cq<D>,
     _thread: Thread<D>,
     _arena: Arena,
-    memory: RemoteMemory,
-    /// READs that the next doorbell starts: their GETs, buffers and places.
-    reads: Vec<(u64, MessageBuffer, RemoteMemory)>,
-    /// READs that were done at once: their GETs and buffers.
-    done: Vec<(usize, MessageBuffer)>,
-    /// READs that complete in the queue.
-    queued: usize,
+    /// By GET.
+    reads: Reads,
     is_broken: bool,
     give_up_ns: u64,
     stats: ClientStats,
@@ -223,16 +213,12 @@ impl<D: Device> Joining<D> {
         Ok(OneSidedClient {
             index,
             free: (0..gets.len()).rev().collect(),
+            reads: Reads::new(welcome.memory, gets.len()),
             gets,
-            completions: Vec::with_capacity(BURST),
             qp: self.qp,
             cq: self.cq,
             _thread: self.thread,
             _arena: self.arena,
-            memory: welcome.memory,
-            reads: Vec::with_capacity(BURST),
-            done: Vec::with_capacity(BURST),
-            queued: 0,
             is_broken: false,
             give_up_ns: self.config.give_up_ns,
             stats: ClientStats::default(),
@@ -291,38 +277,22 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
         get.key.clear();
         get.key.extend_from_slice(key);
         get.search = Some(search);
-        let pushed = match get.buffer.take() {
-            Some(buffer) => self.push(slot, span, buffer),
-            None => false,
-        };
-        if pushed {
-            return Ok(());
+        if let Some(buffer) = get.buffer.take() {
+            match self.reads.add(slot, span, buffer) {
+                Ok(()) => return Ok(()),
+                Err(buffer) => get.buffer = Some(buffer),
+            }
         }
         self.free.push(slot);
         Err(AskError::Request(RequestError::Refused))
     }
 
-    /// Adds a READ to those that are posted together; returns false if the owner's memory has no such place.
-    #[inline]
-    fn push(&mut self, slot: usize, span: Span, mut buffer: MessageBuffer) -> bool {
-        let Some(remote) = self.memory.at(span.offset).filter(|_| buffer.resize(span.len).is_ok()) else {
-            self.gets[slot].buffer = Some(buffer);
-            return false;
-        };
-        self.reads.push((slot as u64, buffer, remote));
-        true
-    }
-
     /// Posts the READs.
     #[inline]
     fn post_reads(&mut self) {
-        let Self { qp, reads, done, queued, .. } = self;
-        if !reads.is_empty() {
-            self.stats.reads += reads.len() as u64;
-            let all = reads.len() + done.len();
-            let posted = qp.post_reads(reads.drain(..), |get, buffer| done.push((get as usize, buffer)));
-            *queued += all - done.len();
-            self.is_broken |= posted.is_err();
+        match self.reads.post(&mut self.qp) {
+            Ok(count) => self.stats.reads += count as u64,
+            Err(_) => self.is_broken = true,
         }
     }
 
@@ -376,28 +346,13 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
             let status = Status::of(answer.kind).filter(|status| *status != Status::Found);
             take(Outcome { tag: answer.tag, status, value: &[], asked_ns: answer.asked_ns });
         })?;
-        // A poll also looks after the port, whose packets may say that the owner has gone. READs that were performed
-        // when they were posted looked at that themselves.
-        if self.queued > 0 || self.done.is_empty() {
-            self.queued -= self.cq.poll(&mut self.completions, BURST);
-        }
-        let Self { completions, done, .. } = self;
-        // One that has failed stays, so that later polls say so again.
-        completions.retain_mut(|completion| {
-            let is_success = completion.status.is_success();
-            if is_success {
-                done.extend(completion.buffers.pop().map(|buffer| (completion.id as usize, buffer)));
-            }
-            !is_success
-        });
-        let mut done = std::mem::take(&mut self.done);
+        let polled = self.reads.poll(&mut self.cq);
+        let mut done = std::mem::take(&mut self.reads.done);
         for (get, buffer) in done.drain(..) {
             count += usize::from(self.advance(get, buffer, now_ns, &mut take)?);
         }
-        self.done = done;
-        if let Some(failed) = self.completions.first() {
-            return Err(ClientError::Read(failed.status));
-        }
+        self.reads.done = done;
+        polled.map_err(ClientError::Read)?;
         self.post_reads();
         if self.is_broken { Err(ClientError::Broken) } else { Ok(count) }
     }
@@ -441,7 +396,7 @@ impl<D: Device, I: Index> OneSidedClient<D, I> {
             self.free.push(slot);
             return Ok(true);
         };
-        if self.push(slot, span, buffer) { Ok(false) } else { Err(ClientError::Broken) }
+        self.reads.add(slot, span, buffer).map_or(Err(ClientError::Broken), |()| Ok(false))
     }
 }
 

@@ -125,11 +125,15 @@ impl Index for Emulation {
 pub struct NoTable;
 
 impl Table for NoTable {
-    fn put(&mut self, _: &[u8], _: &[u8]) -> Result<bool, TableError> {
+    type Located = ();
+
+    fn locate(&self, _: &[u8]) {}
+
+    fn put_located(&mut self, _: &[u8], _: &[u8], (): &()) -> Result<bool, TableError> {
         Ok(false)
     }
 
-    fn delete(&mut self, _: &[u8]) -> bool {
+    fn delete_located(&mut self, _: &[u8], (): &()) -> bool {
         false
     }
 

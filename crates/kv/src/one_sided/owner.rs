@@ -140,14 +140,14 @@ impl<T: Table> ChangeService<T> {
         &mut self.table
     }
 
-    fn change(&mut self, request: &Request<'_>) -> Option<Status> {
-        let (change, key_len) = Change::of(request.kind)?;
-        let (key, value) = request.body.split_at_checked(key_len)?;
+    #[inline]
+    fn change(&mut self, request: &Request<'_>, located: &T::Located) -> Option<Status> {
+        let (change, key, value) = Change::parse(request)?;
         Some(match change {
             Change::Delete if !value.is_empty() => return None,
-            Change::Delete if self.table.delete(key) => Status::Deleted,
+            Change::Delete if self.table.delete_located(key, located) => Status::Deleted,
             Change::Delete => Status::Absent,
-            Change::Put => match self.table.put(key, value) {
+            Change::Put => match self.table.put_located(key, value, located) {
                 Ok(_) => Status::Stored,
                 Err(TableError::Full { .. } | TableError::NoMemory { .. }) => Status::Full,
                 Err(TableError::Key { .. } | TableError::Value { .. }) => Status::TooLong,
@@ -158,14 +158,69 @@ impl<T: Table> ChangeService<T> {
 }
 
 impl<T: Table> Service for ChangeService<T> {
-    type Job = ();
-
-    fn prefetch(&mut self, _: &Request<'_>) {}
+    type Job = T::Located;
 
     #[inline]
-    fn execute(&mut self, request: &Request<'_>, (): (), response: &mut Response<'_>) {
-        response.kind = self.change(request).unwrap_or(Status::Malformed) as u16;
+    fn prefetch(&mut self, request: &Request<'_>) -> T::Located {
+        let Some((_, key, _)) = Change::parse(request) else { return T::Located::default() };
+        let located = self.table.locate(key);
+        self.table.prefetch(&located);
+        located
+    }
+
+    #[inline]
+    fn advance(&mut self, _: &Request<'_>, located: &mut T::Located) {
+        self.table.prefetch_item(located);
+    }
+
+    #[inline]
+    fn execute(&mut self, request: &Request<'_>, located: T::Located, response: &mut Response<'_>) {
+        response.kind = self.change(request, &located).unwrap_or(Status::Malformed) as u16;
     }
 }
 
 const _: () = assert!(KEY_LEN_MAX << 2 | 3 == u16::MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use sinew_store::cuckoo::CuckooTable;
+
+    use super::*;
+    use crate::pilaf;
+
+    /// Has changes executed in steps, together.
+    fn ask<T: Table>(service: &mut ChangeService<T>, changes: &[(u16, &[u8])]) -> Vec<Option<Status>> {
+        let requests: Vec<_> = changes.iter().map(|&(kind, body)| Request { client: 0, kind, body }).collect();
+        let mut jobs: Vec<_> = requests.iter().map(|request| service.prefetch(request)).collect();
+        requests.iter().zip(&mut jobs).for_each(|(request, job)| service.advance(request, job));
+        let execute = |(request, job)| {
+            let mut response = Response::new(&mut []);
+            service.execute(request, job, &mut response);
+            Status::of(response.kind)
+        };
+        requests.iter().zip(jobs).map(execute).collect()
+    }
+
+    #[test]
+    fn changes_of_one_key_in_one_batch_are_executed_in_their_order() {
+        let layout = pilaf::layout(8, 16, 1);
+        let memory = SharedMemory::private(layout.memory_len()).unwrap();
+        let mut service = ChangeService::new(CuckooTable::new(layout, memory).unwrap());
+        let [put, delete] = [Change::Put, Change::Delete].map(|change| change.kind(3));
+        let changes: [(_, &[u8]); 5] =
+            [(delete, b"key"), (put, b"keyone"), (put, b"keytwo"), (delete, b"key"), (delete, b"key")];
+        let expected = [Status::Absent, Status::Stored, Status::Stored, Status::Deleted, Status::Absent];
+        assert_eq!(ask(&mut service, &changes), expected.map(Some));
+    }
+
+    #[test]
+    fn nonsense_is_refused_as_malformed() {
+        let layout = pilaf::layout(8, 16, 1);
+        let memory = SharedMemory::private(layout.memory_len()).unwrap();
+        let mut service = ChangeService::new(CuckooTable::new(layout, memory).unwrap());
+        let changes: [(_, &[u8]); 4] =
+            [(0, b"key"), (Change::Put.kind(4), b"key"), (Change::Delete.kind(2), b"key"), (u16::MAX, b"key")];
+        assert_eq!(ask(&mut service, &changes), [Some(Status::Malformed); 4]);
+        assert!(service.table().is_empty());
+    }
+}

@@ -1,12 +1,14 @@
 //! The owner's side of a hopscotch table.
 
-use sinew_mem::SharedMemory;
+use sinew_mem::{SharedMemory, prefetch_read};
 
 use super::{CHAIN_MAX, Layout, SLOT_HEAD_LEN, SUM_LEN, Values};
 use crate::remote::{Extent, Extents, Table, TableError, word};
 
 /// Slots examined for a free one, counted from the first of a neighbourhood.
 const SEARCH_DISTANCE: usize = 512;
+/// Records of slots that begin in one cache line, at least.
+const ITEMS_PER_LINE: usize = 64 / size_of::<Option<SlotItem>>();
 
 /// The owner's record of a slot's item.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +16,14 @@ struct SlotItem {
     hash: u64,
     /// Place of its value, if it lies elsewhere.
     extent: Extent,
+}
+
+/// A key's hash, the first slot of its neighbourhood, and the one in which the key was seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Located {
+    hash: u64,
+    home: u32,
+    seen: u32,
 }
 
 /// A table, as its owner changes it.
@@ -94,33 +104,51 @@ impl HopscotchTable {
         self.publish(slot, None);
     }
 
-    /// Returns the first slot of the neighbourhood, and of each overflow block, in which a key can be.
-    fn groups(&self, hash: u64) -> impl Iterator<Item = usize> + use<'_> {
-        std::iter::successors(Some(self.layout.home(hash)), |first| self.layout.block(self.overflow[*first]))
+    /// Returns the first slot of the neighbourhood that begins at `home`, and of each overflow block that continues it.
+    fn groups(&self, home: usize) -> impl Iterator<Item = usize> + use<'_> {
+        std::iter::successors(Some(home), |first| self.layout.block(self.overflow[*first]))
     }
 
-    fn find(&mut self, key: &[u8], hash: u64) -> Option<usize> {
+    /// Slots of the neighbourhood of a key, as far as the table has them.
+    #[inline(always)]
+    fn neighbourhood(&self, located: &Located) -> &[Option<SlotItem>] {
+        let home = located.home as usize;
+        self.items_in_slots.get(home..home + self.layout.neighbourhood as usize).unwrap_or_default()
+    }
+
+    fn find(&mut self, key: &[u8], located: &Located) -> Option<usize> {
+        let seen = located.seen as usize;
+        if self.has(seen, key, located.hash) { Some(seen) } else { self.search(key, located) }
+    }
+
+    /// Searches all slots in which a key can be. Out of line, because most keys are where they were seen.
+    #[inline(never)]
+    fn search(&mut self, key: &[u8], located: &Located) -> Option<usize> {
         let width = self.layout.neighbourhood as usize;
-        let mut first = Some(self.layout.home(hash));
+        let mut first = Some(located.home as usize);
         while let Some(group) = first {
-            for slot in group..group + width {
-                if self.items_in_slots[slot].is_none_or(|held| held.hash != hash) {
-                    continue;
-                }
-                self.load(slot);
-                let found = self.image.get(SLOT_HEAD_LEN..SLOT_HEAD_LEN + key.len());
-                if word(&self.image, 1) as u32 as usize == key.len() && found == Some(key) {
-                    return Some(slot);
-                }
+            if let Some(slot) = (group..group + width).find(|slot| self.has(*slot, key, located.hash)) {
+                return Some(slot);
             }
             first = self.layout.block(self.overflow[group]);
         }
         None
     }
 
+    /// Whether a slot holds this key.
+    #[inline(always)]
+    fn has(&mut self, slot: usize, key: &[u8], hash: u64) -> bool {
+        if self.items_in_slots[slot].is_none_or(|held| held.hash != hash) {
+            return false;
+        }
+        self.load(slot);
+        let found = self.image.get(SLOT_HEAD_LEN..SLOT_HEAD_LEN + key.len());
+        word(&self.image, 1) as u32 as usize == key.len() && found == Some(key)
+    }
+
     /// Finds a free slot for a new item.
-    fn make_room(&mut self, hash: u64) -> Option<usize> {
-        self.hop(self.layout.home(hash)).or_else(|| self.spill(hash))
+    fn make_room(&mut self, home: usize) -> Option<usize> {
+        self.hop(home).or_else(|| self.spill(home))
     }
 
     /// Frees a slot of a neighbourhood by letting items hop towards the nearest free one.
@@ -143,21 +171,21 @@ impl HopscotchTable {
     }
 
     /// Finds a slot of an overflow block, adding a new block if necessary.
-    fn spill(&mut self, hash: u64) -> Option<usize> {
+    fn spill(&mut self, home: usize) -> Option<usize> {
         let width = self.layout.neighbourhood as usize;
         let free = self
-            .groups(hash)
+            .groups(home)
             .skip(1)
             .find_map(|first| (first..first + width).find(|slot| self.items_in_slots[*slot].is_none()));
         if free.is_some() {
             return free;
         }
-        let groups = self.groups(hash).count();
+        let groups = self.groups(home).count();
         if self.blocks_used == self.layout.overflow_blocks || groups > CHAIN_MAX as usize {
             return None;
         }
         self.blocks_used += 1;
-        let last = self.groups(hash).last()?;
+        let last = self.groups(home).last()?;
         self.overflow[last] = self.blocks_used;
         self.load(last);
         let held = self.items_in_slots[last];
@@ -170,7 +198,35 @@ impl HopscotchTable {
 }
 
 impl Table for HopscotchTable {
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
+    type Located = Located;
+
+    #[inline]
+    fn locate(&self, key: &[u8]) -> Located {
+        let hash = self.layout.hash(key);
+        let home = self.layout.home(hash) as u32;
+        Located { hash, home, seen: home }
+    }
+
+    #[inline]
+    fn prefetch(&self, located: &Located) {
+        let items = self.neighbourhood(located);
+        items.iter().step_by(ITEMS_PER_LINE).chain(items.last()).for_each(prefetch_read);
+    }
+
+    #[inline]
+    fn prefetch_item(&self, located: &mut Located) {
+        let is_its = |item: &Option<SlotItem>| item.as_ref().is_some_and(|item| item.hash == located.hash);
+        if let Some(at) = self.neighbourhood(located).iter().position(is_its) {
+            let (slot, len) = (located.home as usize + at, self.layout.slot_len());
+            self.memory.prefetch_line(slot * len);
+            self.memory.prefetch_line((slot + 1) * len - 1);
+            prefetch_read(&self.versions[slot]);
+            prefetch_read(&self.overflow[slot]);
+            located.seen = slot as u32;
+        }
+    }
+
+    fn put_located(&mut self, key: &[u8], value: &[u8], located: &Located) -> Result<bool, TableError> {
         let max = self.layout.key_len_max as usize;
         if !(1..=max).contains(&key.len()) {
             return Err(TableError::Key { len: key.len(), max });
@@ -179,8 +235,8 @@ impl Table for HopscotchTable {
         if value.len() > max {
             return Err(TableError::Value { len: value.len(), max });
         }
-        let hash = self.layout.hash(key);
-        let old = self.find(key, hash);
+        let hash = located.hash;
+        let old = self.find(key, located);
         let old_extent = old.and_then(|slot| self.items_in_slots[slot]).map(|held| held.extent);
         let mut new_extent = None;
         let mut extent = Extent::default();
@@ -191,7 +247,7 @@ impl Table for HopscotchTable {
             let in_place = old_extent.filter(|extent| extent.units as usize * 8 >= value.len());
             extent = new_extent.or(in_place).ok_or(TableError::NoMemory { len: value.len() })?;
         }
-        let Some(slot) = old.or_else(|| self.make_room(hash)) else {
+        let Some(slot) = old.or_else(|| self.make_room(located.home as usize)) else {
             if let Some(extent) = new_extent {
                 self.extents.free(extent);
             }
@@ -221,9 +277,8 @@ impl Table for HopscotchTable {
         Ok(old.is_some())
     }
 
-    fn delete(&mut self, key: &[u8]) -> bool {
-        let hash = self.layout.hash(key);
-        let Some(slot) = self.find(key, hash) else { return false };
+    fn delete_located(&mut self, key: &[u8], located: &Located) -> bool {
+        let Some(slot) = self.find(key, located) else { return false };
         let extent = self.items_in_slots[slot].map(|held| held.extent);
         self.clear(slot);
         if let (Some(extent), Values::OutOfLine(_)) = (extent, self.layout.values) {

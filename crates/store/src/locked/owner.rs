@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 
-use sinew_mem::SharedMemory;
+use sinew_mem::{SharedMemory, prefetch_read};
 
-use super::{BUCKET_LEN, ENTRIES, HEAD_LEN, Layout, LockWord, Record, WAYS, entry};
+use super::{BUCKET_LEN, ENTRIES, HEAD_LEN, Layout, LockWord, Record, WAYS, entry, matching};
 use crate::remote::{Index as _, TableError};
+
+/// Insertions ahead of which the record that one will take is prefetched.
+const RECORDS_AHEAD: usize = 8;
 
 /// The owner's record of an item.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +39,13 @@ pub enum Inspected {
     Held(LockWord),
     /// Damaged by a client; it is free now.
     Repaired,
+}
+
+/// A key's hash and buckets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Located {
+    hash: u64,
+    buckets: [u32; WAYS as usize],
 }
 
 /// A table, as its owner changes it.
@@ -115,11 +125,54 @@ impl LockedTable {
         let _ = self.memory.read(start, &mut self.image);
     }
 
+    /// Hashes a key. The owner of a table can make a change in steps, as [`crate::remote::Table`] says.
+    #[inline]
+    pub fn locate(&self, key: &[u8]) -> Located {
+        let hash = self.layout.hash(key);
+        Located { hash, buckets: std::array::from_fn(|way| self.layout.bucket(hash, way as u8)) }
+    }
+
+    /// Prefetches the buckets of a key.
+    #[inline]
+    pub fn prefetch(&self, located: &Located) {
+        located.buckets.iter().filter_map(|bucket| self.buckets.get(*bucket as usize)).for_each(|bucket| {
+            prefetch_read(&bucket[0]);
+            prefetch_read(&bucket[ENTRIES - 1]);
+        });
+    }
+
+    /// Reads these buckets, and prefetches the item that they name.
+    #[inline]
+    pub fn prefetch_item(&self, located: &Located) {
+        for bucket in located.buckets.iter().filter_map(|bucket| self.buckets.get(*bucket as usize)) {
+            let mut matching = matching(bucket, located.hash);
+            while matching != 0 {
+                let entry = bucket[matching.trailing_zeros() as usize % ENTRIES];
+                if let Some(record) = (entry as u32).checked_sub(1) {
+                    self.prefetch_record(record);
+                }
+                matching &= matching - 1;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_record(&self, record: u32) {
+        if let Some(item) = self.items.get(record as usize) {
+            prefetch_read(item);
+        }
+        let start = self.start(record);
+        (start..start + self.layout.record_len()).step_by(64).for_each(|offset| self.memory.prefetch_line(offset));
+    }
+
     /// Returns the record of a key. A record with this hash whose key is damaged is freed: if its key were repaired one
     /// day, there would be two items with that key.
-    fn find(&mut self, key: &[u8], hash: u64) -> Option<u32> {
-        for way in 0..WAYS {
-            for entry in self.buckets[self.layout.bucket(hash, way) as usize] {
+    fn find(&mut self, key: &[u8], Located { hash, buckets }: Located) -> Option<u32> {
+        for bucket in buckets {
+            let mut matching = matching(&self.buckets[bucket as usize], hash);
+            while matching != 0 {
+                let entry = self.buckets[bucket as usize][matching.trailing_zeros() as usize % ENTRIES];
+                matching &= matching - 1;
                 let Some(record) = (entry as u32).checked_sub(1) else { continue };
                 if self.items[record as usize].is_none_or(|item| item.hash != hash) {
                     continue;
@@ -135,13 +188,12 @@ impl LockedTable {
         None
     }
 
-    /// Returns a free entry in the emptier of a hash's buckets.
-    fn free_entry(&self, hash: u64) -> Option<(u32, u8)> {
-        let free_entries = (0..WAYS).filter_map(|way| {
-            let bucket = self.layout.bucket(hash, way);
+    /// Returns a free entry in the emptier of a key's buckets.
+    fn free_entry(&self, located: Located) -> Option<(u32, u8)> {
+        let free_entries = located.buckets.into_iter().filter_map(|bucket| {
             let entries = &self.buckets[bucket as usize];
-            let at = entries.iter().position(|entry| *entry == 0)?;
-            Some((entries.iter().filter(|entry| **entry != 0).count(), bucket, at as u8))
+            let free = entries.iter().enumerate().fold(0u8, |free, (at, entry)| free | u8::from(*entry == 0) << at);
+            (free != 0).then(|| (free.count_zeros(), bucket, free.trailing_zeros() as u8))
         });
         free_entries.min().map(|(_, bucket, at)| (bucket, at))
     }
@@ -181,6 +233,15 @@ impl LockedTable {
     ///
     /// [`TableError`]; then the table is unchanged.
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError> {
+        self.insert_located(key, value, self.locate(key))
+    }
+
+    /// As [`Self::insert`], of a key that this table has located as `located`.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn insert_located(&mut self, key: &[u8], value: &[u8], located: Located) -> Result<bool, TableError> {
         let Layout { key_len_max, value_len_max, .. } = self.layout;
         if !(1..=key_len_max as usize).contains(&key.len()) {
             return Err(TableError::Key { len: key.len(), max: key_len_max as usize });
@@ -188,15 +249,17 @@ impl LockedTable {
         if value.len() > value_len_max as usize {
             return Err(TableError::Value { len: value.len(), max: value_len_max as usize });
         }
-        let hash = self.layout.hash(key);
-        if self.find(key, hash).is_some() {
+        if self.find(key, located).is_some() {
             return Ok(false);
         }
         let full = TableError::Full { items: self.len() };
-        let (bucket, at) = self.free_entry(hash).ok_or(full)?;
+        let (bucket, at) = self.free_entry(located).ok_or(full)?;
         let record = self.free.pop_front().ok_or(full)?;
-        self.fill(record, hash, key, value);
-        let item = Item { hash, bucket, at };
+        if let Some(ahead) = self.free.get(RECORDS_AHEAD - 1) {
+            self.prefetch_record(*ahead);
+        }
+        self.fill(record, located.hash, key, value);
+        let item = Item { hash: located.hash, bucket, at };
         self.items[record as usize] = Some(item);
         self.set_entry(item, Some(record));
         Ok(true)
@@ -204,7 +267,12 @@ impl LockedTable {
 
     /// Removes the item of a key whose record a client has locked with this lock word. Returns whether that was so.
     pub fn remove(&mut self, record: u32, lock: LockWord, key: &[u8]) -> bool {
-        if self.held(record) != Some(lock) || self.find(key, self.layout.hash(key)) != Some(record) {
+        self.remove_located(record, lock, key, self.locate(key))
+    }
+
+    /// As [`Self::remove`], of a key that this table has located as `located`.
+    pub fn remove_located(&mut self, record: u32, lock: LockWord, key: &[u8], located: Located) -> bool {
+        if self.held(record) != Some(lock) || self.find(key, located) != Some(record) {
             return false;
         }
         self.discard(record);
