@@ -7,21 +7,23 @@ use sinew_herd::{
     Answer, Client, ClientConfig, Layout, Request, Response, Server, ServerConfig, Service, Worker, WorkerConfig,
 };
 
-const OPERATIONS: &[Operation] = &[operation("HERD request of 32 B in batches of 8", &["client", "worker"], requests)];
+const OPERATIONS: &[Operation] = &[
+    operation("HERD request of 32 B in batches of 8", &["client", "worker"], |count| requests(count, 8)),
+    operation("HERD request of 32 B in batches of 32", &["client"], |count| requests(count, 32)),
+];
 
 fn main() -> anyhow::Result<()> {
     sinew_cost::main(OPERATIONS)
 }
 
 const LEN: usize = 32;
-const BATCH: usize = 8;
+/// Requests of one client that a worker takes in a turn.
+const TURN: usize = 8;
 /// Most polls that a client makes for a batch's answers.
 const POLLS_MAX: usize = 4;
 const ROUNDS: usize = 1024;
 /// Turns of the worker that find nothing, after each of the first rounds.
 const IDLE_TURNS: usize = 1000;
-const LAYOUT: Layout =
-    Layout { workers: 1, clients: 1, window: 2 * BATCH, request_len_max: 1000, response_len_max: 1000 };
 
 struct Echo;
 
@@ -40,13 +42,14 @@ impl Service for Echo {
     }
 }
 
-fn requests(count: &mut Count) -> anyhow::Result<()> {
+fn requests(count: &mut Count, batch: usize) -> anyhow::Result<()> {
+    let layout = Layout { workers: 1, clients: 1, window: 2 * batch, request_len_max: 1000, response_len_max: 1000 };
     let device = device()?;
     let domain = device.protection_domain()?;
-    let (mut server, seeds) = Server::new(&device, &ServerConfig { layout: LAYOUT, seed: 1 })?;
+    let (mut server, seeds) = Server::new(&device, &ServerConfig { layout, seed: 1 })?;
     let seed = seeds.into_iter().next().context("there is one worker")?;
     let mut worker = Worker::new(seed, &WorkerConfig::herd_opt(), Echo)?;
-    let (joining, hello) = Client::prepare(&device, &domain, &ClientConfig::new(LAYOUT))?;
+    let (joining, hello) = Client::prepare(&device, &domain, &ClientConfig::new(layout))?;
     let (_, welcome) = server.admit(&hello)?;
     let mut client = joining.join(&welcome)?;
     // The worker hears of its client.
@@ -55,8 +58,8 @@ fn requests(count: &mut Count) -> anyhow::Result<()> {
     let mut round = 0;
     count.rounds(ROUNDS, ROUNDS, |count| {
         let body = std::hint::black_box([7; LEN]);
-        let expected = if round == 0 { 0 } else { BATCH };
-        let answered = count.step("client", BATCH, || {
+        let expected = if round == 0 { 0 } else { batch };
+        let answered = count.step("client", batch, || {
             let (mut good, mut answered) = (true, 0);
             // A poll that finds completions of requests does not look for packets.
             for _ in 0..POLLS_MAX {
@@ -69,7 +72,7 @@ fn requests(count: &mut Count) -> anyhow::Result<()> {
                     answered += client.poll(now_ns, check).ok().filter(|_| good)?;
                 }
             }
-            for _ in 0..BATCH {
+            for _ in 0..batch {
                 client.request(0, asked, 1, &body, now_ns).ok()?;
                 asked += 1;
             }
@@ -77,15 +80,17 @@ fn requests(count: &mut Count) -> anyhow::Result<()> {
             Some(answered)
         });
         let answered = answered.context("a request failed")?;
-        let executed = count.step("worker", BATCH, || worker.turn(now_ns));
         ensure!(answered == expected, "{answered} answers in round {round}");
-        ensure!(executed == BATCH, "{executed} requests");
+        for _ in 0..batch / TURN {
+            let executed = count.step("worker", TURN, || worker.turn(now_ns));
+            ensure!(executed == TURN, "{executed} requests");
+        }
         round += 1;
         if round < ROUNDS / 8 {
             // The ports of both complete their link when they look at their sockets, which they do rarely.
             (0..IDLE_TURNS).for_each(|_| _ = worker.turn(now_ns));
         }
-        now_ns += 100 * BATCH as u64;
+        now_ns += 100 * batch as u64;
         Ok(())
     })
 }
