@@ -200,6 +200,7 @@ impl Owned {
             capacity_bytes: stats.capacity_bytes as u64,
             index_bytes: stats.index_bytes as u64,
             refused: self.refused.get(),
+            spared: stats.spared,
         }
     }
 

@@ -106,19 +106,24 @@ pub struct Stats {
     pub index_bytes: u64,
     /// Requests refused because they were malformed, too large, or for another partition.
     pub refused: u64,
+    /// Times that an item was kept when its turn to be evicted came, because it had been read.
+    pub spared: u64,
 }
 
 impl Stats {
-    const COUNT: usize = 9;
+    const COUNT: usize = 10;
+    /// Counters that every version sends.
+    const COUNT_MIN: usize = 9;
 
     fn to_array(self) -> [u64; Self::COUNT] {
-        let Self { hits, misses, items, stored, evictions, used_bytes, capacity_bytes, index_bytes, refused } = self;
-        [hits, misses, items, stored, evictions, used_bytes, capacity_bytes, index_bytes, refused]
+        let Self { hits, misses, items, stored, evictions, used_bytes, capacity_bytes, index_bytes, refused, spared } =
+            self;
+        [hits, misses, items, stored, evictions, used_bytes, capacity_bytes, index_bytes, refused, spared]
     }
 
     fn from_array(array: [u64; Self::COUNT]) -> Self {
-        let [hits, misses, items, stored, evictions, used_bytes, capacity_bytes, index_bytes, refused] = array;
-        Self { hits, misses, items, stored, evictions, used_bytes, capacity_bytes, index_bytes, refused }
+        let [hits, misses, items, stored, evictions, used_bytes, capacity_bytes, index_bytes, refused, spared] = array;
+        Self { hits, misses, items, stored, evictions, used_bytes, capacity_bytes, index_bytes, refused, spared }
     }
 
     /// Returns each counter with its name.
@@ -133,6 +138,7 @@ impl Stats {
             "capacity_bytes",
             "index_bytes",
             "refused",
+            "spared",
         ];
         NAMES.into_iter().zip(self.to_array())
     }
@@ -400,14 +406,14 @@ impl<'a> Response<'a> {
             STATS => {
                 let count = usize::from(reader.u8()?);
                 let mut array = [0; Stats::COUNT];
-                if count < array.len() {
+                if count < Stats::COUNT_MIN {
                     return malformed("there are too few counters");
                 }
-                for counter in &mut array {
+                for counter in array.iter_mut().take(count) {
                     *counter = reader.u64()?;
                 }
                 // A later version may send further counters.
-                reader.bytes((count - array.len()) * 8)?;
+                reader.bytes(count.saturating_sub(Stats::COUNT) * 8)?;
                 reader.end().map(|()| Self::Stats(Stats::from_array(array)))
             }
             TOUCHED => reader.end().map(|()| Self::Touched),

@@ -49,8 +49,8 @@ fn the_layout_of_requests_is_fixed() {
 
 #[test]
 fn the_layout_of_responses_is_fixed() {
-    let stats = Stats { hits: 1, misses: 2, refused: 9, ..Stats::default() };
-    let stats_bytes = [&[7, 9][..], &[1u64, 2, 0, 0, 0, 0, 0, 0, 9].map(u64::to_le_bytes).concat()].concat();
+    let stats = Stats { hits: 1, misses: 2, refused: 9, spared: 10, ..Stats::default() };
+    let stats_bytes = [&[7, 10][..], &[1u64, 2, 0, 0, 0, 0, 0, 0, 9, 10].map(u64::to_le_bytes).concat()].concat();
     let info = Info { partition: 1, partitions: 2, value_len_max: 3, response_len_max: 4 };
     for (response, bytes) in [
         (Response::Miss, &b"\x00"[..]),
@@ -184,4 +184,20 @@ proptest! {
             prop_assert_eq!(answered(&response), &bytes[..]);
         }
     }
+}
+
+#[test]
+fn servers_may_send_fewer_counters_or_more() {
+    let sent = |count: u8| {
+        let counters: Vec<u8> = (1..=u64::from(count)).flat_map(u64::to_le_bytes).collect();
+        [&[7, count][..], &counters].concat()
+    };
+    let read = |count| match Response::read(&sent(count)) {
+        Ok(Response::Stats(stats)) => Some((stats.hits, stats.refused, stats.spared)),
+        _ => None,
+    };
+    assert_eq!(
+        (8..=12).map(read).collect::<Vec<_>>(),
+        [None, Some((1, 9, 0)), Some((1, 9, 10)), Some((1, 9, 10)), Some((1, 9, 10))]
+    );
 }
