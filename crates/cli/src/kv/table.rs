@@ -9,7 +9,7 @@ use rand::RngExt;
 use serde_json::json;
 use sinew::host::Interrupt;
 use sinew::mem::TableWords;
-use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, Pipeline, Put};
+use sinew::store::cache::{Cache, CacheConfig, CacheStats, Key, KnownKey, Pipeline, Put};
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::workload::{self, KEY_LEN, KEYS_MAX, Request, Workload, check_value, fill_value, key_bytes};
 use sinew_harness::{Comparison, Figure, MeasureSides, Measured, Unit, figure, histogram, machine, units};
@@ -169,7 +169,8 @@ fn measure(plan: &TablePlan, progress: &mut Progress<'_>) -> anyhow::Result<(Vec
         }
     }
     let trace = plan.workload.trace(TRACE);
-    let server = Server { cache, trace: &trace, at: 0, round: 0, value, requests: 0, pipeline: Pipeline::default() };
+    let (batch, pipeline) = (Vec::with_capacity(BATCH_MAX), Pipeline::default());
+    let server = Server { cache, trace: &trace, at: 0, round: 0, value, requests: 0, batch, pipeline };
     let latencies = plan.forms.iter().map(|_| histogram()).collect();
     let mut turns = TableSides { forms: &plan.forms, server, limit: Limit::new(keys, item)?, latencies };
     let sides = 2 * plan.forms.len();
@@ -252,6 +253,8 @@ struct Server<'a> {
     round: u64,
     value: Vec<u8>,
     requests: u64,
+    /// Keys of the batch that is being served.
+    batch: Vec<([u8; KEY_LEN], KnownKey)>,
     pipeline: Pipeline<Request, PIPELINE>,
 }
 
@@ -317,22 +320,23 @@ impl Server<'_> {
             let key = self.cache.hasher().key(&bytes);
             return self.serve_one(*request, &key);
         }
-        let mut bytes = [[0; KEY_LEN]; BATCH_MAX];
-        for (bytes, request) in bytes.iter_mut().zip(requests) {
-            *bytes = key_bytes(request.key());
+        let Self { cache, batch, .. } = self;
+        batch.clear();
+        for request in requests {
+            let bytes = key_bytes(request.key());
+            let key = cache.hasher().key(&bytes);
+            cache.prefetch_bucket(&key);
+            batch.push((bytes, key.known()));
         }
-        let mut keys = [self.cache.hasher().key(&bytes[0]); BATCH_MAX];
-        let (bytes, keys) = (&bytes[..requests.len()], &mut keys[..requests.len()]);
-        for (key, bytes) in keys.iter_mut().zip(bytes) {
-            *key = self.cache.hasher().key(bytes);
-            self.cache.prefetch_bucket(key);
-        }
-        for key in keys.iter_mut() {
-            self.cache.prefetch_item(key);
+        for (bytes, known) in batch.iter_mut() {
+            let mut key = known.with_bytes(bytes);
+            cache.prefetch_item(&mut key);
+            *known = key.known();
         }
         let mut good = true;
-        for (key, request) in keys.iter().zip(requests) {
-            good &= self.serve_one(*request, key);
+        for (at, request) in requests.iter().enumerate() {
+            let (bytes, known) = self.batch[at];
+            good &= self.serve_one(*request, &known.with_bytes(&bytes));
         }
         good
     }
