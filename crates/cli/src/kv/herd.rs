@@ -13,7 +13,7 @@ use sinew::host::{HostClock, Interrupt};
 use sinew::kv::herd::{CacheClient, layout};
 use sinew_harness::load::Slice;
 use sinew_harness::load::store::Store;
-use sinew_harness::load::verbs::{EchoForm, Shape, TransportKind, VerbsPlan, WorkKind, name};
+use sinew_harness::load::verbs::{EchoForm, Op, Shape, TransportKind, VerbsPlan, WorkKind, name};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Workload};
@@ -31,12 +31,23 @@ pub const HELP: &str = "\
 Starts a server process that stores all keys (or uses --address HOST:PORT of a `sinew serve herd` with the same
 --workers, --window, --keys and --value-size). --threads threads with --clients clients each keep their windows full
 of requests, and check every answer. The baseline, measured by turns, is the rate of `sinew verbs echo --form ws`:
-messages of an item's size that are written to a server and sent straight back. Latencies run from the request to its
-answer, including the wait in the window.
+messages of an item's size that are written to a server and sent straight back. That echo is itself compared with the
+rate at which one thread could make one WRITE and one SEND of such a message for each: both are measured by turns, too,
+as `sinew verbs rate` does. Latencies run from the request to its answer, including the wait in the window.
 
 Examples:
   sinew kv bench herd-opt --keys 8M --json
   sinew kv bench herd --window 4 --clients 2";
+
+/// Sides of a measurement: the cache comes first, then the echo, WRITEs and SENDs of the same messages.
+const ECHO: usize = 1;
+const WRITE: usize = 2;
+const SEND: usize = 3;
+const SIDES: usize = 4;
+/// A side that is derived in each round: one WRITE and one SEND for each message.
+const BOTH: usize = SIDES;
+/// Requests that one doorbell starts, at most, as in `sinew verbs rate`.
+const DOORBELL: usize = 16;
 
 /// Options of `sinew kv bench herd` and `herd-opt`.
 #[derive(clap::Args)]
@@ -90,24 +101,30 @@ impl Args {
         let plan = HerdPlan { args: self, schedule, workload, setting };
         self.device.check()?;
         serve::check_value_size(self.workload.value_size)?;
-        plan.bare().check()?;
+        plan.bare().iter().try_for_each(|(_, bare)| bare.check())?;
         Ok(plan)
     }
 }
 
 impl HerdPlan<'_> {
-    /// The same messages, echoed without a cache.
-    fn bare(&self) -> VerbsPlan {
-        let size = KEY_LEN + self.args.workload.value_size;
-        VerbsPlan {
-            window: self.args.window,
+    /// The same messages without a cache: echoed, only written, and only sent. They are the sides from [`ECHO`] on.
+    fn bare(&self) -> [(Kind, VerbsPlan); 3] {
+        let (size, window) = (KEY_LEN + self.args.workload.value_size, self.args.window);
+        let plan = |work, carrier| VerbsPlan {
+            window,
             inline: size <= INLINE_DEFAULT,
             qps: self.args.clients.into(),
             threads: self.setting.client_cpus.len(),
             shape: Shape::Inbound,
             cpus: vec![self.setting.server_cpus.first().copied().flatten()],
-            ..VerbsPlan::new(WorkKind::Echo(EchoForm::Ws), TransportKind::Uc, size)
-        }
+            ..VerbsPlan::new(work, carrier, size)
+        };
+        let rate = |op, carrier| {
+            let plan = plan(WorkKind::Load(op), carrier);
+            (Kind::Rate, VerbsPlan { doorbell: window.min(DOORBELL), signal: plan.signal.min(window), ..plan })
+        };
+        let echo = plan(WorkKind::Echo(EchoForm::Ws), TransportKind::Uc);
+        [(Kind::Echo, echo), rate(Op::Write, TransportKind::Uc), rate(Op::Send, TransportKind::Ud)]
     }
 
     /// Clients over all threads.
@@ -135,14 +152,15 @@ impl HerdPlan<'_> {
 
 struct HerdSides<D: Device> {
     clients: Drivers<Store<CacheClient<D>, HostClock>>,
-    bare: Bare,
+    /// By side, from [`ECHO`] on.
+    bare: Vec<Bare>,
     sum: Slice,
 }
 
 impl<D: Device + 'static> MeasureSides for HerdSides<D> {
     fn slice(&mut self, side: usize, duration: Duration) -> anyhow::Result<Option<f64>> {
-        if side == 1 {
-            return self.bare.mops(duration).map(Some);
+        if let Some(bare) = side.checked_sub(ECHO).and_then(|at| self.bare.get_mut(at)) {
+            return bare.mops(duration).map(Some);
         }
         let slices = self.clients.slices(duration, |_, _| ())?;
         slices.iter().for_each(|slice| self.sum.add(slice));
@@ -196,11 +214,16 @@ fn measure<D: Device + 'static>(
         Ok((Box::new(Store::new(clients, HostClock::new(), &workload, false, 0)), ()))
     })?;
     let mut admissions: Vec<Admission> = admissions.try_iter().collect();
-    let bare = Bare::open(device, &args.device, (Kind::Echo, &plan.bare()), &plan.setting.client_cpus, interrupt)?;
-    let servers = server.iter().map(ServerProcess::id).chain([bare.process()]);
+    let open = |(kind, bare): &_| Bare::open(device, &args.device, (*kind, bare), &plan.setting.client_cpus, interrupt);
+    let bare = plan.bare().iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+    let servers = server.iter().map(ServerProcess::id).chain(bare.iter().map(Bare::process));
     let run = plan.setting.run(2, servers, Some(Yardstick::RingRoundTrip), interrupt);
     let mut turns = HerdSides { clients, bare, sum: Slice::new() };
-    let measured = run.measure_alternately(2, &mut turns, progress)?;
+    let mut measured = run.measure_alternately(SIDES, &mut turns, progress)?;
+    for round in &mut measured.rounds {
+        let both = round.values[WRITE].zip(round.values[SEND]).map(|(write, send)| 1.0 / (1.0 / write + 1.0 / send));
+        round.values.push(both);
+    }
     let of_each = |_, store: &mut Store<CacheClient<D>, _>| {
         Ok(store.clients().iter().map(|client| *client.calls().stats()).collect::<Vec<_>>())
     };
@@ -222,7 +245,11 @@ fn figure(
     let title = format!("{design} over {}, items of {} B", fabric.name(), KEY_LEN + plan.args.workload.value_size);
     let figure = measured.figure(format!("kv {design}"), title, Unit::Mops, 0);
     let what = "the same messages written and sent straight back";
-    let mut figure = figure.compared_with(measured, 1, Comparison::Baseline, what);
+    let mut figure = figure.compared_with(measured, ECHO, Comparison::Baseline, what);
+    let median = |side| Some(measured.slices(side)).filter(|slices| !slices.is_empty()).map(|all| units::median(&all));
+    let [echo, write, send, both] = [ECHO, WRITE, SEND, BOTH].map(median);
+    let echo_ratio = measured.median_ratio(ECHO, BOTH);
+    let text = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| Unit::Mops.text(rate));
     let batch = match (counters["executed"].as_f64(), counters["doorbells"].as_f64()) {
         (Some(executed), Some(doorbells)) if doorbells > 0.0 => executed / doorbells,
         _ => 0.0,
@@ -243,6 +270,14 @@ fn figure(
             total(|stats| stats.retried),
             units::figure(batch)
         ),
+        format!("WRITEs alone {}", text(write)),
+        format!("SENDs alone {}", text(send)),
+        format!(
+            "echo {}, {} of {}, which is one WRITE and one SEND each",
+            text(echo),
+            echo_ratio.map_or_else(|| "-".to_owned(), units::figure),
+            text(both)
+        ),
     ];
     figure.setup = json!({
         "design": design,
@@ -260,6 +295,12 @@ fn figure(
         "retried": total(|stats| stats.retried),
         "late": total(|stats| stats.late),
         "strange": total(|stats| stats.unexpected),
+        "echo_mops": echo.map(units::rounded),
+        "write_mops": write.map(units::rounded),
+        "send_mops": send.map(units::rounded),
+        "write_and_send_mops": both.map(units::rounded),
+        "ratio_to_echo": measured.median_ratio(0, ECHO).map(units::rounded),
+        "echo_ratio_to_write_and_send": echo_ratio.map(units::rounded),
         "server": counters,
     });
     figure.latency = Some(sum.latency);
