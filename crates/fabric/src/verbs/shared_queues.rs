@@ -220,6 +220,7 @@ mod tests {
                 immediate: None,
                 from: None,
                 buffers: Scatter::new(),
+                range: None,
             }));
             count
         }
