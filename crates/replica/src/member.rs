@@ -566,6 +566,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 continue;
             }
             let mut held = Vec::new();
+            let is_heartbeat = messages.iter().any(|message| message.get_msg_type() == MessageType::MsgHeartbeat);
             let mut window = leads.then(|| self.windows.entry(*to).or_default());
             if let Some(window) = &mut window {
                 window.expire(self.last_turn_ns);
@@ -579,6 +580,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                         held.extend(
                             messages.extract_if(.., |message| message.get_msg_type() == MessageType::MsgAppend),
                         );
+                    }
+                    if is_heartbeat && let Some(last) = window.next_question(self.last_turn_ns) {
+                        messages.extend(engine::question(&self.node, *to, last));
                     }
                 }
             }

@@ -116,6 +116,18 @@ impl Change {
     }
 }
 
+/// The leader's question to a member whether it has all entries up to `last`: an append without entries, which it
+/// refuses if it lacks one. `None` if the leader itself has no such entry any more.
+pub fn question(node: &RawNode<Log>, to: MemberId, last: u64) -> Option<Message> {
+    let raft = &node.raft;
+    let mut message = Message::default();
+    message.set_msg_type(MessageType::MsgAppend);
+    (message.to, message.from, message.term) = (to.0, raft.id, raft.term);
+    (message.index, message.log_term) = (last, raft.raft_log.term(last).ok()?);
+    message.commit = raft.raft_log.committed.min(last);
+    Some(message)
+}
+
 /// Whether the engine can be given a message. A message that contradicts committed entries would stop it; members that
 /// follow the protocol send none.
 pub fn is_acceptable(node: &RawNode<Log>, message: &Message) -> bool {

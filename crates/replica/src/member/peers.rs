@@ -82,8 +82,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     self.on_piece_acknowledged(of, piece);
                 }
             }
-            (Some(PeerMessage::NoMember), Some(of)) if piece.is_some() => self.on_piece_lost(of),
-            (Some(PeerMessage::NoMember), Some(_)) => self.is_unwanted = true,
+            (Some(PeerMessage::NoMember), Some(of)) => match piece {
+                Some(piece) => self.on_piece_refused(of, piece),
+                None => self.is_unwanted = true,
+            },
             (Some(PeerMessage::WrongReceiver { .. }), _) => self.dropped.member += 1,
             _ => self.dropped.malformed += 1,
         }

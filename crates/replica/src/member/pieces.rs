@@ -98,6 +98,16 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
     }
 
+    /// Handles the refusal of a piece: the member has no room for the snapshot, or lacks the pieces before, as after a
+    /// restart. So all of them are sent again, after the usual time.
+    pub(super) fn on_piece_refused(&mut self, of: MemberId, piece: PieceId) {
+        if let Some(outgoing) = self.outgoing.get_mut(&of)
+            && (piece.index, piece.at) == (outgoing.snapshot.get_metadata().index, outgoing.at as u64)
+        {
+            (outgoing.at, outgoing.is_in_flight) = (0, true);
+        }
+    }
+
     /// Handles the loss of a piece, whatever the cause.
     pub(super) fn on_piece_lost(&mut self, to: MemberId) {
         if let Some(outgoing) = self.outgoing.get_mut(&to) {

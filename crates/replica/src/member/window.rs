@@ -15,6 +15,11 @@ const LOST_NS: u64 = 1_000_000_000;
 const LOST_NS_PER_BYTE: u64 = 2_000;
 /// Time after which they are sent again, in ns, once the member has said that it lacks them.
 const DROPPED_NS: u64 = 100_000_000;
+/// Time after which the member is asked whether it has entries that it has not acknowledged, in ns, and time for each
+/// byte of them besides. A member lacks them for certain only once they are lost; but one that drops them, as on a full
+/// disk, says nothing, and all later ones wait behind them.
+const ASKED_NS: u64 = 150_000_000;
+const ASKED_NS_PER_BYTE: u64 = 250;
 
 #[derive(Debug)]
 struct Sent {
@@ -23,6 +28,7 @@ struct Sent {
     last: u64,
     len: u64,
     lost_ns: u64,
+    asked_ns: u64,
 }
 
 /// Messages with entries that were sent to a member and are not acknowledged.
@@ -54,7 +60,20 @@ impl Window {
         let len = appends::message_len(message);
         self.len += len;
         let lost_ns = now_ns.saturating_add(LOST_NS + LOST_NS_PER_BYTE * self.len);
-        self.sent.push_back(Sent { before: message.index, last: last.index, len, lost_ns });
+        let asked_ns = now_ns.saturating_add(ASKED_NS + ASKED_NS_PER_BYTE * self.len);
+        self.sent.push_back(Sent { before: message.index, last: last.index, len, lost_ns, asked_ns });
+    }
+
+    /// Index of the last entry in flight, if it is time to ask the member whether it has all up to there: by an append
+    /// without entries, which it refuses if it lacks one. It is time again after as long as the first time.
+    pub fn next_question(&mut self, now_ns: u64) -> Option<u64> {
+        let last = self.sent.back()?.last;
+        let oldest = self.sent.front_mut()?;
+        if oldest.asked_ns > now_ns {
+            return None;
+        }
+        oldest.asked_ns = now_ns.saturating_add(ASKED_NS + ASKED_NS_PER_BYTE * self.len);
+        Some(last)
     }
 
     /// Forgets messages whose entries the member has, as it has all up to `index`.
@@ -135,5 +154,19 @@ mod tests {
         assert!(window.is_empty(), "it was dropped");
         window.note_sent(&append(7..8, 1), 0);
         assert!(window.note_refused(6, 0) && window.is_empty());
+    }
+
+    #[test]
+    fn a_member_that_is_silent_is_asked_for_the_last_entry_long_before_the_first_is_lost() {
+        let mut window = Window::default();
+        assert_eq!(window.next_question(u64::MAX), None);
+        (5..8).for_each(|index| window.note_sent(&append(index..index + 1, 300_000), 0));
+        let due_ns = ASKED_NS + ASKED_NS_PER_BYTE * appends::message_len(&append(5..6, 300_000));
+        assert_eq!(window.next_question(due_ns - 1), None);
+        assert_eq!(window.next_question(due_ns), Some(7));
+        assert_eq!(window.next_question(due_ns + 1), None, "not with each heartbeat");
+        assert!(!window.note_refused(7, due_ns));
+        window.expire(due_ns + DROPPED_NS);
+        assert!(window.is_empty() && due_ns + DROPPED_NS < LOST_NS);
     }
 }

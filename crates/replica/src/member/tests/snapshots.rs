@@ -88,6 +88,20 @@ fn a_snapshot_for_which_there_is_no_room_once_it_has_come_is_sent_again() {
     world.put(&mut session, "k", "last");
 }
 
+/// The pieces that it had are gone, which the leader cannot know before it is told.
+#[test]
+fn a_member_that_restarts_amid_a_snapshot_soon_gets_it_from_its_start() {
+    let (mut world, _, behind) = with_one_behind(10);
+    world.cut.clear();
+    world.run_until("its first piece has come", |world| world.member(behind).incoming.is_some());
+    world.crash(behind);
+    world.start(behind);
+    let began_ns = world.now_ns;
+    run_until_it_has_all(&mut world, behind);
+    let took_ms = (world.now_ns - began_ns) / 1_000_000;
+    assert!(took_ms < 1000, "{took_ms} ms");
+}
+
 /// It checks and installs a snapshot in one turn, for which what the others say meanwhile has to wait.
 #[test]
 fn a_member_that_installs_a_snapshot_for_long_takes_nobody_for_silent_and_asks_for_no_votes() {
