@@ -343,7 +343,7 @@ fn a_majority_that_lost_its_state_is_said_so_with_what_is_left() {
     let notes = folder.0.join("notes");
     let second = members.begin_with_notes(dead[1], &notes);
     let said = || std::fs::read_to_string(&notes).unwrap();
-    let other = format!("has no state, and neither has {}: with it, the cluster has lost its majority", name(dead[0]));
+    let other = format!("has no state, and neither has {}: unless the cluster has got other members", name(dead[0]));
     eventually("it says that it cannot be added", || said().contains(&other));
     let mut status = (0, String::new(), String::new());
     eventually("nobody leads", || {
@@ -432,6 +432,30 @@ fn a_copy_of_a_member_that_lives_does_not_take_its_place() {
     let (status, _, complaint) = members.ask(&["add", &format!("{}={address}", name(copied))]);
     let says = format!("{} says that it is at {}: stop it there", name(copied), members.addresses[copied]);
     assert!(status == 1 && complaint.contains(&says), "{complaint}");
+}
+
+/// The leader asks for the original from the moment at which the copy answers, however long it waited for that.
+#[test]
+fn a_copy_that_is_started_long_after_it_was_added_does_not_take_its_place_either() {
+    let members = Members::start(3, true);
+    assert_eq!(members.ask(&["put", "colour", "blue"]).0, 0);
+    let (copied, folder) = ((members.leader() + 1) % 3, Folder::new());
+    for entry in std::fs::read_dir(members.data.as_ref().unwrap().0.join(name(copied))).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.0.join(path.file_name().unwrap())).unwrap();
+    }
+    let address = free_addresses(1).remove(0);
+    let peers = members.peers().replace(&members.addresses[copied], &address);
+    std::thread::scope(|scope| {
+        let added =
+            scope.spawn(|| members.ask(&["add", &format!("{}={address}", name(copied)), "--timeout-ms", "20000"]));
+        std::thread::sleep(Duration::from_millis(1500));
+        let mut serve = sinew(&["serve", "replica", "--child", "--name", &name(copied), "--peers", &peers, "--data"]);
+        let _copy = Server::of(serve.arg(&folder.0));
+        let (status, _, complaint) = added.join().unwrap();
+        let says = format!("{} says that it is at {}: stop it there", name(copied), members.addresses[copied]);
+        assert!(status == 1 && complaint.contains(&says), "{complaint}");
+    });
 }
 
 #[test]

@@ -223,7 +223,7 @@ macro_rules! __verbs_facts {
             a_part_is_written_and_comes_back
             memory_is_not_given_back_while_a_part_is_out
             a_foreign_range_is_refused_and_given_back
-            ranges_come_back_whatever_happens
+            ranges_come_back_with_every_completion
 
             only_signaled_requests_are_told
             failures_are_told_though_unsignaled

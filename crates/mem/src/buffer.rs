@@ -129,6 +129,15 @@ pub struct BufferPlace {
     len: usize,
 }
 
+/// Address and length of a place, which identify it among those that live at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    /// Address of the first byte in memory, as a number.
+    pub address: usize,
+    /// Length in bytes.
+    pub len: usize,
+}
+
 #[derive(Clone, Debug)]
 enum Within {
     Arena { arena: Arena, offset: usize },
@@ -137,7 +146,7 @@ enum Within {
 
 impl BufferPlace {
     pub(crate) fn owned(memory: Arc<OwnedMemory>) -> Self {
-        Self { len: memory.len(), within: Within::Owned(memory) }
+        Self { len: memory.extent().len, within: Within::Owned(memory) }
     }
 
     /// The first byte.
@@ -162,6 +171,11 @@ impl BufferPlace {
     /// Whether the buffer can hold no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Its extent.
+    pub fn extent(&self) -> Extent {
+        Extent { address: self.address(), len: self.len }
     }
 }
 
@@ -386,6 +400,14 @@ macro_rules! block_accessors {
             // SAFETY: the block holds a count on its arena.
             let start = unsafe { &*self.block().arena }.region.start();
             self.bytes().as_ptr().addr() + HEADROOM - start.as_ptr().addr()
+        }
+
+        /// Extent of the buffer's place.
+        #[inline]
+        pub fn extent(&self) -> Extent {
+            // SAFETY: the data lies in the block.
+            let start = unsafe { self.bytes().add(HEADROOM) };
+            Extent { address: start.as_ptr().addr(), len: self.capacity() }
         }
 
         /// Place of the buffer's bytes, over its whole capacity.

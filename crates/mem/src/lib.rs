@@ -28,7 +28,7 @@ mod wake;
 mod words;
 
 pub use buffer::{
-    AllocError, Arena, BLOCK_UNIT, BufferPlace, FRONT_ROOM, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer,
+    AllocError, Arena, BLOCK_UNIT, BufferPlace, Extent, FRONT_ROOM, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer,
     OwnedRange,
 };
 pub use hints::{grow_for_random_access, prefetch_read, room_for_random_access, zeros_for_random_access};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sinew_fabric::verbs::{PostError, QpConfig, Scatter, Slice, Source, VerbsError, WorkEntry, WorkTable};
-use sinew_mem::{Arena, MessageBuffer, OwnedRange, SharedMemory};
+use sinew_mem::{Arena, Extent, MessageBuffer, OwnedRange, SharedMemory};
 
 use crate::abi::*;
 use crate::gid::GRH_LEN;
@@ -50,12 +50,12 @@ fn pieces(count: usize) -> Box<[ibv_sge]> {
 pub(crate) struct Keys(Vec<(Arena, u32)>);
 
 impl Keys {
-    /// The local key of the arena that `is_from` recognises, or of a registered buffer with these contents.
+    /// The local key of the arena that `is_from` recognises, or of registered memory with this extent.
     #[inline]
     fn find(
         &mut self,
         domain: &DomainInner,
-        contents: &[u8],
+        extent: Extent,
         is_from: impl Fn(&Arena) -> bool,
     ) -> Result<u32, PostError> {
         let find = |keys: &[(Arena, u32)]| keys.iter().find(|(arena, _)| is_from(arena)).map(|&(_, key)| key);
@@ -65,7 +65,7 @@ impl Keys {
                 // A domain's list of arenas only grows.
                 let known = self.0.len();
                 self.0.extend(domain.arenas_since(known));
-                let found = find(&self.0[known..]).or_else(|| domain.registered.find(contents, LocalMemory::lkey));
+                let found = find(&self.0[known..]).or_else(|| domain.registered.find(extent, LocalMemory::lkey));
                 found.ok_or(PostError::ForeignBuffer)
             }
         }
@@ -80,7 +80,7 @@ impl Keys {
     ) -> Result<usize, PostError> {
         let mut count = 0;
         for buffer in buffers {
-            let lkey = self.find(domain, buffer, |arena| buffer.is_from(arena))?;
+            let lkey = self.find(domain, buffer.extent(), |arena| buffer.is_from(arena))?;
             if !buffer.is_empty() {
                 sges[count] = ibv_sge { addr: buffer.as_ptr().addr() as u64, length: buffer.len() as u32, lkey };
                 count += 1;
@@ -92,7 +92,7 @@ impl Keys {
     /// Describes to the device the word for an atomic's result.
     #[inline]
     pub fn sge_of(&mut self, domain: &DomainInner, target: &MessageBuffer) -> Result<ibv_sge, PostError> {
-        let lkey = self.find(domain, target, |arena| target.is_from(arena))?;
+        let lkey = self.find(domain, target.extent(), |arena| target.is_from(arena))?;
         Ok(ibv_sge { addr: target.as_ptr().addr() as u64, length: 8, lkey })
     }
 
@@ -103,7 +103,7 @@ impl Keys {
         range: &OwnedRange,
         sges: &mut [ibv_sge],
     ) -> Result<usize, PostError> {
-        let lkey = self.find(domain, range, |arena| range.is_from(arena))?;
+        let lkey = self.find(domain, range.extent(), |arena| range.is_from(arena))?;
         if !range.is_empty() {
             sges[0] = ibv_sge { addr: range.as_ptr().addr() as u64, length: range.len() as u32, lkey };
         }
@@ -113,7 +113,7 @@ impl Keys {
     fn gather(&mut self, domain: &DomainInner, pieces: &[Slice], sges: &mut [ibv_sge]) -> Result<usize, PostError> {
         let mut count = 0;
         for piece in pieces {
-            let lkey = self.find(domain, &piece.buffer, |arena| piece.buffer.is_from(arena))?;
+            let lkey = self.find(domain, piece.buffer.extent(), |arena| piece.buffer.is_from(arena))?;
             if piece.len > 0 {
                 sges[count] = ibv_sge { addr: piece.bytes().as_ptr().addr() as u64, length: piece.len as u32, lkey };
                 count += 1;

@@ -41,7 +41,7 @@ of longer ones is registered, and stays registered. That size is measured at sta
 
 Threads poll for completions all the time, unless --poller says otherwise. Then they sleep after each event (event, or
 event-batch, for up to 16), after a turn that finds nothing (hybrid) or after 120 of them in a row (retry, rdmabox's
-adaptive polling), or after about as long as completions usually take to come (adaptive). With shared:M the queue pairs
+adaptive polling), or 50 us after the last completion, sooner where they are rare (adaptive). With shared:M the queue pairs
 of a thread complete in M queues instead of one, and the thread polls all of them without sleeping.
 
 Contents are checked: the first word and the last of each read, and all words of one in 64; of writes, one in 64 is

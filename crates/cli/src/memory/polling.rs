@@ -83,9 +83,9 @@ impl Polling {
     pub fn check(&self, queue_pairs: usize) -> anyhow::Result<()> {
         ensure!(
             self.completion_queues <= queue_pairs,
-            "--poller {}: {} more than the {queue_pairs} of --queue-pairs are of no use",
+            "--poller {}: there are only {} (--queue-pairs), so the other completion queues would be of no use",
             self.name,
-            units::counted(self.completion_queues as u64, "completion queue"),
+            units::counted(queue_pairs as u64, "queue pair"),
         );
         Ok(())
     }

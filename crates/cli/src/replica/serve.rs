@@ -253,11 +253,14 @@ fn state_text(status: &Status, lost: Option<&[&str]>) -> String {
     let known = status.members.iter().map(|member| &member.info).find(|info| info.id == status.me.id);
     let has_moved = known.is_some_and(|known| known.address != status.me.address);
     if let (Role::Outside, Some(lost)) = (status.role, lost) {
-        let others = if let [other] = lost { format!("has {other}") } else { format!("have {}", lost.join(", ")) };
+        let others = match lost {
+            [] => String::new(),
+            [other] => format!(", and neither has {other}"),
+            several => format!(", and neither have {}", several.join(", ")),
+        };
         return format!(
-            "has no state, and neither {others}: with it, the cluster has lost its majority, and can add nobody; see \
-             what is left with: sinew replica status --at {}",
-            advice::quoted(&status.me.address)
+            "has no state{others}: unless the cluster has got other members by now, it has lost its majority, and can \
+             add nobody; see what is left with `sinew replica status --at` and the addresses of the others in --peers"
         );
     }
     match (status.role, leader) {

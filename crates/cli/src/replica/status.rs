@@ -85,8 +85,9 @@ impl<'a> Remains<'a> {
 
     fn text(&self) -> String {
         let me = &self.best.me;
+        let were = if self.lost.len() == 1 { "was" } else { "were" };
         format!(
-            "the cluster's state is lost: {} were started again without it, and the others are no majority, so nobody \
+            "the cluster's state is lost: {} {were} started again without it, and the others are no majority, so nobody \
              can lead or be added. If they had --data, start them with their directories. Otherwise, what {} has, \
              which may lack the last writes, can be read with: sinew replica get '' --prefix --stale --at {}; then \
              stop all members and start them again without state (with --data, in empty directories): they form a new \

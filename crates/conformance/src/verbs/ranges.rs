@@ -102,13 +102,17 @@ pub fn memory_is_not_given_back_while_a_part_is_out<F: Fixture>(fixture: &F) {
     let remote = memory.remote().at(24).expect("it is there");
     pair.near.push(Request::new(1, Operation::ReadRange { target, remote }));
     let part = vector.put_back(kept).expect_err("a part is missing");
-    let mut vector = vector.end().expect_err("it is pushed").registered;
+    let vector = vector.end().expect_err("it is pushed").registered;
     let mut part = part.into_vec().expect_err("the other part is pushed");
     pair.near.qp.doorbell();
     let read = pair.expect_success(1).range.expect("the part comes back");
     part.join(read).expect("they are neighbours");
     let whole = part.into_vec().expect_err("it is registered");
+    let mut vector = vector;
     vector.put_back(whole).expect("it is whole");
+    let split = vector.memory().expect("it is there").split_off(60);
+    let mut vector = vector.end().expect_err("a part was split off").registered;
+    vector.memory().expect("it is there").join(split).expect("they are neighbours");
     let mut kept = vector.end().expect("it is back");
     assert_eq!(*kept, [[FILL; 24].as_slice(), &[0; 40]].concat());
     let part = kept.split_off(32);
@@ -147,8 +151,9 @@ pub fn a_foreign_range_is_refused_and_given_back<F: Fixture>(fixture: &F) {
     }
 }
 
-/// Ranges come back whatever becomes of their requests: they fail, are flushed, or are unsignaled.
-pub fn ranges_come_back_whatever_happens<F: Fixture>(fixture: &F) {
+/// Ranges come back with completions whether their requests succeed, fail or are flushed, and though they are
+/// unsignaled.
+pub fn ranges_come_back_with_every_completion<F: Fixture>(fixture: &F) {
     let Some(transport) = reliable(fixture) else { return };
     let mut pair = Pair::new(fixture, transport);
     let memory = pair.far.expose(64);

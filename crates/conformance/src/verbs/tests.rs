@@ -162,7 +162,7 @@ mod facts_notice {
         a_byte_of_a_neighbour: WritesAByteMore by a_part_is_written_and_comes_back;
         a_registration_of_nobody: StaysRegistered by memory_is_not_given_back_while_a_part_is_out;
         foreign_ranges: TakesForeignBuffers by a_foreign_range_is_refused_and_given_back;
-        ranges_kept: KeepsTargets by ranges_come_back_whatever_happens;
+        ranges_kept: KeepsTargets by ranges_come_back_with_every_completion;
         too_much_told: TellsEverything by only_signaled_requests_are_told;
         failures_untold: KeepsFailuresToItself by failures_are_told_though_unsignaled;
         work_after_a_failure: GoesOnAfterAFailure by a_failure_flushes_what_is_behind_it;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use sinew_mem::{BufferPlace, MessageBuffer, OwnedRange};
+use sinew_mem::{BufferPlace, Extent, MessageBuffer, OwnedRange};
 
 use super::error::VerbsError;
 use super::traits::ProtectionDomain;
@@ -14,6 +14,9 @@ pub trait Registrable: Deref<Target = [u8]> {
     /// Its place.
     fn place(&self) -> BufferPlace;
 
+    /// Extent of its place.
+    fn extent(&self) -> Extent;
+
     /// Whether it is all of the memory at its place.
     fn is_whole(&self) -> bool;
 }
@@ -21,6 +24,10 @@ pub trait Registrable: Deref<Target = [u8]> {
 impl Registrable for MessageBuffer {
     fn place(&self) -> BufferPlace {
         self.place()
+    }
+
+    fn extent(&self) -> Extent {
+        self.extent()
     }
 
     fn is_whole(&self) -> bool {
@@ -33,6 +40,10 @@ impl Registrable for OwnedRange {
         self.place()
     }
 
+    fn extent(&self) -> Extent {
+        self.extent()
+    }
+
     fn is_whole(&self) -> bool {
         self.is_whole()
     }
@@ -43,12 +54,13 @@ impl Registrable for OwnedRange {
 /// again. [`Self::end`] gives the memory back, and is refused while it is out. So nothing is in flight when the
 /// registration ends.
 ///
-/// Dropping this ends the registration, wherever the memory is: a request that has the memory may then fail.
+/// Dropping this ends the registration, wherever the memory is: a request that has the memory may then fail. It has to
+/// be dropped where a part does not come back, because its queue pair was reset or dropped.
 #[derive(Debug)]
 pub struct Registered<R, M = MessageBuffer> {
     registration: R,
     memory: Option<M>,
-    address: usize,
+    extent: Extent,
 }
 
 /// Error of memory that was not registered.
@@ -70,10 +82,6 @@ pub struct InUse<R, M = MessageBuffer> {
     pub registered: Registered<R, M>,
 }
 
-fn address_of(bytes: &[u8]) -> usize {
-    bytes.as_ptr().addr()
-}
-
 impl<R, M: Registrable + std::fmt::Debug> Registered<R, M> {
     /// Registers memory.
     ///
@@ -87,7 +95,7 @@ impl<R, M: Registrable + std::fmt::Debug> Registered<R, M> {
             return Err(RegisterError { error: VerbsError::Part, memory });
         }
         match domain.register(memory.place()) {
-            Ok(registration) => Ok(Self { registration, address: address_of(&memory), memory: Some(memory) }),
+            Ok(registration) => Ok(Self { registration, extent: memory.extent(), memory: Some(memory) }),
             Err(error) => Err(RegisterError { error, memory }),
         }
     }
@@ -113,7 +121,7 @@ impl<R, M: Registrable + std::fmt::Debug> Registered<R, M> {
     ///
     /// The memory, if it is different, or a part.
     pub fn put_back(&mut self, memory: M) -> Result<(), M> {
-        if address_of(&memory) != self.address || !memory.is_whole() {
+        if memory.extent() != self.extent || !memory.is_whole() {
             return Err(memory);
         }
         self.memory = Some(memory);
@@ -124,16 +132,17 @@ impl<R, M: Registrable + std::fmt::Debug> Registered<R, M> {
     ///
     /// # Errors
     ///
-    /// [`InUse`], with this handle, when the memory is out.
+    /// [`InUse`], with this handle, when the memory is out, or a part that was split off.
     pub fn end(mut self) -> Result<M, InUse<R, M>> {
-        match self.memory.take() {
+        match self.memory.take_if(|memory| memory.extent() == self.extent && memory.is_whole()) {
             Some(memory) => Ok(memory),
             None => Err(InUse { registered: self }),
         }
     }
 }
 
-type RegistrationMap<R> = Mutex<BTreeMap<usize, Weak<RegistrationInner<R>>>>;
+/// By their extents, each of which is unique: a place stays mapped for as long as it is registered.
+type RegistrationMap<R> = Mutex<BTreeMap<Extent, Weak<RegistrationInner<R>>>>;
 
 /// The memory that a domain has registered besides its arenas, for backends. `R` is the device's handle of each
 /// registration, and ends it when dropped.
@@ -164,17 +173,14 @@ impl<R> Clone for Registration<R> {
     }
 }
 
-fn locked<R>(places: &RegistrationMap<R>) -> MutexGuard<'_, BTreeMap<usize, Weak<RegistrationInner<R>>>> {
+fn locked<R>(places: &RegistrationMap<R>) -> MutexGuard<'_, BTreeMap<Extent, Weak<RegistrationInner<R>>>> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<R> Registry<R> {
-    /// The registration in which these bytes lie. (Places do not overlap, except that one may be longer than another
-    /// with the same start, whose place it then takes.)
-    fn find_at(&self, address: usize, len: usize) -> Option<Arc<RegistrationInner<R>>> {
+    fn registration_of(&self, extent: Extent) -> Option<Arc<RegistrationInner<R>>> {
         // The lock is released before what was found can be dropped, since dropping takes it.
-        let held = locked(&self.0).range(..=address).next_back().and_then(|(_, held)| held.upgrade());
-        held.filter(|held| held.place.len().checked_sub(address - held.place.address()).is_some_and(|room| len <= room))
+        locked(&self.0).get(&extent).and_then(Weak::upgrade)
     }
 
     /// Registers a place with `make`, or returns its existing registration.
@@ -187,23 +193,23 @@ impl<R> Registry<R> {
         place: BufferPlace,
         make: impl FnOnce(&BufferPlace) -> Result<R, VerbsError>,
     ) -> Result<Registration<R>, VerbsError> {
-        let address = place.address();
-        if let Some(held) = self.find_at(address, place.len()) {
+        let extent = place.extent();
+        if let Some(held) = self.registration_of(extent) {
             return Ok(Registration(held));
         }
         let held = Arc::new(RegistrationInner { device: make(&place)?, place, places: Arc::downgrade(&self.0) });
-        locked(&self.0).insert(address, Arc::downgrade(&held));
+        locked(&self.0).insert(extent, Arc::downgrade(&held));
         Ok(Registration(held))
     }
 
-    /// Result of `look` on the registration of the memory in which these bytes lie, if there is one.
-    pub fn find<T>(&self, bytes: &[u8], look: impl FnOnce(&R) -> T) -> Option<T> {
-        Some(look(&self.find_at(address_of(bytes), bytes.len())?.device))
+    /// Result of `look` on the registration of the memory with this extent, if there is one.
+    pub fn find<T>(&self, extent: Extent, look: impl FnOnce(&R) -> T) -> Option<T> {
+        Some(look(&self.registration_of(extent)?.device))
     }
 
-    /// Whether the memory in which these bytes lie is registered.
-    pub fn has(&self, bytes: &[u8]) -> bool {
-        self.find(bytes, |_| ()).is_some()
+    /// Whether the memory with this extent is registered.
+    pub fn has(&self, extent: Extent) -> bool {
+        self.find(extent, |_| ()).is_some()
     }
 }
 
@@ -211,10 +217,10 @@ impl<R> Drop for RegistrationInner<R> {
     fn drop(&mut self) {
         let Some(places) = self.places.upgrade() else { return };
         let mut places = locked(&places);
-        let address = self.place.address();
-        // A longer buffer may have taken its place by now.
-        if places.get(&address).is_some_and(|held| std::ptr::eq(held.as_ptr(), self)) {
-            places.remove(&address);
+        let extent = self.place.extent();
+        // It may have been registered anew by now.
+        if places.get(&extent).is_some_and(|held| std::ptr::eq(held.as_ptr(), self)) {
+            places.remove(&extent);
         }
     }
 }
@@ -238,14 +244,11 @@ mod tests {
             })
         };
         let (first, second) = (register().unwrap(), register().unwrap());
-        assert_eq!(
-            (registry.find(&buffer, |number| *number), registry.find(&buffer[1..], |number| *number)),
-            (Some(1), Some(1))
-        );
+        assert_eq!(registry.find(buffer.extent(), |number| *number), Some(1));
         drop(first);
-        assert!(registry.has(&buffer));
+        assert!(registry.has(buffer.extent()));
         drop(second);
-        assert!(!registry.has(&buffer) && locked(&registry.0).is_empty());
+        assert!(!registry.has(buffer.extent()) && locked(&registry.0).is_empty());
     }
 
     #[test]
@@ -263,17 +266,28 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_registered_only_where_all_of_them_lie_in_the_memory() {
+    fn every_part_is_found_by_its_memory_and_places_that_overlap_stay_apart() {
         let registry = Registry::default();
-        let (mut low, high) = (OwnedRange::from(vec![1; 100]), OwnedRange::from(vec![2; 100]));
+        let mut low = OwnedRange::from(vec![1; 100]);
+        let high = OwnedRange::from(vec![2; 100]);
         let held = registry.register(low.place(), |_| Ok(1)).unwrap();
         let part = low.split_off(40);
-        assert!(registry.has(&low) && registry.has(&part) && registry.has(&part[60..]) && !registry.has(&high));
-        let other = registry.register(high.place(), |_| Ok(2)).unwrap();
-        assert_eq!([&low, &part, &high].map(|bytes| registry.find(bytes, |number| *number)), [1, 1, 2].map(Some));
+        assert!(registry.has(low.extent()) && registry.has(part.extent()) && !registry.has(high.extent()));
         drop(held);
-        assert!(!registry.has(&part) && registry.has(&high));
-        drop(other);
+        assert!(!registry.has(part.extent()));
+        // A place may outlive its buffer, whose block is then used for others.
+        let arena = Arena::private(1 << 16).unwrap();
+        let long = arena.alloc(4096, 4096).unwrap();
+        let of_long = registry.register(long.place(), |_| Ok(3)).unwrap();
+        let (address, extent) = (long.extent().address, long.extent());
+        drop(long);
+        let short = arena.alloc(64, 64).unwrap();
+        assert_eq!(short.extent().address, address, "else there is nothing to confuse");
+        assert!(!registry.has(short.extent()));
+        let of_short = registry.register(short.place(), |_| Ok(4)).unwrap();
+        drop(of_long);
+        assert_eq!((registry.find(short.extent(), |number| *number), registry.has(extent)), (Some(4), false));
+        drop(of_short);
     }
 
     #[test]
@@ -282,6 +296,6 @@ mod tests {
         let registry = Registry::<()>::default();
         let buffer = arena.alloc(64, 64).unwrap();
         let refused = registry.register(buffer.place(), |_| Err(VerbsError::Device("full".into())));
-        assert!(refused.is_err() && !registry.has(&buffer));
+        assert!(refused.is_err() && !registry.has(buffer.extent()));
     }
 }

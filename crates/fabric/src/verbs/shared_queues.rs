@@ -27,9 +27,12 @@ impl<C: CompletionQueue> Counted<C> {
 
 /// A fixed number of completion queues, over which any number of queue pairs is spread: rdmabox's SCQ(M).
 ///
-/// One thread polls them all, as if they were one queue; or each has a thread of its own ([`Self::into_each`]). How
-/// long a thread polls before it sleeps is the business of its [`Poller`](crate::Poller). Polling several queues in one
-/// thread begins with another queue whenever it could not take everything, so none starves.
+/// Their thread polls them all, as if they were one queue. How long it polls before it sleeps is the business of its
+/// [`Poller`](crate::Poller). Polling begins with another queue whenever it could not take everything, so none starves.
+/// Or each queue has a poller of its own, as an actor of a simulation is one ([`Self::into_each`]).
+///
+/// Several queues without descriptors, as those in virtual time, can be polled as one and not slept on as one:
+/// [`CompletionQueue::wait`] and [`Readiness::arm`] then fail as unsupported.
 #[derive(Debug)]
 pub struct SharedQueues<C> {
     first: Counted<C>,
@@ -95,7 +98,7 @@ impl<C: CompletionQueue> SharedQueues<C> {
         }
     }
 
-    /// The queues one by one, for as many threads.
+    /// The queues one by one, for as many pollers.
     pub fn into_each(self) -> impl Iterator<Item = Self> {
         let alone = |queue| Self { first: queue, others: Vec::new(), next: 0, alarm: None };
         std::iter::once(self.first).chain(self.others).map(alone)

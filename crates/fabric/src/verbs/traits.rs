@@ -53,7 +53,7 @@ pub trait ProtectionDomain: Clone + Send + Sync {
     fn expose(&self, len: usize, access: Access) -> Result<Self::Exposed, VerbsError>;
 
     /// Registers memory that is not from the domain's arenas, for as long as the returned value lives. Queue pairs take
-    /// buffers and ranges that lie at this place as they take those of arenas. Peers get no access. It costs a system
+    /// buffers and ranges of this place as they take those of arenas. Peers get no access. It costs a system
     /// call and some time for each page (rdmabox IV-A, Figure 5). A request may fail if its memory's registration ends
     /// before it is over; [`Registered`](super::Registered) prevents that.
     ///

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use super::{Arena, BufferPlace, MessageBuffer};
+use super::{Arena, BufferPlace, Extent, MessageBuffer};
 use crate::atomic::plain::Arc;
 
 /// The memory of ranges, whole. Its bytes are touched through ranges alone, until it is given back.
@@ -15,6 +15,8 @@ pub(crate) struct OwnedMemory {
     bytes: Bytes,
     start: NonNull<u8>,
     len: usize,
+    /// Its place, which may be longer than the bytes.
+    extent: Extent,
 }
 
 enum Bytes {
@@ -32,8 +34,8 @@ impl OwnedMemory {
         self.start
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.len
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
     }
 }
 
@@ -67,7 +69,12 @@ unsafe impl Sync for OwnedRange {}
 
 impl OwnedRange {
     fn whole(bytes: Bytes, start: NonNull<u8>, len: usize) -> Self {
-        Self { memory: Arc::new(OwnedMemory { bytes, start, len }), start, len }
+        let address = start.as_ptr().addr();
+        let extent = match &bytes {
+            Bytes::Buffer(buffer) => buffer.extent(),
+            Bytes::Vector(_) => Extent { address, len },
+        };
+        Self { memory: Arc::new(OwnedMemory { bytes, start, len, extent }), start, len }
     }
 
     /// Splits the range: this becomes its first `at` bytes, and the others are returned.
@@ -133,10 +140,10 @@ impl OwnedRange {
         BufferPlace::owned(Arc::clone(&self.memory))
     }
 
-    /// Address of the whole memory's first byte, as a number: that of [`Self::place`].
+    /// Extent of the whole memory, whatever part of it this is: that of [`Self::place`].
     #[inline]
-    pub fn memory_address(&self) -> usize {
-        self.memory.start.as_ptr().addr()
+    pub fn extent(&self) -> Extent {
+        self.memory.extent
     }
 
     /// The memory, if it was a message buffer's. Its contents have the length that they had.
@@ -145,9 +152,12 @@ impl OwnedRange {
     ///
     /// The range, when other parts exist, or the memory is registered, or is a vector.
     pub fn into_buffer(self) -> Result<MessageBuffer, Self> {
-        match self.into_bytes()? {
-            (Bytes::Buffer(buffer), ..) => Ok(buffer),
-            (bytes, start, len) => Err(Self::whole(bytes, start, len)),
+        match &self.memory.bytes {
+            Bytes::Buffer(_) => self.into_bytes().map(|bytes| match bytes {
+                Bytes::Buffer(buffer) => buffer,
+                Bytes::Vector(_) => unreachable!("it was looked at"),
+            }),
+            Bytes::Vector(_) => Err(self),
         }
     }
 
@@ -157,17 +167,20 @@ impl OwnedRange {
     ///
     /// The range, when other parts exist, or the memory is registered, or is a message buffer's.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
-        match self.into_bytes()? {
-            (Bytes::Vector(vector), ..) => Ok(vector),
-            (bytes, start, len) => Err(Self::whole(bytes, start, len)),
+        match &self.memory.bytes {
+            Bytes::Vector(_) => self.into_bytes().map(|bytes| match bytes {
+                Bytes::Vector(vector) => vector,
+                Bytes::Buffer(_) => unreachable!("it was looked at"),
+            }),
+            Bytes::Buffer(_) => Err(self),
         }
     }
 
     /// The memory, when this is the last handle on it. (Parts that were dropped are nobody's, and come back with it.)
-    fn into_bytes(self) -> Result<(Bytes, NonNull<u8>, usize), Self> {
+    fn into_bytes(self) -> Result<Bytes, Self> {
         let Self { memory, start, len } = self;
         match Arc::try_unwrap(memory) {
-            Ok(OwnedMemory { bytes, start, len }) => Ok((bytes, start, len)),
+            Ok(OwnedMemory { bytes, .. }) => Ok(bytes),
             Err(memory) => Err(Self { memory, start, len }),
         }
     }
@@ -209,7 +222,7 @@ impl DerefMut for OwnedRange {
 
 impl fmt::Debug for OwnedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let offset = self.start.as_ptr().addr() - self.memory_address();
+        let offset = self.start.as_ptr().addr() - self.extent().address;
         f.debug_struct("OwnedRange").field("start", &offset).field("len", &self.len).finish_non_exhaustive()
     }
 }
@@ -259,7 +272,7 @@ mod tests {
         let first = first.into_buffer().expect_err("the last part is held");
         drop(first);
         let place = last.place();
-        assert_eq!((place.address(), place.len()), (last.memory_address(), 64));
+        assert_eq!((place.extent(), place.len()), (last.extent(), 64));
         let last = last.into_buffer().expect_err("the memory is registered");
         drop((arena, place));
         // The parts that were dropped are in it again.
@@ -277,6 +290,9 @@ mod tests {
         assert_eq!((first.join(middle).is_ok(), first.join(last).is_ok()), (true, true));
         let whole = first.into_buffer().expect_err("it is a vector");
         assert_eq!(whole.into_vec().unwrap(), counted(9));
+        let mut first = OwnedRange::from(counted(9));
+        drop(first.split_off(2));
+        assert_eq!(*first.into_buffer().expect_err("it is a vector"), [0, 1], "a refusal gives back what was given");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use sinew_fabric::verbs::{ProtectionDomain, VerbsError};
-use sinew_mem::BufferPlace;
+use sinew_mem::{BufferPlace, Extent};
 use smallvec::SmallVec;
 
 /// Treatment of requests whose memory is not in the path's arenas.
@@ -104,10 +104,11 @@ impl<D: ProtectionDomain> RegistrationCache<D> {
 
     /// Ensures that a buffer is registered, at least until the next round. Returns false if it cannot be, and must be
     /// copied.
-    pub fn ensure_registered(&mut self, address: usize, len: usize, place: impl FnOnce() -> BufferPlace) -> bool {
+    pub fn ensure_registered(&mut self, extent: Extent, place: impl FnOnce() -> BufferPlace) -> bool {
+        let Extent { address, len } = extent;
         self.clock += 1;
         let (clock, round) = (self.clock, self.round);
-        if let Some(entry) = self.entries.get_mut(&address).filter(|entry| entry.len >= len) {
+        if let Some(entry) = self.entries.get_mut(&address).filter(|entry| entry.len == len) {
             // Several requests for one buffer within a round count once.
             self.stats.hits += u64::from(entry.round != round);
             (entry.used, entry.round) = (clock, round);

@@ -9,7 +9,7 @@ use sinew_fabric::verbs::{
     VerbsError,
 };
 use sinew_fabric::{Armed, Clock, Descriptor, Readiness, Waker};
-use sinew_mem::{AllocError, Arena, BufferPlace, MessageBuffer};
+use sinew_mem::{AllocError, Arena, BufferPlace, Extent, MessageBuffer};
 
 use super::cost_curve::CostCurve;
 use super::error::FailureCause;
@@ -163,7 +163,7 @@ impl<D: Device> VerbsPath<D> {
             current: 0,
             has_pushed: false,
             room: depth,
-            completions: Vec::with_capacity(config.poll_max.clamp(1, depth)),
+            completions: Vec::with_capacity(config.poll_max.min(depth).max(1)),
             refused: Vec::new(),
             first_error: None,
             error: None,
@@ -224,12 +224,12 @@ impl<D: Device> VerbsPath<D> {
     /// Registers a buffer for a request of `len` of its bytes, at least until the next doorbell. Returns false if the
     /// request must be copied instead.
     #[inline(never)]
-    fn registers(&self, len: usize, contents: &[u8], place: impl FnOnce() -> BufferPlace) -> bool {
+    fn registers(&self, len: usize, extent: Extent, place: impl FnOnce() -> BufferPlace) -> bool {
         if len < self.registers_from || self.registers_from == usize::MAX {
             return false;
         }
         self.uses_registrations.set(true);
-        self.registrations.borrow_mut().ensure_registered(contents.as_ptr().addr(), contents.len(), place)
+        self.registrations.borrow_mut().ensure_registered(extent, place)
     }
 
     /// Keeps the registrations of an operation's buffers until the operation has finished.
@@ -357,13 +357,14 @@ impl<D: Device> Path for VerbsPath<D> {
 
     #[inline]
     fn takes_target(&self, target: &MessageBuffer) -> bool {
-        self.is_own_memory(|arena| target.is_from(arena)) || self.registers(target.len(), target, || target.place())
+        self.is_own_memory(|arena| target.is_from(arena))
+            || self.registers(target.len(), target.extent(), || target.place())
     }
 
     #[inline]
     fn takes_source(&self, source: &Slice) -> bool {
         self.is_own_memory(|arena| source.buffer.is_from(arena))
-            || self.registers(source.len, &source.buffer, || source.buffer.place())
+            || self.registers(source.len, source.buffer.extent(), || source.buffer.place())
     }
 
     fn stage(&self, len: usize) -> Result<MessageBuffer, AllocError> {

@@ -123,7 +123,9 @@ pub fn question(node: &RawNode<Log>, to: MemberId, last: u64) -> Option<Message>
     let mut message = Message::default();
     message.set_msg_type(MessageType::MsgAppend);
     (message.to, message.from, message.term) = (to.0, raft.id, raft.term);
-    (message.index, message.log_term) = (last, raft.raft_log.term(last).ok()?);
+    // The engine says 0 of an entry that is not in the log.
+    let term = raft.raft_log.term(last).ok().filter(|term| *term > 0)?;
+    (message.index, message.log_term) = (last, term);
     message.commit = raft.raft_log.committed.min(last);
     Some(message)
 }

@@ -19,6 +19,8 @@ const ASK_NS: u64 = 20_000_000;
 /// Time after which a member is not added if another of its name is still heard, in ns. One that has ended is silent
 /// for half of that before.
 const NAME_TAKEN_NS: u64 = 1_000_000_000;
+/// Longest time without a word after which a member may still live, in ns: well below the time in which a change fails.
+const HEARD_WITHIN_MAX_NS: u64 = 12_000_000_000;
 /// Time after which a change has failed, in ns.
 const CHANGE_TIMEOUT_NS: u64 = 30_000_000_000;
 /// Entries that a learner may be behind when it becomes a voter.
@@ -29,8 +31,8 @@ const SPREAD_NS: u64 = 100_000_000;
 
 enum ChangeStep {
     /// Asks the member at an address for its id. If that is a member that `moved` from another address, asks there,
-    /// too, so that no life runs twice.
-    Asking { address: String, name: String, stays_learner: bool, next_ns: u64, moved: Option<MemberInfo> },
+    /// too, so that no life runs twice. It has `moved` since the time at which it was first heard at the new one.
+    Asking { address: String, name: String, stays_learner: bool, next_ns: u64, moved: Option<(MemberInfo, u64)> },
     /// Waits until the learner's change is applied.
     Learning { info: MemberInfo, stays_learner: bool },
     /// Waits until the learner is up to date.
@@ -289,7 +291,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         match &mut current.step {
             ChangeStep::Asking { address, next_ns, moved, .. } if now_ns >= *next_ns => {
                 *next_ns = now_ns + ASK_NS;
-                let from = moved.as_ref().map(|known| &known.address);
+                let from = moved.as_ref().map(|(known, _)| &known.address);
                 for address in [&*address].into_iter().chain(from) {
                     transport.send(Receiver::Address(address), &PeerMessage::Hello(self.hello(None)));
                 }
@@ -298,8 +300,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 let matched = self.node.raft.prs().get(info.id.0).map_or(0, |progress| progress.matched);
                 let is_near = matched > 0 && matched + LAG_MAX >= self.node.raft.raft_log.committed;
                 // It may have died since: a dead voter would weaken the majority.
-                let heard_ns = self.last_heard_ns.get(&info.id);
-                if is_near && heard_ns.is_some_and(|heard_ns| now_ns.saturating_sub(*heard_ns) < NAME_TAKEN_NS / 2) {
+                if is_near && self.is_heard(info.id, now_ns) {
                     let of_name = self.members.values().filter(|member| member.name == info.name);
                     let gone = of_name.map(|member| member.id).filter(|id| *id != info.id).collect();
                     let change = Change { voters: vec![info.clone()], learners: vec![], removed: gone };
@@ -326,15 +327,34 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.changes.current = Some(current);
     }
 
+    /// Time within which a member that lives is heard, in ns: half of [`NAME_TAKEN_NS`], or longer where heartbeats are
+    /// rare.
+    fn heard_within_ns(&self) -> u64 {
+        let heartbeat_ns = self.config.tick_ns.saturating_mul(self.config.heartbeat_ticks as u64);
+        heartbeat_ns.saturating_mul(2).clamp(NAME_TAKEN_NS / 2, HEARD_WITHIN_MAX_NS)
+    }
+
+    fn is_heard(&self, id: MemberId, now_ns: u64) -> bool {
+        let since_ns = now_ns.saturating_sub(self.heard_within_ns());
+        self.last_heard_ns.get(&id).is_some_and(|heard_ns| *heard_ns >= since_ns)
+    }
+
     /// A member of this name with another id and another address, and whether it was heard lately, if that is known: a
-    /// member that was away has heard nobody.
+    /// member that was away has heard nobody. Of several such lives, one that was heard, or else one that may live.
     fn namesake(&self, id: MemberId, name: &str, address: &str, now_ns: u64) -> Option<(&MemberInfo, Option<bool>)> {
-        let since_ns = now_ns.saturating_sub(NAME_TAKEN_NS / 2);
-        let mut others = self.members.values();
-        let other = others.find(|other| other.id != id && other.name == name && other.address != address)?;
-        let is_heard = self.last_heard_ns.get(&other.id).is_some_and(|heard_ns| *heard_ns >= since_ns);
-        let is_known = is_heard || !self.was_away(now_ns) && self.present_since_ns <= since_ns;
-        Some((other, is_known.then_some(is_heard)))
+        let since_ns = now_ns.saturating_sub(self.heard_within_ns());
+        let is_known = !self.was_away(now_ns) && self.present_since_ns <= since_ns;
+        let others = self.members.values();
+        let lives = others.filter(|other| other.id != id && other.name == name && other.address != address);
+        let heard = lives.map(|other| {
+            let is_heard = self.is_heard(other.id, now_ns);
+            (other, (is_heard || is_known).then_some(is_heard))
+        });
+        heard.max_by_key(|(_, is_heard)| match is_heard {
+            Some(true) => 2,
+            None => 1,
+            Some(false) => 0,
+        })
     }
 
     /// Handles a hello, which may come from the member that is to be added.
@@ -350,13 +370,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if hello.me.name != *name {
             return;
         }
-        if moved.as_ref().is_some_and(|known| hello.me.id != known.id) {
+        if moved.as_ref().is_some_and(|(known, _)| hello.me.id != known.id) {
             // Another program answers at the former address.
             return;
         }
         let known = self.members.get(&hello.me.id).filter(|known| known.address != *address);
         let is_in_cluster = matches!(hello.phase, Phase::MemberOf(cluster) if Some(cluster) == self.cluster);
-        *moved = known.filter(|_| is_in_cluster).cloned();
+        let since_ns = moved.as_ref().map_or(now_ns, |(_, since_ns)| *since_ns);
+        *moved = known.filter(|_| is_in_cluster).map(|known| (known.clone(), since_ns));
         let has_moved = moved.is_some();
         let votes = self.node.raft.prs().conf().voters().contains(hello.me.id.0);
         let is_known = self.members.get(&hello.me.id).is_some_and(|known| known.address == *address);
@@ -377,13 +398,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 hello.me.address
             )),
             // If it also runs at its former address, that is heard in this time.
-            _ if has_moved && now_ns < begun_ns + NAME_TAKEN_NS => return,
+            _ if has_moved && now_ns < since_ns + NAME_TAKEN_NS => return,
             _ if votes && (!has_moved || stays_learner) => {
                 Some(format!("{name} at {address} is already a member, and a voter"))
             }
             _ => match self.namesake(hello.me.id, &name, &address, now_ns) {
                 // The program there may have ended a moment ago.
-                Some((other, Some(true))) if now_ns >= begun_ns + NAME_TAKEN_NS => Some(format!(
+                Some((other, Some(true))) if now_ns >= begun_ns + 2 * self.heard_within_ns() => Some(format!(
                     "there is a member {name} at {}, which answers: stop or remove it first, or give this one another name",
                     other.address
                 )),

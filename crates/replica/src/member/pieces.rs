@@ -14,6 +14,8 @@ use crate::wire::{self, MemberId, PeerMessage, Piece, PieceId, SnapshotMeta};
 const RETRY_NS: u64 = 100_000_000;
 /// Attempts for one piece, after which the transfer is given up.
 const TRIES_MAX: u32 = 50;
+/// Times that a transfer begins anew because a piece was refused, after which it is given up.
+const RESTARTS_MAX: u32 = 5;
 /// Largest snapshot accepted, in bytes.
 const LEN_MAX: u64 = 64 << 30;
 
@@ -25,6 +27,7 @@ pub struct Outgoing {
     is_in_flight: bool,
     sent_ns: u64,
     tries: u32,
+    restarts: u32,
 }
 
 /// A snapshot being received.
@@ -39,7 +42,8 @@ pub struct Incoming {
 impl<S: StateMachine, D: Disk> Member<S, D> {
     pub(super) fn begin_pieces(&mut self, mut message: Message) {
         let snapshot = message.take_snapshot();
-        let outgoing = Outgoing { snapshot, term: message.term, at: 0, is_in_flight: false, sent_ns: 0, tries: 0 };
+        let (term, at, is_in_flight, sent_ns, tries, restarts) = (message.term, 0, false, 0, 0, 0);
+        let outgoing = Outgoing { snapshot, term, at, is_in_flight, sent_ns, tries, restarts };
         self.outgoing.insert(MemberId(message.to), outgoing);
     }
 
@@ -52,7 +56,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 continue;
             }
             outgoing.tries += 1;
-            if outgoing.tries > TRIES_MAX || outgoing.term != self.node.raft.term {
+            let is_vain = outgoing.tries > TRIES_MAX || outgoing.restarts > RESTARTS_MAX;
+            if is_vain || outgoing.term != self.node.raft.term {
                 failed.push(*to);
                 continue;
             }
@@ -104,6 +109,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if let Some(outgoing) = self.outgoing.get_mut(&of)
             && (piece.index, piece.at) == (outgoing.snapshot.get_metadata().index, outgoing.at as u64)
         {
+            outgoing.restarts += u32::from(outgoing.at > 0);
             (outgoing.at, outgoing.is_in_flight) = (0, true);
         }
     }
@@ -137,7 +143,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             self.incoming = Some(Incoming { from, term: piece.term, place, len: piece.len, bytes: BytesMut::new() });
         }
-        let Some(incoming) = &mut self.incoming else { return Ok(false) };
+        let Some(incoming) = &mut self.incoming else {
+            // It may be repeated, of a snapshot that was installed.
+            return Ok(!self.would_install(piece.place.index, piece.place.term));
+        };
         let is_same = incoming.from == from
             && incoming.term == piece.term
             && incoming.place == piece.place

@@ -15,7 +15,7 @@ use sinew_fabric::Peer;
 use sinew_fabric::verbs::{
     Operation, QpConfig, QpNumber, QpState, RemoteMemory, Request, Source, Status, Transport, Verb,
 };
-use sinew_mem::{Arena, Frozen, MessageBuffer, SharedRef};
+use sinew_mem::{Arena, Extent, Frozen, MessageBuffer, SharedRef};
 
 use super::address::Home;
 use super::device::ShmDomain;
@@ -218,10 +218,10 @@ impl QueuePair {
         matches!(self.state, QpState::ReadyToReceive | QpState::ReadyToSend)
     }
 
-    /// Whether a buffer with these contents belongs to an arena of the domain, or is registered.
+    /// Whether memory with this extent belongs to an arena of the domain, or is registered.
     #[inline]
-    pub fn owns(&mut self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
-        self.is_from_last(&is_from) || self.owns_other(contents, is_from)
+    pub fn owns(&mut self, extent: impl Fn() -> Extent, is_from: impl Fn(&Arena) -> bool) -> bool {
+        self.is_from_last(&is_from) || self.owns_other(extent(), is_from)
     }
 
     /// Whether a buffer belongs to the same arena as the last one, as almost always.
@@ -232,7 +232,7 @@ impl QueuePair {
 
     /// As [`Self::owns`]. The buffer's arena is put first.
     #[inline(never)]
-    fn owns_other(&mut self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
+    fn owns_other(&mut self, extent: Extent, is_from: impl Fn(&Arena) -> bool) -> bool {
         let mut found = self.arenas.iter().position(&is_from);
         if found.is_none() {
             self.arenas = self.domain.arenas();
@@ -243,18 +243,18 @@ impl QueuePair {
                 self.arenas.swap(0, index);
                 true
             }
-            None => self.domain.registered().has(contents),
+            None => self.domain.registered().has(extent),
         }
     }
 
     #[inline(always)]
     pub fn owns_buffers(&mut self, buffers: &[MessageBuffer]) -> bool {
-        buffers.iter().all(|buffer| self.owns(buffer, |arena| buffer.is_from(arena)))
+        buffers.iter().all(|buffer| self.owns(|| buffer.extent(), |arena| buffer.is_from(arena)))
     }
 
     /// Whether the buffers of a request belong to arenas of the domain, or are registered.
     pub fn owns_request(&mut self, request: &Request<'_>) -> bool {
-        let frozen = |qp: &mut Self, buffer: &Frozen| qp.owns(buffer, |arena| buffer.is_from(arena));
+        let frozen = |qp: &mut Self, buffer: &Frozen| qp.owns(|| buffer.extent(), |arena| buffer.is_from(arena));
         match &request.operation {
             Operation::Send { source, .. } | Operation::Write { source, .. } => match source {
                 Source::Gather(pieces) => pieces.iter().all(|piece| frozen(self, &piece.buffer)),
@@ -262,7 +262,7 @@ impl QueuePair {
             },
             Operation::Read { target, .. } => self.owns_buffers(target),
             Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
-                self.owns(range, |arena| range.is_from(arena))
+                self.owns(|| range.extent(), |arena| range.is_from(arena))
             }
             Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
                 self.owns_buffers(std::slice::from_ref(target))

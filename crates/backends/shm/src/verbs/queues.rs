@@ -47,7 +47,7 @@ pub(crate) enum FreedSlots {
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     pub list: Vec<Option<Box<Queue>>>,
-    /// The buffers of receives and requests that have several.
+    /// The memory of receives and requests that is not one buffer.
     pub pool: Pool,
 }
 

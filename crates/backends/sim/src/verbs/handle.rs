@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use sinew_fabric::verbs::{Attributes, QpAddress, Registry, Transport, VerbsError};
-use sinew_mem::Arena;
+use sinew_mem::{Arena, Extent};
 
 use crate::network::NetworkId;
 use crate::nic::{Regions, locked};
@@ -104,8 +104,8 @@ impl Domain {
     }
 
     /// Whether a buffer with these contents, whose arena `is_from` recognises, may be used.
-    pub fn knows(&self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
-        self.handle.regions().any_arena(self.number(), is_from) || self.registered().has(contents)
+    pub fn knows(&self, extent: Extent, is_from: impl Fn(&Arena) -> bool) -> bool {
+        self.handle.regions().any_arena(self.number(), is_from) || self.registered().has(extent)
     }
 
     /// Registered buffers of other arenas.

@@ -62,17 +62,17 @@ impl SimQp {
         let is_ours = match &request.operation {
             Operation::Send { source: Source::Gather(pieces), .. }
             | Operation::Write { source: Source::Gather(pieces), .. } => {
-                pieces.iter().all(|piece| domain.knows(&piece.buffer, |arena| piece.buffer.is_from(arena)))
+                pieces.iter().all(|piece| domain.knows(piece.buffer.extent(), |arena| piece.buffer.is_from(arena)))
             }
             Operation::Send { .. } | Operation::Write { .. } => true,
             Operation::Read { target, .. } => {
-                target.iter().all(|buffer| domain.knows(buffer, |arena| buffer.is_from(arena)))
+                target.iter().all(|buffer| domain.knows(buffer.extent(), |arena| buffer.is_from(arena)))
             }
             Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
-                domain.knows(range, |arena| range.is_from(arena))
+                domain.knows(range.extent(), |arena| range.is_from(arena))
             }
             Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
-                domain.knows(target, |arena| target.is_from(arena))
+                domain.knows(target.extent(), |arena| target.is_from(arena))
             }
         };
         if !is_ours {
@@ -281,7 +281,7 @@ impl QueuePair for SimQp {
         let domain = &self.domain;
         let error = match check_receive(&buffers, &self.config, state) {
             Err(error) => Some(error),
-            Ok(()) if !buffers.iter().all(|buffer| domain.knows(buffer, |arena| buffer.is_from(arena))) => {
+            Ok(()) if !buffers.iter().all(|buffer| domain.knows(buffer.extent(), |arena| buffer.is_from(arena))) => {
                 Some(PostError::ForeignBuffer)
             }
             Ok(()) if held >= self.config.receive_depth => Some(PostError::QueueFull(self.config.receive_depth)),

@@ -13,7 +13,7 @@ use sinew_fabric::verbs::{
     Registry, RemoteMemory, Request, Scatter, Source, Status, ThreadDomain, Transport, Verb, VerbsError, check_receive,
 };
 use sinew_fabric::{WakeTarget, Waker};
-use sinew_mem::{Arena, BufferPlace, Frozen, MessageBuffer, SharedMemory};
+use sinew_mem::{Arena, BufferPlace, Extent, Frozen, MessageBuffer, SharedMemory};
 
 use super::world::{HANDLE, Queue, Region};
 use super::{Flaw, Model};
@@ -314,8 +314,8 @@ impl ModelQp {
         &self.domain.model
     }
 
-    fn is_foreign(&self, contents: &[u8], is_from: impl Fn(&Arena) -> bool) -> bool {
-        if self.domain.registered.has(contents) && !self.model().has(Flaw::KnowsArenasAlone) {
+    fn is_foreign(&self, extent: Extent, is_from: impl Fn(&Arena) -> bool) -> bool {
+        if self.domain.registered.has(extent) && !self.model().has(Flaw::KnowsArenasAlone) {
             return false;
         }
         let state = self.model().state();
@@ -324,8 +324,8 @@ impl ModelQp {
     }
 
     fn has_foreign(&self, operation: &Operation<'_>) -> bool {
-        let foreign_source = |buffer: &Frozen| self.is_foreign(buffer, |arena| buffer.is_from(arena));
-        let foreign = |buffer: &MessageBuffer| self.is_foreign(buffer, |arena| buffer.is_from(arena));
+        let foreign_source = |buffer: &Frozen| self.is_foreign(buffer.extent(), |arena| buffer.is_from(arena));
+        let foreign = |buffer: &MessageBuffer| self.is_foreign(buffer.extent(), |arena| buffer.is_from(arena));
         match operation {
             Operation::Send { source: Source::Gather(pieces), .. }
             | Operation::Write { source: Source::Gather(pieces), .. } => {
@@ -334,7 +334,7 @@ impl ModelQp {
             Operation::Send { .. } | Operation::Write { .. } => false,
             Operation::Read { target, .. } => target.iter().any(foreign),
             Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
-                self.is_foreign(range, |arena| range.is_from(arena))
+                self.is_foreign(range.extent(), |arena| range.is_from(arena))
             }
             Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => foreign(target),
         }
@@ -444,7 +444,7 @@ impl QueuePair for ModelQp {
         let error = match check_receive(&buffers, &self.config, state) {
             Err(PostError::State(_)) if self.model().has(Flaw::TakesEverythingAlways) => None,
             Err(error) => Some(error),
-            Ok(()) if buffers.iter().any(|buffer| self.is_foreign(buffer, |arena| buffer.is_from(arena))) => {
+            Ok(()) if buffers.iter().any(|buffer| self.is_foreign(buffer.extent(), |arena| buffer.is_from(arena))) => {
                 Some(PostError::ForeignBuffer)
             }
             Ok(()) => (held >= depth).then_some(PostError::QueueFull(depth)),
