@@ -1,6 +1,6 @@
 //! A device that a host swaps to must not need the memory that it is asked to free: once everything has been used once,
-//! the thread that serves it allocates nothing for a request, and neither does an engine below it. (The device's
-//! heartbeats, one a second to each donor, allocate a few words, from memory that `--for-paging` has locked.)
+//! the thread that serves it allocates nothing for a request. (Its heartbeats, one a second to each donor, allocate a
+//! few words, from memory that `--for-paging` has locked.)
 
 mod common;
 #[path = "common/nbd.rs"]
@@ -14,17 +14,12 @@ use std::time::{Duration, Instant};
 
 use common::{Folder, PATIENCE};
 use nbd::Client;
-use sinew::fabric::verbs::{Access, Device, Exposed, ProtectionDomain};
 use sinew::fabric::{SeededGenerator, Waker};
 use sinew::host::{HostClock, SystemEntropy};
-use sinew::mem::Arena;
 use sinew::prelude::*;
 use sinew::remote_block::{Config as BlockConfig, Listener, Server};
 use sinew::remote_memory::donor::{CallsOnly, MemoryProvider, Service, ServiceConfig};
-use sinew::remote_memory::engine::{
-    DonorQueuePairs, Engine, EngineConfig, Finished, Mode, Op, Request, RpcPathConfig, Shared, SharedConfig,
-    StaticWindow, VerbsPath, VerbsPathConfig,
-};
+use sinew::remote_memory::engine::RpcPathConfig;
 use sinew::remote_memory::pool::{CallDonors, DonorSpace, PoolConfig, VerbsDonors, place_volume};
 use sinew::remote_memory::volume::{Donors, Opening, VolumeConfig};
 use sinew::shm::verbs::ShmDevice;
@@ -209,80 +204,5 @@ fn a_device_on_a_volume_reached_by_calls_allocates_nothing_for_a_request_once_it
     check(donors, paging());
     for donor in lent {
         donor.stop().unwrap();
-    }
-}
-
-/// Pages that an engine's requests cover, and requests of a round.
-const PAGES: u64 = 512;
-const AT_ONCE: u64 = 32;
-
-/// Requests of a page each: some adjacent, some overlapping, and the others anywhere; half of them are writes.
-fn one_round(engine: &mut Engine<VerbsPath<ShmDevice>>, arena: &Arena, random: &mut SeededGenerator) {
-    let mut page = 0;
-    for tag in 0..AT_ONCE {
-        page = match random.below(4) {
-            0 => (page + 1) % PAGES,
-            1 => page,
-            _ => random.below(PAGES),
-        };
-        let (at, buffer) = (page * 4096, arena.alloc(4096, 4096).unwrap());
-        let op = if random.below(2) == 0 {
-            Op::Read { at, target: buffer }
-        } else {
-            Op::Write { at, source: buffer.freeze().into() }
-        };
-        engine.submit(Request { tag, op }).unwrap();
-        if random.below(8) == 0 {
-            engine.turn(0);
-        }
-    }
-}
-
-/// Turns two engines until both have their requests back.
-fn finish(engines: &mut [Engine<VerbsPath<ShmDevice>>; 2], finished: &mut Vec<Finished>) {
-    let mut over = [0; 2];
-    while over != [AT_ONCE; 2] {
-        for (engine, over) in engines.iter_mut().zip(&mut over) {
-            engine.turn(0);
-            *over += engine.poll(finished, usize::MAX) as u64;
-            finished.drain(..).for_each(|one| one.result.unwrap());
-        }
-    }
-}
-
-/// With buffers of the path's arena, or foreign ones, which are copied.
-#[test]
-fn an_engine_allocates_nothing_for_a_request_once_it_is_warm() {
-    let device = ShmDevice::threads().unwrap();
-    let domain = device.protection_domain().unwrap();
-    let memory = domain.expose(PAGES as usize * 4096, Access::ALL).unwrap();
-    let own = domain.arena(32 << 20).unwrap();
-    let foreign = Arena::private(32 << 20).unwrap();
-    for (mode, arena) in Mode::ALL.into_iter().flat_map(|mode| [(mode, &own), (mode, &foreign)]) {
-        // Half of what is asked for may be in flight, so that requests wait and merge.
-        let window = StaticWindow { bytes: AT_ONCE * 4096 };
-        let shared = Shared::new("donor", PAGES * 4096, window, SharedConfig::default());
-        let mut lent = Vec::new();
-        let mut engines = [1, 2].map(|completion_queues| {
-            let config = VerbsPathConfig { completion_queues, ..VerbsPathConfig::default() };
-            let mut path = VerbsPath::new(&device, &domain, std::slice::from_ref(&own), &config).unwrap();
-            let lending = DonorQueuePairs::new(&device, &domain, &path.addresses()).unwrap();
-            path.connect(&lending.addresses(), memory.remote()).unwrap();
-            lent.push(lending);
-            Engine::new(&shared, path, EngineConfig { mode, ..EngineConfig::default() })
-        });
-        let (mut random, mut finished) = (SeededGenerator::new(3), Vec::with_capacity(2 * AT_ONCE as usize));
-        let mut rounds = |count: u32| {
-            for _ in 0..count {
-                engines.iter_mut().for_each(|engine| one_round(engine, arena, &mut random));
-                finish(&mut engines, &mut finished);
-            }
-        };
-        rounds(300);
-        let before = ALLOCATIONS.get();
-        rounds(100);
-        assert_eq!(ALLOCATIONS.get() - before, 0, "{mode:?}");
-        let stats = shared.stats();
-        assert!(stats.held_back > 0 && stats.ordered > 0 && (stats.merged > 0) == mode.merges(), "{stats:?}");
     }
 }
