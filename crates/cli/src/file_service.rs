@@ -263,7 +263,10 @@ fn drive<D: Donors>(
                 Accepted::Answer(answer) => call.reply(&answer),
                 // If there is no memory to defer the call, the client is told that the server is busy, and sends it
                 // again.
-                Accepted::Deferred(id) => drop(call.defer().map(|call| held.insert(id, call))),
+                Accepted::Deferred(id) => match call.defer() {
+                    Ok(call) => drop(held.insert(id, call)),
+                    Err(_) => service.abandon(id),
+                },
             }
         });
         while let Some(event) = rpc.poll_client_event() {
@@ -282,7 +285,11 @@ fn drive<D: Donors>(
         }
         if next_check_ns <= now.ns {
             next_check_ns = now.ns + 10 * SLEEP_MAX_NS;
-            held.retain(|_, call| !call.is_abandoned());
+            let abandoned: Vec<u64> = held.iter().filter(|(_, call)| call.is_abandoned()).map(|(id, _)| *id).collect();
+            for id in abandoned {
+                held.remove(&id);
+                service.abandon(id);
+            }
             check(service);
         }
         rpc.rest_beside(busy, &mut [service.donors()], Some(SLEEP_MAX_NS))?;

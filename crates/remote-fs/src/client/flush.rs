@@ -339,6 +339,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
 
     /// Assigns a reserved page to each written page.
     fn assign(&mut self, file: &File, chunks: &[Flushing], batch: &mut Batch) -> Result<(), ClientError> {
+        // Programs were told that this data is written, so it is given up late.
+        let until_room = self.now_ns() + self.client.config.service_timeout_ns;
         for chunk in chunks {
             for DirtyRun { first, count, is_partial, purpose } in dirty_runs(chunk) {
                 let mut at = first;
@@ -356,6 +358,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                     }
                     let Some(pages) = taken? else {
                         match purpose {
+                            Purpose::Overwrite if self.now_ns() > until_room => return Err(Error::NoSpace.into()),
                             Purpose::Any => self.reserve(left.into())?,
                             Purpose::Overwrite => {
                                 let range = (chunk.at + at, left.into());

@@ -12,6 +12,12 @@ use super::lane::Lane;
 use crate::protocol::{Answer, Error, FILE_LEN_MAX, PAGE, RESERVE_PAGES_MAX, Request, Reservation};
 use crate::space::Purpose;
 
+/// Time that a write waits for donors to lend memory, and for other clients to replace pages, besides that after which
+/// a client that died with such pages is given up; in ns.
+const ROOM_WAIT_NS: u64 = 5_000_000_000;
+/// Pause before another request for pages.
+const PAUSE_NS: u64 = 1_000_000;
+
 /// Pages as they were before a partial write, each with its checksum.
 type Bases = HashMap<u64, (Vec<u8>, u64)>;
 
@@ -108,7 +114,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
 
     /// Promises pages to a write that needs no new room. Returns the number of pages, at least one.
     fn promise_overwrite(&mut self, file: &Arc<File>, first: u64, count: u64) -> Result<u64, ClientError> {
-        let until = self.now_ns() + self.client.config.service_timeout_ns;
+        // A client that dies with pages has to be given up first.
+        let until = self.now_ns() + self.client.identity().lease_ns + ROOM_WAIT_NS;
         let mut waits = false;
         loop {
             let missing = count.saturating_sub(self.client.reserve().of(Purpose::Overwrite).spare());
@@ -129,8 +136,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
     }
 
-    /// Reserves up to `missing` pages to overwrite pages of a file: `count` from page `first` on. There may be none
-    /// unless it `waits`.
+    /// Reserves up to `missing` pages to overwrite pages of a file: `count` from page `first` on. There may be none,
+    /// also if it `waits` for a moment.
     pub(super) fn reserve_overwrite(
         &mut self,
         file: &File,
@@ -242,13 +249,19 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         let ahead = u64::from(self.client.config.reserve_pages);
         let pages = missing.max(ahead).min(RESERVE_PAGES_MAX.into()) as u32;
         let until = self.now_ns() + self.client.config.service_timeout_ns;
-        let Answer::Reserved(fresh) = self.ask_as_root(Request::Reserve { pages })? else {
-            return Err(ClientError::UnexpectedAnswer);
-        };
-        if fresh.runs.is_empty() {
-            return Err(ClientError::Refused(Error::NoSpace));
+        let until_room = self.now_ns() + ROOM_WAIT_NS;
+        loop {
+            let Answer::Reserved(fresh) = self.ask_as_root(Request::Reserve { pages })? else {
+                return Err(ClientError::UnexpectedAnswer);
+            };
+            if !fresh.runs.is_empty() {
+                return self.add_reserved(Purpose::Any, fresh, until);
+            }
+            if self.now_ns() > until_room {
+                return Err(ClientError::Refused(Error::NoSpace));
+            }
+            self.pause(PAUSE_NS);
         }
-        self.add_reserved(Purpose::Any, fresh, until)
     }
 
     /// Adds pages that the service has just reserved.

@@ -116,8 +116,7 @@ pub struct Reservation {
     pub epoch: u32,
     /// The client that has them.
     pub client: u64,
-    /// The pages: as many as requested, or fewer, and at least one. (For
-    /// [`Request::ReserveOverwrite`](super::Request::ReserveOverwrite), which says why, there may be none.)
+    /// The pages: as many as requested, or fewer. None: there may be some soon.
     pub runs: Vec<Pages>,
     /// Places of their segments.
     pub places: Vec<Placement>,

@@ -340,8 +340,8 @@ pub enum Request {
     },
     /// Reserves pages for this client to write to. Answered with [`Answer::Reserved`](super::Answer::Reserved).
     Reserve {
-        /// Most pages to reserve, up to [`RESERVE_PAGES_MAX`](super::RESERVE_PAGES_MAX). There may be fewer, or
-        /// [`Error::NoSpace`](super::Error::NoSpace) if there are none.
+        /// Most pages to reserve, up to [`RESERVE_PAGES_MAX`](super::RESERVE_PAGES_MAX). There may be fewer; none if
+        /// there may be some soon, or [`Error::NoSpace`](super::Error::NoSpace) if there are none.
         pages: u32,
     },
     /// Gives back reserved pages, to which no write is in flight. Answered with `Done`.
@@ -460,8 +460,8 @@ pub enum Request {
         count: u32,
         /// Most pages to reserve; 0 only has the range checked.
         pages: u32,
-        /// Whether to wait for pages while other clients write to all that there are. Otherwise the answer has none
-        /// then.
+        /// Whether to wait for a moment while other clients write to all that there are. The answer may have none even
+        /// so.
         waits: bool,
     },
 }

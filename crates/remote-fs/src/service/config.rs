@@ -19,8 +19,12 @@ pub struct Config {
     pub donor_timeout_ns: u64,
     /// Interval between two status requests to a donor.
     pub stat_interval_ns: u64,
-    /// Time that a reservation waits for memory, at most.
+    /// Time that a reservation waits for memory, at most; then it is answered without pages. This is less than clients
+    /// wait for an answer: pages that are granted after that are nobody's.
     pub reserve_wait_max_ns: u64,
+    /// Time that an [`Allocate`](crate::protocol::Request::Allocate) waits for memory, at most, since donors last lent
+    /// some.
+    pub allocate_wait_max_ns: u64,
     /// Most clients at once.
     pub clients_max: usize,
     /// Pages that a client can have reserved.
@@ -49,7 +53,8 @@ impl Default for Config {
             left_lease_ns: 2 * S,
             donor_timeout_ns: 10 * S,
             stat_interval_ns: S,
-            reserve_wait_max_ns: 5 * S,
+            reserve_wait_max_ns: S,
+            allocate_wait_max_ns: 5 * S,
             clients_max: 4096,
             reserved_max: 1 << 17,
             failed_max: 1 << 16,

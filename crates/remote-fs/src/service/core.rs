@@ -190,10 +190,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 Ok(reply) => reply,
                 Err(waits) => {
                     let (client, wanted) = *waits;
-                    self.last_id += 1;
-                    let until_ns = now.ns + wanted.wait_max_ns(&self.config);
-                    self.waiting.push(Waiting { id: self.last_id, client, until_ns, wanted });
-                    return Accepted::Deferred(self.last_id);
+                    return Accepted::Deferred(self.wait(client, wanted, now));
                 }
             },
             Ok(Message::Prove(_)) => Reply::NotAdmitted,
@@ -217,6 +214,29 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     pub fn peer_left(&mut self, peer: P, now: Now) {
         self.gate.forget(peer);
         self.sessions.peer_left(peer, now.ns + self.config.left_lease_ns);
+    }
+
+    /// Records that nobody waits for a deferred answer any more. A reservation that waits for memory gets none then,
+    /// since nobody would know of it.
+    pub fn abandon(&mut self, id: u64) {
+        self.waiting.retain(|waiting| waiting.id != id || waiting.wanted.sequence().is_some());
+    }
+
+    /// Has a request wait for memory. Returns the number of its answer.
+    fn wait(&mut self, client: u64, wanted: Wanted, now: Now) -> u64 {
+        self.last_id += 1;
+        let id = self.last_id;
+        let sequence = wanted.sequence();
+        let is_same = |waiting: &&mut Waiting| waiting.client == client && waiting.wanted.sequence() == sequence;
+        match self.waiting.iter_mut().find(|waiting| sequence.is_some() && is_same(waiting)) {
+            // It was sent again, and has waited for a while.
+            Some(before) => before.id = id,
+            None => {
+                let until_ns = now.ns + wanted.wait_max_ns(&self.config);
+                self.waiting.push(Waiting { id, client, until_ns, wanted });
+            }
+        }
+        id
     }
 
     /// Does the work that is due, and makes all changes durable. Returns whether there was anything.

@@ -22,7 +22,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 self.try_overwrite(client, (handle, at, count), pages, waits).transpose()
             }
             Wanted::Allocate { numbers, ref caller, ref request, .. } => {
-                if self.has_to_wait(client, request) {
+                if !self.is_decided(client, numbers.0) && self.has_to_wait(client, request) {
                     return None;
                 }
                 Some(self.change(client, numbers, caller.clone(), request.clone(), now))
@@ -30,7 +30,8 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         }
     }
 
-    /// Answers a request that waits, or refuses it when it has waited for too long.
+    /// Answers a request that waits. When it has waited for too long, a reservation is answered without pages, and a
+    /// promise is refused.
     pub(super) fn try_again(&mut self, waiting: &mut Waiting, now: Now) -> Option<Result<Answer, Error>> {
         if let Some(result) = self.try_now(waiting.client, &waiting.wanted, now) {
             return Some(result);
@@ -40,7 +41,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             && left > std::mem::replace(room, left)
         {
             // Donors lend memory slab by slab: while more comes, the request waits on.
-            waiting.until_ns = now.ns + self.config.reserve_wait_max_ns;
+            waiting.until_ns = now.ns + self.config.allocate_wait_max_ns;
         }
         if now.ns < waiting.until_ns {
             return None;
@@ -49,8 +50,16 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             Wanted::Allocate { numbers, caller, request, .. } => {
                 self.change(waiting.client, *numbers, caller.clone(), request.clone(), now)
             }
-            _ => Err(Error::NoSpace),
+            Wanted::Pages(_) => Ok(self.reserve(waiting.client, Purpose::Any, 0, 0)),
+            Wanted::Overwrite { .. } => Ok(self.reserve(waiting.client, Purpose::Overwrite, 0, 0)),
         })
+    }
+
+    /// Whether a change was performed or refused before.
+    fn is_decided(&mut self, client: u64, sequence: u64) -> bool {
+        let known = self.store.state.clients.get(&client);
+        known.is_some_and(|known| known.answers.contains_key(&sequence))
+            || self.sessions.get_mut(client).is_some_and(|session| session.errors.contains_key(&sequence))
     }
 
     /// Whether a request needs room that there is not, and may be soon.

@@ -32,9 +32,16 @@ impl Wanted {
     /// How long to wait, in ns.
     pub fn wait_max_ns(&self, config: &Config) -> u64 {
         match self {
-            // A client that dies with such pages has to be declared dead first.
-            Self::Overwrite { .. } => config.lease_ns + config.reserve_wait_max_ns,
+            Self::Allocate { .. } => config.allocate_wait_max_ns,
             _ => config.reserve_wait_max_ns,
+        }
+    }
+
+    /// The number of a change, which is performed once, however often it is sent.
+    pub fn sequence(&self) -> Option<u64> {
+        match self {
+            Self::Allocate { numbers, .. } => Some(numbers.0),
+            _ => None,
         }
     }
 }

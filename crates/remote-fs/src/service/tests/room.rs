@@ -200,6 +200,85 @@ fn who_replaces_pages_waits_for_others_who_do() {
     assert_eq!(other.read(&mut world, theirs, 0), Some(page(9)));
 }
 
+/// A full file system, whose pages kept for overwrites a client has reserved: world, that client, another, its handle
+/// of the file, and the pages.
+fn full_and_held() -> (World, Client, Client, u64, Vec<Pages>) {
+    let mut world = small();
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (ino, handle) = one.create(&mut world, "f").unwrap();
+    fill(&mut world, &mut one, handle);
+    let theirs = other.open(&mut world, ino).unwrap();
+    let mut held = Vec::new();
+    loop {
+        let ask = Request::ReserveOverwrite { handle, at: 0, count: 100, pages: 100, waits: false };
+        match one.ask(&mut world, ask) {
+            Ok(Answer::Reserved(granted)) if granted.runs.is_empty() => break,
+            Ok(Answer::Reserved(granted)) => held.extend(granted.runs),
+            other => panic!("{other:?}"),
+        }
+    }
+    (world, one, other, theirs, held)
+}
+
+/// Sends a request whose answer nobody waits for.
+fn send_only(world: &mut World, client: &mut Client, sequence: u64, request: Request) -> Option<u64> {
+    let (now, message) = (world.now(), client.envelope(sequence, 1, request).to_bytes());
+    match world.service().take(client.peer, &message, now) {
+        crate::service::Accepted::Deferred(id) => Some(id),
+        crate::service::Accepted::Answer(_) => None,
+    }
+}
+
+#[test]
+fn a_reservation_that_nobody_waits_for_takes_no_pages() {
+    let (mut world, mut one, mut other, theirs, held) = full_and_held();
+    let ask = Request::ReserveOverwrite { handle: theirs, at: 0, count: 100, pages: 100, waits: true };
+    for _ in 0..3 {
+        let id = send_only(&mut world, &mut other, 0, ask.clone()).expect("there is nothing to answer yet");
+        world.service().abandon(id);
+    }
+    assert_eq!(one.ask(&mut world, Request::GiveBack { pages: held }), Ok(Answer::Done));
+    world.run(1500);
+    assert_eq!(world.service().store_for_tests().space.reserved_pages(other.number), 0);
+    assert!(overwrite(&mut world, &mut other, theirs, 0, 9).is_ok());
+}
+
+#[test]
+fn a_client_hears_of_its_reservation_before_it_asks_again() {
+    let (mut world, _, mut other, theirs, _) = full_and_held();
+    let wall = || Time::default();
+    let timeout_ns = crate::client::ClientConfig::new(None, wall, std::sync::Arc::new(|_| {})).attempt_timeout_ns;
+    let before_ns = world.now().ns;
+    let ask = Request::ReserveOverwrite { handle: theirs, at: 0, count: 1, pages: 1, waits: true };
+    let Ok(Answer::Reserved(granted)) = other.ask(&mut world, ask) else { panic!("there may be some soon") };
+    assert_eq!(granted.runs, []);
+    assert!(world.now().ns - before_ns < timeout_ns * 3 / 4);
+}
+
+#[test]
+fn a_promise_that_waits_is_refused_in_time_however_often_it_is_asked_for() {
+    let mut world = small();
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    fill(&mut world, &mut client, handle);
+    // A donor that has just gone may come back with more memory.
+    world.net.borrow_mut().hosts[1].is_alive = false;
+    world.run_until("the donor is missed", |world| world.service().donors_ready().0 == 1);
+    let ask = Request::Allocate { handle, at: 600, count: 9, size_min: 0, mtime: None };
+    client.sequence += 1;
+    let sequence = client.sequence;
+    let before_ns = world.now().ns;
+    let mut sent = 0;
+    while send_only(&mut world, &mut client, sequence, ask.clone()).is_some() {
+        sent += 1;
+        world.run(1900);
+        assert!(sent < 9, "it waits for ever");
+    }
+    assert!(sent > 1, "it waits for a moment");
+    assert!(world.now().ns - before_ns < world.config.allocate_wait_max_ns + 2_000_000_000);
+    assert_eq!(client.try_ask(&mut world, &ask), Some(Err(Error::NoSpace)));
+}
+
 #[test]
 fn memory_that_was_promised_to_a_file_is_not_given_back_for_a_copy() {
     let mut world = World::new(3, 8 * MB, config(2), 7);

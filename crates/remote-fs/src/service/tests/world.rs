@@ -556,9 +556,19 @@ impl Client {
 
     /// Reserves up to `pages` pages.
     pub fn reserve(&mut self, world: &mut World, pages: u32) -> Result<Reservation, Error> {
-        match self.ask(world, Request::Reserve { pages })? {
-            Answer::Reserved(fresh) => Ok(fresh),
-            other => panic!("{other:?}"),
+        self.reserve_as(world, Request::Reserve { pages })
+    }
+
+    /// Asks for pages until there are some, like the client, and as long as that.
+    pub fn reserve_as(&mut self, world: &mut World, request: Request) -> Result<Reservation, Error> {
+        let until_ns = world.now().ns + world.config.lease_ns + 5_000_000_000;
+        loop {
+            match self.ask(world, request.clone())? {
+                Answer::Reserved(fresh) if !fresh.runs.is_empty() => return Ok(fresh),
+                Answer::Reserved(_) if world.now().ns > until_ns => return Err(Error::NoSpace),
+                Answer::Reserved(_) => drop(world.step()),
+                other => panic!("{other:?}"),
+            }
         }
     }
 
@@ -579,10 +589,7 @@ impl Client {
         let mut fresh = match overwrites {
             false => self.reserve(world, 1)?,
             true => {
-                match self.ask(world, Request::ReserveOverwrite { handle, at, count: 1, pages: 1, waits: true })? {
-                    Answer::Reserved(fresh) => fresh,
-                    other => panic!("{other:?}"),
-                }
+                self.reserve_as(world, Request::ReserveOverwrite { handle, at, count: 1, pages: 1, waits: true })?
             }
         };
         let epoch = self.epoch;
