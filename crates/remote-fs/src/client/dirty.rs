@@ -317,10 +317,52 @@ impl Dirty {
         fresh.buffer[bytes_of(index)].copy_from_slice(&merged);
     }
 
-    /// Records that no page has room only by overwriting any more. Returns the number of those that had.
-    pub fn forget_overwrites(&mut self) -> u64 {
-        let all = self.fresh.values_mut().map(|fresh| std::mem::take(&mut fresh.overwrites));
-        all.map(|overwrites| u64::from(overwrites.count_ones())).sum()
+    /// The fresh pages that have room for a purpose, as runs: first page and number, up to [`CHUNK_PAGES`].
+    pub fn runs_for(&self, wanted: Purpose) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (chunk, fresh) in &self.fresh {
+            let is_it = |index: &u64| fresh.mask & (1 << index) != 0 && purpose(fresh.overwrites, *index) == wanted;
+            for index in (0..CHUNK_PAGES).filter(is_it) {
+                let page = chunk * CHUNK_PAGES + index;
+                match runs.last_mut().filter(|(first, count)| index > 0 && first + count == page) {
+                    Some((_, count)) => *count += 1,
+                    None => runs.push((page, 1)),
+                }
+            }
+        }
+        runs
+    }
+
+    /// Records for which purpose the fresh pages of a range have room. Returns the number of those that had it for
+    /// another.
+    pub fn set_purpose(&mut self, at: u64, count: u64, purpose: Purpose) -> u64 {
+        let mut changed = 0;
+        for page in at..at + count {
+            let (chunk, index) = chunk_and_index(page);
+            let Some(fresh) = self.fresh.get_mut(&chunk).filter(|fresh| fresh.mask & (1 << index) != 0) else {
+                continue;
+            };
+            let before = fresh.overwrites;
+            match purpose {
+                Purpose::Any => fresh.overwrites &= !(1 << index),
+                Purpose::Overwrite => fresh.overwrites |= 1 << index,
+            }
+            changed += u64::from(before != fresh.overwrites);
+        }
+        changed
+    }
+
+    /// Discards the fresh pages for which there is no room if there is none for new ones: those that replace nothing,
+    /// or if there are none, all. Returns their number.
+    pub fn discard_roomless(&mut self) -> Counts {
+        let mut any = 0;
+        self.fresh.retain(|_, fresh| {
+            any += counts(fresh.mask, fresh.overwrites).any;
+            fresh.mask &= fresh.overwrites;
+            fresh.partial.retain(|index, _| fresh.mask & (1 << index) != 0);
+            fresh.mask != 0
+        });
+        if any > 0 { Counts { any, overwrite: 0 } } else { self.discard() }
     }
 
     /// Discards everything; nothing may be in the course of being flushed. Returns the number of pages discarded.
@@ -418,8 +460,28 @@ mod tests {
         let mut spare = Counts::default();
         dirty.unfreeze(&arena, &mut spare).unwrap();
         assert_eq!(spare, Counts { any: 1, overwrite: 1 });
-        assert_eq!((dirty.forget_overwrites(), dirty.forget_overwrites()), (2, 0));
-        assert_eq!(dirty.discard(), Counts { any: 3, overwrite: 0 });
+        assert_eq!(dirty.discard(), Counts { any: 1, overwrite: 2 });
+    }
+
+    #[test]
+    fn without_room_for_new_pages_those_that_replace_others_stay() {
+        let (mut dirty, arena) = (Dirty::default(), arena());
+        let last = 2 * CHUNK_PAGES;
+        for at in [0, 1, 2, CHUNK_PAGES - 1, CHUNK_PAGES, last] {
+            dirty.write(&arena, at, 7, &[at as u8; 9], None, Purpose::Overwrite).unwrap();
+        }
+        let runs = [(0, 3), (CHUNK_PAGES - 1, 1), (CHUNK_PAGES, 1), (last, 1)];
+        assert_eq!((dirty.runs_for(Purpose::Overwrite), dirty.runs_for(Purpose::Any)), (runs.to_vec(), vec![]));
+        // Some are holes now.
+        assert_eq!((dirty.set_purpose(1, 1, Purpose::Any), dirty.set_purpose(0, 3, Purpose::Any)), (1, 2));
+        assert_eq!((dirty.set_purpose(2, 9, Purpose::Overwrite), dirty.set_purpose(last, 1, Purpose::Any)), (1, 1));
+        assert_eq!(dirty.runs_for(Purpose::Any), [(0, 2), (last, 1)]);
+        assert_eq!(dirty.discard_roomless(), Counts { any: 3, overwrite: 0 });
+        assert_eq!((dirty.page(1), dirty.page(last), dirty.bytes()), (None, None, 2 * CHUNK));
+        assert_eq!(dirty.partials(), [(2, 0), (CHUNK_PAGES - 1, 0), (CHUNK_PAGES, 0)]);
+        // If not even those have room, they go too.
+        assert_eq!(dirty.discard_roomless(), Counts { any: 0, overwrite: 3 });
+        assert!(dirty.is_empty());
     }
 
     #[test]

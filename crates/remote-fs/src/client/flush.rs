@@ -9,7 +9,7 @@ use sinew_remote_memory::engine::Op;
 use sinew_remote_memory::pool::AccessMethod;
 use sinew_rpc::Endpoint;
 
-use super::dirty::{CHUNK_PAGES, Flushing};
+use super::dirty::{CHUNK_PAGES, Dirty, Flushing};
 use super::error::ClientError;
 use super::file::File;
 use super::lane::Lane;
@@ -155,6 +155,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
 
     fn commit_all(&mut self, file: &Arc<File>) -> Result<(), ClientError> {
         let mut attempts = 0;
+        let mut outcome = Ok(());
         if file.lock().dirty.has_flushing() {
             // The last attempt could not thaw it for lack of memory.
             self.unfreeze(file)?;
@@ -163,11 +164,11 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             let (chunks, handle, len, modified) = {
                 let mut state = file.lock();
                 if !state.dirty.has_fresh() {
-                    return Ok(());
+                    return outcome;
                 }
                 let Some(handle) = state.handle(true) else {
                     drop(state);
-                    return Err(self.discard_failed(file, ClientError::NotOpen));
+                    return Err(self.discard_failed(file, ClientError::NotOpen, Dirty::discard));
                 };
                 let chunks = state.dirty.freeze(CHUNKS_MAX);
                 // Data written from now on is younger.
@@ -193,9 +194,17 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                     if may_try_again => {}
                 ClientError::Refused(Error::BadHandle) if may_try_again && file.lock().has_other(handle, true) => {}
                 // Pages of the file that were to be replaced are gone, and so they need new room.
-                ClientError::Refused(Error::NothingReplaced | Error::NoSpace)
-                    if may_try_again && self.forget_overwrites(file) => {}
-                _ => return Err(self.discard_failed(file, error)),
+                ClientError::Refused(Error::NothingReplaced) if may_try_again => {
+                    self.change_purposes(file, Purpose::Overwrite)?;
+                }
+                ClientError::Refused(Error::NoSpace) if may_try_again => {
+                    let is_changed =
+                        self.change_purposes(file, Purpose::Overwrite)? || self.change_purposes(file, Purpose::Any)?;
+                    if !is_changed {
+                        outcome = Err(self.discard_failed(file, error, Dirty::discard_roomless));
+                    }
+                }
+                _ => return Err(self.discard_failed(file, error, Dirty::discard)),
             }
         }
     }
@@ -213,13 +222,42 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         self.client.count_dirty(before, state.dirty.bytes());
     }
 
-    /// Has written pages take room as new ones do. Returns whether there were some that did not.
-    fn forget_overwrites(&self, file: &File) -> bool {
-        let overwrite = file.lock().dirty.forget_overwrites();
-        let mut reserve = self.client.reserve();
-        reserve.withdraw(Counts { any: 0, overwrite });
-        reserve.promise_unreserved(Counts { any: overwrite, overwrite: 0 });
-        overwrite > 0
+    /// Looks at the written pages that have room for this purpose, and changes the purpose of those that need the
+    /// other: pages that the file has, or was promised, are overwritten, and others are new. Returns whether there were
+    /// some.
+    fn change_purposes(&mut self, file: &File, from: Purpose) -> Result<bool, ClientError> {
+        let to = match from {
+            Purpose::Any => Purpose::Overwrite,
+            Purpose::Overwrite => Purpose::Any,
+        };
+        let mut is_changed = false;
+        let mut ranges = file.lock().dirty.runs_for(from);
+        while let Some((at, count)) = ranges.pop() {
+            let replaces = self.replaces(file, at, count)?;
+            if !replaces && count > 1 {
+                let half = count / 2;
+                ranges.extend([(at, half), (at + half, count - half)]);
+            } else if replaces == (to == Purpose::Overwrite) {
+                let changed = file.lock().dirty.set_purpose(at, count, to);
+                let (mut before, mut now) = (Counts::default(), Counts::default());
+                before.add(from, changed);
+                now.add(to, changed);
+                let mut reserve = self.client.reserve();
+                reserve.withdraw(before);
+                reserve.promise_unreserved(now);
+                is_changed |= changed > 0;
+            }
+        }
+        Ok(is_changed)
+    }
+
+    /// Whether a file has all pages of a range, or was promised those that it lacks.
+    fn replaces(&mut self, file: &File, at: u64, count: u64) -> Result<bool, ClientError> {
+        match self.reserve_overwrite(file, (at, count), 0, false) {
+            Ok(()) | Err(ClientError::Refused(Error::TooMany)) => Ok(true),
+            Err(ClientError::Refused(Error::NoSpace)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn unfreeze(&mut self, file: &File) -> Result<(), ClientError> {
@@ -232,14 +270,16 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         thawed
     }
 
-    /// Discards data that cannot be committed. The next sync reports it.
-    fn discard_failed(&self, file: &File, error: ClientError) -> ClientError {
+    /// Discards data that cannot be committed, as `discard` chooses it. The next sync reports it.
+    fn discard_failed(&self, file: &File, error: ClientError, discard: fn(&mut Dirty) -> Counts) -> ClientError {
         let mut state = file.lock();
         let before = state.dirty.bytes();
-        let pages = state.dirty.discard();
+        let pages = discard(&mut state.dirty);
         self.client.reserve().withdraw(pages);
         self.client.count_dirty(before, state.dirty.bytes());
-        (state.dirty_len, state.modified) = (0, None);
+        if state.dirty.is_empty() {
+            (state.dirty_len, state.modified) = (0, None);
+        }
         let ino = file.ino.0;
         let (pages, s) = (pages.total(), if pages.total() == 1 { "" } else { "s" });
         self.client.log(&format!("what was written to {pages} page{s} of file {ino} is lost: {error}"));
