@@ -94,6 +94,11 @@ impl Space {
         self.segments.values().filter(|segment| segment.is_open).map(|segment| segment.free.len()).sum()
     }
 
+    /// Whether pages are reserved by a client, or kept back.
+    pub fn has_unused(&self) -> bool {
+        !self.clients.is_empty() || self.segments.values().any(|segment| segment.kept_back.len() > 0)
+    }
+
     /// Number of pages that a client has reserved.
     pub fn reserved_pages(&self, client: u64) -> u64 {
         self.clients.range((client, Purpose::Any)..=(client, Purpose::Overwrite)).map(|(_, pages)| pages).sum()

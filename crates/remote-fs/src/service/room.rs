@@ -108,9 +108,14 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         }
         let free = self.store.space.free_pages();
         if free == 0 && pages > 0 && waits {
-            return Ok(None);
+            return if self.may_get_pages() { Ok(None) } else { Err(Error::NoSpace) };
         }
         Ok(Some(self.reserve(client, Purpose::Overwrite, pages, free)))
+    }
+
+    /// Whether pages may become free without a change to the files.
+    fn may_get_pages(&self) -> bool {
+        self.store.may_free_pages() || self.memory.may_grow()
     }
 
     /// Reserves pages of those that there is `room` for.

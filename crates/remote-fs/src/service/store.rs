@@ -110,6 +110,11 @@ impl<K: Disk> Store<K> {
         free >= self.state.tree.allocated_pages() + pages
     }
 
+    /// Whether pages may become free without a change to the files.
+    pub fn may_free_pages(&self) -> bool {
+        !self.deferred.is_empty() || self.space.has_unused()
+    }
+
     fn release(&mut self, pages: Pages) {
         if self.pinned == Some(pages.segment) {
             self.deferred.push(pages);

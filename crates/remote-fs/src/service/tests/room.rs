@@ -244,6 +244,37 @@ fn a_reservation_that_nobody_waits_for_takes_no_pages() {
 }
 
 #[test]
+fn who_replaces_pages_waits_for_none_that_never_come() {
+    let mut world = small();
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (_, handle) = one.create(&mut world, "f").unwrap();
+    let first = other.reserve(&mut world, 1).unwrap().runs;
+    fill(&mut world, &mut one, handle);
+    // No page is free: those that are kept lie out of reach.
+    let space = &mut world.service().store_for_tests().space;
+    (0..9).for_each(|segment| space.set_open(segment, false));
+    let ask = Request::ReserveOverwrite { handle, at: 0, count: 1, pages: 1, waits: true };
+    let Ok(Answer::Reserved(granted)) = one.ask(&mut world, ask.clone()) else { panic!("the other has a page") };
+    assert_eq!(granted.runs, []);
+    assert_eq!(other.ask(&mut world, Request::GiveBack { pages: first }), Ok(Answer::Done));
+    let before_ns = world.now().ns;
+    assert_eq!(one.ask(&mut world, ask), Err(Error::NoSpace));
+    assert_eq!(world.now().ns, before_ns, "at once");
+}
+
+#[test]
+fn a_range_is_checked_without_taking_pages_or_waiting_for_some() {
+    let (mut world, _, mut other, theirs, _) = full_and_held();
+    let last = world.service().state().tree.attr(other.opens[0].ino).unwrap().pages - 1;
+    let mut check = |at, count| {
+        let ask = Request::ReserveOverwrite { handle: theirs, at, count, pages: 0, waits: false };
+        other.ask(&mut world, ask).map(|answer| matches!(answer, Answer::Reserved(granted) if granted.runs.is_empty()))
+    };
+    assert_eq!((check(0, last as u32 + 1), check(last, 1)), (Ok(true), Ok(true)));
+    assert_eq!((check(last, 2), check(last + 1, 1)), (Err(Error::NoSpace), Err(Error::NoSpace)));
+}
+
+#[test]
 fn a_client_hears_of_its_reservation_before_it_asks_again() {
     let (mut world, _, mut other, theirs, _) = full_and_held();
     let wall = || Time::default();
