@@ -458,7 +458,7 @@ pub enum Request {
         at: u64,
         /// Number of pages, up to [`RESERVE_PAGES_MAX`](super::RESERVE_PAGES_MAX).
         count: u32,
-        /// Most pages to reserve; 0 only has the range checked.
+        /// Most pages to reserve, up to `count`; 0 only has the range checked.
         pages: u32,
         /// Whether to wait for a moment while other clients write to all that there are. The answer may have none even
         /// so.

@@ -14,7 +14,7 @@ use super::quota;
 use super::reads;
 use super::sessions::Sessions;
 use super::store::Store;
-use super::waiting::{Waiting, Wanted};
+use super::waiting::{WAITING_MAX, Waiting, Wanted};
 use crate::disk::Disk;
 use crate::durable_state::{DurableState, Op};
 use crate::locks::Locks;
@@ -190,7 +190,10 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 Ok(reply) => reply,
                 Err(waits) => {
                     let (client, wanted) = *waits;
-                    return Accepted::Deferred(self.wait(client, wanted, now));
+                    match self.wait(client, wanted, now) {
+                        Ok(id) => return Accepted::Deferred(id),
+                        Err(error) => Reply::Refused(error),
+                    }
                 }
             },
             Ok(Message::Prove(_)) => Reply::NotAdmitted,
@@ -223,20 +226,22 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     }
 
     /// Has a request wait for memory. Returns the number of its answer.
-    fn wait(&mut self, client: u64, wanted: Wanted, now: Now) -> u64 {
-        self.last_id += 1;
-        let id = self.last_id;
-        let sequence = wanted.sequence();
-        let is_same = |waiting: &&mut Waiting| waiting.client == client && waiting.wanted.sequence() == sequence;
-        match self.waiting.iter_mut().find(|waiting| sequence.is_some() && is_same(waiting)) {
+    fn wait(&mut self, client: u64, wanted: Wanted, now: Now) -> Result<u64, Error> {
+        let (id, sequence) = (self.last_id + 1, wanted.sequence());
+        let is_repeat = |waiting: &Waiting| sequence.is_some() && waiting.wanted.sequence() == sequence;
+        let mut theirs: Vec<&mut Waiting> =
+            self.waiting.iter_mut().filter(|waiting| waiting.client == client).collect();
+        if let Some(before) = theirs.iter_mut().find(|waiting| is_repeat(waiting)) {
             // It was sent again, and has waited for a while.
-            Some(before) => before.id = id,
-            None => {
-                let until_ns = now.ns + wanted.wait_max_ns(&self.config);
-                self.waiting.push(Waiting { id, client, until_ns, wanted });
-            }
+            before.id = id;
+        } else if theirs.len() >= WAITING_MAX {
+            return Err(Error::TooMany);
+        } else {
+            let until_ns = now.ns + wanted.wait_max_ns(&self.config);
+            self.waiting.push(Waiting { id, client, until_ns, wanted, seen: None });
         }
-        id
+        self.last_id = id;
+        Ok(id)
     }
 
     /// Does the work that is due, and makes all changes durable. Returns whether there was anything.
@@ -291,15 +296,21 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     }
 
     fn serve_waiting(&mut self, now: Now) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut outlook = self.outlook();
         for mut waiting in std::mem::take(&mut self.waiting) {
             let result = if self.sessions.has(waiting.client) {
-                match self.try_again(&mut waiting, now) {
-                    Some(result) => result,
-                    None => {
-                        self.waiting.push(waiting);
-                        continue;
-                    }
-                }
+                let has_changed = waiting.seen != Some(outlook) || waiting.until_ns <= now.ns;
+                let answer = if has_changed { self.try_again(&mut waiting, now) } else { None };
+                let Some(result) = answer else {
+                    waiting.seen = Some(outlook);
+                    self.waiting.push(waiting);
+                    continue;
+                };
+                outlook = self.outlook();
+                result
             } else {
                 Err(Error::Rejoin)
             };

@@ -8,7 +8,7 @@ use sinew_remote_memory::volume::Donors;
 use super::config::Now;
 use super::core::Service;
 use super::reads;
-use super::waiting::{Waiting, Wanted};
+use super::waiting::{Outlook, Waiting, Wanted};
 use crate::disk::Disk;
 use crate::protocol::{Answer, Error, Extent, Ino, RESERVE_PAGES_MAX, Request, Reservation};
 use crate::space::Purpose;
@@ -65,7 +65,10 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
     /// Whether a request needs room that there is not, and may be soon.
     fn has_to_wait(&self, client: u64, request: &Request) -> bool {
         let Request::Allocate { handle, at, count, .. } = request else { return false };
-        let Ok((ino, _)) = self.sessions.open_file(client, *handle) else { return false };
+        let Ok((ino, access)) = self.sessions.open_file(client, *handle) else { return false };
+        if !access.write {
+            return false;
+        }
         let Ok(lacking) = self.lacking(ino, *at, *count) else { return false };
         lacking > self.store.room() && self.memory.may_grow_by(lacking - self.store.room())
     }
@@ -100,6 +103,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         if !access.write {
             return Err(Error::BadHandle);
         }
+        let pages = pages.min(count);
         if self.lacking(ino, at, count.into())? > 0 {
             return Err(Error::NoSpace);
         }
@@ -108,14 +112,22 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         }
         let free = self.store.space.free_pages();
         if free == 0 && pages > 0 && waits {
-            return if self.may_get_pages() { Ok(None) } else { Err(Error::NoSpace) };
+            let may_get_some = self.store.may_free_pages() || self.memory.may_grow();
+            return if may_get_some { Ok(None) } else { Err(Error::NoSpace) };
         }
         Ok(Some(self.reserve(client, Purpose::Overwrite, pages, free)))
     }
 
-    /// Whether pages may become free without a change to the files.
-    fn may_get_pages(&self) -> bool {
-        self.store.may_free_pages() || self.memory.may_grow()
+    /// What there is for requests that wait.
+    pub(super) fn outlook(&self) -> Outlook {
+        Outlook {
+            free_pages: self.store.space.free_pages(),
+            room: self.store.room(),
+            lendable_pages: self.memory.lendable_pages(),
+            may_free_pages: self.store.may_free_pages(),
+            may_grow: self.memory.may_grow(),
+            may_grow_by_any: self.memory.may_grow_by(u64::MAX),
+        }
     }
 
     /// Reserves pages of those that there is `room` for.

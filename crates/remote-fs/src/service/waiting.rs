@@ -26,7 +26,23 @@ pub(super) struct Waiting {
     pub client: u64,
     pub until_ns: u64,
     pub wanted: Wanted,
+    /// What there was when it last had to wait on.
+    pub seen: Option<Outlook>,
 }
+
+/// What there is for requests that wait. While it is the same, they are not looked at again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outlook {
+    pub free_pages: u64,
+    pub room: u64,
+    pub lendable_pages: u64,
+    pub may_free_pages: bool,
+    pub may_grow: bool,
+    pub may_grow_by_any: bool,
+}
+
+/// Requests of one client that wait at once, at most. Clients have fewer lanes, each with one request.
+pub(super) const WAITING_MAX: usize = 64;
 
 impl Wanted {
     /// How long to wait, in ns.

@@ -6,6 +6,7 @@ use super::world::*;
 use crate::check::{self, Finding};
 use crate::protocol::*;
 use crate::service::store::kept_for_overwrites;
+use crate::service::waiting::WAITING_MAX;
 
 /// Pages of a world of two donors with two megabytes each, and two copies.
 const PAGES: u64 = 2 * MB / PAGE as u64;
@@ -272,6 +273,45 @@ fn a_range_is_checked_without_taking_pages_or_waiting_for_some() {
     };
     assert_eq!((check(0, last as u32 + 1), check(last, 1)), (Ok(true), Ok(true)));
     assert_eq!((check(last, 2), check(last + 1, 1)), (Err(Error::NoSpace), Err(Error::NoSpace)));
+}
+
+#[test]
+fn a_client_has_no_more_requests_wait_than_it_has_lanes() {
+    let (mut world, _, mut other, theirs, _) = full_and_held();
+    let ask = Request::ReserveOverwrite { handle: theirs, at: 0, count: 1, pages: 1, waits: true };
+    for _ in 0..WAITING_MAX {
+        assert!(send_only(&mut world, &mut other, 0, ask.clone()).is_some());
+    }
+    assert_eq!(other.try_ask(&mut world, &ask), Some(Err(Error::TooMany)));
+    let mut third = Client::new(&mut world, 3);
+    let handle = third.open(&mut world, other.opens[0].ino).unwrap();
+    let ask = Request::ReserveOverwrite { handle, at: 0, count: 1, pages: 1, waits: true };
+    assert!(send_only(&mut world, &mut third, 0, ask).is_some());
+}
+
+#[test]
+fn pages_to_replace_others_are_no_more_than_those() {
+    let mut world = small();
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(1)).unwrap();
+    let ask = Request::ReserveOverwrite { handle, at: 0, count: 1, pages: 100, waits: false };
+    let Ok(Answer::Reserved(granted)) = client.ask(&mut world, ask) else { panic!("it has that page") };
+    assert_eq!(granted.runs.iter().map(|run| run.count).sum::<u32>(), 1);
+}
+
+#[test]
+fn a_file_that_is_only_read_is_promised_nothing_and_does_not_wait() {
+    let mut world = World::new(2, 8 * MB, config(2), 7);
+    let mut client = Client::new(&mut world, 1);
+    let (ino, _) = client.create(&mut world, "f").unwrap();
+    let handle = client.handle();
+    let access = Access { read: true, write: false, execute: false };
+    client.attr(&mut world, Request::Open { handle, ino, access }).unwrap();
+    let count = 7 * MB / PAGE as u64;
+    let (before_ns, segments) = (world.now().ns, world.service().state().segments.len());
+    assert_eq!(allocate(&mut world, &mut client, handle, 0, count), Err(Error::BadHandle));
+    assert_eq!((world.now().ns, world.service().state().segments.len()), (before_ns, segments));
 }
 
 #[test]
