@@ -60,6 +60,20 @@ fn bytes(answer: Answer) -> Result<Vec<u8>, ClientError> {
     }
 }
 
+/// How a range of bytes of a file, from the first to before the second, comes to read as zeros: the pages that become a
+/// hole, as the first and their number, and the bytes beside them that are written.
+fn clearing((at, end): (u64, u64), size: u64) -> (Option<(u64, u64)>, Vec<(u64, u64)>) {
+    let page = PAGE as u64;
+    // Nothing is to be written past the end of the file, but room may have been reserved for it.
+    let stop = end.min(size);
+    let last_of_file = if end >= size { size.div_ceil(page) } else { 0 };
+    let (first, last) = (at.div_ceil(page), last_of_file.max(end / page));
+    let head = (at, stop.min(first * page));
+    let tail = ((last * page).max(head.1).max(at), stop);
+    let zeros = [head, tail].into_iter().filter(|(from, to)| from < to).collect();
+    ((first < last).then(|| (first, last - first)), zeros)
+}
+
 impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     pub(super) fn file_of_handle(&self, handle: u64) -> Result<(Arc<File>, Access), ClientError> {
         match self.client.handles().get(&handle) {
@@ -570,21 +584,11 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         let page = PAGE as u64;
         let mut holes = Vec::new();
         if how == RangeChange::Hole {
-            // There is nothing past the end of the file.
             let size = attr(self.ask_as_root(Request::GetAttr { ino: file.ino })?)?.size;
-            let stop = end.min(size);
-            let (first, last) = (at.div_ceil(page), if stop == size { stop.div_ceil(page) } else { stop / page });
-            if first < last {
-                holes.push((first, last - first));
-            }
-            let zeros = [0; PAGE];
-            let head_end = stop.min(first * page);
-            if at < head_end {
-                self.write_file(&file, at, &zeros[..(head_end - at) as usize])?;
-            }
-            let tail = (last * page).max(head_end);
-            if tail < stop && at < stop {
-                self.write_file(&file, tail.max(at), &zeros[..(stop - tail.max(at)) as usize])?;
+            let (hole, zeros) = clearing((at, end), size);
+            holes.extend(hole);
+            for (from, to) in zeros {
+                self.write_file(&file, from, &[0; PAGE][..(to - from) as usize])?;
             }
             self.write_out(&file)?;
         }
@@ -637,5 +641,31 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             }
             from = (from / page + count) * page;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_cleared_by_a_hole_and_zeros_beside_it() {
+        let page = PAGE as u64;
+        let size = 10 * page - 7;
+        let of = |at, end| clearing((at, end), size);
+        assert_eq!(of(page, 3 * page), (Some((1, 2)), vec![]));
+        assert_eq!(of(5, 3 * page + 9), (Some((1, 2)), vec![(5, page), (3 * page, 3 * page + 9)]));
+        assert_eq!((of(5, 9), of(0, 9)), ((None, vec![(5, 9)]), (None, vec![(0, 9)])));
+        assert_eq!(of(page - 1, page + 1), (None, vec![(page - 1, page), (page, page + 1)]));
+        // The last page has nothing past the end.
+        assert_eq!((of(9 * page, size), of(9 * page, size - 1).0), ((Some((9, 1)), vec![]), None));
+    }
+
+    #[test]
+    fn room_past_the_end_of_a_file_is_given_back_by_a_hole() {
+        let page = PAGE as u64;
+        assert_eq!(clearing((0, 100 * page), 0), (Some((0, 100)), vec![]));
+        assert_eq!(clearing((page + 1, 100 * page - 3), 9), (Some((2, 97)), vec![]), "whole pages");
+        assert_eq!(clearing((3, 100 * page), page + 9), (Some((1, 99)), vec![(3, page)]));
     }
 }
