@@ -248,21 +248,24 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         self.give_back_spare(&identity, Purpose::Overwrite);
     }
 
-    fn give_back_spare(&mut self, identity: &Identity, purpose: Purpose) {
+    /// Gives reserved pages back that are not promised to any write. Returns whether there were some.
+    pub(super) fn give_back_spare(&mut self, identity: &Identity, purpose: Purpose) -> bool {
         let mut pages = {
             let mut reserve = self.client.reserve();
             let reserve = reserve.of(purpose);
             // Another lane may have joined meanwhile.
             if !reserve.is_of(identity.joined) {
-                return;
+                return false;
             }
             reserve.shrink(RESERVE_PAGES_MAX.into())
         };
         pages.truncate(EXTENTS_MAX);
-        if !pages.is_empty() {
-            // If this fails, the pages are unavailable until the client leaves.
-            let _ = self.ask_about_pages(identity, Request::GiveBack { pages });
+        if pages.is_empty() {
+            return false;
         }
+        // If this fails, the pages are unavailable until the client leaves.
+        let _ = self.ask_about_pages(identity, Request::GiveBack { pages });
+        true
     }
 
     /// Commits all written data, gives back reservations, and leaves the service.

@@ -602,7 +602,15 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 Request::Allocate { handle, at, count: end - at, size_min, mtime }
             }
         };
-        let attr = attr(self.ask_as_root(request)?)?;
+        let mut answer = self.ask_as_root(request.clone());
+        if matches!(answer, Err(ClientError::Refused(Error::NoSpace))) {
+            // What this client has reserved ahead counts as free, so it may be used for this.
+            let identity = self.client.identity();
+            if self.give_back_spare(&identity, Purpose::Any) {
+                answer = self.ask_as_root(request);
+            }
+        }
+        let attr = attr(answer?)?;
         let mut state = file.lock();
         if !state.apply_own_change(&attr) || has_holes {
             state.layout.clear();
