@@ -542,13 +542,13 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         keeps_size: bool,
         drops_privileges: bool,
     ) -> Result<()> {
-        let changes: &[RangeChange] = match how {
-            AllocateMode::Reserve => &[RangeChange::Reserve],
-            AllocateMode::Punch => &[RangeChange::Hole],
-            AllocateMode::Zero => &[RangeChange::Hole, RangeChange::Reserve],
+        let change = match how {
+            AllocateMode::Reserve => RangeChange::Reserve,
+            AllocateMode::Punch => RangeChange::Hole,
+            AllocateMode::Zero => RangeChange::Zero,
         };
         self.with(|lane| {
-            changes.iter().try_for_each(|change| lane.change_range(handle, at, len, *change, keeps_size))?;
+            lane.change_range(handle, at, len, change, keeps_size)?;
             if drops_privileges {
                 lane.drop_privileges(handle, Ino(ino))?;
             }

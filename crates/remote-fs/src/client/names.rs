@@ -35,6 +35,9 @@ pub enum RangeChange {
     Reserve,
     /// The range reads as zeros and takes no room. Room that was reserved for it is given back.
     Hole,
+    /// The range reads as zeros, and room is reserved for it, as by [`Self::Reserve`]. If there is too little, parts of
+    /// pages at its ends may read as zeros, and nothing else has changed.
+    Zero,
 }
 
 /// Target of a search in a file.
@@ -60,9 +63,17 @@ fn bytes(answer: Answer) -> Result<Vec<u8>, ClientError> {
     }
 }
 
-/// How a range of bytes of a file, from the first to before the second, comes to read as zeros: the pages that become a
-/// hole, as the first and their number, and the bytes beside them that are written.
-fn clearing((at, end): (u64, u64), size: u64) -> (Option<(u64, u64)>, Vec<(u64, u64)>) {
+/// How a range of bytes comes to read as zeros.
+#[derive(Debug, PartialEq, Eq)]
+struct Clearing {
+    /// Pages that become a hole: the first, and their number.
+    hole: Option<(u64, u64)>,
+    /// Bytes beside it, to which zeros are written: start and end.
+    zeros: Vec<(u64, u64)>,
+}
+
+/// How to clear the bytes from `at` to before `end` of a file of `size` bytes.
+fn clearing(at: u64, end: u64, size: u64) -> Clearing {
     let page = PAGE as u64;
     // Nothing is to be written past the end of the file, but room may have been reserved for it.
     let stop = end.min(size);
@@ -71,7 +82,7 @@ fn clearing((at, end): (u64, u64), size: u64) -> (Option<(u64, u64)>, Vec<(u64, 
     let head = (at, stop.min(first * page));
     let tail = ((last * page).max(head.1).max(at), stop);
     let zeros = [head, tail].into_iter().filter(|(from, to)| from < to).collect();
-    ((first < last).then(|| (first, last - first)), zeros)
+    Clearing { hole: (first < last).then(|| (first, last - first)), zeros }
 }
 
 impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
@@ -557,7 +568,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
     }
 
-    /// Reserves a range of a file that is open for writing, or makes it a hole. Unless `keeps_size`, the file is
+    /// Reserves a range of a file that is open for writing, or makes it read as zeros. Unless `keeps_size`, the file is
     /// extended to the end of the range.
     ///
     /// # Errors
@@ -582,11 +593,11 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         // If this fails, the program is told at its next sync.
         let _ = self.write_out(&file);
         let page = PAGE as u64;
-        let mut holes = Vec::new();
-        if how == RangeChange::Hole {
+        let mut cleared = None;
+        if how != RangeChange::Reserve {
             let size = attr(self.ask_as_root(Request::GetAttr { ino: file.ino })?)?.size;
-            let (hole, zeros) = clearing((at, end), size);
-            holes.extend(hole);
+            let Clearing { hole, zeros } = clearing(at, end, size);
+            cleared = hole;
             for (from, to) in zeros {
                 self.write_file(&file, from, &[0; PAGE][..(to - from) as usize])?;
             }
@@ -594,12 +605,14 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
         let size_min = if keeps_size { 0 } else { end };
         let mtime = Some((self.client.config.wall)());
-        let has_holes = !holes.is_empty();
         let request = match how {
-            RangeChange::Hole => Request::Commit { handle, size_min, mtime, holes, extents: Vec::new() },
-            RangeChange::Reserve => {
+            RangeChange::Hole => {
+                let holes = cleared.into_iter().collect();
+                Request::Commit { handle, size_min, mtime, holes, extents: Vec::new() }
+            }
+            RangeChange::Reserve | RangeChange::Zero => {
                 let (at, end) = (at / page, end.div_ceil(page));
-                Request::Allocate { handle, at, count: end - at, size_min, mtime }
+                Request::Allocate { handle, at, count: end - at, hole: cleared, size_min, mtime }
             }
         };
         let mut answer = self.ask_as_root(request.clone());
@@ -612,7 +625,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
         let attr = attr(answer?)?;
         let mut state = file.lock();
-        if !state.apply_own_change(&attr) || has_holes {
+        if !state.apply_own_change(&attr) || cleared.is_some() {
             state.layout.clear();
         }
         Ok(())
@@ -656,11 +669,18 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
 mod tests {
     use super::*;
 
+    type Ranges = Vec<(u64, u64)>;
+
+    fn cleared(at: u64, end: u64, size: u64) -> (Option<(u64, u64)>, Ranges) {
+        let Clearing { hole, zeros } = clearing(at, end, size);
+        (hole, zeros)
+    }
+
     #[test]
     fn a_range_is_cleared_by_a_hole_and_zeros_beside_it() {
         let page = PAGE as u64;
         let size = 10 * page - 7;
-        let of = |at, end| clearing((at, end), size);
+        let of = |at, end| cleared(at, end, size);
         assert_eq!(of(page, 3 * page), (Some((1, 2)), vec![]));
         assert_eq!(of(5, 3 * page + 9), (Some((1, 2)), vec![(5, page), (3 * page, 3 * page + 9)]));
         assert_eq!((of(5, 9), of(0, 9)), ((None, vec![(5, 9)]), (None, vec![(0, 9)])));
@@ -672,8 +692,8 @@ mod tests {
     #[test]
     fn room_past_the_end_of_a_file_is_given_back_by_a_hole() {
         let page = PAGE as u64;
-        assert_eq!(clearing((0, 100 * page), 0), (Some((0, 100)), vec![]));
-        assert_eq!(clearing((page + 1, 100 * page - 3), 9), (Some((2, 97)), vec![]), "whole pages");
-        assert_eq!(clearing((3, 100 * page), page + 9), (Some((1, 99)), vec![(3, page)]));
+        assert_eq!(cleared(0, 100 * page, 0), (Some((0, 100)), vec![]));
+        assert_eq!(cleared(page + 1, 100 * page - 3, 9), (Some((2, 97)), vec![]), "whole pages");
+        assert_eq!(cleared(3, 100 * page, page + 9), (Some((1, 99)), vec![(3, page)]));
     }
 }

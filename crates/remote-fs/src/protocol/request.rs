@@ -442,6 +442,8 @@ pub enum Request {
         at: u64,
         /// Number of pages.
         count: u64,
+        /// Part of the range that becomes a hole first, and keeps its room: first page, number of pages.
+        hole: Option<(u64, u64)>,
         /// Length that the file has at least after this.
         size_min: u64,
         /// Time of the change; `None`: now.

@@ -97,7 +97,12 @@ fn check_request(request: &Request) -> Result<(), Malformed> {
             holes.iter().try_for_each(|(at, count)| check(*count > 0 && at.checked_add(*count).is_some()))?;
             check(holes.is_sorted_by(|(at, count), (next, _)| at + count <= *next))
         }
-        Request::Allocate { at, count, .. } => check(*count > 0 && at.checked_add(*count).is_some()),
+        Request::Allocate { at, count, hole, .. } => {
+            let end = at.checked_add(*count).filter(|end| at < end).ok_or(Malformed)?;
+            let is_inside =
+                |(first, count): (u64, u64)| first >= *at && first.checked_add(count).is_some_and(|last| last <= end);
+            check(hole.is_none_or(is_inside))
+        }
         Request::ReserveOverwrite { at, count, .. } => {
             check(*count > 0 && *count <= RESERVE_PAGES_MAX && at.checked_add((*count).into()).is_some())
         }

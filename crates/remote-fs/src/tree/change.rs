@@ -39,9 +39,9 @@ impl Tree {
                 let commit = Commit { size_min: *size_min, mtime: *mtime, holes, extents, allocated: None };
                 self.commit(context, commit, freed).map(Answer::Attr)
             }
-            Request::Allocate { at, count, size_min, mtime, .. } => {
-                let allocated = Some((*at, *count));
-                let commit = Commit { size_min: *size_min, mtime: *mtime, holes: &[], extents: &[], allocated };
+            Request::Allocate { at, count, hole, size_min, mtime, .. } => {
+                let (holes, allocated) = (hole.as_slice(), Some((*at, *count)));
+                let commit = Commit { size_min: *size_min, mtime: *mtime, holes, extents: &[], allocated };
                 self.commit(context, commit, freed).map(Answer::Attr)
             }
             Request::SetXattr { ino, name, value, how } => {

@@ -209,13 +209,12 @@ impl Dice<'_> {
             28 => Request::RemoveXattr { ino: self.ino(), name: self.name() },
             29 => Request::Lock(self.lock()),
             30 => Request::TestLock(self.lock()),
-            31 => Request::Allocate {
-                handle: self.word(),
-                at: self.below(1 << 40),
-                count: 1 + self.below(1 << 40),
-                size_min: self.word(),
-                mtime: self.some(Self::time),
-            },
+            31 => {
+                let (at, count) = (self.below(1 << 40), 1 + self.below(1 << 40));
+                let hole = self.coin().then_some((at + count / 3, count / 2));
+                let (handle, size_min, mtime) = (self.word(), self.word(), self.some(Self::time));
+                Request::Allocate { handle, at, count, hole, size_min, mtime }
+            }
             32 => Request::ReserveOverwrite {
                 handle: self.word(),
                 at: self.below(1 << 40),

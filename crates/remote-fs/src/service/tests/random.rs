@@ -95,9 +95,14 @@ fn run_random(seed: u64) {
                 let (handle, at) = (client.open(&mut world, ino).unwrap(), world.random(PAGES));
                 let count = 1 + world.random(PAGES - at);
                 let size_min = if world.random(2) == 0 { 0 } else { (at + count) * PAGE as u64 };
-                let request = Request::Allocate { handle, at, count, size_min, mtime: None };
+                let hole = (world.random(3) == 0).then_some((at + count / 3, count / 2));
+                let request = Request::Allocate { handle, at, count, hole, size_min, mtime: None };
                 match client.attr(&mut world, request) {
-                    Ok(attr) => assert!(attr.pages >= count),
+                    Ok(attr) => {
+                        assert!(attr.pages >= count);
+                        let (first, holes) = hole.unwrap_or_default();
+                        shadows.get_mut(&ino).unwrap().pages.retain(|at, _| !(first..first + holes).contains(at));
+                    }
                     Err(error) => assert_eq!(error, Error::NoSpace, "seed {seed}, step {step}"),
                 }
                 client.close(&mut world, handle);

@@ -16,7 +16,8 @@ fn small() -> World {
 }
 
 fn allocate(world: &mut World, client: &mut Client, handle: u64, at: u64, count: u64) -> Result<Attr, Error> {
-    client.attr(world, Request::Allocate { handle, at, count, size_min: (at + count) * PAGE as u64, mtime: None })
+    let size_min = (at + count) * PAGE as u64;
+    client.attr(world, Request::Allocate { handle, at, count, hole: None, size_min, mtime: None })
 }
 
 fn space(world: &mut World, client: &mut Client) -> Space {
@@ -87,7 +88,8 @@ fn more_than_there_is_room_for_is_promised_to_nobody() {
     }
     let attr = world.service().state().tree.attr(ino).unwrap();
     assert_eq!((attr.size, attr.pages), (0, 0));
-    let sparse = Request::Allocate { handle, at: FILE_LEN_MAX / PAGE as u64, count: 1, size_min: 0, mtime: None };
+    let at = FILE_LEN_MAX / PAGE as u64;
+    let sparse = Request::Allocate { handle, at, count: 1, hole: None, size_min: 0, mtime: None };
     assert_eq!(client.attr(&mut world, sparse), Err(Error::FileTooBig));
     allocate(&mut world, &mut client, handle, 0, most).unwrap();
     assert_eq!(allocate(&mut world, &mut client, handle, 0, most).unwrap().pages, most, "it has that already");
@@ -126,7 +128,7 @@ fn room_that_was_promised_comes_back_with_the_file_and_with_each_hole() {
     client.attr(&mut world, cut(50 * PAGE as u64 - 1)).unwrap();
     assert_eq!(free(&mut world, &mut client), all - 40);
     // Beyond the end of the file, too.
-    let beyond = Request::Allocate { handle, at: 60, count: 7, size_min: 0, mtime: None };
+    let beyond = Request::Allocate { handle, at: 60, count: 7, hole: None, size_min: 0, mtime: None };
     let attr = client.attr(&mut world, beyond).unwrap();
     assert_eq!((attr.size, attr.pages), (50 * PAGE as u64 - 1, 47));
     client.attr(&mut world, cut(50 * PAGE as u64 - 1)).unwrap();
@@ -335,7 +337,7 @@ fn a_promise_that_waits_is_refused_in_time_however_often_it_is_asked_for() {
     // A donor that has just gone may come back with more memory.
     world.net.borrow_mut().hosts[1].is_alive = false;
     world.run_until("the donor is missed", |world| world.service().donors_ready().0 == 1);
-    let ask = Request::Allocate { handle, at: 600, count: 9, size_min: 0, mtime: None };
+    let ask = Request::Allocate { handle, at: 600, count: 9, hole: None, size_min: 0, mtime: None };
     client.sequence += 1;
     let sequence = client.sequence;
     let before_ns = world.now().ns;
@@ -392,6 +394,35 @@ fn what_was_promised_and_is_not_there_is_found() {
     kept.segments.remove(&last);
     let lost = |finding: &Finding| matches!(finding, Finding::Promised { promised: 300, free: 255 });
     assert!(check::names(&kept, 2).iter().any(lost), "{:?}", check::names(&kept, 2));
+}
+
+#[test]
+fn a_range_that_is_zeroed_keeps_its_room_on_a_full_file_system() {
+    let mut world = small();
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let (ino, handle) = one.create(&mut world, "f").unwrap();
+    for at in 0..40 {
+        one.write(&mut world, handle, at, &page(1 + at as u8)).unwrap();
+    }
+    allocate(&mut world, &mut one, handle, 40, 60).unwrap();
+    let (_, theirs) = other.create(&mut world, "g").unwrap();
+    fill(&mut world, &mut other, theirs);
+    let zero = |at, count| {
+        let hole = Some((at + 1, count - 1));
+        Request::Allocate { handle, at, count, hole, size_min: 0, mtime: None }
+    };
+    // There is no room for more, and then nothing changes.
+    assert_eq!(one.attr(&mut world, zero(20, 81)), Err(Error::NoSpace));
+    assert_eq!(one.read(&mut world, handle, 25), Some(page(26)));
+    assert_eq!(one.attr(&mut world, zero(20, 80)).unwrap().pages, 100);
+    assert_eq!((one.read(&mut world, handle, 20), one.read(&mut world, handle, 21)), (Some(page(21)), Some(page(0))));
+    assert_eq!(world.service().state().tree.allocated_pages(), 79);
+    // Nobody else gets any of it, and it can be written.
+    assert_eq!(other.reserve(&mut world, 1), Err(Error::NoSpace));
+    for at in 0..100 {
+        overwrite(&mut world, &mut one, handle, at, 7).unwrap();
+    }
+    assert_eq!(world.service().state().tree.map(ino).unwrap().pages(), 100);
 }
 
 #[test]
