@@ -2,8 +2,8 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -46,6 +46,8 @@ struct RemoteShared<E: Endpoint, A: AccessMethod> {
     free_lanes: Mutex<Vec<u8>>,
     notifier: OnceLock<Arc<dyn CacheNotifier>>,
     lifetimes: CacheLifetimes,
+    /// Inodes, each with an owner that has, or had, a lock there of which it is not known by which call it was set.
+    locked_by_either: Mutex<HashSet<(u64, u64)>>,
 }
 
 /// A thread's lane. Its number becomes free again when the thread ends.
@@ -78,6 +80,10 @@ impl<E: Endpoint, A: AccessMethod> RemoteShared<E, A> {
     fn free_lanes(&self) -> std::sync::MutexGuard<'_, Vec<u8>> {
         self.free_lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn locked_by_either(&self) -> std::sync::MutexGuard<'_, HashSet<(u64, u64)>> {
+        self.locked_by_either.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<E: Endpoint + 'static, A: AccessMethod + 'static> Remote<E, A> {
@@ -100,6 +106,7 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Remote<E, A> {
             free_lanes: Mutex::new((0..LANES_MAX).rev().collect()),
             notifier: OnceLock::new(),
             lifetimes,
+            locked_by_either: Mutex::default(),
         });
         let remote = Self { common, maintenance_thread: Mutex::default() };
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -267,6 +274,15 @@ fn last(last: u64) -> u64 {
     if last >= LAST_OFFSET { u64::MAX } else { last }
 }
 
+/// Owners of what a lock by either call leaves when a lock of the same owner shows which of the two it is.
+fn other_owners(lock: &Lock) -> &'static [fn(u64) -> LockOwner] {
+    match lock.family {
+        LockFamily::Fcntl => &[LockOwner::Flock],
+        LockFamily::Flock => &[LockOwner::Posix],
+        LockFamily::Either => &[],
+    }
+}
+
 /// Releases all locks of an owner on a file, by either call.
 fn unlock<E: Endpoint, A: AccessMethod>(
     lane: &mut Lane<E, A>,
@@ -424,6 +440,7 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
     }
 
     fn flush(&self, ino: u64, handle: u64, owner: u64) -> Result<()> {
+        self.common.locked_by_either().remove(&(ino, owner));
         self.with(|lane| {
             let unlocked = unlock(lane, ino, owner);
             lane.sync(handle).and(unlocked)
@@ -435,6 +452,9 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
     }
 
     fn release(&self, ino: u64, handle: u64, owner: Option<u64>) {
+        if let Some(owner) = owner {
+            self.common.locked_by_either().remove(&(ino, owner));
+        }
         // Nothing to report: `flush` reported what could not be written.
         let _ = self.with(|lane| {
             let unlocked = owner.map_or(Ok(()), |owner| unlock(lane, ino, owner));
@@ -517,6 +537,10 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
     fn set_lock(&self, ino: u64, wanted: &Lock) -> Result<()> {
         let (start, end) = (wanted.start, last(wanted.last));
         let mut owners = owners(wanted).iter().map(|owner| owner(wanted.owner));
+        let may_be_either = wanted.family == LockFamily::Either && wanted.kind != LockKind::Unlocked;
+        if may_be_either {
+            self.common.locked_by_either().insert((ino, wanted.owner));
+        }
         self.with(|lane| match lock(ino, wanted) {
             Some(of) => {
                 let mut held = None;
@@ -530,7 +554,18 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
                 })
             }
             None => owners.try_for_each(|owner| lane.unlock(Ino(ino), owner, start, end)),
-        })
+        })?;
+        if !may_be_either && self.common.locked_by_either().remove(&(ino, wanted.owner)) {
+            // The rest of a lock of the whole file, which nobody would release before the file is closed.
+            let rest = other_owners(wanted);
+            let free =
+                self.with(|lane| rest.iter().try_for_each(|of| lane.unlock(Ino(ino), of(wanted.owner), 0, u64::MAX)));
+            if free.is_err() {
+                // The next call tries again.
+                self.common.locked_by_either().insert((ino, wanted.owner));
+            }
+        }
+        Ok(())
     }
 
     fn allocate(
