@@ -64,6 +64,7 @@ pub fn serve_paging() -> Result<Vec<PagingError>, PagingError> {
     missing.extend(std::fs::write(SCORE, NEVER).err().map(PagingError::Score));
     Ok(missing)
 }
+
 /// Makes a file at least `len` bytes long, and has its file system reserve room for all of them, so that none is
 /// lacking when a page is written to it.
 ///

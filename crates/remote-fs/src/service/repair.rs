@@ -111,8 +111,7 @@ pub(super) fn without_room<K: Disk>(
 }
 
 /// Whether a segment can be given back: it has no contents, what was promised to files has room elsewhere, and all its
-/// donors are within reach. Clients may still
-/// write to a slab that was ever taken out, so its segment stays.
+/// donors are within reach. Clients may still write to a slab that was ever taken out, so its segment stays.
 pub(super) fn may_be_given_back<K: Disk>(
     store: &Store<K>,
     lanes: &Lanes,
