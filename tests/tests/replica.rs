@@ -118,8 +118,8 @@ fn nobody_is_added_in_the_place_of_a_member_of_its_name_that_lives() {
     let (status, _, complaint) = members.ask(&add);
     assert!(status == 1 && complaint.contains("which answers: stop or remove it first"), "{complaint}");
     members.kill(taken);
-    let (status, _, complaint) = members.ask(&add);
-    assert_eq!(status, 0, "{complaint}");
+    // On a slow machine the client has asked twice, and the second change may not be over.
+    eventually("it is added", || members.ask(&add).0 == 0);
 }
 
 #[test]

@@ -277,11 +277,11 @@ mod tests {
         assert!(!registry.has(part.extent()));
         // A place may outlive its buffer, whose block is then used for others.
         let arena = Arena::private(1 << 16).unwrap();
-        let long = arena.alloc(4096, 4096).unwrap();
+        let long = arena.alloc(100, 100).unwrap();
         let of_long = registry.register(long.place(), |_| Ok(3)).unwrap();
         let (address, extent) = (long.extent().address, long.extent());
         drop(long);
-        let short = arena.alloc(64, 64).unwrap();
+        let short = arena.alloc(90, 90).unwrap();
         assert_eq!(short.extent().address, address, "else there is nothing to confuse");
         assert!(!registry.has(short.extent()));
         let of_short = registry.register(short.place(), |_| Ok(4)).unwrap();
