@@ -161,10 +161,14 @@ impl Waiting {
         self.payloads[slot] = match operation {
             Operation::Send { source: Source::Gather(slices), .. }
             | Operation::Write { source: Source::Gather(slices), .. } => Payload::Sources(slices),
-            operation => Payload::Held(match operation.into_held() {
-                (_, Some(range)) => Buffers::of_range(range, pool),
-                (mut buffers, None) => Buffers::take(&mut buffers, pool),
-            }),
+            Operation::Send { .. } | Operation::Write { .. } => Payload::None,
+            Operation::Read { mut target, .. } => Payload::Held(Buffers::take(&mut target, pool)),
+            Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
+                Payload::Held(Buffers::of_range(range, pool))
+            }
+            Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
+                Payload::Held(Buffers::one(target))
+            }
         };
         self.requests[slot] = QueuedRequest { id, kind, immediate, inline_len: 0, signaled };
     }
