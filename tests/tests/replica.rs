@@ -415,28 +415,9 @@ fn a_member_moves_to_another_address_with_its_data() {
     assert_eq!(members.ask(&["add", &add]).0, 0, "an address that is known already is no error");
 }
 
-#[test]
-fn a_copy_of_a_member_that_lives_does_not_take_its_place() {
-    let members = Members::start(3, true);
-    assert_eq!(members.ask(&["put", "colour", "blue"]).0, 0);
-    let copied = (members.leader() + 1) % 3;
-    let folder = Folder::new();
-    for entry in std::fs::read_dir(members.data.as_ref().unwrap().0.join(name(copied))).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, folder.0.join(path.file_name().unwrap())).unwrap();
-    }
-    let address = free_addresses(1).remove(0);
-    let peers = members.peers().replace(&members.addresses[copied], &address);
-    let mut serve = sinew(&["serve", "replica", "--child", "--name", &name(copied), "--peers", &peers, "--data"]);
-    let _copy = Server::of(serve.arg(&folder.0));
-    let (status, _, complaint) = members.ask(&["add", &format!("{}={address}", name(copied))]);
-    let says = format!("{} says that it is at {}: stop it there", name(copied), members.addresses[copied]);
-    assert!(status == 1 && complaint.contains(&says), "{complaint}");
-}
-
-/// The leader asks for the original from the moment at which the copy answers, however long it waited for that.
-#[test]
-fn a_copy_that_is_started_long_after_it_was_added_does_not_take_its_place_either() {
+/// Adds a follower at another address, where a copy of its data is started while the original runs, `before` the leader
+/// is asked or long after.
+fn a_copy_is_refused(before: bool) {
     let members = Members::start(3, true);
     assert_eq!(members.ask(&["put", "colour", "blue"]).0, 0);
     let (copied, folder) = ((members.leader() + 1) % 3, Folder::new());
@@ -446,16 +427,33 @@ fn a_copy_that_is_started_long_after_it_was_added_does_not_take_its_place_either
     }
     let address = free_addresses(1).remove(0);
     let peers = members.peers().replace(&members.addresses[copied], &address);
-    std::thread::scope(|scope| {
-        let added =
-            scope.spawn(|| members.ask(&["add", &format!("{}={address}", name(copied)), "--timeout-ms", "20000"]));
-        std::thread::sleep(Duration::from_millis(1500));
+    let start = || {
         let mut serve = sinew(&["serve", "replica", "--child", "--name", &name(copied), "--peers", &peers, "--data"]);
-        let _copy = Server::of(serve.arg(&folder.0));
-        let (status, _, complaint) = added.join().unwrap();
-        let says = format!("{} says that it is at {}: stop it there", name(copied), members.addresses[copied]);
-        assert!(status == 1 && complaint.contains(&says), "{complaint}");
+        Server::of(serve.arg(&folder.0))
+    };
+    let add = || members.ask(&["add", &format!("{}={address}", name(copied)), "--timeout-ms", "20000"]);
+    let (status, _, complaint) = std::thread::scope(|scope| {
+        let _early = before.then(start);
+        let added = scope.spawn(add);
+        let _late = (!before).then(|| {
+            std::thread::sleep(Duration::from_millis(1500));
+            start()
+        });
+        added.join().unwrap()
     });
+    let says = format!("{} says that it is at {}: stop it there", name(copied), members.addresses[copied]);
+    assert!(status == 1 && complaint.contains(&says), "{complaint}");
+}
+
+#[test]
+fn a_copy_of_a_member_that_lives_does_not_take_its_place() {
+    a_copy_is_refused(true);
+}
+
+/// The leader asks for the original from the moment at which the copy answers, however long it waited for that.
+#[test]
+fn a_copy_that_is_started_long_after_it_was_added_does_not_take_its_place_either() {
+    a_copy_is_refused(false);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! A user's own memory, registered piece by piece (rdmabox IV-A: dynMR).
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sinew_mem::{BufferPlace, Extent, MessageBuffer, OwnedRange};
@@ -10,7 +9,7 @@ use super::error::VerbsError;
 use super::traits::ProtectionDomain;
 
 /// Memory that a user can register: a message buffer of any arena, or an [`OwnedRange`] of a vector or of a buffer.
-pub trait Registrable: Deref<Target = [u8]> {
+pub trait Registrable {
     /// Its place.
     fn place(&self) -> BufferPlace;
 
