@@ -21,14 +21,13 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Creates a folder on a file system that lies in memory.
+    /// Creates a folder on a file system that lies in memory (`/dev/shm`).
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// Those of the system, also where there is no such file system: results from a disk would be others.
     pub fn in_memory() -> anyhow::Result<Self> {
-        let memory = Path::new("/dev/shm");
-        Self::create(if memory.is_dir() { memory } else { Path::new("/tmp") })
+        Self::create(Path::new("/dev/shm"))
     }
 
     /// Creates a folder in `parent`, which is created if need be and stays.
@@ -75,8 +74,8 @@ mod tests {
 
     #[test]
     fn a_folder_goes_with_all_that_is_in_it() {
-        let folder = Folder::in_memory().unwrap();
-        let (path, other) = (folder.path().to_owned(), Folder::in_memory().unwrap());
+        let folder = Folder::create(&std::env::temp_dir()).unwrap();
+        let (path, other) = (folder.path().to_owned(), Folder::create(&std::env::temp_dir()).unwrap());
         assert_ne!(path, other.path());
         std::fs::create_dir(path.join("a")).unwrap();
         std::fs::write(path.join("a/b"), "c").unwrap();
@@ -89,7 +88,7 @@ mod tests {
     fn a_folder_goes_with_a_process_that_is_killed() {
         const INNER: &str = "SINEW_PEERS_MAKES_FOLDER";
         if std::env::var_os(INNER).is_some() {
-            let folder = Folder::in_memory().unwrap();
+            let folder = Folder::create(&std::env::temp_dir()).unwrap();
             std::fs::write(folder.path().join("a"), "b").unwrap();
             println!("<{}>", folder.path().display());
             std::thread::sleep(Duration::from_secs(600));
