@@ -79,7 +79,7 @@ Examples:
   sinew rpc serve shm://test          # a test server, and its benchmark:
   sinew rpc bench latency --fabric shm --address shm://test
   sinew rpc bench rate --fabric udp   # with a server process of its own
-  sinew verbs rate --op write --inline  # into another process's memory
+  sinew verbs rate --op write           # into another process's memory
   sinew kv bench table                # a cache's table, on one thread
   sinew serve cache                   # a cache, and in another terminal:
   sinew kv set greeting hello; sinew kv get greeting

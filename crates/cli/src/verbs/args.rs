@@ -30,7 +30,7 @@ with a SEND of a header now and then, and only messages that arrived count. Nobo
 over UC, so those sent count. The limit is that of `bw`; for atomics it is the rate of one thread alone.
 
 Examples:
-  sinew verbs rate --op write --inline
+  sinew verbs rate --op write
   sinew verbs rate --op send --transport ud --header-only
   sinew verbs rate --op write --threads 4 --inbound";
 
@@ -72,7 +72,7 @@ pub struct Args {
     /// Measure all sizes from the first to the second, in bytes, each twice the one before: 2..64K
     #[arg(long, value_name = "SIZE..SIZE", conflicts_with = "size", value_parser = parse_sizes)]
     sizes: Option<(usize, usize)>,
-    /// Copy messages into the requests
+    /// Copy messages into the requests [default for up to 220 bytes, except by `bw`]
     #[arg(long)]
     inline: bool,
     /// Leave messages in memory, where the device reads them
@@ -152,7 +152,7 @@ pub struct EchoArgs {
 /// Measurements, one for each size, and the processors of the client threads.
 type Planned = (Vec<(Kind, VerbsPlan)>, Vec<Option<usize>>);
 
-/// Longest source that is inline by default, in bytes, as in perftest for SEND and WRITE.
+/// Longest source that is inline by default, in bytes, as in perftest for SEND and WRITE in measurements of latency.
 pub const INLINE_DEFAULT: usize = 220;
 
 /// Parses `2..64K`.
@@ -261,7 +261,7 @@ impl Args {
             ..start
         };
         let of_size = |size| {
-            let is_default = !matches!(kind, Kind::Bandwidth | Kind::Rate) && !self.no_inline && size <= INLINE_DEFAULT;
+            let is_default = kind != Kind::Bandwidth && !self.no_inline && size <= INLINE_DEFAULT;
             let inline = self.inline || (is_default && has_source);
             let signal = self.signal.unwrap_or(match work {
                 WorkKind::Echo(_) => VerbsPlan::echo_signal(size, inline),

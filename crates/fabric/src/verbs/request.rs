@@ -108,6 +108,7 @@ impl Source<'_> {
 }
 
 impl From<Frozen> for Source<'_> {
+    #[inline]
     fn from(buffer: Frozen) -> Self {
         let mut pieces = Gather::new();
         pieces.push(Slice::from(buffer));
@@ -203,6 +204,15 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
+    /// A READ into one buffer.
+    #[inline]
+    pub fn read(target: MessageBuffer, remote: RemoteMemory) -> Self {
+        let mut buffers = Scatter::new();
+        // Written in place: lists are long, and to move one that was just written stalls the processor.
+        buffers.push(target);
+        Operation::Read { target: buffers, remote }
+    }
+
     /// The operation's verb.
     pub fn verb(&self) -> Verb {
         match self {
@@ -279,6 +289,7 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// A signaled request without a fence.
+    #[inline]
     pub fn new(id: u64, operation: Operation<'a>) -> Self {
         Self { id, operation, signaled: true, fence: false, solicited: false }
     }

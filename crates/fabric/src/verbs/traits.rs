@@ -345,8 +345,7 @@ pub trait QueuePair {
     ///
     /// As for [`Self::push`].
     fn push_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
-        let target = [target].into_iter().collect();
-        self.push(Request::new(id, Operation::Read { target, remote }))
+        self.push(Request::new(id, Operation::read(target, remote)))
     }
 
     /// Posts a signaled READ that fills one buffer.

@@ -36,8 +36,7 @@ impl Actor for Bulk {
         let mut is_busy = false;
         while let Some(target) = self.targets.pop() {
             let remote = RemoteMemory { len: Self::LEN as u64, ..self.memory };
-            let target = [target].into_iter().collect();
-            self.qp.post(Request::new(0, Operation::Read { target, remote })).expect("there is room");
+            self.qp.post(Request::new(0, Operation::read(target, remote))).expect("there is room");
             is_busy = true;
         }
         if is_busy { ActorState::Work } else { ActorState::Idle }

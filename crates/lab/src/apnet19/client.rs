@@ -139,7 +139,7 @@ impl Client {
         let mut target = self.parts.targets.pop().expect("as many as windows");
         target.resize(len).expect("it has room");
         let Link { qp, remote, .. } = &mut self.parts.links[link];
-        let operation = Operation::Read { target: [target].into_iter().collect(), remote: *remote };
+        let operation = Operation::read(target, *remote);
         let signaled = self.parts.kind.notice != Notice::PollingTargets;
         let request = Request { signaled, ..Request::new(number as u64, operation) };
         qp.as_mut().expect("READs are connected").post(request).expect("there is room");

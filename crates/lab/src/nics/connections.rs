@@ -42,7 +42,7 @@ impl Actor for Client {
             let (qp, remote, reads) = &mut self.connections[index];
             if *reads < DEPTH {
                 *reads += 1;
-                let operation = Operation::Read { target: [target].into_iter().collect(), remote: *remote };
+                let operation = Operation::read(target, *remote);
                 qp.post(Request::new(index as u64, operation)).expect("there is room");
             } else {
                 self.targets.push(target);

@@ -52,7 +52,7 @@ impl Actor for Client {
                 let remote = self.remote;
                 let operation = if self.reads {
                     let target = self.targets.pop().expect("as many as the window");
-                    Operation::Read { target: [target].into_iter().collect(), remote }
+                    Operation::read(target, remote)
                 } else {
                     Operation::Write { source: Source::Inline(&[0; 8]), remote, immediate: None }
                 };

@@ -396,9 +396,7 @@ impl<D: Device> Path for VerbsPath<D> {
             Some(remote) if !self.uses_registrations.get() => {
                 self.push_with(id, |qp, number| qp.push_read(number, target, remote));
             }
-            _ => {
-                self.push_operation(id, at, |remote| Operation::Read { target: [target].into_iter().collect(), remote })
-            }
+            _ => self.push_operation(id, at, |remote| Operation::read(target, remote)),
         }
     }
 

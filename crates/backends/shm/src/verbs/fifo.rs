@@ -178,6 +178,12 @@ impl Buffers {
         if self.pooled == 0 { None } else { pool.range(self.pooled) }
     }
 
+    /// Takes everything out, a field at a time.
+    #[inline(always)]
+    pub fn take_out(&mut self) -> Self {
+        Self { one: self.one.take(), pooled: std::mem::take(&mut self.pooled) }
+    }
+
     /// Takes the buffers out, or the range.
     #[inline(always)]
     pub fn take_all(&mut self, pool: &mut Pool) -> (Scatter, Option<OwnedRange>) {

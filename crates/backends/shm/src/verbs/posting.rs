@@ -165,11 +165,11 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         }
     }
 
-    fn push(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
+    fn push(&mut self, mut request: Request<'_>) -> Result<(), RefusedRequest> {
         if let Some(inline) = request.as_inline() {
             return self.push_inline(inline).map_err(RefusedRequest::bare);
         }
-        self.push_any(request)
+        self.push_any(&mut request).map_err(|error| RefusedRequest::new(error, request.operation))
     }
 
     #[inline]
@@ -183,7 +183,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         if let Some(inline) = request.as_inline() {
             return self.post_inline(inline).map_err(RefusedRequest::bare);
         }
-        self.push_any(request)?;
+        self.push(request)?;
         self.doorbell();
         Ok(())
     }
@@ -210,7 +210,7 @@ impl sinew_fabric::verbs::QueuePair for ShmQueuePair {
         if self.engine.borrow_mut().queue_pair(self.number).0.push_inline(request) {
             return Ok(());
         }
-        self.push_any(request.into()).map_err(|refused| refused.error)
+        self.push_any(&mut request.into())
     }
 
     #[inline]
@@ -327,8 +327,8 @@ impl ShmQueuePair {
 
     #[inline(never)]
     fn push_any_read(&mut self, id: u64, target: MessageBuffer, remote: RemoteMemory) -> Result<(), RefusedRequest> {
-        let target = [target].into_iter().collect();
-        self.push_any(Request::new(id, Operation::Read { target, remote }))
+        let mut request = Request::new(id, Operation::read(target, remote));
+        self.push_any(&mut request).map_err(|error| RefusedRequest::new(error, request.operation))
     }
 
     /// Posts READs that may not go now.
@@ -347,17 +347,13 @@ impl ShmQueuePair {
         pushed
     }
 
-    /// Queues a request of any kind.
+    /// Queues a request of any kind, and takes what it holds. A request that is refused is as before.
     #[inline(never)]
-    fn push_any(&mut self, request: Request<'_>) -> Result<(), RefusedRequest> {
+    fn push_any(&mut self, request: &mut Request<'_>) -> Result<(), PostError> {
         let engine = &mut *self.engine.borrow_mut();
         let (qp, queues) = engine.queue_pair(self.number);
-        match qp.check(&request, &self.attributes) {
-            Err(error) => Err(RefusedRequest::new(error, request.operation)),
-            Ok(()) => {
-                qp.push(request, &mut queues.pool);
-                Ok(())
-            }
-        }
+        qp.check(request, &self.attributes)?;
+        qp.push(request, &mut queues.pool);
+        Ok(())
     }
 }

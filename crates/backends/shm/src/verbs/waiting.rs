@@ -1,9 +1,10 @@
 //! Requests that have not been performed yet, and performed ones that are not complete.
 
 use sinew_fabric::verbs::{
-    Destination, Gather, InlineOperation, InlineRequest, Opcode, Operation, QpConfig, RemoteMemory, Request, Source,
-    Status,
+    Destination, Gather, InlineOperation, InlineRequest, Opcode, Operation, QpConfig, RemoteMemory, Request, Slice,
+    Source, Status,
 };
+use sinew_mem::Frozen;
 use sinew_mem::copy::copy_short;
 
 use super::fifo::{Buffers, Pool};
@@ -59,18 +60,86 @@ impl QueuedRequest {
     }
 }
 
+/// An operation that holds nothing.
+const NOTHING: Operation<'static> = Operation::Send { source: Source::Empty, immediate: None, to: None };
+
 /// The data or targets of a request, unless they are inline: shares, or what moved in with it and comes back.
 #[derive(Debug, Default)]
 pub(crate) enum Payload {
     #[default]
     None,
+    Source(ShortSlice),
     Sources(Gather),
     Held(Buffers),
 }
 
+/// A slice of a buffer with short numbers. They are converted one by one: to move the fields of a [`Slice`] together,
+/// the processor would have to wait until all earlier stores have left it, some of them for another core's cache.
+#[derive(Debug)]
+pub(crate) struct ShortSlice {
+    buffer: Frozen,
+    start: u32,
+    len: u32,
+}
+
+impl ShortSlice {
+    #[inline(always)]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start as usize..][..self.len as usize]
+    }
+}
+
 impl Payload {
+    /// Puts in what an operation holds, where there is nothing. Each kind is written in place: see `fifo`.
+    #[inline(always)]
+    fn take_from(&mut self, operation: &mut Operation<'_>, pool: &mut Pool) {
+        match operation {
+            Operation::Send { source, .. } | Operation::Write { source, .. } => match source {
+                Source::Gather(slices) => self.take_slices(slices),
+                Source::Empty | Source::Inline(_) => {}
+            },
+            Operation::Read { target, .. } => self.fill(Self::Held(Buffers::take(target, pool))),
+            other => self.take_whole(std::mem::replace(other, NOTHING), pool),
+        }
+    }
+
+    /// Puts in the slices.
+    #[inline(always)]
+    fn take_slices(&mut self, slices: &mut Gather) {
+        if let [slice] = &slices[..]
+            && let (Ok(start), Ok(len)) = (u32::try_from(slice.start), u32::try_from(slice.len))
+            && let Some(Slice { buffer, .. }) = slices.pop()
+        {
+            return self.fill(Self::Source(ShortSlice { buffer, start, len }));
+        }
+        self.fill(Self::Sources(std::mem::take(slices)));
+    }
+
+    /// Puts in what an operation with a range or one buffer holds.
+    #[inline(never)]
+    fn take_whole(&mut self, operation: Operation<'_>, pool: &mut Pool) {
+        match operation {
+            Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
+                self.fill(Self::Held(Buffers::of_range(range, pool)));
+            }
+            Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
+                self.fill(Self::Held(Buffers::one(target)));
+            }
+            Operation::Send { .. } | Operation::Write { .. } | Operation::Read { .. } => {}
+        }
+    }
+
+    /// Puts `load` in, where there is nothing.
+    #[inline(always)]
+    fn fill(&mut self, load: Self) {
+        debug_assert!(matches!(self, Self::None));
+        // There is nothing to drop, which the compiler cannot know.
+        std::mem::forget(std::mem::replace(self, load));
+    }
+
     fn len(&self) -> usize {
         match self {
+            Self::Source(slice) => slice.len as usize,
             Self::Sources(slices) => slices.iter().map(|slice| slice.len).sum(),
             Self::Held(_) | Self::None => 0,
         }
@@ -152,25 +221,18 @@ impl Waiting {
         work.signaled = signaled;
     }
 
-    /// Adds any other request.
-    #[inline(never)]
-    pub fn push_loaded(&mut self, request: Request<'_>, pool: &mut Pool) {
+    /// Adds any other request, and takes what it holds.
+    #[inline(always)]
+    pub fn push_loaded(&mut self, request: &mut Request<'_>, pool: &mut Pool) {
         let slot = self.next_slot();
-        let Request { id, operation, signaled, .. } = request;
-        let (kind, immediate) = kind_of(&operation);
-        self.payloads[slot] = match operation {
-            Operation::Send { source: Source::Gather(slices), .. }
-            | Operation::Write { source: Source::Gather(slices), .. } => Payload::Sources(slices),
-            Operation::Send { .. } | Operation::Write { .. } => Payload::None,
-            Operation::Read { mut target, .. } => Payload::Held(Buffers::take(&mut target, pool)),
-            Operation::WriteRange { source: range, .. } | Operation::ReadRange { target: range, .. } => {
-                Payload::Held(Buffers::of_range(range, pool))
-            }
-            Operation::CompareSwap { target, .. } | Operation::FetchAdd { target, .. } => {
-                Payload::Held(Buffers::one(target))
-            }
-        };
-        self.requests[slot] = QueuedRequest { id, kind, immediate, inline_len: 0, signaled };
+        let (kind, immediate) = kind_of(&request.operation);
+        self.payloads[slot].take_from(&mut request.operation, pool);
+        let work = &mut self.requests[slot];
+        work.id = request.id;
+        work.kind = kind;
+        work.immediate = immediate;
+        work.inline_len = 0;
+        work.signaled = request.signaled;
     }
 
     #[cold]
@@ -234,13 +296,11 @@ impl Waiting {
     pub fn take_oldest_held(&mut self) -> Buffers {
         let slot = (self.oldest & self.mask) as usize;
         self.oldest += 1;
-        match self.payloads.get_mut(slot) {
-            Some(load @ Payload::Held(_)) => match std::mem::take(load) {
-                Payload::Held(held) => held,
-                _ => Buffers::default(),
-            },
-            _ => Buffers::default(),
-        }
+        let Some(load) = self.payloads.get_mut(slot) else { return Buffers::default() };
+        let Payload::Held(held) = load else { return Buffers::default() };
+        let held = held.take_out();
+        *load = Payload::None;
+        held
     }
 
     /// Removes the oldest request for which the doorbell has rung.
@@ -256,13 +316,13 @@ impl Waiting {
         let mut request = InFlight { id, opcode: kind.opcode(), signaled, len: inline_len, ..InFlight::default() };
         match load {
             Payload::None => {}
-            Payload::Sources(_) => {
+            Payload::Source(_) | Payload::Sources(_) => {
                 request.len = load.len();
                 *load = Payload::None;
             }
             Payload::Held(held) => {
                 request.len = len_of(kind, held, pool);
-                request.held = std::mem::take(held);
+                request.held = held.take_out();
                 *load = Payload::None;
             }
         }

@@ -69,7 +69,7 @@ impl Fresh {
             let mut target = self.target.take().context("no buffer for a result")?;
             spoil(&mut target);
             let remote = rig.links[0].remote_at(0)?;
-            let operation = Operation::Read { target: [target].into_iter().collect(), remote };
+            let operation = Operation::read(target, remote);
             let request = Request::new(sequence, operation);
             // As in the limit: keeps the reads from moving ahead of the clock, and the clock from moving ahead of the
             // wait.
@@ -99,7 +99,7 @@ impl Fresh {
     fn read_word<D: Device>(&mut self, rig: &mut Rig<D>) -> anyhow::Result<()> {
         let word = self.word.take().context("no buffer for a word")?;
         let remote = rig.links[0].remote_at(self.exchange.written)?;
-        post(rig, Request::new(0, Operation::Read { target: [word].into_iter().collect(), remote }))
+        post(rig, Request::new(0, Operation::read(word, remote)))
     }
 }
 

@@ -255,8 +255,9 @@ fn push_read<D: Device>(
     spoil(&mut target);
     let link = &mut rig.links[index];
     let remote = link.remote_at(rig.layout.offset(rig.layout.place(nth).0))?;
-    let operation = Operation::Read { target: [target].into_iter().collect(), remote };
     let id = id(index, nth * READS_MAX as u64 + step as u64);
-    let pushed = link.qp.push(Request { signaled, ..Request::new(id, operation) });
+    let mut request = Request::new(id, Operation::read(target, remote));
+    request.signaled = signaled;
+    let pushed = link.qp.push(request);
     pushed.map_err(|refused| anyhow!("posting READ {nth}: {refused}"))
 }

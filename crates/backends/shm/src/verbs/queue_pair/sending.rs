@@ -57,9 +57,9 @@ impl QueuePair {
         if self.owns_request(request) { Ok(()) } else { Err(PostError::ForeignBuffer) }
     }
 
-    /// Queues a request that was checked.
+    /// Queues a request that was checked, and takes what it holds.
     #[inline(always)]
-    pub fn push(&mut self, request: Request<'_>, pool: &mut Pool) {
+    pub fn push(&mut self, request: &mut Request<'_>, pool: &mut Pool) {
         self.close();
         match &request.operation {
             Operation::Send { source, .. } | Operation::Write { source, .. } if inline(source).is_some() => {
@@ -157,6 +157,7 @@ impl QueuePair {
             let is_held = matches!(load, Payload::Held(_));
             let mut step = match load {
                 Payload::None => sender.perform_outgoing(kind, immediate, &[piece], wire),
+                Payload::Source(slice) => sender.perform_outgoing(kind, immediate, &[slice.bytes()], wire),
                 Payload::Sources(slices) => sender.perform_gathered(kind, immediate, slices, wire),
                 Payload::Held(held) => match held.range(&mut queues.pool) {
                     Some(range) => sender.perform_range(kind, range, wire),
