@@ -102,13 +102,31 @@ pub enum Role {
     Learner,
 }
 
+/// A member's part in the decisions of its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    /// It follows, without a vote.
+    Learner,
+    /// It votes.
+    Voter,
+    /// It was removed, and votes until the change that removes it is complete.
+    Leaving,
+}
+
+impl Standing {
+    /// Whether it votes, perhaps for the last time.
+    pub fn votes(self) -> bool {
+        self != Self::Learner
+    }
+}
+
 /// One member, as another sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
     /// The member.
     pub info: MemberInfo,
-    /// Whether it is a voter.
-    pub votes: bool,
+    /// Its part in decisions.
+    pub standing: Standing,
     /// Last entry that it is known to have; only a leader knows this.
     pub matched: Option<u64>,
     /// Time since it was last heard from, in ns.
@@ -144,7 +162,7 @@ pub struct Status {
     pub is_full: bool,
     /// Bytes of an incomplete write that were cut off at its log's end when it started.
     pub truncated_len: u64,
-    /// All members, including itself.
+    /// All members, including itself, and those that are leaving.
     pub members: Vec<MemberStatus>,
     /// Messages dropped, by reason.
     pub dropped: Dropped,

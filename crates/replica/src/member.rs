@@ -115,6 +115,7 @@ pub struct Member<S, D> {
     node: RawNode<Log>,
     machine: S,
     sessions: Sessions,
+    /// Members of the configuration, including those that vote only until the change in progress is complete.
     members: BTreeMap<MemberId, MemberInfo>,
     applied: u64,
     journal: Option<Journal<D>>,

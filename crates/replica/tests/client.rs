@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use sinew_fabric::SeededGenerator;
 use sinew_replica::client::{Client, ClientError, RequestOutcome};
-use sinew_replica::client_wire::{Answer, ClientRequest, Dropped, Freshness, MemberStatus, Role, Status};
+use sinew_replica::client_wire::{Answer, ClientRequest, Dropped, Freshness, MemberStatus, Role, Standing, Status};
 use sinew_replica::wire::{self, CLIENT, MemberId, MemberInfo};
 use sinew_rpc::{Config, DeferredCall, Nexus, Rpc};
 use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, SimClock, SimPort, Topology};
@@ -284,8 +284,9 @@ fn info(name: &str) -> MemberInfo {
 }
 
 fn status_of(members: Vec<MemberInfo>) -> Status {
+    let standing = Standing::Voter;
     let members: Vec<MemberStatus> =
-        members.into_iter().map(|info| MemberStatus { info, votes: true, matched: None, silent_ns: None }).collect();
+        members.into_iter().map(|info| MemberStatus { info, standing, matched: None, silent_ns: None }).collect();
     Status {
         me: members[0].info.clone(),
         cluster: None,

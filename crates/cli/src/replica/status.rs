@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sinew::replica::client::{ClientError, RequestOutcome};
-use sinew::replica::client_wire::{ClientRequest, Role, Status};
+use sinew::replica::client_wire::{ClientRequest, MemberStatus, Role, Standing, Status};
 use sinew::replica::wire::MemberInfo;
 use sinew_harness::units::counted;
 
@@ -10,8 +10,9 @@ use super::cluster::{ClusterArgs, DEFAULTS};
 use crate::{Outcome, advice, output, table};
 
 const AFTER_HELP: &str = "\
-Each member reports on itself. A member is behind by the committed entries that it has not applied. If no member
-leads, the command exits with status 5.
+Each member reports on itself. A member is behind by the committed entries that it has not applied. One that leaves
+was removed, and votes until the change that removes it is complete. If no member leads, the command exits with status
+5.
 
 If a majority of the voters was started again without its state, nobody can lead or be added any more; the command says
 what is left, if --at names a member that still has its state.
@@ -19,7 +20,7 @@ what is left, if --at names a member that still has its state.
 --json prints leader (a name, or null), lost (names of voters that were started again without their state, while nobody
 leads) and members, a list of: name, address, role, term, committed, applied, behind, snapshot, sessions, durable,
 disk_full, truncated_len (bytes of an incomplete write, cut off its log's end at its start) and dropped; or, for one
-that does not answer: name, address and error.
+that does not answer: name, address, role (leaves, or null) and error.
 
 Example:
   sinew replica status --at udp://10.0.0.1:7401";
@@ -39,7 +40,11 @@ struct Line {
     name: String,
     address: String,
     status: Option<Status>,
+    is_leaving: bool,
 }
+
+/// Role of a member that was removed and still votes.
+const LEAVES: &str = "leaves";
 
 /// Name of a role. A member that is outside can be added, unless too many have lost their state.
 fn role(role: Role, is_lost: bool) -> &'static str {
@@ -51,6 +56,22 @@ fn role(role: Role, is_lost: bool) -> &'static str {
         Role::Candidate => "asks for votes",
         Role::Leader => "leads",
         Role::Learner => "learns",
+    }
+}
+
+/// Marks the lines of members that are leaving. A life at whose address a later one answers gets a line of its own.
+fn mark_leaving(lines: &mut Vec<Line>, members: &[MemberStatus]) {
+    for MemberStatus { info, .. } in members.iter().filter(|member| member.standing == Standing::Leaving) {
+        let is_its = |line: &&mut Line| {
+            line.address == info.address && line.status.as_ref().is_none_or(|status| status.me.id == info.id)
+        };
+        match lines.iter_mut().find(is_its) {
+            Some(line) => line.is_leaving = true,
+            None => {
+                let (name, address) = (info.name.clone(), info.address.clone());
+                lines.push(Line { name, address, status: None, is_leaving: true });
+            }
+        }
     }
 }
 
@@ -70,7 +91,8 @@ impl<'a> Remains<'a> {
         let is_empty = |status: &&Status| matches!(status.role, Role::Outside | Role::Founding);
         let best =
             statuses.clone().filter(|status| !is_empty(status)).max_by_key(|status| (status.term, status.last))?;
-        let voters: Vec<_> = best.members.iter().filter(|member| member.votes).map(|member| &member.info).collect();
+        let voters: Vec<_> =
+            best.members.iter().filter(|member| member.standing.votes()).map(|member| &member.info).collect();
         // One that was removed, or runs at another address, says nothing about a voter of its name.
         let is_new = |status: &&Status| is_empty(status) && status.applied == 0;
         let new = Vec::from_iter(statuses.filter(is_new).map(|status| &status.me));
@@ -122,7 +144,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             to_ask.extend(status.members.iter().map(|member| (member.info.name.clone(), member.info.address.clone())));
         }
         let name = status.as_ref().map_or(name, |status| status.me.name.clone());
-        lines.push(Line { name, address, status });
+        lines.push(Line { name, address, status, is_leaving: false });
     }
     // An address that was named and does not answer has a name if other members know it. The default addresses mean
     // nothing if nobody knows them.
@@ -136,6 +158,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let found = known.iter().find(|(address, _)| *address == line.address);
         line.name = found.map(|(_, name)| name.clone()).unwrap_or_default();
     }
+    let latest = lines.iter().filter_map(|line| line.status.as_ref());
+    let latest = latest.max_by_key(|status| (status.role == Role::Leader, status.term, status.applied));
+    let members = latest.map(|status| status.members.clone()).unwrap_or_default();
+    mark_leaving(&mut lines, &members);
     if !known.is_empty() && args.cluster.members == DEFAULTS {
         lines.retain(|line| line.status.is_some() || !line.name.is_empty());
     }
@@ -172,11 +198,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn member_json(line: &Line, committed: u64, is_lost: bool) -> Value {
     let Some(status) = &line.status else {
-        return json!({ "name": line.name, "address": line.address, "error": "no answer" });
+        let role = line.is_leaving.then_some(LEAVES);
+        return json!({ "name": line.name, "address": line.address, "role": role, "error": "no answer" });
     };
+    let role = if line.is_leaving { LEAVES } else { role(status.role, is_lost) };
     let dropped = status.dropped;
     json!({
-        "name": line.name, "address": line.address, "role": role(status.role, is_lost), "term": status.term, "committed": status.committed,
+        "name": line.name, "address": line.address, "role": role, "term": status.term, "committed": status.committed,
         "applied": status.applied, "behind": committed.saturating_sub(status.applied), "snapshot": status.snapshot,
         "sessions": status.sessions, "durable": status.is_durable, "disk_full": status.is_full, "truncated_len": status.truncated_len,
         "dropped": { "malformed": dropped.malformed, "version": dropped.version, "cluster": dropped.cluster, "member": dropped.member,
@@ -189,7 +217,7 @@ fn row(line: &Line, committed: u64, is_lost: bool) -> Vec<String> {
     let start = [line.name.clone(), line.address.clone()];
     let rest = match &line.status {
         Some(status) => [
-            role(status.role, is_lost).to_owned(),
+            if line.is_leaving { LEAVES } else { role(status.role, is_lost) }.to_owned(),
             status.term.to_string(),
             status.applied.to_string(),
             committed.saturating_sub(status.applied).to_string(),
@@ -200,7 +228,63 @@ fn row(line: &Line, committed: u64, is_lost: bool) -> Vec<String> {
             }
             .to_owned(),
         ],
-        None => ["no answer", "", "", "", ""].map(str::to_owned),
+        None => [if line.is_leaving { "leaves; no answer" } else { "no answer" }, "", "", "", ""].map(str::to_owned),
     };
     start.into_iter().chain(rest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew::replica::wire::MemberId;
+
+    use super::*;
+
+    fn status(name: &str, id: u64) -> Status {
+        Status {
+            me: MemberInfo { id: MemberId(id), name: name.into(), address: format!("udp://{name}") },
+            cluster: Some(1),
+            role: Role::Follower,
+            leader: None,
+            term: 2,
+            committed: 3,
+            applied: 3,
+            last: 3,
+            snapshot: 1,
+            sessions: 0,
+            is_durable: false,
+            is_full: false,
+            truncated_len: 0,
+            members: Vec::new(),
+            dropped: Default::default(),
+        }
+    }
+
+    fn line(name: &str, status: Option<Status>) -> Line {
+        Line { name: name.into(), address: format!("udp://{name}"), status, is_leaving: false }
+    }
+
+    #[test]
+    fn members_that_leave_are_shown_whether_they_answer_or_not_or_a_later_life_does() {
+        let member = |name: &str, id, standing| MemberStatus {
+            info: status(name, id).me,
+            standing,
+            matched: None,
+            silent_ns: None,
+        };
+        for (answers, roles) in [
+            (Some(7), vec!["leaves".to_owned()]),
+            (None, vec!["leaves; no answer".to_owned()]),
+            (Some(8), vec!["follows".to_owned(), "leaves; no answer".to_owned()]),
+        ] {
+            let mut lines = vec![line("a", Some(status("a", 1))), line("c", answers.map(|id| status("c", id)))];
+            let members =
+                [member("a", 1, Standing::Voter), member("c", 7, Standing::Leaving), member("c", 8, Standing::Voter)];
+            mark_leaving(&mut lines, &members);
+            let roles_of = |name: &str| {
+                let of_name = lines.iter().filter(|line| line.name == name);
+                of_name.map(|line| row(line, 3, false)[2].clone()).collect::<Vec<_>>()
+            };
+            assert_eq!((roles_of("a"), roles_of("c")), (vec!["follows".to_owned()], roles), "{answers:?}");
+        }
+    }
 }

@@ -94,20 +94,26 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             let term = self.node.raft.term;
             self.node.raft.become_follower(term, raft::INVALID_ID);
         }
-        let Some(change) = change else {
-            self.changes.on_second_step(entry.index);
-            return Ok(());
-        };
-        for member in change.voters.iter().chain(&change.learners) {
+        for member in change.iter().flat_map(|change| change.voters.iter().chain(&change.learners)) {
             self.members.insert(member.id, member.clone());
         }
-        for gone in &change.removed {
-            self.members.remove(gone);
-            self.last_heard_ns.remove(gone);
-            self.patience.forget(*gone);
-            self.outgoing.remove(gone);
+        self.forget_former_members();
+        match change {
+            Some(change) => self.changes.on_applied(&mut self.requests, &change, entry.index),
+            None => self.changes.on_second_step(entry.index),
         }
-        self.changes.on_applied(&mut self.requests, &change, entry.index);
         Ok(())
+    }
+
+    /// Forgets members that the configuration no longer has. One that is removed in two steps votes until the second,
+    /// so until then it has to be reached.
+    fn forget_former_members(&mut self) {
+        let present = self.node.raft.prs();
+        let former = self.members.extract_if(.., |id, _| present.get(id.0).is_none());
+        for (gone, _) in former {
+            self.last_heard_ns.remove(&gone);
+            self.patience.forget(gone);
+            self.outgoing.remove(&gone);
+        }
     }
 }

@@ -8,7 +8,7 @@ use sinew_journal::disk::Disk;
 
 use super::applying::LogCommand;
 use super::{Member, MemberConfig};
-use crate::client_wire::{Answer, ClientRequest, Freshness, MemberStatus, Role, Status};
+use crate::client_wire::{Answer, ClientRequest, Freshness, MemberStatus, Role, Standing, Status};
 use crate::machine::StateMachine;
 use crate::wire::{self, DecodeError, MemberId};
 
@@ -391,9 +391,15 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             StateRole::Follower if is_voter(self.me.id) => Role::Follower,
             StateRole::Follower => Role::Learner,
         };
+        let staying = raft.prs().conf().to_conf_state().voters;
+        let standing = |id: MemberId| match is_voter(id) {
+            true if staying.contains(&id.0) => Standing::Voter,
+            true => Standing::Leaving,
+            false => Standing::Learner,
+        };
         let member = |info: &wire::MemberInfo| MemberStatus {
             info: info.clone(),
-            votes: is_voter(info.id),
+            standing: standing(info.id),
             matched: progress(info.id),
             silent_ns: self.last_heard_ns.get(&info.id).map(|heard| now_ns.saturating_sub(*heard)),
         };

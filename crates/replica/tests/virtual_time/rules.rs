@@ -34,11 +34,11 @@ impl Members {
     }
 
     pub fn votes(&self, id: MemberId) -> bool {
-        self.status.members.iter().any(|member| member.info.id == id && member.votes)
+        self.status.members.iter().any(|member| member.info.id == id && member.standing.votes())
     }
 
     pub fn voters(&self) -> usize {
-        self.status.members.iter().filter(|member| member.votes).count()
+        self.status.members.iter().filter(|member| member.standing.votes()).count()
     }
 
     /// Names of members that are on no host (any more).
@@ -59,8 +59,7 @@ impl Members {
                 continue;
             }
             // Nobody knows what a member that is down has applied, or what else is in the log of one of a later term.
-            // One that is behind may be amid the two steps of a change, in which a member still votes that its list no
-            // longer has.
+            // One that is behind may be amid the two steps of a change, between which it takes two majorities.
             let view =
                 sim.look_at(at).filter(|view| view.term <= self.status.term && view.applied == self.status.applied);
             if !view.is_some_and(|view| leaves_majority(sim, &view, desk, Some(lost))) {
@@ -80,7 +79,7 @@ impl Members {
 /// Whether most of the voters that a member knows are left without one that is lost, before and after the change that
 /// an operator has asked for.
 fn leaves_majority(sim: &Sim, view: &Status, desk: &Desk, lost: Option<MemberId>) -> bool {
-    let voters = view.members.iter().filter(|member| member.votes).map(|member| member.info.id).collect();
+    let voters = view.members.iter().filter(|member| member.standing.votes()).map(|member| member.info.id).collect();
     let after = voters_after(sim, view, &voters, desk);
     let is_left = |id: &&MemberId| Some(**id) != lost && sim.nodes.iter().any(|node| node.id == Some(**id));
     [voters, after].iter().all(|voters| 2 * voters.iter().filter(is_left).count() > voters.len())

@@ -629,7 +629,7 @@ fn a_change_of_the_members_comes_to_its_end_though_its_leaders_new_journal_has_n
         world.run_until("it votes", |world| {
             let Some(leader) = world.leader() else { return false };
             world.submit(leader, &add);
-            world.status(leader).members.iter().any(|member| member.info.id == newcomer && member.votes)
+            world.status(leader).members.iter().any(|member| member.info.id == newcomer && member.standing.votes())
         });
         world.put(&mut session, "k", "w");
     }

@@ -1,7 +1,9 @@
 //! Tests of members that come and go.
 
+use std::collections::BTreeMap;
+
 use super::world::*;
-use crate::client_wire::{Answer, ClientRequest, Role};
+use crate::client_wire::{Answer, ClientRequest, Role, Standing};
 use crate::wire::{self, ClusterId, Hello, MemberId, MemberInfo, PeerMessage, Phase};
 
 in_memory_and_on_disk! {
@@ -9,6 +11,7 @@ in_memory_and_on_disk! {
     a_member_that_comes_back_empty_waits_to_be_added,
     a_leader_that_dies_just_after_it_has_added_a_member_leaves_a_majority,
     a_name_that_two_lives_share_is_removed_with_both,
+    a_member_that_is_replaced_is_listed_as_leaving_while_it_still_votes,
     a_removal_that_is_repeated_at_the_next_leader_is_done_or_says_what_is_unknown,
     a_removal_that_is_repeated_before_the_leader_has_applied_its_log_waits,
     an_empty_member_makes_no_majority,
@@ -102,6 +105,68 @@ fn a_name_that_two_lives_share_is_removed_with_both(on_disk: bool) {
     }
 }
 
+/// A change that replaces a member has two steps, and its earlier life votes until the second.
+fn a_member_that_is_replaced_is_listed_as_leaving_while_it_still_votes(on_disk: bool) {
+    for seed in 0..4 {
+        let mut world = World::new(3, on_disk, seed);
+        let leader = world.elect();
+        let at = (leader + 1) % 3;
+        let earlier = world.nodes[at].id.unwrap();
+        let name = world.nodes[at].name.clone();
+        world.replace(at);
+        world.ask(leader, &add(&name));
+        let is_between = |world: &mut World| {
+            let state = world.member(leader).node.raft.prs().conf().to_conf_state();
+            !state.voters_outgoing.is_empty()
+        };
+        world.run_until("it is between the steps", is_between);
+        let later = world.nodes[at].id.unwrap();
+        let standings = |world: &mut World| {
+            let members = world.status(leader).members.into_iter();
+            members.map(|member| (member.info.id, member.standing)).collect::<BTreeMap<_, _>>()
+        };
+        let mut expected: BTreeMap<_, _> = world
+            .nodes
+            .iter()
+            .map(|node| (node.id.unwrap(), Standing::Voter))
+            .chain([(earlier, Standing::Leaving)])
+            .collect();
+        assert_eq!(standings(&mut world), expected, "seed {seed}: {later:?} in the place of {earlier:?}");
+        world.run_until("it is over", |world| !is_between(world));
+        expected.remove(&earlier);
+        assert_eq!(standings(&mut world), expected, "seed {seed}");
+    }
+}
+
+/// Four members, of which one died. An earlier life of a name that has two is reached again, and three of the four must
+/// agree until the removal of both is complete.
+#[test]
+fn a_member_that_is_removed_with_a_later_life_of_its_name_votes_until_the_removal_is_complete() {
+    for seed in 0..4 {
+        let mut world = World::new(4, false, seed);
+        let mut session = world.open(7);
+        world.put(&mut session, "k", "v");
+        let leader = world.elect();
+        let (double, dead) = ((leader + 1) % 4, (leader + 2) % 4);
+        let earlier = world.nodes[double].member.take();
+        world.start(double);
+        world.run_ms(1000);
+        let name = world.nodes[double].name.clone();
+        let add = ClientRequest::Add { name: name.clone(), address: address(&name), learner: true };
+        done(&world.ask_leader(&add));
+        world.nodes[double].member = earlier;
+        world.run_until("the earlier life has it", |world| {
+            let [of_leader, of_double] = [leader, double].map(|at| world.status(at));
+            of_double.applied == of_leader.last && of_double.role == Role::Follower
+        });
+        world.crash(dead);
+        done(&world.ask_leader(&ClientRequest::Remove { name: name.clone() }));
+        assert_eq!(world.status(leader).members.len(), 3, "seed {seed}");
+        world.put(&mut session, "k", "w");
+        world.run_until("it knows", |world| world.status(double).role == Role::Outside);
+    }
+}
+
 fn a_removal_that_is_repeated_at_the_next_leader_is_done_or_says_what_is_unknown(on_disk: bool) {
     let mut world = World::new(3, on_disk, 1);
     world.add_node("x", on_disk);
@@ -176,7 +241,7 @@ fn a_fourth_and_fifth_member_are_added_while_the_cluster_serves() {
     // A client that did not get the answer asks again.
     done(&world.ask_leader(&add("y")));
     let leader = world.elect();
-    assert_eq!(world.status(leader).members.iter().filter(|member| member.votes).count(), 5);
+    assert_eq!(world.status(leader).members.iter().filter(|member| member.standing.votes()).count(), 5);
     // Two of five members may fail.
     world.crash(0);
     world.crash(1);
@@ -228,7 +293,7 @@ fn a_learner_that_has_died_is_not_promoted(on_disk: bool) {
     let promote = ClientRequest::Promote { name: "x".into() };
     assert_eq!(world.call(leader, &promote, 2000), None, "the leader waits for it");
     let status = world.status(leader);
-    assert!(status.members.iter().any(|member| member.info.name == "x" && !member.votes), "{status:?}");
+    assert!(status.members.iter().any(|member| member.info.name == "x" && !member.standing.votes()), "{status:?}");
     let answer = world.call(leader, &promote, 10).unwrap();
     assert!(matches!(wire::decode(&answer), Ok(Answer::Refused(why)) if why.contains("in progress")));
 }
