@@ -343,7 +343,8 @@ fn a_majority_that_lost_its_state_is_said_so_with_what_is_left() {
     let notes = folder.0.join("notes");
     let second = members.begin_with_notes(dead[1], &notes);
     let said = || std::fs::read_to_string(&notes).unwrap();
-    let other = format!("has no state, and neither has {}: unless the cluster has got other members", name(dead[0]));
+    let (other, by) = (name(dead[0]), name(alive));
+    let other = format!("has no state, and neither has {other}: unless the members that {by} knows have changed");
     eventually("it says that it cannot be added", || said().contains(&other));
     let mut status = (0, String::new(), String::new());
     eventually("nobody leads", || {

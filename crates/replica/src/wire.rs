@@ -18,7 +18,7 @@ pub const CLIENT: RequestType = RequestType::new(65);
 /// Request type of the exchange in which both sides [prove](sinew_rpc::gate) that they have the cluster's key.
 pub const GREET: RequestType = RequestType::new(66);
 /// Version of both protocols (between members, and with clients) and of a member's data on its disk.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bound below which terms and indices stay, so that adding to them cannot overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 /// Members of a configuration, at most, including learners and those that are leaving.
@@ -74,12 +74,30 @@ pub struct Founding {
 impl Founding {
     /// Whether it has a cluster and a valid number of valid members, with different ids.
     pub fn is_valid(&self) -> bool {
-        let ids: std::collections::BTreeSet<_> = self.members.iter().map(|member| member.id).collect();
-        self.cluster != ClusterId::NONE
-            && (1..=MEMBERS_MAX).contains(&self.members.len())
-            && ids.len() == self.members.len()
-            && self.members.iter().all(MemberInfo::is_valid)
+        self.cluster != ClusterId::NONE && are_valid(&self.members)
     }
+}
+
+/// The voters of a cluster, as one of its members knows them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownVoters {
+    /// Index of the last entry that this member has applied.
+    pub applied: u64,
+    /// The voters; in the midst of a change, those before and after it.
+    pub voters: Vec<MemberInfo>,
+}
+
+impl KnownVoters {
+    /// Whether it has a valid number of valid members, with different ids, of a cluster that has entries.
+    pub fn is_valid(&self) -> bool {
+        (1..NUMBER_MAX).contains(&self.applied) && are_valid(&self.voters)
+    }
+}
+
+/// Whether members are valid, in number and each, and have different ids.
+fn are_valid(members: &[MemberInfo]) -> bool {
+    let ids: std::collections::BTreeSet<_> = members.iter().map(|member| member.id).collect();
+    (1..=MEMBERS_MAX).contains(&members.len()) && ids.len() == members.len() && members.iter().all(MemberInfo::is_valid)
 }
 
 /// A member's phase of life.
@@ -102,6 +120,8 @@ pub struct Hello {
     pub peers_hash: u64,
     /// The founding, sent to a new member that was part of it.
     pub founding: Option<Founding>,
+    /// The voters that the sender knows, told to a member that is none of its cluster's.
+    pub known: Option<KnownVoters>,
 }
 
 /// A log entry.

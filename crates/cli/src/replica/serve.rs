@@ -10,7 +10,7 @@ use sinew::replica::client_wire::{Role, Status};
 use sinew::replica::disk::HostDisk;
 use sinew::replica::host::Host;
 use sinew::replica::kv::KvStore;
-use sinew::replica::member::{Member, MemberConfig};
+use sinew::replica::member::{LostMajority, Member, MemberConfig};
 use sinew_harness::units::counted;
 
 use super::cluster;
@@ -217,7 +217,7 @@ fn drive(host: &mut Kv, interrupt: Interrupt, output: &OutputArgs) -> anyhow::Re
                     ),
                     None => {
                         let lost = host.member().lost_majority(now_ns);
-                        state_text(&host.member().status(now_ns), lost.as_deref())
+                        state_text(&host.member().status(now_ns), lost)
                     }
                 },
             };
@@ -246,22 +246,31 @@ fn step(host: &mut Kv) -> anyhow::Result<()> {
     Ok(host.rpc().rest(busy, Some(rest_ns))?)
 }
 
-/// The member's state as text, which is printed whenever it changes. `lost` are the members that lost their state as it
-/// did, if they are too many.
-fn state_text(status: &Status, lost: Option<&[&str]>) -> String {
+/// Text for a cluster that has lost its majority.
+fn lost_text(status: &Status, lost: &LostMajority<'_>) -> String {
+    let (by, names) = (lost.by, lost.others.join(", "));
+    let has_state = status.role != Role::Outside;
+    let who = match (has_state, &lost.others[..]) {
+        (true, _) => format!("looks for a leader, but {names} lost the state"),
+        (false, []) => "has no state".to_owned(),
+        (false, [other]) => format!("has no state, and neither has {other}"),
+        (false, _) => format!("has no state, and neither have {names}"),
+    };
+    let unless = if has_state { "the members".to_owned() } else { format!("the members that {} knows", by.name) };
+    format!(
+        "{who}: unless {unless} have changed since, the cluster has lost its majority, and can add nobody; see what is \
+         left with: sinew replica status --at {}",
+        advice::quoted(&by.address)
+    )
+}
+
+/// The member's state as text, which is printed whenever it changes.
+fn state_text(status: &Status, lost: Option<LostMajority<'_>>) -> String {
     let leader = status.leader.as_ref().map(|leader| leader.name.as_str());
     let known = status.members.iter().map(|member| &member.info).find(|info| info.id == status.me.id);
     let has_moved = known.is_some_and(|known| known.address != status.me.address);
-    if let (Role::Outside, Some(lost)) = (status.role, lost) {
-        let others = match lost {
-            [] => String::new(),
-            [other] => format!(", and neither has {other}"),
-            several => format!(", and neither have {}", several.join(", ")),
-        };
-        return format!(
-            "has no state{others}: unless the cluster has got other members by now, it has lost its majority, and can \
-             add nobody; see what is left with `sinew replica status --at` and the addresses of the others in --peers"
-        );
+    if let (None, Some(lost)) = (leader, lost) {
+        return lost_text(status, &lost);
     }
     match (status.role, leader) {
         (Role::Follower | Role::Candidate | Role::Learner, None) if has_moved => format!(

@@ -372,7 +372,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     }
 
     /// Whether the member is none of the cluster's members, as far as it knows.
-    fn is_outside(&self) -> bool {
+    pub(super) fn is_outside(&self) -> bool {
         self.applied == 0 || self.is_unwanted || !self.members.contains_key(&self.me.id)
     }
 

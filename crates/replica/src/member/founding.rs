@@ -18,7 +18,10 @@ use super::{FOUNDING_ENTRY, Member, MemberError, Promise, Receiver, Transport, e
 use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::sessions::Sessions;
-use crate::wire::{self, ClusterId, Founding, Hello, MemberId, MemberInfo, PeerMessage, Phase, Roles, SnapshotMeta};
+use crate::wire::{
+    self, ClusterId, Founding, Hello, KnownVoters, MEMBERS_MAX, MemberId, MemberInfo, PeerMessage, Phase, Roles,
+    SnapshotMeta,
+};
 
 /// Interval at which a member without a cluster says hello, in ns.
 const HELLO_NS: u64 = 20_000_000;
@@ -30,13 +33,36 @@ const FRESH_NS: u64 = 200_000_000;
 pub struct FoundingState {
     hash: u64,
     next_hello_ns: u64,
-    /// Members that said they are new, by name, with the time of the last hello.
-    new_peers: BTreeMap<String, (MemberInfo, u64)>,
-    /// Name of the last peer that said that it has a cluster which this life did not found; `None` again once that peer
-    /// says that it is new.
-    refused_by: Option<String>,
+    /// Lives that said they are new, by name: those of peers, and of voters.
+    pub(super) newcomers: BTreeMap<String, Newcomer>,
+    refusal: Option<Refusal>,
     /// The last new peer that was started with other peers.
     differs: Option<String>,
+}
+
+/// A life that said it is new.
+#[derive(Debug)]
+pub(super) struct Newcomer {
+    pub info: MemberInfo,
+    heard_ns: u64,
+    /// Whether it was started with the same peers, so that it can found a cluster with this member.
+    is_alike: bool,
+}
+
+impl Newcomer {
+    /// Whether it still counts.
+    pub fn is_fresh(&self, now_ns: u64) -> bool {
+        self.heard_ns >= now_ns.saturating_sub(FRESH_NS)
+    }
+}
+
+/// The word of a peer that it has a cluster which this life did not found. It ends once that peer says that it is new.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub by: MemberInfo,
+    cluster: ClusterId,
+    /// The voters that the peer knows, if it has state.
+    pub known: Option<KnownVoters>,
 }
 
 impl FoundingState {
@@ -49,17 +75,34 @@ impl FoundingState {
             hasher.write(&(text.len() as u64).to_le_bytes());
             hasher.write(text.as_bytes());
         }
-        Self { hash: hasher.finish(), next_hello_ns: 0, new_peers: BTreeMap::new(), refused_by: None, differs: None }
+        Self { hash: hasher.finish(), next_hello_ns: 0, newcomers: BTreeMap::new(), refusal: None, differs: None }
     }
 
     /// Whether the others have a cluster without this life.
     pub fn is_too_late(&self) -> bool {
-        self.refused_by.is_some()
+        self.refusal.is_some()
+    }
+
+    /// The last refusal, of several that of the peer which has applied most.
+    pub(super) fn refusal(&self) -> Option<&Refusal> {
+        self.refusal.as_ref()
+    }
+
+    fn note_refusal(&mut self, refusal: Refusal) {
+        let applied = |refusal: &Refusal| refusal.known.as_ref().map_or(0, |known| known.applied);
+        let is_later = |earlier: &Refusal| {
+            earlier.cluster != refusal.cluster
+                || earlier.by.name == refusal.by.name
+                || applied(earlier) <= applied(&refusal)
+        };
+        if self.refusal.as_ref().is_none_or(is_later) {
+            self.refusal = Some(refusal);
+        }
     }
 }
 
 impl<S: StateMachine, D: Disk> Member<S, D> {
-    /// Its hello. For a founding member it includes the founding.
+    /// Its hello. For a founding member it includes the founding, and for one that is no member the voters.
     pub(super) fn hello(&self, to: Option<MemberId>) -> Hello {
         let founding = self.founding.as_ref().filter(|founding| {
             to.is_some_and(|to| founding.members.iter().any(|member| member.id == to) && self.members.contains_key(&to))
@@ -69,6 +112,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             phase: self.cluster.map_or(Phase::New, Phase::MemberOf),
             peers_hash: self.founding_state.hash,
             founding: founding.cloned(),
+            known: to.filter(|to| !self.members.contains_key(to)).and_then(|_| self.own_voters()),
         }
     }
 
@@ -86,10 +130,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
         }
         let is_first = self.peers.iter().all(|(name, _)| *name >= self.me.name);
-        let fresh = now_ns.saturating_sub(FRESH_NS);
-        let others = self.founding_state.new_peers.values().filter(|(_, heard_ns)| *heard_ns >= fresh);
+        let alike = self.founding_state.newcomers.values().filter(|newcomer| newcomer.is_alike);
+        let others = alike.filter(|newcomer| newcomer.is_fresh(now_ns)).map(|newcomer| &newcomer.info);
         if is_first && !self.founding_state.is_too_late() && others.clone().count() + 1 == self.peers.len() {
-            let members = others.map(|(member, _)| member.clone()).chain([self.me.clone()]).collect();
+            let members = others.chain([&self.me]).cloned().collect();
             let founding = Founding { cluster: ClusterId(self.random.next_u64().max(1)), members };
             self.found_cluster(founding)?;
         }
@@ -99,24 +143,16 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// The name of a peer that cannot found a cluster with this member, as it was started with other names or
     /// addresses.
     pub fn peer_that_differs(&self) -> Option<&str> {
-        self.founding_state.differs.as_deref().filter(|_| self.cluster.is_none())
-    }
-
-    /// Names of the peers that have no state, as this member has none, while the others have a cluster. Returns `None`
-    /// unless they and this member are too many of those with which it was started for the others to be a majority. No
-    /// member can then be added, unless the cluster has got other members since it was founded.
-    pub fn lost_majority(&self, now_ns: u64) -> Option<Vec<&str>> {
-        let fresh = now_ns.saturating_sub(FRESH_NS);
-        let others = self.founding_state.new_peers.iter().filter(|(_, (_, heard_ns))| *heard_ns >= fresh);
-        let names: Vec<&str> = others.map(|(name, _)| name.as_str()).collect();
-        let is_late = self.cluster.is_none() && self.founding_state.is_too_late();
-        let left = self.peers.len().saturating_sub(names.len() + 1);
-        (is_late && left <= self.peers.len() / 2).then_some(names)
+        let may_found = self.cluster.is_none() && !self.founding_state.is_too_late();
+        self.founding_state.differs.as_deref().filter(|_| may_found)
     }
 
     /// Handles the hello of another member, which may be an answer.
     pub(super) fn handle_hello(&mut self, hello: Hello, is_answer: bool, now_ns: u64) -> Result<(), MemberError> {
-        if !hello.me.is_valid() || !hello.founding.as_ref().is_none_or(Founding::is_valid) {
+        let is_valid = hello.me.is_valid()
+            && hello.founding.as_ref().is_none_or(Founding::is_valid)
+            && hello.known.as_ref().is_none_or(KnownVoters::is_valid);
+        if !is_valid {
             self.dropped.malformed += 1;
             return Ok(());
         }
@@ -124,22 +160,13 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if is_answer {
             self.handle_hello_for_change(&hello, now_ns);
         }
-        if self.cluster.is_some() {
+        if hello.phase == Phase::New {
+            self.note_newcomer(hello, now_ns);
             return Ok(());
         }
-        let is_peer = hello.me.name != self.me.name && self.peers.iter().any(|(name, _)| *name == hello.me.name);
-        match (hello.phase, hello.founding) {
-            (Phase::New, _) if is_peer => {
-                let name = hello.me.name.clone();
-                self.founding_state.refused_by.take_if(|refused_by| *refused_by == name);
-                self.founding_state.differs.take_if(|differs| *differs == name);
-                if hello.peers_hash == self.founding_state.hash {
-                    self.founding_state.new_peers.insert(name, (hello.me, now_ns));
-                } else {
-                    self.founding_state.differs = Some(name);
-                }
-            }
-            (Phase::MemberOf(cluster), Some(founding)) => {
+        let (Phase::MemberOf(cluster), None) = (hello.phase, self.cluster) else { return Ok(()) };
+        match hello.founding {
+            Some(founding) => {
                 let is_ours = founding.cluster == cluster
                     && founding.members.iter().any(|member| member.id == self.me.id && member.name == self.me.name);
                 if is_ours {
@@ -147,10 +174,38 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 }
             }
             // Members of other clusters say nothing about this one.
-            (Phase::MemberOf(_), None) if is_peer => self.founding_state.refused_by = Some(hello.me.name),
-            _ => {}
+            None if self.is_peer(&hello.me.name) => {
+                self.founding_state.note_refusal(Refusal { by: hello.me, cluster, known: hello.known });
+            }
+            None => {}
         }
         Ok(())
+    }
+
+    /// Whether a name is that of another member with which this one was started.
+    fn is_peer(&self, name: &str) -> bool {
+        name != self.me.name && self.peers.iter().any(|(peer, _)| peer == name)
+    }
+
+    /// Notes a life that says that it is new. Of strangers there may be any number, so they are not recorded.
+    fn note_newcomer(&mut self, hello: Hello, now_ns: u64) {
+        let Hello { me: info, peers_hash, .. } = hello;
+        let is_peer = self.is_peer(&info.name);
+        let is_voter = || self.known_voters().is_some_and(|(all, _)| all.iter().any(|voter| voter.name == info.name));
+        if !is_peer && (self.founding_state.newcomers.len() >= MEMBERS_MAX || !is_voter()) {
+            return;
+        }
+        let state = &mut self.founding_state;
+        let is_alike = is_peer && peers_hash == state.hash;
+        if is_peer {
+            state.refusal.take_if(|refusal| refusal.by.name == info.name);
+            state.differs.take_if(|differs| *differs == info.name);
+        }
+        if is_peer && !is_alike {
+            state.differs = Some(info.name.clone());
+        }
+        state.newcomers.retain(|_, newcomer| newcomer.is_fresh(now_ns));
+        state.newcomers.insert(info.name.clone(), Newcomer { info, heard_ns: now_ns, is_alike });
     }
 
     /// Begins as one of the first members.

@@ -28,6 +28,7 @@ mod classics;
 mod durable;
 mod hostile;
 mod leaders;
+mod losses;
 mod members;
 mod snapshots;
 mod swarm;

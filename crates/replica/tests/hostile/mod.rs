@@ -11,8 +11,8 @@ use sinew_replica::machine::StateMachine;
 use sinew_replica::member::{Accepted, Member, MemberConfig, PeerAnswer, Receiver, Transport};
 use sinew_replica::sessions::Sessions;
 use sinew_replica::wire::{
-    self, ClusterId, Founding, Hello, MemberId, MemberInfo, PeerMessage, Phase, Piece, PieceId, Roles, SnapshotMeta,
-    WireEntry, WireMessage,
+    self, ClusterId, Founding, Hello, KnownVoters, MemberId, MemberInfo, PeerMessage, Phase, Piece, PieceId, Roles,
+    SnapshotMeta, WireEntry, WireMessage,
 };
 
 const MS: u64 = 1_000_000;
@@ -348,7 +348,9 @@ impl Fed {
         let mut founding = self.founding.clone();
         founding.members.push(self.member.me().clone());
         let founding = (steps.small() % 2 == 1).then_some(founding);
-        Hello { me, phase, peers_hash: steps.word(0), founding }
+        let known = (steps.small() % 2 == 1)
+            .then(|| KnownVoters { applied: steps.word(1), voters: (0..4).map(|_| self.info(steps)).collect() });
+        Hello { me, phase, peers_hash: steps.word(0), founding, known }
     }
 
     fn info(&self, steps: &mut Steps<'_>) -> MemberInfo {

@@ -412,7 +412,10 @@ fn a_member_of_another_cluster_keeps_nobody_from_founding_one() {
         let me = MemberInfo { id: MemberId(9), name: name.into(), address: address(name) };
         let phase = Phase::MemberOf(ClusterId(8));
         let mut bytes = Vec::new();
-        wire::to_bytes(&PeerMessage::Hello(Hello { me, phase, peers_hash: 7, founding: None }), &mut bytes);
+        wire::to_bytes(
+            &PeerMessage::Hello(Hello { me, phase, peers_hash: 7, founding: None, known: None }),
+            &mut bytes,
+        );
         bytes
     };
     for (name, role) in [("x", Role::Founding), ("c", Role::Outside)] {
