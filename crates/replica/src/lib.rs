@@ -31,6 +31,10 @@
 //! does not count as their silence.
 #![forbid(unsafe_code)]
 
+// Modules that unit tests share with integration tests call this crate by its name.
+#[cfg(test)]
+extern crate self as sinew_replica;
+
 mod call;
 pub mod client;
 pub mod client_wire;

@@ -1,5 +1,7 @@
 //! Members and clients on a simulated cluster, over the RPC layer, in virtual time.
 
+mod operations;
+
 #[path = "virtual_time/chooser.rs"]
 mod chooser;
 #[path = "virtual_time/clients.rs"]

@@ -30,6 +30,8 @@ mod hostile;
 mod leaders;
 mod losses;
 mod members;
+#[path = "../../tests/operations/mod.rs"]
+mod operations;
 mod snapshots;
 mod swarm;
 mod world;

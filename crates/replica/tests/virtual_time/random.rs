@@ -17,6 +17,7 @@ use sinew_replica::member::MemberConfig;
 
 use crate::chooser::{Chooser, Shared};
 use crate::clients::Event;
+use crate::operations::{LONG_LEN, NUMBER_LEN, Operations};
 use crate::operator::Office;
 use crate::rules::Members;
 use crate::sim::{Setup, Sim};
@@ -37,9 +38,6 @@ const CHANGED_MS: u64 = 70_000;
 const REPAIRS_MAX: usize = 24;
 /// Time that the checker may take.
 const CHECK_MAX: Duration = Duration::from_secs(60);
-/// Length of a value, which is a number, and of values that fill the room that a journal reserves.
-const NUMBER_LEN: usize = 8;
-const LONG_LEN: usize = 300_000;
 /// Seeds of the runs; `SINEW_REPLICA_SEEDS=FROM..TO` selects others.
 const SEEDS: std::ops::Range<u64> = 0..40;
 
@@ -107,7 +105,7 @@ impl RandomRun {
             });
         }
         let ops = if has_ranges { RANGE_OPS } else { OPS };
-        let shared = Shared::new(ops, CLIENTS, has_ranges, value_len);
+        let shared = Shared::new(ops, CLIENTS, Operations::new(has_ranges, value_len));
         for number in 0..CLIENTS {
             let (host, name) = (sim.client_host() + number, format!("client{number}"));
             let (client, place) = sim.client(host, &name, None);
@@ -149,7 +147,7 @@ impl RandomRun {
         let shared = Rc::clone(&self.shared);
         let has_ended = |_: &mut Sim| {
             let shared = shared.borrow();
-            (shared.begun, shared.ended) == (shared.ops, shared.ops)
+            (shared.operations.begun, shared.ended) == (shared.ops, shared.ops)
         };
         let have_ended = self.sim.pass_until(HEALED_MS, has_ended);
         assert!(have_ended, "with all well, operations do not end: {}", self.sim.describe());
@@ -163,11 +161,11 @@ impl RandomRun {
         let mut shared = self.shared.borrow_mut();
         let ran = shared.value_that_was_refused();
         assert_eq!(ran, None, "a change ran whose client was told that it did not");
-        history::check(std::mem::take(&mut shared.histories), CHECK_MAX);
+        history::check(std::mem::take(&mut shared.operations.histories), CHECK_MAX);
         let seen = self.sim.seen.borrow();
         let counts = [
-            ("operations", shared.begun),
-            ("answered", shared.answered),
+            ("operations", shared.operations.begun),
+            ("answered", shared.operations.answered),
             ("crashes at writes", seen.died_at_writes),
             ("snapshots of members behind", seen.installed[0]),
             ("snapshots of new members", seen.installed[1]),

@@ -5,17 +5,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sinew_conformance::history::{self, History, Op, Ret, Store, StoreOp, StoreRet};
+use sinew_conformance::history::{self, StoreOp};
 use sinew_fabric::{Generator, SeededGenerator};
 use sinew_journal::disk::{Fault, SimDisk};
 
+use super::operations::{LONG_LEN, NUMBER_LEN, Operations, is_query};
 use super::world::*;
 use crate::client_wire::{Answer, ClientRequest, Freshness};
-use crate::kv::{Command, CommandResult, Expect, Query, QueryResult};
 use crate::machine::StateMachine;
 use crate::wire::{self, MemberId};
 
-const KEYS: u64 = 2;
 const CLIENTS: usize = 3;
 /// Operations of one run, few enough for the checker to finish, and those of a run with ranges.
 const OPS: u64 = 60;
@@ -29,14 +28,13 @@ const CHANGE_STEPS: u64 = 1000;
 const GIVE_UPS_MAX: u64 = 4;
 /// Time that the checker may take for a run.
 const CHECK_MAX: Duration = Duration::from_secs(60);
-/// Length of a value, which is a number, and of values that fill the room that a journal reserves.
-const NUMBER_LEN: usize = 8;
-const LONG_LEN: usize = 300_000;
 /// Names of members that may come later.
 const NEWCOMERS: [&str; 2] = ["x", "y"];
 
 struct PendingOp {
     op: StoreOp,
+    /// The command or query.
+    bytes: Vec<u8>,
     number: u64,
     freshness: Freshness,
     at: usize,
@@ -59,17 +57,11 @@ struct RandomRun {
     world: World,
     random: SeededGenerator,
     on_disk: bool,
-    value_len: usize,
-    /// Whether it has ranges, so that the history of all keys is one.
-    has_ranges: bool,
-    /// One for all keys, or one for each.
-    histories: Vec<History<Store>>,
-    /// Values of the keys as last seen.
-    seen: BTreeMap<u64, u64>,
+    operations: Operations,
+    /// Operations that the run is to have.
+    ops: u64,
     clients: Vec<Client>,
     threads: u64,
-    begun: u64,
-    done: u64,
     step: u64,
     /// Until this step no member loses its disk, as one may be about to be removed.
     removes_until: u64,
@@ -126,14 +118,10 @@ impl RandomRun {
         Self {
             world,
             on_disk,
-            value_len,
-            has_ranges,
-            histories: vec![History::default(); if has_ranges { 1 } else { KEYS as usize }],
-            seen: BTreeMap::new(),
+            operations: Operations::new(has_ranges, value_len),
+            ops: if has_ranges { RANGE_OPS } else { OPS },
             clients,
             threads: CLIENTS as u64,
-            begun: 0,
-            done: 0,
             step: 0,
             removes_until: 0,
             lost: Vec::new(),
@@ -147,10 +135,6 @@ impl RandomRun {
 
     fn given_up(&self) -> u64 {
         self.threads - CLIENTS as u64
-    }
-
-    fn ops(&self) -> u64 {
-        if self.has_ranges { RANGE_OPS } else { OPS }
     }
 
     fn run(mut self) -> Outcome {
@@ -169,14 +153,14 @@ impl RandomRun {
             for client in 0..CLIENTS {
                 self.turn(client);
             }
-            is_over = self.begun >= self.ops() && self.clients.iter().all(|client| client.pending.is_none());
+            is_over = self.operations.begun >= self.ops && self.clients.iter().all(|client| client.pending.is_none());
             if is_over && self.step > faults_end {
                 break;
             }
         }
         assert!(is_over, "with all members up, operations do not end: {}", self.world.describe());
         self.check();
-        Outcome { ops: self.ops(), done: self.done, members: self.world.describe() }
+        Outcome { ops: self.ops, done: self.operations.answered, members: self.world.describe() }
     }
 
     fn check(&mut self) {
@@ -189,7 +173,7 @@ impl RandomRun {
                 assert!(*others == state, "member {at} differs from another that has applied as much");
             }
         }
-        history::check(std::mem::take(&mut self.histories), CHECK_MAX);
+        history::check(std::mem::take(&mut self.operations.histories), CHECK_MAX);
     }
 
     fn inject_fault(&mut self) {
@@ -341,7 +325,7 @@ impl RandomRun {
 
     fn turn(&mut self, client: usize) {
         let Some(under_way) = &self.clients[client].pending else {
-            if self.begun < self.ops() && self.draw(30) == 0 {
+            if self.operations.begun < self.ops && self.draw(30) == 0 {
                 self.begin(client);
             }
             return;
@@ -361,38 +345,13 @@ impl RandomRun {
     }
 
     fn begin(&mut self, client: usize) {
-        self.begun += 1;
-        let (key, value) = (self.draw(KEYS), self.begun);
-        let op = match self.draw(7) {
-            0 | 1 => StoreOp::One(key, Op::Put(value)),
-            2 => {
-                let expect = match self.draw(2) {
-                    0 => self.seen.get(&key).copied(),
-                    _ => Some(self.draw(value)).filter(|expect| *expect > 0),
-                };
-                // One in four takes the value away.
-                let value = Some(value).filter(|_| expect.is_none() || self.draw(4) > 0);
-                StoreOp::One(key, Op::Swap { expect, value })
-            }
-            3 => StoreOp::One(key, Op::Delete),
-            4 if self.has_ranges => StoreOp::All,
-            _ => StoreOp::One(key, Op::Get),
-        };
+        let Client { thread, next: number, .. } = self.clients[client];
+        let (op, bytes) = self.operations.begin(thread, &mut self.random);
         let freshness = if self.draw(2) == 0 { Freshness::Lease } else { Freshness::Linear };
-        let (thread, number) = (self.clients[client].thread, self.clients[client].next);
-        self.history(&op).record_call(thread, op.clone());
         let give_up = self.step + GIVE_UP_STEPS;
-        let pending = PendingOp { op, number, freshness, at: 0, ticket: None, again: 0, tries: 0, give_up };
+        let pending = PendingOp { op, bytes, number, freshness, at: 0, ticket: None, again: 0, tries: 0, give_up };
         self.clients[client].pending = Some(pending);
         self.send(client);
-    }
-
-    /// The history that an operation belongs to.
-    fn history(&mut self, op: &StoreOp) -> &mut History<Store> {
-        match op {
-            StoreOp::One(key, _) if !self.has_ranges => &mut self.histories[*key as usize],
-            _ => &mut self.histories[0],
-        }
     }
 
     fn send(&mut self, client: usize) {
@@ -404,10 +363,9 @@ impl RandomRun {
         (under_way.at, under_way.again) = (at, self.step + (RETRY_STEPS << under_way.tries));
         under_way.tries = (under_way.tries + 1).min(3);
         let (session, number, freshness) = (*session, under_way.number, under_way.freshness);
-        let bytes = encode(&under_way.op, self.value_len);
-        let ask = match under_way.op {
-            StoreOp::One(_, Op::Get) | StoreOp::All => ClientRequest::Read { freshness, query: &bytes },
-            _ => ClientRequest::Run { session, number, done_below: number, command: &bytes },
+        let ask = match is_query(&under_way.op) {
+            true => ClientRequest::Read { freshness, query: &under_way.bytes },
+            false => ClientRequest::Run { session, number, done_below: number, command: &under_way.bytes },
         };
         under_way.ticket = self.world.submit(at, &ask);
     }
@@ -415,91 +373,24 @@ impl RandomRun {
     fn handle_answer(&mut self, client: usize, answer: &[u8]) {
         let Some(under_way) = &mut self.clients[client].pending else { return };
         let again = match wire::decode(answer).unwrap() {
-            Answer::NotLeader { .. } | Answer::Busy => Some(2),
-            Answer::DiskFull => Some(RETRY_STEPS),
-            _ => None,
+            Answer::CommandAnswer(answer) | Answer::QueryAnswer(answer) => {
+                let Client { thread, next, expected_leader, pending, .. } = &mut self.clients[client];
+                let Some(PendingOp { op, at, .. }) = pending.take() else { return };
+                (*next, *expected_leader) = (*next + 1, at);
+                self.operations.end(*thread, &op, answer);
+                return;
+            }
+            Answer::NotLeader { .. } | Answer::Busy => 2,
+            Answer::DiskFull => RETRY_STEPS,
+            other => panic!("{other:?}"),
         };
-        if let Some(steps) = again {
-            (under_way.again, under_way.ticket) = (self.step + steps, None);
-            return;
-        }
-        let (op, at) = (under_way.op.clone(), under_way.at);
-        let ret = decode(&op, answer);
-        match (&op, &ret) {
-            (StoreOp::One(key, Op::Put(value)), _)
-            | (StoreOp::One(key, Op::Swap { value: Some(value), .. }), StoreRet::One(Ret::Swapped(true))) => {
-                self.seen.insert(*key, *value);
-            }
-            (StoreOp::One(key, Op::Swap { value: None, .. }), StoreRet::One(Ret::Swapped(true)))
-            | (StoreOp::One(key, Op::Delete), _) => {
-                self.seen.remove(key);
-            }
-            _ => {}
-        }
-        let Client { thread, next, expected_leader, pending, .. } = &mut self.clients[client];
-        (*next, *expected_leader, *pending) = (*next + 1, at, None);
-        let thread = *thread;
-        self.history(&op).record_return(thread, ret);
-        self.done += 1;
+        (under_way.again, under_way.ticket) = (self.step + again, None);
     }
 }
 
 /// Members that have votes, by what this one has applied: in the midst of a change, those before and after it.
 fn voters_of(member: &Kv) -> BTreeSet<MemberId> {
     member.node.raft.prs().conf().voters().ids().iter().map(MemberId).collect()
-}
-
-fn key_bytes(key: u64) -> [u8; 2] {
-    [b'k', key as u8]
-}
-
-/// The command or query for an operation. Values have this length.
-fn encode(op: &StoreOp, value_len: usize) -> Vec<u8> {
-    let value_bytes = |number: u64| {
-        let mut bytes = number.to_le_bytes().to_vec();
-        bytes.resize(value_len, 0);
-        bytes
-    };
-    let mut bytes = Vec::new();
-    match op {
-        StoreOp::All => wire::encode(&Query::Range { from: b"k", to: Some(b"l"), limit: 100 }, &mut bytes),
-        StoreOp::One(key, Op::Get) => wire::encode(&Query::Get { key: &key_bytes(*key) }, &mut bytes),
-        StoreOp::One(key, Op::Put(value)) => {
-            let (key, value) = (key_bytes(*key), value_bytes(*value));
-            wire::encode(&Command::Put { key: &key, value: &value }, &mut bytes);
-        }
-        StoreOp::One(key, Op::Delete) => wire::encode(&Command::Delete { key: &key_bytes(*key) }, &mut bytes),
-        StoreOp::One(key, Op::Swap { expect, value }) => {
-            let (key, expect, value) = (key_bytes(*key), expect.map(value_bytes), value.map(value_bytes));
-            let expect = expect.as_ref().map_or(Expect::Nothing, |expect| Expect::Value(expect));
-            wire::encode(&Command::Swap { key: &key, expect, value: value.as_deref() }, &mut bytes);
-        }
-    }
-    bytes
-}
-
-/// The result of an operation.
-#[track_caller]
-fn decode(op: &StoreOp, answer: &[u8]) -> StoreRet {
-    let value_of = |value: &[u8]| u64::from_le_bytes(*value.first_chunk().unwrap());
-    match (wire::decode(answer).unwrap(), op) {
-        (Answer::CommandAnswer(done), StoreOp::One(_, op)) => StoreRet::One(match (wire::decode(done).unwrap(), op) {
-            (CommandResult::Changed { .. }, Op::Put(_)) => Ret::Put,
-            (CommandResult::Changed { .. }, Op::Delete) => Ret::Deleted(true),
-            (CommandResult::KeyMissing, Op::Delete) => Ret::Deleted(false),
-            (CommandResult::Changed { .. }, Op::Swap { .. }) => Ret::Swapped(true),
-            (CommandResult::Differs { .. }, Op::Swap { .. }) => Ret::Swapped(false),
-            other => panic!("{other:?}"),
-        }),
-        (Answer::QueryAnswer(found), _) => match wire::decode(found).unwrap() {
-            QueryResult::Item { item, .. } => StoreRet::One(Ret::Got(item.map(|item| value_of(item.value)))),
-            QueryResult::Items { items, more: false, .. } => {
-                StoreRet::All(items.iter().map(|item| (u64::from(item.key[1]), value_of(item.value))).collect())
-            }
-            other => panic!("{other:?}"),
-        },
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Seeds of the runs; `SINEW_REPLICA_SEEDS=FROM..TO` selects others.
