@@ -25,7 +25,7 @@ pub enum Command {
     Run(run::Args),
     /// Print a built-in topology, with its comments, as a start for one of your own
     Topology(TopologyArgs),
-    /// Hunt for bugs of the RPC layer, on clusters whose workloads, limits and faults are drawn from seeds
+    /// Hunt for bugs of the RPC layer and of replicated stores, on clusters drawn, with their faults, from seeds
     Swarm(SwarmArgs),
     /// Run a cluster of `sinew sim swarm` again, from its seed
     Replay(ReplayArgs),
@@ -56,6 +56,9 @@ congestion control cut must recover, and credits must come back. Handlers defer 
 are closed with calls in flight, and calls are handed over as if from other threads:
 calls count as abandoned if and only if nobody waits for them, and a closed lane
 delivers nothing. Once all sessions are closed, none of their state may be left.
+One seed in eight draws a replicated store instead: three members with disks and three
+clients, amid the same faults. No term may have two leaders; answers must be
+linearizable; in the end requests must be answered, and all members have the same state.
 A cluster that breaks these rules ends the hunt: its seed is printed, and the
 exit status is 1. Ctrl-C ends it too: what was found until then is printed, and the
 exit status is 130.

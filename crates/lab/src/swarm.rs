@@ -17,6 +17,8 @@
 //! - once all sessions are closed nothing of them is left: no session, no committed receive capacity, no packet in
 //!   flight, no buffer.
 //!
+//! One seed in eight draws a replicated store instead, whose clients' answers have to be linearizable.
+//!
 //! [`run`] runs one cluster, which is the same every time for a seed.
 
 mod handlers;
@@ -30,6 +32,7 @@ mod messages;
 mod recovery;
 mod scenario;
 mod shelf;
+mod store;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -43,6 +46,7 @@ use ledger::Shared;
 use member::{Member, Orders};
 use recovery::Recovery;
 use scenario::{Fault, Scenario};
+use store::{StoreRun, StoreScenario};
 
 /// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,8 +110,11 @@ const COMPLETION_TIME_MAX_NS: u64 = 5_000_000_000;
 const SETTLING_NS: u64 = 1_500_000_000;
 /// Time until nothing is in flight any more.
 const DRAIN_NS: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
 /// Time between two reports of progress.
-const STEP_NS: u64 = 1_000_000;
+const STEP_NS: u64 = MS;
+/// One in so many seeds draws a replicated store.
+const STORES: u64 = 8;
 
 /// Runs one cluster, drawn from its seed.
 ///
@@ -124,11 +131,43 @@ pub fn run(seed: u64) -> Result<Report, Failure> {
 ///
 /// Same as [`run`].
 pub fn run_showing(seed: u64, progress: &mut dyn FnMut(f64)) -> Result<Report, Failure> {
-    let scenario = Scenario::draw(seed);
-    let mut swarm = Swarm::new(&scenario, progress);
-    let result = swarm.run();
-    let time_ns = swarm.cluster.network().now_ns();
-    result.map_err(|what| Failure { seed, time_ns, what, scenario: scenario.to_string() })
+    let (result, time_ns, scenario) = if seed % STORES == STORES - 1 {
+        let scenario = StoreScenario::draw(seed);
+        let mut store = StoreRun::new(&scenario, progress);
+        (store.run(), store.cluster.network().now_ns(), scenario.to_string())
+    } else {
+        let scenario = Scenario::draw(seed);
+        let mut swarm = Swarm::new(&scenario, progress);
+        (swarm.run(), swarm.cluster.network().now_ns(), scenario.to_string())
+    };
+    result.map_err(|what| Failure { seed, time_ns, what, scenario })
+}
+
+/// Applies a fault of links or of what hosts hear.
+fn apply_network_fault(network: &Network, fault: &Fault) {
+    match *fault {
+        Fault::Link { link, direction, faults } => network.set_faults(LinkId(link), direction, faults),
+        Fault::Down { link, direction, is_down } => network.set_link_up(LinkId(link), direction, !is_down),
+        Fault::Cut { from, to, both_ways, is_cut } => {
+            network.set_cut(HostId(from), HostId(to), is_cut);
+            if both_ways {
+                network.set_cut(HostId(to), HostId(from), is_cut);
+            }
+        }
+        Fault::Pause { .. } | Fault::Crash { .. } => {}
+    }
+}
+
+/// Ends all faults of the network.
+fn heal(network: &Network) {
+    let topology = network.topology();
+    network.set_all_faults(LinkFaults::default());
+    for link in 0..topology.links.len() {
+        (0..2).for_each(|direction| network.set_link_up(LinkId(link), direction, true));
+    }
+    for from in 0..topology.hosts.len() {
+        (0..topology.hosts.len()).for_each(|to| network.set_cut(HostId(from), HostId(to), false));
+    }
 }
 
 /// A host and its program.
@@ -205,7 +244,7 @@ impl<'a> Swarm<'a> {
             self.apply_fault(fault);
         }
         self.pass_until(self.healed_ns());
-        self.heal();
+        heal(self.cluster.network());
         for MemberHandle { orders, .. } in &self.members {
             orders.borrow_mut().stops_calls = true;
         }
@@ -293,18 +332,9 @@ impl<'a> Swarm<'a> {
     }
 
     fn apply_fault(&mut self, fault: &Fault) {
-        let network = self.cluster.network().clone();
         match *fault {
-            Fault::Link { link, direction, faults } => network.set_faults(LinkId(link), direction, faults),
-            Fault::Down { link, direction, is_down } => network.set_link_up(LinkId(link), direction, !is_down),
-            Fault::Cut { from, to, both_ways, is_cut } => {
-                network.set_cut(HostId(from), HostId(to), is_cut);
-                if both_ways {
-                    network.set_cut(HostId(to), HostId(from), is_cut);
-                }
-            }
             Fault::Pause { host, ns } => {
-                let end_ns = network.now_ns() + ns;
+                let end_ns = self.cluster.network().now_ns() + ns;
                 self.cluster.pause(self.members[host].actor, end_ns);
                 self.members[host].workers.iter().for_each(|workers| workers.pause(end_ns));
             }
@@ -315,18 +345,7 @@ impl<'a> Swarm<'a> {
                 self.ledger.lock().forget_client(host);
                 self.members[host] = self.open(host);
             }
-        }
-    }
-
-    /// Ends all faults.
-    fn heal(&mut self) {
-        let network = self.cluster.network();
-        network.set_all_faults(LinkFaults::default());
-        for link in 0..self.scenario.topology.links.len() {
-            (0..2).for_each(|direction| network.set_link_up(LinkId(link), direction, true));
-        }
-        for from in 0..self.scenario.hosts() {
-            (0..self.scenario.hosts()).for_each(|to| network.set_cut(HostId(from), HostId(to), false));
+            _ => apply_network_fault(self.cluster.network(), fault),
         }
     }
 }

@@ -204,7 +204,7 @@ fn draw_congestion(draw: &mut SeededGenerator) -> Congestion {
 }
 
 /// Draws faults, with their ends if they have any.
-fn draw_faults(draw: &mut SeededGenerator, topology: &Topology, config: &Config) -> Vec<(u64, Fault)> {
+pub fn draw_faults(draw: &mut SeededGenerator, topology: &Topology, config: &Config) -> Vec<(u64, Fault)> {
     let mut faults = Vec::new();
     let (hosts, links) = (topology.hosts.len() as u64, topology.links.len() as u64);
     for _ in 0..draw.below(12) {
