@@ -109,6 +109,7 @@ fn whoever_opens_a_file_sees_what_others_have_closed() {
     assert!(wanted.try_lock_shared().is_err());
     drop(held);
     wait_until(|| wanted.try_lock_shared().is_ok());
+    facts::lock_crosswise(&a.point, &b.point);
     a.end();
     b.end();
 }

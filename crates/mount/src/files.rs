@@ -439,12 +439,14 @@ pub trait Files: Send + Sync + 'static {
     /// As `fcntl(F_GETLK)`.
     fn test_lock(&self, ino: u64, lock: &Lock) -> Result<Option<Lock>>;
 
-    /// Sets or removes a lock, without waiting.
+    /// Sets or removes a lock, without waiting for it. `waits`: the caller waits for it, and this is called again until
+    /// it has the lock. Once a caller has given up, this is called a last time, without `waits`.
     ///
     /// # Errors
     ///
-    /// As `fcntl(F_SETLK)`: [`Errno::AGAIN`] when another lock conflicts.
-    fn set_lock(&self, ino: u64, lock: &Lock) -> Result<()>;
+    /// As `fcntl(F_SETLK)`: [`Errno::AGAIN`] when another lock conflicts. If the caller `waits`, [`Errno::DEADLK`] may
+    /// say that it would wait for itself in the end.
+    fn set_lock(&self, ino: u64, lock: &Lock, waits: bool) -> Result<()>;
 
     /// Reserves, punches or zeroes a range, given by its first byte and its length. `keeps_size`: the file does not
     /// grow. `drops_privileges`: it loses its set-id bits.

@@ -515,7 +515,7 @@ impl<F: Files> Filesystem for Front<F> {
         let is_whole = (start, last) == (0, i64::MAX as u64);
         let family = if is_whole { caller::lock_family(request.pid()) } else { LockFamily::Fcntl };
         let lock = Lock { owner: owner.0, pid, start, last, kind, family };
-        match self.files.set_lock(ino.0, &lock) {
+        match self.files.set_lock(ino.0, &lock, waits) {
             Err(rustix::io::Errno::AGAIN) => self.waiting_locks.add(ino.0, lock, request.pid(), waits, reply),
             result => {
                 reply_empty(result, reply);

@@ -25,14 +25,19 @@
 //! case. Nor does `fuser` report interrupted requests, so threads that wait for a lock are checked for signals in
 //! `/proc`.
 //!
-//! Programs that wait for each other's `fcntl` locks wait until one of them is interrupted; `EDEADLK` is not reported.
+//! Of processes that wait for each other's `fcntl` locks one gets `EDEADLK`, wherever they run, if the file system
+//! finds that ([`Files::set_lock`]). A lock of the whole file whose call cannot be seen may be of `flock`, which knows
+//! no such error, so deadlocks by it are not found. Nor can a lock of an open file description (`F_OFD_SETLKW`) be told
+//! from one of a process: it gets the error, too.
 //!
 //! # Design
 //!
 //! - **The version of what the kernel has cached is separate from that of the layout.** A layout may be fetched anew
 //!   while old pages are still cached.
 //! - **Only `O_DIRECT` files bypass the page cache**; all others can be mapped everywhere.
-//! - **Locks that wait** are retried by one thread, so that they hold up no thread that serves the kernel.
+//! - **Locks that wait** are retried by one thread, so that they hold up no thread that serves the kernel. The file
+//!   system is told of each attempt that its caller waits, and of the last one, before a caller that was interrupted
+//!   is answered, that it does not.
 //! - **Privileges that a file gives to its program** (set-id bits, capabilities) are cleared when others write to the
 //!   file. The kernel leaves that to the file system (FUSE_HANDLE_KILLPRIV_V2): for each `write` it says whether to
 //!   clear the set-id bits, but not for `fallocate`, nor for pages of mappings. A `fallocate` clears them unless its

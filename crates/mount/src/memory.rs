@@ -460,7 +460,7 @@ impl Files for InMemory {
         Err(Errno::NOSYS)
     }
 
-    fn set_lock(&self, _: u64, _: &Lock) -> Result<()> {
+    fn set_lock(&self, _: u64, _: &Lock, _: bool) -> Result<()> {
         Err(Errno::NOSYS)
     }
 

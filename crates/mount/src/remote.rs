@@ -534,7 +534,9 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         }))
     }
 
-    fn set_lock(&self, ino: u64, wanted: &Lock) -> Result<()> {
+    fn set_lock(&self, ino: u64, wanted: &Lock, waits: bool) -> Result<()> {
+        // `flock` is told of no deadlock.
+        let waits = waits && wanted.family == LockFamily::Fcntl;
         let (start, end) = (wanted.start, last(wanted.last));
         let mut owners = owners(wanted).iter().map(|owner| owner(wanted.owner));
         let may_be_either = wanted.family == LockFamily::Either && wanted.kind != LockKind::Unlocked;
@@ -545,7 +547,7 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
             Some(of) => {
                 let mut held = None;
                 owners.try_for_each(|owner| {
-                    lane.lock(of(owner)).inspect_err(|_| {
+                    lane.lock(of(owner), waits).inspect_err(|_| {
                         // If this fails, the lock ends with the file's last descriptor.
                         held.map(|held| lane.unlock(Ino(ino), held, start, end));
                     })?;

@@ -1,7 +1,14 @@
 //! Locks of clients on ranges of files: by `fcntl`, a process locks ranges of bytes; by `flock`, an open file locks the
 //! whole file.
+//!
+//! An owner whose lock conflicts asks again until it has it. That it waits is remembered meanwhile, so that owners who
+//! wait for each other are found: one of them is refused.
+
+mod waits;
 
 use std::collections::BTreeMap;
+
+use waits::Waits;
 
 use crate::protocol::{Error, Ino, LOCKS_MAX, Lock, LockKind, LockOwner};
 
@@ -20,6 +27,7 @@ pub struct Locks {
     by_inode: BTreeMap<Ino, Vec<OwnedLock>>,
     /// Number of ranges that each client has locked.
     counts: BTreeMap<u64, usize>,
+    waits: Waits,
 }
 
 fn is_flock(owner: LockOwner) -> bool {
@@ -41,13 +49,30 @@ impl Locks {
         all.iter().find(|one| conflicts(one, (client, lock.owner), lock)).map(|one| one.lock)
     }
 
-    /// Locks a range, replacing the owner's locks in it.
+    /// Locks a range, replacing the owner's locks in it. If the owner `waits`, it counts as waiting for the lock until
+    /// it is answered otherwise than with [`Error::WouldBlock`], or asks again without waiting.
     ///
     /// # Errors
     ///
-    /// [`Error::WouldBlock`] when another lock conflicts, [`Error::Invalid`] for an empty range, [`Error::TooMany`]
-    /// when two more ranges would exceed [`LOCKS_MAX`].
-    pub fn lock(&mut self, client: u64, lock: Lock) -> Result<(), Error> {
+    /// [`Error::WouldBlock`] when another lock conflicts, [`Error::Deadlock`] when an owner that `waits` would wait for
+    /// itself in the end, [`Error::Invalid`] for an empty range, [`Error::TooMany`] when two more ranges would exceed
+    /// [`LOCKS_MAX`].
+    pub fn lock(&mut self, client: u64, lock: Lock, waits: bool) -> Result<(), Error> {
+        let result = match self.lock_at_once(client, lock) {
+            Err(Error::WouldBlock) if waits && self.waits_for_itself((client, lock.owner), lock) => {
+                Err(Error::Deadlock)
+            }
+            result => result,
+        };
+        if waits && result == Err(Error::WouldBlock) {
+            self.waits.add(client, lock);
+        } else {
+            self.waits.remove(client, &lock);
+        }
+        result
+    }
+
+    fn lock_at_once(&mut self, client: u64, lock: Lock) -> Result<(), Error> {
         if lock.first > lock.last {
             return Err(Error::Invalid);
         }
@@ -102,8 +127,9 @@ impl Locks {
         self.subtract(client, removed);
     }
 
-    /// Releases all locks of a client.
+    /// Releases all locks of a client, which waits for none any more.
     pub fn release_client(&mut self, client: u64) {
+        self.waits.remove_client(client);
         for all in self.by_inode.values_mut() {
             all.retain(|one| one.owner.0 != client);
         }
@@ -171,7 +197,7 @@ mod tests {
                         let lock = lock(client, owner, first, last, kind);
                         prop_assert_eq!(locks.find_conflict(client, &lock).is_some(), is_excluded);
                         let expected = if is_excluded { Err(Error::WouldBlock) } else { Ok(()) };
-                        prop_assert_eq!(locks.lock(client, lock), expected);
+                        prop_assert_eq!(locks.lock(client, lock, false), expected);
                         if !is_excluded {
                             model.extend(bytes.map(|byte| ((client, owner, byte), kind)));
                         }
@@ -203,15 +229,15 @@ mod tests {
     fn a_client_locks_so_many_ranges_and_no_more() {
         let mut locks = Locks::default();
         let at = |byte| lock(1, LockOwner::Posix(1), byte, byte, LockKind::Read);
-        let taken = (0..).map(|index| locks.lock(1, at(2 * index))).take_while(Result::is_ok).count();
+        let taken = (0..).map(|index| locks.lock(1, at(2 * index), false)).take_while(Result::is_ok).count();
         assert_eq!(taken, LOCKS_MAX - 1);
-        assert!(locks.lock(2, at(0)).is_ok());
+        assert!(locks.lock(2, at(0), false).is_ok());
         locks.remove_inode(Ino(1));
         assert_eq!((locks.count(1), locks.count(2)), (0, 0));
-        assert!(locks.lock(1, at(0)).is_ok());
-        assert_eq!(locks.lock(2, lock(2, LockOwner::Posix(1), 5, 4, LockKind::Read)), Err(Error::Invalid));
+        assert!(locks.lock(1, at(0), false).is_ok());
+        assert_eq!(locks.lock(2, lock(2, LockOwner::Posix(1), 5, 4, LockKind::Read), false), Err(Error::Invalid));
         let to_end = lock(2, LockOwner::Posix(1), 7, u64::MAX, LockKind::Write);
-        assert!(locks.lock(2, to_end).is_ok());
+        assert!(locks.lock(2, to_end, false).is_ok());
         assert_eq!(locks.find_conflict(1, &at(u64::MAX)), Some(to_end));
     }
 }

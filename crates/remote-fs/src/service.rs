@@ -41,6 +41,10 @@
 //!   have them open. Inodes that have lost their name since then are dropped at once.
 //! - **Blame.** When a client blames a donor, that donor's copy is removed only if the service itself reaches another
 //!   whole copy: one that the state lists may be lost by now.
+//! - **Locks** are not stored: clients report theirs after a restart. A client whose lock conflicts asks again until it
+//!   has it, and says that it waits. So the service knows all waits of all hosts, and refuses the request that would
+//!   close a circle of `fcntl` owners which wait for each other (`locks/waits.rs`). A search looks at a bounded number
+//!   of locks.
 //! - **Bounds.** Options limit the inodes and the bytes of extended attributes, and the protocol's limits bound the
 //!   rest. The options' limits are checked before a change is made, so that state written under other limits can still
 //!   be read. The bound on an answer includes the places of segments that layouts and reservations carry.

@@ -3,7 +3,7 @@
 mod hostile;
 
 use proptest::prelude::*;
-use sinew_remote_fs::protocol::{Access, Ino, Mode, Request, SetAttr};
+use sinew_remote_fs::protocol::{Access, Ino, Lock, LockKind, LockOwner, Mode, Request, SetAttr};
 
 /// Bytes that begin with valid requests.
 fn nearly_requests() -> impl Strategy<Value = Vec<u8>> {
@@ -40,6 +40,10 @@ fn nearly_requests() -> impl Strategy<Value = Vec<u8>> {
             }
         ),
         (0..4u64).prop_map(|handle| Request::Close { handle }),
+        (ino(), 0..3u64, 0..4u64, any::<bool>()).prop_map(|(ino, owner, first, waits)| {
+            let (owner, kind) = (LockOwner::Posix(owner), LockKind::Write);
+            Request::Lock { lock: Lock { ino, owner, pid: 1, first, last: first + 1, kind }, waits }
+        }),
     ];
     let step = (any::<u8>(), request, prop::collection::vec(any::<u8>(), 0..12)).prop_map(|(step, request, more)| {
         let extent_bytes = if matches!(request, Request::Commit { .. }) { more } else { Vec::new() };

@@ -2,17 +2,17 @@
 #![allow(dead_code)] // Each test program uses some of it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom as Whence, XattrFlags};
 use rustix::io::Errno;
 
 use super::mapping::Mapping;
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, Process};
 
 pub type Fact = fn(&Path);
 
@@ -44,8 +44,11 @@ pub const ALL: &[(&str, Fact)] = &[
 ];
 
 /// Facts that do not hold for files in memory.
-pub const MORE: &[(&str, Fact)] =
-    &[("extended_attributes_are_kept", extended_attributes_are_kept), ("a_lock_is_waited_for", a_lock_is_waited_for)];
+pub const MORE: &[(&str, Fact)] = &[
+    ("extended_attributes_are_kept", extended_attributes_are_kept),
+    ("a_lock_is_waited_for", a_lock_is_waited_for),
+    ("processes_that_wait_for_each_other_are_told", processes_that_wait_for_each_other_are_told),
+];
 
 fn error<T>(result: std::io::Result<T>) -> Option<Errno> {
     result.err().and_then(|error| Errno::from_io_error(&error))
@@ -541,4 +544,47 @@ fn a_lock_is_waited_for(at: &Path) {
     assert!(waiter.try_wait().unwrap().is_none());
     holder.unlock().unwrap();
     assert!(waiter.wait().unwrap().success());
+}
+
+fn processes_that_wait_for_each_other_are_told(at: &Path) {
+    lock_crosswise(at, at);
+}
+
+/// Two processes, each at a mount of the same directory, lock a byte of one file and wait for that of the other's.
+pub fn lock_crosswise(one: &Path, other: &Path) {
+    const SCRIPT: &str = "import errno, fcntl, sys
+own, wanted = [open(path, 'a') for path in sys.argv[1:]]
+fcntl.lockf(own, fcntl.LOCK_EX, 1)
+print('own', flush=True)
+sys.stdin.readline()
+try:
+    fcntl.lockf(wanted, fcntl.LOCK_EX, 1)
+    print('both')
+except OSError as error:
+    print('refused' if error.errno == errno.EDEADLK else error)
+";
+    let start = |at: &Path, own: &str, wanted: &str| {
+        let mut command = Command::new("python3");
+        command.args(["-c", SCRIPT]).args([at.join(own), at.join(wanted)]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok().map(Process)
+    };
+    let (Some(one), Some(other)) = (start(one, "a", "b"), start(other, "b", "a")) else { return };
+    let mut both = [one, other].map(|mut process| (BufReader::new(process.0.stdout.take().unwrap()), process));
+    let next = |output: &mut BufReader<ChildStdout>| {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    };
+    for (output, _) in &mut both {
+        assert_eq!(next(output), "own");
+    }
+    for (_, process) in &mut both {
+        drop(process.0.stdin.take());
+    }
+    let mut results = both.map(|(mut output, mut process)| {
+        assert!(process.wait().success());
+        next(&mut output)
+    });
+    results.sort();
+    assert_eq!(results, ["both", "refused"], "when one is refused and ends, the other gets its lock");
 }

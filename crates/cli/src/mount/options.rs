@@ -18,8 +18,9 @@ bypass this host's cache.
 `fallocate` reserves room, without which a later write there would fail on a full file system; holes that are punched
 give it back. Changed data is written beside the data that it replaces, for which a sixty-fourth of the memory, and at
 most 16 MiB, is kept: so files can be overwritten on a full file system, too, if more slowly. Locks hold for all hosts,
-by `flock` as by `fcntl`. Locks of whole files by the two exclude each other only where this process may not look at
-its callers (users other than root, as kernel.yama.ptrace_scope has it), and deadlocks by `fcntl` are not found.
+by `flock` as by `fcntl`. Of processes that wait for each other's locks by `fcntl`, on any hosts, one gets EDEADLK.
+Where this process may not look at its callers (users other than root, as kernel.yama.ptrace_scope has it), locks of
+whole files by the two exclude each other, and deadlocks by locks of whole files are not found.
 
 Users other than root need fusermount3 (package fuse3), and permission to open /dev/fuse. Only the user who mounts can
 use the files, unless --allow-other lets in everybody, as the files' modes allow.

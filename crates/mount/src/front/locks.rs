@@ -63,16 +63,16 @@ impl<F: Files> WaitingLocks<F> {
         let now = Instant::now();
         let refuse_at = (!waits).then(|| now + NO_WAIT_RETRY);
         let mut state = self.0.lock();
-        if state.waiters.len() >= WAITERS_MAX || state.has_ended {
-            return reply.error(Errno::ENOLCK);
-        }
-        if !state.has_thread {
+        let mut can_wait = state.waiters.len() < WAITERS_MAX && !state.has_ended;
+        if can_wait && !state.has_thread {
             let common = Arc::clone(&self.0);
             let started = thread::Builder::new().name("sinew-locks".to_owned()).spawn(move || common.run());
-            if started.is_err() {
-                return reply.error(Errno::ENOLCK);
-            }
-            state.has_thread = true;
+            can_wait = started.is_ok();
+            state.has_thread = can_wait;
+        }
+        if !can_wait {
+            drop(state);
+            return self.0.give_up(ino, &lock, reply, Errno::ENOLCK);
         }
         state.waiters.push_back(Waiter { ino, lock, thread, reply, pause: PAUSE_MIN, due: now + PAUSE_MIN, refuse_at });
         drop(state);
@@ -132,11 +132,21 @@ impl<F: Files> LockShared<F> {
         }
     }
 
+    /// Answers a caller that waits no longer, after a last attempt, by which the file system knows that.
+    fn give_up(&self, ino: u64, lock: &Lock, reply: ReplyEmpty, why: Errno) {
+        match self.files.set_lock(ino, lock, false) {
+            Ok(()) => reply.ok(),
+            Err(_) => reply.error(why),
+        }
+    }
+
     fn try_lock(&self, mut waiter: Waiter) -> Option<Waiter> {
         let tried_at = Instant::now();
-        match self.files.set_lock(waiter.ino, &waiter.lock) {
+        match self.files.set_lock(waiter.ino, &waiter.lock, waiter.refuse_at.is_none()) {
             Ok(()) => waiter.reply.ok(),
-            Err(Error::AGAIN) if caller::is_interrupted(waiter.thread) => waiter.reply.error(Errno::EINTR),
+            Err(Error::AGAIN) if caller::is_interrupted(waiter.thread) => {
+                self.give_up(waiter.ino, &waiter.lock, waiter.reply, Errno::EINTR);
+            }
             Err(Error::AGAIN) if waiter.refuse_at.is_some_and(|refused| refused <= tried_at) => {
                 waiter.reply.error(Errno::EAGAIN);
             }

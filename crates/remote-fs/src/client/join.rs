@@ -164,7 +164,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         for &(ino, owner) in &unsynced.owners {
             self.send_as(identity, Request::Unlock { ino, owner, first: 0, last: u64::MAX }, until)?;
             for lock in client.locks().all().into_iter().filter(|lock| (lock.ino, lock.owner) == (ino, owner)) {
-                if !self.send_as(identity, Request::Lock(lock), until)? {
+                if !self.send_as(identity, Request::Lock { lock, waits: false }, until)? {
                     client.locks().remove(ino, owner, lock.first, lock.last);
                     client.log(&format!("a lock of file {} is lost", ino.0));
                     changed.insert(ino);

@@ -517,19 +517,21 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         self.ask(caller, Request::RemoveXattr { ino, name: name.to_vec() }).map(|_| ())
     }
 
-    /// Locks a range, without waiting.
+    /// Locks a range, without waiting for it. `waits`: the owner waits, and its program asks again until it has the
+    /// lock; if it gives up, it asks once more without `waits`.
     ///
     /// # Errors
     ///
-    /// [`ClientError`]: [`Error::WouldBlock`] when another lock conflicts.
-    pub fn lock(&mut self, lock: Lock) -> Result<(), ClientError> {
+    /// [`ClientError`]: [`Error::WouldBlock`] when another lock conflicts, and [`Error::Deadlock`] if the owner `waits`
+    /// for itself in the end.
+    pub fn lock(&mut self, lock: Lock, waits: bool) -> Result<(), ClientError> {
         let mut joined = self.client.identity().joined;
-        self.ask_as_root(Request::Lock(lock))?;
+        self.ask_as_root(Request::Lock { lock, waits })?;
         self.client.locks().add(lock);
         // The lock may have been granted before the client joined again, and forgotten then.
         while self.client.identity().joined != joined {
             joined = self.client.identity().joined;
-            if let Err(error) = self.ask_as_root(Request::Lock(lock)) {
+            if let Err(error) = self.ask_as_root(Request::Lock { lock, waits: false }) {
                 self.client.locks().remove(lock.ino, lock.owner, lock.first, lock.last);
                 return Err(error);
             }

@@ -95,6 +95,9 @@ pub enum Error {
     /// others, and write them there.
     #[error("the file lost its pages meanwhile, which were to be replaced")]
     NothingReplaced,
+    /// The owner of the lock would wait for a lock that is released only after it has released one of its own.
+    #[error("waiting for this lock would never end: its holder waits for a lock of the same owner")]
+    Deadlock,
 }
 
 impl Error {
@@ -122,6 +125,7 @@ impl Error {
             Self::NoSpace | Self::AttributesTooBig => 28,
             Self::ReadOnly => 30,
             Self::TooManyLinks => 31,
+            Self::Deadlock => 35,
             Self::NameTooLong => 36,
             Self::NotEmpty => 39,
             Self::NoAttribute => 61,

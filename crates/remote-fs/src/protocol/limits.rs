@@ -35,6 +35,8 @@ pub const READDIR_MAX: u32 = 1024;
 pub const OPENS_MAX: usize = 65536;
 /// Ranges that a client can have locked.
 pub const LOCKS_MAX: usize = 4096;
+/// Locks that a client can wait for at once and have deadlocks found among.
+pub const LOCK_WAITS_MAX: usize = 4096;
 /// Segments whose places can be requested at once.
 pub const SEGMENTS_MAX: usize = 1024;
 /// Bytes of a client's secret.

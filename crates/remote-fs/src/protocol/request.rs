@@ -416,7 +416,14 @@ pub enum Request {
     },
     /// Locks a range, replacing the owner's locks in it. Answered with `Done`, or
     /// [`Error::WouldBlock`](super::Error::WouldBlock): a client that wants to wait asks again.
-    Lock(Lock),
+    Lock {
+        /// The lock.
+        lock: Lock,
+        /// Whether its owner waits until it has the lock. If it waits for itself in the end, by `fcntl`, the request is
+        /// refused with [`Error::Deadlock`](super::Error::Deadlock). The owner counts as waiting until it is answered
+        /// otherwise than with `WouldBlock`; a client that gives up says so by asking once more, without waiting.
+        waits: bool,
+    },
     /// Asks for a lock that conflicts with this one. Answered with
     /// [`Answer::LockConflict`](super::Answer::LockConflict).
     TestLock(Lock),

@@ -352,7 +352,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             let is_there = |ino| store.state.tree.inode(ino).is_ok();
             let may_have = |held: &OpenFile| is_there(held.ino) && sessions.open(client, *held).is_ok();
             opens = join.opens.into_iter().filter(may_have).map(|held| held.handle).collect();
-            let may_have = |lock: &Lock| is_there(lock.ino) && lock_table.lock(client, *lock).is_ok();
+            let may_have = |lock: &Lock| is_there(lock.ino) && lock_table.lock(client, *lock, false).is_ok();
             locks = join.locks.into_iter().filter(may_have).collect();
         }
         closed.retain(|ino| !self.sessions.is_open(*ino));
@@ -621,12 +621,12 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 tree.xattr(caller, ino, &name).map(|value| Answer::Bytes(value.to_vec()))
             }
             Request::ListXattr { ino } => tree.xattr_names(caller, ino).map(Answer::Bytes),
-            Request::Lock(lock) => {
+            Request::Lock { lock, waits } => {
                 tree.inode(lock.ino)?;
                 if self.grace.is_some() {
                     return Err(Error::Grace);
                 }
-                self.locks.lock(client, lock).map(|()| Answer::Done)
+                self.locks.lock(client, lock, waits).map(|()| Answer::Done)
             }
             Request::TestLock(lock) => {
                 tree.inode(lock.ino)?;

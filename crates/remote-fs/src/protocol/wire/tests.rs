@@ -207,7 +207,7 @@ impl Dice<'_> {
                 how: [SetXattr::Any, SetXattr::Create, SetXattr::Replace][self.below(3) as usize],
             },
             28 => Request::RemoveXattr { ino: self.ino(), name: self.name() },
-            29 => Request::Lock(self.lock()),
+            29 => Request::Lock { lock: self.lock(), waits: self.coin() },
             30 => Request::TestLock(self.lock()),
             31 => {
                 let (at, count) = (self.below(1 << 40), 1 + self.below(1 << 40));

@@ -121,14 +121,14 @@ fn what_is_open_by_nobody_who_comes_back_is_gone_after_a_restart() {
     world.start();
     assert_eq!(other.join(&mut world), Some(true));
     let lock = Lock { ino: Ino::ROOT, owner: LockOwner::Posix(1), pid: 1, first: 0, last: 1, kind: LockKind::Read };
-    assert_eq!(other.ask(&mut world, Request::Lock(lock)), Err(Error::Grace), "others may have locks");
+    assert_eq!(other.ask(&mut world, Request::Lock { lock, waits: false }), Err(Error::Grace), "others may have locks");
     assert_eq!(world.service().state().tree.len(), 2);
     world.run(9_000);
     other.ask(&mut world, Request::Heartbeat).unwrap();
     world.run(2_000);
     assert_eq!(world.service().state().tree.len(), 1);
     assert_eq!(world.service().state().clients.len(), 1);
-    assert_eq!(other.ask(&mut world, Request::Lock(lock)), Ok(Answer::Done));
+    assert_eq!(other.ask(&mut world, Request::Lock { lock, waits: false }), Ok(Answer::Done));
 }
 
 #[test]
@@ -155,9 +155,9 @@ fn locks_end_with_their_client_and_are_told_again_after_a_restart() {
     let mut world = world(2, 2);
     let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
     let lock = Lock { ino: Ino::ROOT, owner: LockOwner::Posix(1), pid: 9, first: 0, last: 9, kind: LockKind::Write };
-    one.ask(&mut world, Request::Lock(lock)).unwrap();
+    one.ask(&mut world, Request::Lock { lock, waits: false }).unwrap();
     one.locks.push(lock);
-    assert_eq!(other.ask(&mut world, Request::Lock(lock)), Err(Error::WouldBlock));
+    assert_eq!(other.ask(&mut world, Request::Lock { lock, waits: false }), Err(Error::WouldBlock));
     world.crash();
     world.start();
     assert_eq!((other.join(&mut world), one.join(&mut world)), (Some(true), Some(true)));
@@ -166,12 +166,31 @@ fn locks_end_with_their_client_and_are_told_again_after_a_restart() {
     world.run(8_000);
     other.ask(&mut world, Request::Heartbeat).unwrap();
     world.run(3_000);
-    assert_eq!(other.ask(&mut world, Request::Lock(lock)), Ok(Answer::Done), "who is silent is dead");
+    assert_eq!(other.ask(&mut world, Request::Lock { lock, waits: false }), Ok(Answer::Done), "who is silent is dead");
     assert_eq!(one.ask(&mut world, Request::Heartbeat), Err(Error::Rejoin));
     let now = world.now();
     world.service().peer_left(2, now);
     world.run(2_100);
-    assert_eq!(one.ask(&mut world, Request::Lock(lock)), Ok(Answer::Done), "who left is dead sooner");
+    assert_eq!(one.ask(&mut world, Request::Lock { lock, waits: false }), Ok(Answer::Done), "who left is dead sooner");
+}
+
+#[test]
+fn of_clients_that_wait_for_each_others_locks_one_is_told() {
+    let mut world = world(2, 2);
+    let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
+    let lock = |byte, waits| {
+        let (owner, kind) = (LockOwner::Posix(1), LockKind::Write);
+        Request::Lock { lock: Lock { ino: Ino::ROOT, owner, pid: 9, first: byte, last: byte, kind }, waits }
+    };
+    one.ask(&mut world, lock(0, true)).unwrap();
+    other.ask(&mut world, lock(1, true)).unwrap();
+    assert_eq!(one.ask(&mut world, lock(1, true)), Err(Error::WouldBlock));
+    assert_eq!(other.ask(&mut world, lock(0, true)), Err(Error::Deadlock));
+    // The one that waits is gone.
+    world.run(8_000);
+    other.ask(&mut world, Request::Heartbeat).unwrap();
+    world.run(3_000);
+    assert_eq!(other.ask(&mut world, lock(0, true)), Ok(Answer::Done));
 }
 
 #[test]
