@@ -451,7 +451,6 @@ fn on_a_full_file_system_files_can_be_overwritten_in_any_way_and_not_grown() {
         direct.write_all_at(&page[start..start + 4096], (120 << 20) + at * 4096).unwrap();
     }
     cached.sync_all().unwrap();
-    drop(direct);
     let other = cluster.mount("b", &[]).unwrap();
     let read = File::open(other.point.join("file")).unwrap();
     let check = |at: u64, expected: Vec<u8>| {
@@ -466,8 +465,29 @@ fn on_a_full_file_system_files_can_be_overwritten_in_any_way_and_not_grown() {
     }
     (0..100).for_each(|at| check((120 << 20) + at * 4096, bytes(4, 4096)));
     check(len - 4096, bytes(7, 4096));
-    let error = cached.write_all_at(b"more", len).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    let is_full = |error: std::io::Error| error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error());
+    assert!(is_full(cached.write_all_at(b"more", len).unwrap_err()));
+    // Of a write that the file has room for only in part, that part is written.
+    let mut data = vec![0; 65536 + 4096];
+    let start = data.as_ptr().align_offset(4096);
+    let data = &mut data[start..start + 65536];
+    data.copy_from_slice(&bytes(6, 65536));
+    for (file, written) in [(&cached, 3 * 4096 - 1), (&cached, 4095), (&direct, 3 * 4096)] {
+        let at = len - written as u64;
+        assert_eq!(file.write_at(data, at).unwrap(), written);
+        assert!(is_full(file.write_at(&data[written..], len).unwrap_err()));
+        file.sync_all().unwrap();
+        let mut found = vec![0; written];
+        File::open(other.point.join("file")).unwrap().read_exact_at(&mut found, at).unwrap();
+        assert!(found == data[..written], "{written} bytes");
+    }
+    drop(direct);
+    rustix::fs::fallocate(&cached, punch, 6 << 20, 3 * 4096).unwrap();
+    let short = File::create(mounted.point.join("short")).unwrap();
+    assert_eq!(short.write_at(data, 0).unwrap(), 3 * 4096);
+    assert!(is_full(short.write_at(data, 3 * 4096).unwrap_err()));
+    drop(short);
+    assert!(fs::read(other.point.join("short")).unwrap() == data[..3 * 4096]);
     // A hole makes room, for others as well.
     rustix::fs::fallocate(&cached, punch, 100, 5 << 20).unwrap();
     check(0, bytes(1, 1 << 20)[..100].to_vec());

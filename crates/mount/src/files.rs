@@ -348,12 +348,13 @@ pub trait Files: Send + Sync + 'static {
     /// that, such as read-ahead, does not delay the program that reads.
     fn read(&self, ino: u64, handle: u64, at: u64, len: usize, answer: impl FnOnce(Result<&[u8]>));
 
-    /// Writes all of the bytes. `drops_privileges`: the file loses its set-id bits.
+    /// Writes bytes, and returns their number: at least 1 unless there are none, and fewer than all only where the rest
+    /// cannot be written. `drops_privileges`: the file loses its set-id bits.
     ///
     /// # Errors
     ///
     /// As `write`.
-    fn write(&self, ino: u64, handle: u64, at: u64, data: &[u8], drops_privileges: bool) -> Result<()>;
+    fn write(&self, ino: u64, handle: u64, at: u64, data: &[u8], drops_privileges: bool) -> Result<usize>;
 
     /// Called when a descriptor of the file is closed: completes writes, and releases the POSIX locks of this owner.
     ///

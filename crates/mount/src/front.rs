@@ -333,9 +333,15 @@ impl<F: Files> Filesystem for Front<F> {
         let is_mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let drops_privileges =
             flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) || is_mapped && self.writers.has_other_writers(ino.0);
-        match self.files.write(ino.0, handle.0, at, data, drops_privileges) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(error) => reply.error(errno(error)),
+        let mut written = 0;
+        loop {
+            let (at, rest) = (at + written as u64, &data[written..]);
+            match self.files.write(ino.0, handle.0, at, rest, drops_privileges) {
+                // The kernel takes a mapping's data for written even if it is told of a part, but heeds an error.
+                Ok(more @ 1..) if is_mapped && more < rest.len() => written += more,
+                Ok(more) => return reply.written((written + more) as u32),
+                Err(error) => return reply.error(errno(error)),
+            }
         }
     }
 

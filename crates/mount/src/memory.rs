@@ -383,10 +383,10 @@ impl Files for InMemory {
         }
     }
 
-    fn write(&self, ino: u64, handle: u64, at: u64, data: &[u8], drops_privileges: bool) -> Result<()> {
+    fn write(&self, ino: u64, handle: u64, at: u64, data: &[u8], drops_privileges: bool) -> Result<usize> {
         self.data(handle)?.write(at, data)?;
         self.note_write(ino, drops_privileges);
-        Ok(())
+        Ok(data.len())
     }
 
     fn flush(&self, _: u64, _: u64, _: u64) -> Result<()> {

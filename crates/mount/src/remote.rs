@@ -429,13 +429,13 @@ impl<E: Endpoint + 'static, A: AccessMethod + 'static> Files for Remote<E, A> {
         }
     }
 
-    fn write(&self, ino: u64, handle: u64, at: u64, data: &[u8], drops_privileges: bool) -> Result<()> {
+    fn write(&self, ino: u64, handle: u64, at: u64, data: &[u8], drops_privileges: bool) -> Result<usize> {
         self.with(|lane| {
-            lane.write(handle, at, data)?;
+            let written = lane.write(handle, at, data)?;
             if drops_privileges {
                 lane.drop_privileges(handle, Ino(ino))?;
             }
-            Ok(())
+            Ok(written)
         })
     }
 

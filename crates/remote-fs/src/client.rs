@@ -18,8 +18,9 @@
 //!   they are written again.
 //! - **Partial pages**: two clients may write different bytes of one page. The later commit is refused, and its bytes
 //!   are merged into the page of the earlier one.
-//! - **A lack of room** is reported by the write that meets it, since pages are reserved ahead. Pages that a file has,
-//!   or that were [allocated](Lane::change_range) for it, can be written on a full file system, too.
+//! - **A lack of room** is reported by the write that meets it, since pages are reserved ahead: it writes as many bytes
+//!   as there is room for, and fails if those are none. Pages that a file has, or that were
+//!   [allocated](Lane::change_range) for it, can be written on a full file system, too.
 //!
 //! # Design
 //!

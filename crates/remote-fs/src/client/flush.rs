@@ -252,7 +252,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     }
 
     /// Whether a file has all pages of a range, or was promised those that it lacks.
-    fn replaces(&mut self, file: &File, at: u64, count: u64) -> Result<bool, ClientError> {
+    pub(super) fn replaces(&mut self, file: &File, at: u64, count: u64) -> Result<bool, ClientError> {
         match self.reserve_overwrite(file, (at, count), 0, false) {
             Ok(()) | Err(ClientError::Refused(Error::TooMany)) => Ok(true),
             Err(ClientError::Refused(Error::NoSpace)) => Ok(false),

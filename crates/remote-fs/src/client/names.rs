@@ -601,6 +601,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             let Clearing { hole, zeros } = clearing(at, end, size);
             cleared = hole;
             for (from, to) in zeros {
+                // They lie in one page, so all are written, or none.
                 self.write_file(&file, from, &[0; PAGE][..(to - from) as usize])?;
             }
             self.write_out(&file)?;

@@ -27,6 +27,12 @@ fn page_part(at: u64, len: usize) -> (u64, usize, usize) {
     (at / PAGE as u64, from, len.min(PAGE - from))
 }
 
+/// The pages that a range touches: the first, and their number.
+fn pages_of(at: u64, len: usize) -> (u64, u64) {
+    let first = at / PAGE as u64;
+    (first, (at + len as u64).div_ceil(PAGE as u64) - first)
+}
+
 /// The pages that a range covers only in part: the first, the last, both or none.
 fn partial_pages(at: u64, len: usize) -> impl Iterator<Item = u64> {
     let (first, from, first_len) = page_part(at, len);
@@ -55,13 +61,13 @@ impl FileState {
 }
 
 impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
-    /// Writes bytes to a file that is open for writing.
+    /// Writes bytes to a file that is open for writing. Returns their number, at least 1 unless there are none: fewer
+    /// than all where there is no room, or no memory, for the rest.
     ///
     /// # Errors
     ///
-    /// [`ClientError`]. After [`ClientError::NoMemory`], and after any error on a full file system, a first part of the
-    /// data may have been written, otherwise nothing was.
-    pub fn write(&mut self, handle: u64, at: u64, data: &[u8]) -> Result<(), ClientError> {
+    /// [`ClientError`]; nothing was written then.
+    pub fn write(&mut self, handle: u64, at: u64, data: &[u8]) -> Result<usize, ClientError> {
         let (file, access) = self.file_of_handle(handle)?;
         if !access.write {
             return Err(ClientError::NotOpen);
@@ -69,47 +75,99 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         self.write_file(&file, at, data)
     }
 
-    pub(super) fn write_file(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<(), ClientError> {
+    pub(super) fn write_file(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<usize, ClientError> {
         let end = at.checked_add(data.len() as u64).filter(|end| *end <= FILE_LEN_MAX);
-        let end = end.ok_or(ClientError::Refused(Error::FileTooBig))?;
+        end.ok_or(ClientError::Refused(Error::FileTooBig))?;
         if data.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         self.make_room(file, data.len())?;
-        let count = end.div_ceil(PAGE as u64) - at / PAGE as u64;
+        let (_, count) = pages_of(at, data.len());
         match self.promise(count) {
-            // What the file has already, or was promised, can still be written.
-            Err(ClientError::Refused(Error::NoSpace)) => {
-                let full = self.write_over(file, at, data);
-                let is_refused = matches!(full, Err(ClientError::Refused(Error::NoSpace)));
-                if !is_refused || !file.lock().dirty.overlaps(at / PAGE as u64, count) {
-                    return full;
-                }
-                // Some of the pages were written a moment ago, and are new to the service.
-                self.write_out(file)?;
-                return self.write_over(file, at, data);
-            }
-            promised => promised?,
+            Err(ClientError::Refused(Error::NoSpace)) => self.write_what_fits(file, at, data),
+            promised => promised.and_then(|()| self.write_reserved(file, at, data, Purpose::Any, count)),
         }
-        let (new, written) = self.write_promised(file, at, data, count, Purpose::Any);
-        self.client.reserve().of(Purpose::Any).withdraw(count - new);
-        written
+    }
+
+    /// Writes to a full file system: what the file has already, or was promised, can still be written, and what this
+    /// client has pages for.
+    fn write_what_fits(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<usize, ClientError> {
+        let full = self.write_over(file, at, data);
+        if !matches!(full, Err(ClientError::Refused(Error::NoSpace))) {
+            return full;
+        }
+        let (first, count) = pages_of(at, data.len());
+        if file.lock().dirty.overlaps(first, count) {
+            // Some of the pages were written a moment ago, and are new to the service.
+            self.write_out(file)?;
+        }
+        let mut written = 0;
+        // Lengths of parts that may fit, the next one last.
+        let mut parts = vec![data.len()];
+        while let Some(len) = parts.pop() {
+            let (at, part) = (at + written as u64, &data[written..written + len]);
+            let (first, count) = pages_of(at, len);
+            match self.write_if_it_fits(file, at, part) {
+                Ok(Some(more)) if more == len => written += more,
+                Ok(Some(more)) => return Ok(written + more),
+                Ok(None) if count > 1 => {
+                    let half = ((first + count / 2) * PAGE as u64 - at) as usize;
+                    parts.extend([len - half, half]);
+                }
+                Ok(None) if written == 0 => return full,
+                Err(error) if written == 0 => return Err(error),
+                // The program is told when it writes the rest.
+                Ok(None) | Err(_) => break,
+            }
+        }
+        Ok(written)
+    }
+
+    /// Writes bytes if there is room for all of them; `None`: there is not.
+    fn write_if_it_fits(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<Option<usize>, ClientError> {
+        let (first, count) = pages_of(at, data.len());
+        if self.replaces(file, first, count)? {
+            return self.write_over(file, at, data).map(Some);
+        }
+        let missing = self.client.reserve().of(Purpose::Any).promise(count);
+        if missing > 0 {
+            return Ok(None);
+        }
+        self.write_reserved(file, at, data, Purpose::Any, count).map(Some)
     }
 
     /// Writes to pages that a file has, or that room was promised to. There may be room for a part of them at a time.
-    fn write_over(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<(), ClientError> {
-        let (mut at, mut rest) = (at, data);
-        while !rest.is_empty() {
-            let first = at / PAGE as u64;
-            let count = (at + rest.len() as u64).div_ceil(PAGE as u64) - first;
-            let promised = self.promise_overwrite(file, first, count)?;
-            let len = rest.len().min(((first + promised) * PAGE as u64 - at) as usize);
-            let (new, written) = self.write_promised(file, at, &rest[..len], promised, Purpose::Overwrite);
-            self.client.reserve().of(Purpose::Overwrite).withdraw(promised - new);
-            written?;
-            (at, rest) = (at + len as u64, &rest[len..]);
+    fn write_over(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<usize, ClientError> {
+        let mut written = 0;
+        while written < data.len() {
+            let (at, rest) = (at + written as u64, &data[written..]);
+            let (first, count) = pages_of(at, rest.len());
+            let result = self.promise_overwrite(file, first, count).and_then(|promised| {
+                let len = rest.len().min(((first + promised) * PAGE as u64 - at) as usize);
+                self.write_reserved(file, at, &rest[..len], Purpose::Overwrite, promised)
+            });
+            match result {
+                Ok(more) => written += more,
+                Err(error) if written == 0 => return Err(error),
+                // The program is told when it writes the rest.
+                Err(_) => break,
+            }
         }
-        Ok(())
+        Ok(written)
+    }
+
+    /// Writes to `promised` pages, and withdraws the promise of those that are not needed.
+    fn write_reserved(
+        &mut self,
+        file: &Arc<File>,
+        at: u64,
+        data: &[u8],
+        purpose: Purpose,
+        promised: u64,
+    ) -> Result<usize, ClientError> {
+        let (new, written) = self.write_promised(file, at, data, promised, purpose);
+        self.client.reserve().of(purpose).withdraw(promised - new);
+        written
     }
 
     /// Promises pages to a write that needs no new room. Returns the number of pages, at least one.
@@ -160,7 +218,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     }
 
     /// Writes to `count` pages that are promised. Returns the number of those that had no uncommitted data before and
-    /// have now, for which the promise stays. A write that fails may have written a first part.
+    /// have now, for which the promise stays, and the number of bytes written: fewer than all if memory runs out.
     fn write_promised(
         &mut self,
         file: &Arc<File>,
@@ -168,7 +226,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         data: &[u8],
         count: u64,
         purpose: Purpose,
-    ) -> (u64, Result<(), ClientError>) {
+    ) -> (u64, Result<usize, ClientError>) {
         let mut bases = Bases::new();
         loop {
             let mut state = file.lock();
@@ -187,13 +245,11 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             let is_first = state.dirty.is_empty();
             let mut rest = data;
             let mut from = at;
-            let mut result = Ok(());
             while !rest.is_empty() {
                 let (page, offset, len) = page_part(from, rest.len());
                 let base = bases.get(&page).map(|(bytes, sum)| (&bytes[..], *sum));
                 let wrote = state.dirty.write(&self.client.arena, page, offset, &rest[..len], base, purpose);
                 if wrote.is_err() {
-                    result = Err(ClientError::NoMemory);
                     break;
                 }
                 (from, rest) = (from + len as u64, &rest[len..]);
@@ -213,7 +269,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             if self.client.dirty_bytes() > self.client.config.dirty_bytes_max / 4 {
                 self.client.wake();
             }
-            return (new, result);
+            let written = data.len() - rest.len();
+            return (new, if written > 0 { Ok(written) } else { Err(ClientError::NoMemory) });
         }
     }
 
