@@ -238,6 +238,15 @@ impl SharedMemory {
         self.slice(0, self.len)?.write(offset, source)
     }
 
+    /// All whole words of the memory, for many loads. They belong to others as much as the bytes do, so each is to be
+    /// loaded with acquire, as [`Self::load`] does, and several in ascending order, as [`Self::read`] does.
+    #[inline(always)]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the memory starts at an aligned word, has these words, and is mapped while `self` lives; others'
+        // accesses are atomic or outside this process.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.len / 8) }
+    }
+
     /// The `len` bytes from `offset` on, borrowed.
     ///
     /// # Errors
@@ -650,6 +659,18 @@ mod tests {
                 assert!(all[offset + len..].iter().all(|&byte| byte == 0));
             }
         }
+    }
+
+    #[test]
+    fn words_are_those_of_the_memory_and_no_more() {
+        let memory = SharedMemory::private(64).unwrap();
+        memory.store(48, 7).unwrap();
+        let part = memory.part(8, 47, ()).unwrap();
+        assert_eq!((memory.words().len(), part.words().len()), (8, 5));
+        assert_eq!(part.words()[4].load(Ordering::Acquire), 0);
+        assert_eq!(memory.words()[6].load(Ordering::Acquire), 7);
+        assert!(std::ptr::eq(&memory.words()[1], &part.words()[0]));
+        assert!(memory.part(64, 0, ()).unwrap().words().is_empty());
     }
 
     #[test]

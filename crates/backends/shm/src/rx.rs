@@ -453,12 +453,11 @@ impl RxLink {
         }
     }
 
-    /// Notes that the link was empty. Returns true when it has been so for a long time and more than [`POLLED_MIN`] of
-    /// the `polled` links compete with it.
+    /// Notes that the link was empty. Returns true when it has been so for a long time.
     #[inline(always)]
-    fn was_empty(&mut self, polled: usize) -> bool {
+    fn was_empty(&mut self) -> bool {
         self.empty_polls = self.empty_polls.saturating_add(1);
-        self.empty_polls > EMPTY_POLLS_MAX && polled > POLLED_MIN
+        self.empty_polls > EMPTY_POLLS_MAX
     }
 }
 
@@ -477,6 +476,8 @@ impl ShmRx {
     #[inline(never)]
     unsafe fn drain_links<'a>(&'a mut self, packets_max: usize, sink: &mut impl PacketSink<'a>) -> usize {
         let polled = self.hot.len();
+        // A few links are polled even when they are idle, so nobody need count for how long they are.
+        let is_idleness_counted = polled > POLLED_MIN;
         let mut position = if self.next_turn_start < polled { self.next_turn_start } else { 0 };
         self.next_turn_start = position + 1;
         let whole = self.room(packets_max);
@@ -494,17 +495,15 @@ impl ShmRx {
             if room.left == 0 || link.arena.is_none() {
                 continue;
             }
-            if link.consumer.has_nothing_new() {
-                self.has_idle_links |= link.was_empty(polled);
+            if link.consumer.looks_empty() {
+                self.has_idle_links |= is_idleness_counted && link.was_empty();
                 continue;
             }
             // SAFETY: packets lent now are given back by the next call at the earliest. That call needs `self`, and so
             // does dropping a link or writing to the bounce area, which has room for BURST_MAX packets.
             let then = unsafe { link.drain(self.in_place, index, room, sink, &mut self.stats) };
-            if then.left == room.left {
-                // The new word did not belong to a packet.
-                self.has_idle_links |= link.was_empty(polled);
-            }
+            // The new word may not have belonged to a packet.
+            self.has_idle_links |= is_idleness_counted && then.left == room.left && link.was_empty();
             room = then;
         }
         if self.has_idle_links {

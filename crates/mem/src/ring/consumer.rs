@@ -80,6 +80,14 @@ impl Consumer {
         self.word_at() as u32 != self.position as u32
     }
 
+    /// As [`Self::has_nothing_new`], and certain of a ring that was never used, too: the first line there has the right
+    /// position, 0, but no packet. For polls of many rings, of which some may never be used.
+    #[inline(always)]
+    pub fn looks_empty(&self) -> bool {
+        let word = self.word_at();
+        word as u32 != self.position as u32 || word == 0
+    }
+
     /// Takes the next packet. Its bytes stay unchanged until [`Self::give_back`].
     #[inline(always)]
     pub fn take(&mut self) -> Option<Taken> {
@@ -112,19 +120,21 @@ impl Consumer {
     }
 
     /// Takes whole packets, with no rest elsewhere, for as long as `takes` returns true for the next, which lies in the
-    /// ring. The first that it refuses, or that is of another kind, is left for [`Self::take`].
+    /// ring. The first that it refuses, or that is of another kind, is left for [`Self::take`]. Returns whether it took
+    /// all that there is.
     #[cfg(not(loom))]
     #[inline(always)]
-    pub fn take_whole(&mut self, mut takes: impl FnMut(InRing<'_>) -> bool) {
+    pub fn take_whole(&mut self, mut takes: impl FnMut(InRing<'_>) -> bool) -> bool {
         if self.is_broken() {
-            return;
+            return true;
         }
         // Nobody sees the position meanwhile, so it may be in a register, and so may all that does not change.
         let (first, mask, mut position) = (self.words.address(CONTROL_BYTES), self.mask, self.position);
+        let mut word;
         loop {
             let line = first.wrapping_add((position & mask) as usize * LINE);
             // SAFETY: as in `word_at`: the mask keeps the line inside the ring. Acquire: as there.
-            let word = unsafe { &*line.cast::<AtomicU64>() }.load(Ordering::Acquire);
+            word = unsafe { &*line.cast::<AtomicU64>() }.load(Ordering::Acquire);
             if word as u32 != position as u32 {
                 break;
             }
@@ -143,6 +153,7 @@ impl Consumer {
             position += lines_of(len as usize) as u64;
         }
         self.position = position;
+        word as u32 != position as u32
     }
 
     /// The next packet, if it is whole. It is not taken.

@@ -185,7 +185,7 @@ fn whole_packets_are_taken_in_turn_up_to_the_first_that_is_refused_or_of_another
         producer.submit();
         let (mut seen, mut refused) = (Vec::new(), false);
         while seen.len() < packets.len() {
-            consumer.take_whole(|packet| {
+            let took_all = consumer.take_whole(|packet| {
                 let mut copy = vec![0; packet.len()];
                 assert!(packet.copy_to(&mut copy));
                 // Each is refused once.
@@ -195,6 +195,7 @@ fn whole_packets_are_taken_in_turn_up_to_the_first_that_is_refused_or_of_another
                 }
                 !refused
             });
+            assert!(!took_all, "there is always one more, which is not whole");
             // A record that skips the ring's end is no packet.
             if seen.len() < packets.len()
                 && consumer.next_whole().is_none()
@@ -207,6 +208,22 @@ fn whole_packets_are_taken_in_turn_up_to_the_first_that_is_refused_or_of_another
         }
         assert_eq!(seen, packets);
         assert!(consumer.take().is_some_and(|taken| taken.is_far()));
+        assert!(consumer.take_whole(|_| panic!("there is no other")));
+        // SAFETY: no slice is alive.
+        unsafe { consumer.give_back() };
+    }
+}
+
+#[test]
+fn a_ring_looks_empty_before_its_first_packet_and_behind_its_last() {
+    let (mut producer, mut consumer) = pair(16).unwrap();
+    assert!(consumer.looks_empty() && !consumer.has_nothing_new(), "only one of them is certain of an unused ring");
+    for _ in 0..40 {
+        producer.push(&[7; 8], &[]).unwrap();
+        assert!(consumer.looks_empty(), "it is not published");
+        producer.submit();
+        assert!(!consumer.looks_empty() && !consumer.has_nothing_new() && consumer.take().is_some());
+        assert!(consumer.looks_empty() && consumer.has_nothing_new());
         // SAFETY: no slice is alive.
         unsafe { consumer.give_back() };
     }

@@ -123,14 +123,14 @@ impl CompletionQueue for ShmCompletionQueue {
         qp: &mut Q,
         others: &mut Vec<Completion>,
         max: usize,
-        mut take: impl FnMut(Message<'_>),
+        take: impl FnMut(Message<'_>),
     ) -> Result<usize, RefusedReceive> {
         let before = others.len();
-        let mut audience = Audience { of: qp.number(), queue: self.index, max, shown: 0, take: &mut take };
+        let mut audience = Audience { of: qp.number(), queue: self.index, max, shown: 0, take };
         if !self.poll_showing(&mut audience, others) {
             self.poll(others, max);
         }
-        let shown = audience.shown;
+        let Audience { shown, take, .. } = audience;
         if others.len() == before {
             return Ok(shown);
         }

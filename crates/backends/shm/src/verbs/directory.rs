@@ -80,6 +80,14 @@ pub(crate) struct Entry {
     pub len: u64,
 }
 
+/// A region's entry as an initiator found it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    pub entry: Entry,
+    /// The entry's first word, and what it said.
+    word: (&'a AtomicU64, u64),
+}
+
 /// An initiator that was stopped in the middle of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Straggler {
@@ -276,31 +284,21 @@ impl Directory {
 
     /// The region of `rkey`, if it is exposed and belongs to protection domain `domain`.
     #[inline(always)]
-    pub fn entry(&self, domain: u32, rkey: u32) -> Option<Entry> {
-        let [word, start, len, _] = self.region(rkey);
-        let word = load(word);
+    pub fn entry(&self, domain: u32, rkey: u32) -> Option<Found<'_>> {
+        let [place, start, len, _] = self.region(rkey);
+        let word = load(place);
         if word & !ACCESS_MASK != region_word(domain, rkey) {
             return None;
         }
         let access = Access { write: word & 1 != 0, read: word & 2 != 0, atomic: word & 4 != 0 };
-        Some(Entry { access, start: load(start), len: load(len) })
+        Some(Found { entry: Entry { access, start: load(start), len: load(len) }, word: (place, word) })
     }
 
-    /// Permit to work in the region of `rkey` through queue pair `number`, for as long as these words say what they
-    /// were found to say: that the owner lives, that the queue pair listens, and what the region's entry is.
+    /// Permit to work in a region through queue pair `number`, for as long as these words say what they were found to
+    /// say: that the owner lives, that the queue pair listens, and what the region's entry is.
     #[inline(always)]
-    pub fn permit(
-        &self,
-        life: u32,
-        (number, listens): (QpNumber, u64),
-        (domain, rkey, entry): (u32, u32, Entry),
-    ) -> Permit<'_> {
-        let word = region_word(domain, rkey) | bits(entry.access);
-        Permit {
-            life: (&self.life, life),
-            listens: (&self.queue_pair(number)[0], listens),
-            region: (&self.region(rkey)[0], word),
-        }
+    pub fn permit<'a>(&'a self, life: u32, (number, listens): (QpNumber, u64), found: Found<'a>) -> Permit<'a> {
+        Permit { life: (&self.life, life), listens: (&self.queue_pair(number)[0], listens), region: found.word }
     }
 
     /// Exposes a region. Nobody may be inside an earlier one with the same index.
@@ -367,12 +365,13 @@ mod tests {
         let directory = directory();
         let entry = Entry { access: Access { write: true, read: false, atomic: true }, start: 4096, len: 77 };
         directory.expose(5, 0x0002_FFFF, entry);
-        assert_eq!(directory.entry(5, 0x0002_FFFF), Some(entry));
+        let found = |domain, rkey| directory.entry(domain, rkey).map(|found| found.entry);
+        assert_eq!(found(5, 0x0002_FFFF), Some(entry));
         for (domain, rkey) in [(5, 0x0001_FFFF), (5, 0x0002_FFFE), (4, 0x0002_FFFF), (5, 0), (0, 0)] {
-            assert_eq!(directory.entry(domain, rkey), None, "{domain} {rkey:x}");
+            assert_eq!(found(domain, rkey), None, "{domain} {rkey:x}");
         }
         directory.withdraw(0x0002_FFFF);
-        assert_eq!(directory.entry(5, 0x0002_FFFF), None);
+        assert_eq!(found(5, 0x0002_FFFF), None);
     }
 
     #[test]

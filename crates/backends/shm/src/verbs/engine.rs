@@ -267,6 +267,7 @@ pub(crate) struct Audience<F> {
     /// Most datagrams to be shown, and those that were.
     pub max: usize,
     pub shown: usize,
+    /// The user's own function. Calls of a reference to it would not be inlined.
     pub take: F,
 }
 
@@ -301,7 +302,7 @@ unsafe impl<'a, F: FnMut(Message<'_>)> PacketSink<'a> for Arrivals<'_, F> {
             match stopped {
                 Stopped::AtOnce => break,
                 Stopped::Later => {}
-                Stopped::ForRoom => return None,
+                Stopped::AtEnd | Stopped::ForRoom => return None,
             }
         }
         consumer.take()

@@ -8,7 +8,7 @@ use sinew_mem::{MessageBuffer, SharedMemory, SharedSlice};
 
 use super::address::Home;
 use super::control::Client;
-use super::directory::{Directory, Entry, Permit};
+use super::directory::{Directory, Entry, Found, Permit};
 use super::life;
 use super::memory::DeviceMemory;
 use crate::barrier;
@@ -112,7 +112,9 @@ impl Seat {
     ) -> Result<usize, Status> {
         if verb == Verb::Read {
             return match self.sit_down(pair.domain, remote.rkey) {
-                Some(entry) if entry.access.read && is_inside(remote.address, total, entry.start, entry.len) => {
+                Some(Found { entry, .. })
+                    if entry.access.read && is_inside(remote.address, total, entry.start, entry.len) =>
+                {
                     Ok(offset(remote, done))
                 }
                 _ => {
@@ -122,7 +124,9 @@ impl Seat {
             };
         }
         match self.sit_down_to_change(pair, remote.rkey, Some((remote.address, total as u64))) {
-            Ok(entry) if entry.access.allows(verb) && is_inside(remote.address, total, entry.start, entry.len) => {
+            Ok(Found { entry, .. })
+                if entry.access.allows(verb) && is_inside(remote.address, total, entry.start, entry.len) =>
+            {
                 Ok(offset(remote, done))
             }
             refused => {
@@ -145,7 +149,7 @@ impl Seat {
 
     /// Sits down, and only then checks whether the region is exposed.
     #[inline(always)]
-    fn sit_down(&self, domain: u32, rkey: u32) -> Option<Entry> {
+    fn sit_down(&self, domain: u32, rkey: u32) -> Option<Found<'_>> {
         let directory = &self.target.directory;
         directory.sit_down(self.number, rkey);
         self.fence();
@@ -154,7 +158,7 @@ impl Seat {
 
     /// Like [`Self::sit_down`], for changes, for which the queue pair must also still listen.
     #[inline(always)]
-    fn sit_down_to_change(&self, pair: RemotePair, rkey: u32, bytes: Option<(u64, u64)>) -> Result<Entry, Status> {
+    fn sit_down_to_change(&self, pair: RemotePair, rkey: u32, bytes: Option<(u64, u64)>) -> Result<Found<'_>, Status> {
         let directory = &self.target.directory;
         directory.sit_down_to_change(self.number, rkey, pair.number, bytes);
         self.fence();
@@ -205,17 +209,16 @@ impl Seat {
         if !life::is_alive(life) {
             return None;
         }
-        let entry = match verb {
+        let found = match verb {
             // The permit says whether the peer listens.
             Verb::Read => self.sit_down(pair.domain, rkey),
             _ => self.sit_down_to_change(pair, rkey, None).ok(),
         };
-        let guarded = entry.filter(|entry| entry.access.allows(verb)).and_then(|entry| {
-            let (start, len) = (usize::try_from(entry.start).ok()?, usize::try_from(entry.len).ok()?);
-            let bytes = self.target.exposed.slice(start, len).ok()?;
-            let by = (pair.number, pair.listening);
-            let permit = self.target.directory.permit(life, by, (pair.domain, rkey, entry));
-            Some(RegionGuard { seat: self, rkey, start: entry.start, bytes, permit })
+        let guarded = found.filter(|found| found.entry.access.allows(verb)).and_then(|found| {
+            let Entry { start, len, .. } = found.entry;
+            let bytes = self.target.exposed.slice(usize::try_from(start).ok()?, usize::try_from(len).ok()?).ok()?;
+            let permit = self.target.directory.permit(life, (pair.number, pair.listening), found);
+            Some(RegionGuard { seat: self, rkey, start, bytes, permit })
         });
         if guarded.is_none() {
             self.leave();

@@ -138,6 +138,8 @@ pub(crate) enum Stopped {
     AtOnce,
     /// At a later one.
     Later,
+    /// After the last packet: another look would find nothing.
+    AtEnd,
     /// The user's places, the receives or the burst's room are used up, and the ring may hold more.
     ForRoom,
 }
@@ -245,7 +247,7 @@ impl QueuePair {
         let most = room.left.min(max);
         let (mut left, mut bytes) = (most, 0);
         let buffer = &mut buffer[..];
-        consumer.take_whole(|packet| {
+        let took_all = consumer.take_whole(|packet| {
             let Some((datagram, message)) = message_to(first_word, key, packet) else { return false };
             if left == 0 || !message.copy_to(buffer) {
                 return false;
@@ -260,7 +262,7 @@ impl QueuePair {
         let count = most - left;
         room.left -= count;
         room.bytes += bytes;
-        (count, Stopped::after(count, most))
+        (count, if took_all { Stopped::AtEnd } else { Stopped::after(count, most) })
     }
 
     /// Handles a packet that is addressed to this queue pair.
