@@ -140,12 +140,17 @@ struct PendingRequest {
     asked_ns: u64,
     /// Time of the last attempt, in nanoseconds.
     sent_ns: u64,
-    head: Head,
     /// [`AWAITED`] with the number of the request, while its answer is awaited; otherwise 0.
     awaited: u64,
-    attempt: u8,
     /// Retransmissions.
-    retries: u16,
+    retries: u32,
+}
+
+impl PendingRequest {
+    /// Number of its latest attempt, which a slot holds in a byte: 1 for the first, and 1 again after 255.
+    fn attempt(&self) -> u8 {
+        (self.retries % u32::from(u8::MAX)) as u8 + 1
+    }
 }
 
 /// A request that the next flush writes: its bytes among the images, and their place in the server's memory.
@@ -335,16 +340,8 @@ impl<D: Device> Client<D> {
             *last = [0; 8];
         }
         fill(&mut body[..len]);
-        *pending = PendingRequest {
-            image_end: end,
-            tag,
-            asked_ns: now_ns,
-            sent_ns: now_ns,
-            head,
-            awaited: AWAITED | u64::from(sequence),
-            attempt: 1,
-            retries: 0,
-        };
+        (pending.tag, pending.asked_ns, pending.sent_ns) = (tag, now_ns, now_ns);
+        (pending.awaited, pending.retries) = (AWAITED | u64::from(sequence), 0);
         if lane.in_flight == 0 {
             lane.last_answer_ns = now_ns;
         }
@@ -450,18 +447,18 @@ impl<D: Device> Client<D> {
             }
             for slot in 0..self.layout.window {
                 let pending = &mut self.lanes[worker].pending[slot];
-                let timeout_ns = self.config.timeout_ns << u32::from(pending.retries).min(DOUBLINGS_MAX);
+                let timeout_ns = self.config.timeout_ns << pending.retries.min(DOUBLINGS_MAX);
                 let is_due = pending.awaited != 0 && now_ns.saturating_sub(pending.sent_ns) >= timeout_ns;
                 if !is_due || self.unsent.len() >= self.unsent_max {
                     continue;
                 }
                 pending.retries = pending.retries.saturating_add(1);
-                pending.attempt = if pending.attempt == u8::MAX { 1 } else { pending.attempt + 1 };
                 pending.sent_ns = now_ns;
                 self.stats.retried += 1;
-                let PendingRequest { image_end: end, head, awaited, attempt, .. } = *pending;
+                let PendingRequest { image_end: end, awaited, .. } = *pending;
+                let head = slot::sealed_head(&self.images[..end]);
                 let start = slot::start(end, head);
-                slot::seal(&mut self.images[start..end], head, awaited as u32, attempt);
+                slot::seal(&mut self.images[start..end], head, awaited as u32, pending.attempt());
                 self.unsent.push(self.lanes[worker].unsent(start, end));
             }
         }

@@ -8,7 +8,7 @@
 //! All numbers are little-endian. The tail is one aligned word, and is written last. The checksum covers everything
 //! else: the body, the head, the number and the attempt.
 
-use sinew_mem::SharedMemory;
+use sinew_mem::atomic::plain::{AtomicU64, Ordering};
 
 use crate::layout::FOOT_LEN;
 
@@ -98,6 +98,12 @@ impl Head {
     pub fn len(self) -> usize {
         (self.0 >> 48) as usize
     }
+
+    /// Words of the body, the last of which may be padded.
+    #[inline(always)]
+    fn body_words(self) -> usize {
+        (self.len() + 7) >> 3
+    }
 }
 
 #[inline(always)]
@@ -106,23 +112,29 @@ fn mix(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The tail of a request: its stamp, and a checksum of 24 bits over whole words. The checksum detects accidents, not
-/// forgery.
+/// The tail of a request: its stamp, and a checksum of 24 bits over the words of its body, which are given in pairs
+/// with the last one alone if their number is odd. The checksum detects accidents, not forgery.
 #[inline(always)]
-fn tail_of(body: &[u8], head: u64, stamp: u64) -> Tail {
+fn tail_of(pairs: impl Iterator<Item = [u64; 2]>, last: impl FnOnce() -> Option<u64>, head: u64, stamp: u64) -> Tail {
     const ODD: [u64; 2] = [0x2d35_8dcc_aa6c_78a5, 0x8bb8_4b93_962e_acc9];
     let mut sum = mix(head ^ ODD[0], stamp ^ ODD[1]);
-    let (words, _) = body.as_chunks::<8>();
-    let (pairs, rest) = words.as_chunks::<2>();
     // The products are independent of `sum` and of each other.
     for [a, b] in pairs {
-        sum = sum.rotate_left(7) ^ mix(u64::from_le_bytes(*a) ^ ODD[0], u64::from_le_bytes(*b) ^ ODD[1]);
+        sum = sum.rotate_left(7) ^ mix(a ^ ODD[0], b ^ ODD[1]);
     }
-    if let [last] = rest {
-        sum = sum.rotate_left(7) ^ mix(u64::from_le_bytes(*last) ^ ODD[0], ODD[1]);
+    if let Some(last) = last() {
+        sum = sum.rotate_left(7) ^ mix(last ^ ODD[0], ODD[1]);
     }
     // Folded: the halves of a product that are XORed cancel where a factor is complemented, in one window of bits.
     Tail((sum ^ sum << 40) & !Tail::STAMP | stamp)
+}
+
+/// As [`tail_of`], of a body of whole words.
+#[inline(always)]
+fn tail_of_bytes(body: &[u8], head: u64, stamp: u64) -> Tail {
+    let (pairs, last) = body.as_chunks::<8>().0.as_chunks::<2>();
+    let pairs = pairs.iter().map(|pair| pair.map(u64::from_le_bytes));
+    tail_of(pairs, || last.first().copied().map(u64::from_le_bytes), head, stamp)
 }
 
 /// Makes a request of the body, which lies before the last [`FOOT_LEN`] bytes of `slot`; the request begins at
@@ -131,7 +143,7 @@ fn tail_of(body: &[u8], head: u64, stamp: u64) -> Tail {
 pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) {
     let (foot, start) = (slot.len() - FOOT_LEN, start(slot.len(), head));
     let (body, place) = slot[start..].split_at_mut(foot - start);
-    let tail = tail_of(body, head.0, Tail::stamp(sequence, attempt));
+    let tail = tail_of_bytes(body, head.0, Tail::stamp(sequence, attempt));
     place[..8].copy_from_slice(&head.0.to_le_bytes());
     place[8..].copy_from_slice(&tail.0.to_le_bytes());
 }
@@ -139,7 +151,7 @@ pub(crate) fn seal(slot: &mut [u8], head: Head, sequence: u32, attempt: u8) {
 /// Start of a request with this head that ends at `end`.
 #[inline(always)]
 pub(crate) fn start(end: usize, head: Head) -> usize {
-    end - FOOT_LEN - head.len().next_multiple_of(8)
+    end - FOOT_LEN - head.body_words() * 8
 }
 
 /// Encodes a request as a client does; its last byte belongs at the end of its slot. For tests of servers.
@@ -151,45 +163,80 @@ pub fn build_request(token: u32, sequence: u32, attempt: u8, kind: u16, body: &[
     slot
 }
 
-/// The tail of the slot that ends at `end`.
+/// The head of the request in an image that ends with it, as [`seal`] made it.
 #[inline(always)]
-pub(crate) fn tail(memory: &SharedMemory, end: usize) -> Tail {
-    // The layout was checked against the memory, so this cannot fail; a slot outside the memory would read as empty.
-    Tail(u64::from_le(memory.load(end - 8).unwrap_or(0)))
+pub(crate) fn sealed_head(image: &[u8]) -> Head {
+    let foot = image.last_chunk::<FOOT_LEN>().and_then(|foot| foot.first_chunk());
+    Head(foot.map_or(0, |head| u64::from_le_bytes(*head)))
 }
 
-/// The head of the slot that ends at `end`.
-#[inline(always)]
-pub(crate) fn head(memory: &SharedMemory, end: usize) -> Head {
-    Head(u64::from_le(memory.load(end - FOOT_LEN).unwrap_or(0)))
+/// A slot in the memory of a worker, which its client may be writing.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot<'a> {
+    body: &'a [AtomicU64],
+    foot: &'a [AtomicU64; FOOT_LEN / 8],
 }
 
-/// Copies the request with this tail to `copy`, which must have room for the longest, and checks the copy.
+/// Loads a word. Everything that its writer stored before it is visible afterwards.
 #[inline(always)]
-pub(crate) fn read(
-    memory: &SharedMemory,
-    end: usize,
-    tail: Tail,
-    token: u32,
-    len_max: usize,
-    copy: &mut [u8],
-) -> Result<Head, SlotDrop> {
-    let head = head(memory, end);
-    let len = head.len();
-    if len > len_max {
-        return Err(SlotDrop::Length);
+fn load(word: &AtomicU64) -> u64 {
+    // Partner: the client's device, which stores words in ascending order, each with release.
+    u64::from_le(word.load(Ordering::Acquire))
+}
+
+impl<'a> Slot<'a> {
+    /// The slot of `len` bytes that ends at byte `end` of the memory with these words; `None` if it is not in there,
+    /// which cannot be, since the layout was checked against the memory.
+    #[inline(always)]
+    pub fn new(words: &'a [AtomicU64], end: usize, len: usize) -> Option<Self> {
+        let (end, len) = (end / 8, len / 8);
+        let (body, foot) = words.get(end.checked_sub(len)?..end)?.split_last_chunk()?;
+        Some(Self { body, foot })
     }
-    let body = copy.get_mut(..len.next_multiple_of(8)).ok_or(SlotDrop::Length)?;
-    memory.read(end - FOOT_LEN - body.len(), body).map_err(|_| SlotDrop::Length)?;
-    if tail_of(body, head.0, tail.0 & Tail::STAMP) != tail {
-        return Err(SlotDrop::Torn);
+
+    /// The tail.
+    #[inline(always)]
+    pub fn tail(self) -> Tail {
+        Tail(load(&self.foot[1]))
     }
-    // The token is checked last, since a torn request may have any token.
-    if head.token() != token { Err(SlotDrop::Token) } else { Ok(head) }
+
+    /// The head.
+    #[inline(always)]
+    pub fn head(self) -> Head {
+        Head(load(&self.foot[0]))
+    }
+
+    /// Copies the request with this tail to `copy`, which must have room for the longest, and checks the copy. The
+    /// checksum is made of the words as they pass.
+    #[inline(always)]
+    pub fn read(self, tail: Tail, token: u32, len_max: usize, copy: &mut [u8]) -> Result<Head, SlotDrop> {
+        let head = self.head();
+        let words = head.body_words();
+        if head.len() > len_max || words > self.body.len() {
+            return Err(SlotDrop::Length);
+        }
+        let body = &self.body[self.body.len() - words..];
+        let copy = copy.as_chunks_mut().0.get_mut(..words).ok_or(SlotDrop::Length)?;
+        let ((pairs, last), (copies, last_copy)) = (body.as_chunks::<2>(), copy.as_chunks_mut::<2>());
+        let take = |word: &AtomicU64, copy: &mut [u8; 8]| {
+            let word = load(word);
+            *copy = word.to_le_bytes();
+            word
+        };
+        let pairs = pairs.iter().zip(copies).map(|([a, b], [to_a, to_b])| [take(a, to_a), take(b, to_b)]);
+        let last = || last.first().zip(last_copy.first_mut()).map(|(word, copy)| take(word, copy));
+        if tail_of(pairs, last, head.0, tail.0 & Tail::STAMP) != tail {
+            return Err(SlotDrop::Torn);
+        }
+        // The token is checked last, since a torn request may have any token.
+        if head.token() != token { Err(SlotDrop::Token) } else { Ok(head) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use sinew_mem::SharedMemory;
+
     use super::*;
 
     const SLOT: usize = 128;
@@ -201,9 +248,15 @@ mod tests {
         memory
     }
 
+    fn slot(memory: &SharedMemory) -> Slot<'_> {
+        Slot::new(memory.words(), SLOT, SLOT).unwrap()
+    }
+
     fn get(memory: &SharedMemory, token: u32) -> Result<(Head, Vec<u8>), SlotDrop> {
         let mut copy = [0xEE; MAX];
-        let head = read(memory, SLOT, tail(memory, SLOT), token, MAX, &mut copy)?;
+        let slot = slot(memory);
+        let head = slot.read(slot.tail(), token, MAX, &mut copy)?;
+        assert_eq!(head, slot.head());
         Ok((head, copy[..head.len()].to_vec()))
     }
 
@@ -214,9 +267,10 @@ mod tests {
             let request = build_request(7, 9, 3, 11, &body);
             assert_eq!(request.len(), len.next_multiple_of(8) + FOOT_LEN);
             let memory = memory(&request);
-            let tail = tail(&memory, SLOT);
+            let tail = slot(&memory).tail();
             assert_eq!((tail.sequence(), tail.attempt()), (9, 3));
             let head = Head::new(7, 11, len as u16);
+            assert_eq!(sealed_head(&request), head);
             assert_eq!(get(&memory, 7), Ok((head, body)));
         }
     }
@@ -258,7 +312,7 @@ mod tests {
         // Cleared and filled words are what programs really write, one over the other.
         let tail_of = |first: u8, second: u8| {
             let body = [[first; 8], [second; 8]].concat();
-            tail_of(&body, 0, Tail::stamp(9, 1))
+            tail_of_bytes(&body, 0, Tail::stamp(9, 1))
         };
         for fixed in 0..=u8::MAX {
             let mut tails: Vec<u64> = (0..=u8::MAX).map(|second| tail_of(fixed, second).0).collect();
@@ -279,5 +333,19 @@ mod tests {
         let at = long.len() - 10;
         long[at..at + 2].copy_from_slice(&(MAX as u16 + 1).to_le_bytes());
         assert_eq!(get(&memory(&long), 7), Err(SlotDrop::Length));
+    }
+
+    #[test]
+    fn slots_lie_in_the_memory_and_requests_in_their_slots_and_copies() {
+        let memory = memory(&build_request(7, 1, 1, 0, &[1; 24]));
+        for (end, len) in [(SLOT + 8, SLOT), (SLOT - 8, SLOT), (0, SLOT), (SLOT, 8), (SLOT, 0), (usize::MAX, SLOT)] {
+            assert!(Slot::new(memory.words(), end, len).is_none(), "{end} {len}");
+        }
+        for (slot_len, copy_len, fits) in [(SLOT, 24, true), (40, 24, true), (32, 24, false), (SLOT, 23, false)] {
+            let (slot, mut copy) = (Slot::new(memory.words(), SLOT, slot_len).unwrap(), vec![9; copy_len]);
+            let expected = if fits { Ok(Head::new(7, 0, 24)) } else { Err(SlotDrop::Length) };
+            assert_eq!(slot.read(slot.tail(), 7, MAX, &mut copy), expected, "{slot_len} {copy_len}");
+            assert!(copy.iter().all(|&byte| byte == if fits { 1 } else { 9 }));
+        }
     }
 }

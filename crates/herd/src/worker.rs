@@ -3,21 +3,24 @@
 mod answers;
 mod clients;
 
+use std::ops::Range;
+use std::slice::ChunksExactMut;
 use std::sync::Arc;
 
 use sinew_fabric::verbs::{Device, InlineOperation, PostError, ProtectionDomain, VerbsError};
 use sinew_mem::SharedMemory;
+use sinew_mem::atomic::plain::AtomicU64;
 
 use crate::layout::{ANSWER_HEAD_LEN, Layout};
 use crate::outbox::Outbox;
 use crate::queue::{Outgoing, SendError};
 use crate::server::{Change, WorkerSeed, check_answers};
 use crate::service::{Request, Response, Service};
-use crate::slot::{self, SlotDrop};
+use crate::slot::{Slot, SlotDrop};
 use crate::stats::WorkerStats;
 use crate::{Exposed, Thread};
 use answers::{AnswerRecord, Answers, KeptAnswer};
-use clients::Clients;
+use clients::{ClientState, Clients};
 
 /// Empty looks after which the pipeline moves without a new request (sigcomm14 4.1.1).
 const NOOP_AFTER: u32 = 100;
@@ -80,7 +83,15 @@ struct AcceptedRequest {
     len: u16,
     /// The request has had its second step.
     is_advanced: bool,
+    /// Its answer, once it has been executed.
+    answer: KeptAnswer,
 }
+
+/// An accepted request and its job.
+type Accepted<J> = (AcceptedRequest, J);
+
+/// The places of requests, and those of their bodies.
+type Places<'a, J> = (&'a mut [Accepted<J>], ChunksExactMut<'a, u8>);
 
 impl AcceptedRequest {
     /// The request, whose body is at the start of its copy. The length was checked against that when the slot was read.
@@ -90,14 +101,6 @@ impl AcceptedRequest {
         debug_assert!(usize::from(self.len) <= copy.len());
         Request { client: self.client, kind: self.kind, body: copy.get(..usize::from(self.len)).unwrap_or_default() }
     }
-}
-
-/// A request that was executed, and the place of its answer among those that are kept.
-#[derive(Clone, Copy, Debug)]
-struct ExecutedRequest {
-    client: u32,
-    token: u32,
-    answer: KeptAnswer,
 }
 
 /// A worker with its service, which serves all clients of a [`crate::Server`]. It belongs to one thread, which must
@@ -114,9 +117,7 @@ pub struct Worker<D: Device, S: Service> {
     config: WorkerConfig,
     changes: std::sync::mpsc::Receiver<Change>,
     /// A ring of requests that have not been executed yet, with each one's job.
-    accepted: Vec<(AcceptedRequest, S::Job)>,
-    /// Requests of the batch whose answers have not been sent.
-    executed: Vec<ExecutedRequest>,
+    accepted: Vec<Accepted<S::Job>>,
     /// Index of the oldest accepted request, and their number.
     oldest: usize,
     count: usize,
@@ -161,8 +162,7 @@ impl<D: Device, S: Service> Worker<D, S> {
             index,
             config: *config,
             changes,
-            accepted: (0..capacity).map(|_| <(AcceptedRequest, S::Job)>::default()).collect(),
-            executed: Vec::with_capacity(capacity),
+            accepted: (0..capacity).map(|_| <Accepted<S::Job>>::default()).collect(),
             oldest: 0,
             count: 0,
             gone: 0,
@@ -223,28 +223,44 @@ impl<D: Device, S: Service> Worker<D, S> {
     /// Collects a batch, takes it through the three steps, and answers it (atc16 4.3.1).
     #[inline(always)]
     fn batch(&mut self, now_ns: u64) -> usize {
-        let batch_max = self.config.batch.min(self.outbox.room(&mut self.stats));
-        for _ in 0..self.clients.present() {
-            if self.count == batch_max {
+        let WorkerConfig { batch, per_client, .. } = self.config;
+        let batch_max = batch.min(self.outbox.room(&mut self.stats));
+        // A batch is executed as a whole, so it begins at the ring's start.
+        debug_assert_eq!((self.oldest, self.count), (0, 0));
+        let (mut intake, clients, (accepted, mut bodies)) = self.intake();
+        let mut places = accepted[..batch_max].iter_mut();
+        let (mut place, mut count) = (places.next().zip(bodies.next()), 0);
+        for _ in 0..clients.present() {
+            if place.is_none() {
                 break;
             }
-            let client = self.clients.next();
-            for _ in 0..self.config.per_client {
-                // A batch is executed as a whole, so it begins at the ring's start.
-                if self.count == batch_max || !self.accept(client, self.count) {
+            let client = clients.next();
+            let state = clients.get_mut(client);
+            for _ in 0..per_client {
+                let Some(free) = &mut place else { break };
+                if !intake.accept(client, state, free) {
                     break;
                 }
+                (place, count) = (places.next().zip(bodies.next()), count + 1);
             }
         }
-        if self.count == 0 {
+        self.count = count;
+        if count == 0 {
             return 0;
         }
-        debug_assert_eq!(self.oldest, 0);
         let bodies = self.bodies.chunks_exact(self.body_stride);
-        for ((accepted, job), body) in self.accepted[..self.count].iter_mut().zip(bodies) {
+        for ((accepted, job), body) in self.accepted[..count].iter_mut().zip(bodies) {
             self.service.advance(&accepted.request(body), job);
         }
-        self.execute(self.count, now_ns)
+        self.execute(count, now_ns)
+    }
+
+    /// The parts that take requests from their slots, the clients, and the places for requests with their bodies.
+    #[inline(always)]
+    fn intake(&mut self) -> (Intake<'_, S>, &mut Clients, Places<'_, S::Job>) {
+        let Self { memory, layout, service, stats, clients, accepted, bodies, .. } = self;
+        let intake = Intake { words: memory.words(), layout, slot_len: self.slot_len, service, stats };
+        (intake, clients, (accepted, bodies.chunks_exact_mut(self.body_stride)))
     }
 
     /// Runs the pipeline: each request found moves the earlier ones by one step (sigcomm14 4.1.1).
@@ -255,8 +271,7 @@ impl<D: Device, S: Service> Worker<D, S> {
             if self.outbox.room(&mut self.stats) == 0 {
                 return answered;
             }
-            let client = self.clients.next();
-            if self.accept(client, self.index_of(self.count)) {
+            if self.accept_next() {
                 self.empty_polls = 0;
                 answered += self.step(self.count - 1, now_ns);
             } else {
@@ -287,42 +302,16 @@ impl<D: Device, S: Service> Worker<D, S> {
         if index < self.accepted.len() { index } else { index - self.accepted.len() }
     }
 
-    /// Takes the next request of a client into place `index`, the first free one, if the request is there and valid,
-    /// and prefetches for it.
+    /// Takes the next request of the next client into the first free place of the ring, as [`Intake::accept`] does.
     #[inline(always)]
-    fn accept(&mut self, client: u32, index: usize) -> bool {
-        let state = self.clients.get_mut(client);
-        let end = state.slots_start + (self.layout.slot_of(state.next) + 1) * self.slot_len;
-        let tail = slot::tail(&self.memory, end);
-        if tail.sequence() != state.next {
-            return false;
-        }
-        let body = &mut self.bodies[index * self.body_stride..][..self.body_stride];
-        let head = match slot::read(&self.memory, end, tail, state.token, self.layout.request_len_max, body) {
-            Ok(head) => head,
-            Err(reason) => {
-                // The slot is polled again and again, but counted once.
-                if state.refused_tail != tail {
-                    state.refused_tail = tail;
-                    self.stats.drop(reason);
-                }
-                return false;
-            }
-        };
-        let accepted = AcceptedRequest {
-            client,
-            token: state.token,
-            sequence: state.next,
-            attempt: tail.attempt(),
-            kind: head.kind(),
-            len: head.len() as u16,
-            is_advanced: false,
-        };
-        state.next = state.next.wrapping_add(1);
-        let job = self.service.prefetch(&accepted.request(body));
-        self.accepted[index] = (accepted, job);
-        self.count += 1;
-        true
+    fn accept_next(&mut self) -> bool {
+        let index = self.index_of(self.count);
+        let (mut intake, clients, (accepted, mut bodies)) = self.intake();
+        let client = clients.next();
+        let place = accepted.get_mut(index).zip(bodies.nth(index));
+        let is_accepted = place.is_some_and(|mut place| intake.accept(client, clients.get_mut(client), &mut place));
+        self.count += usize::from(is_accepted);
+        is_accepted
     }
 
     /// Does the second step of the `nth` oldest request.
@@ -334,73 +323,81 @@ impl<D: Device, S: Service> Worker<D, S> {
         self.service.advance(&accepted.request(&self.bodies[index * self.body_stride..]), job);
     }
 
-    /// Executes the `count` oldest requests, and answers them.
+    /// Executes the `count` oldest requests, which lie side by side, and answers them.
     #[inline(always)]
     fn execute(&mut self, count: usize, now_ns: u64) -> usize {
-        let is_gone = |nth: &usize| self.accepted[self.index_of(*nth)].0.token == 0;
-        let present = if self.gone == 0 { count } else { count - (0..count).filter(is_gone).count() };
+        // A batch begins at the ring's start, and the pipeline executes one request at a time.
+        let executed = self.oldest..self.oldest + count;
+        let is_gone = |accepted: &&Accepted<S::Job>| accepted.0.token == 0;
+        let gone = if self.gone == 0 { 0 } else { self.accepted[executed.clone()].iter().filter(is_gone).count() };
+        let present = count - gone;
         self.service.begin(present, now_ns);
-        self.gone -= count - present;
-        for _ in 0..count {
-            let index = self.oldest;
-            self.oldest = if index + 1 == self.accepted.len() { 0 } else { index + 1 };
-            let (accepted, job) = &mut self.accepted[index];
+        self.gone -= gone;
+        self.count -= count;
+        self.oldest = if self.count == 0 || executed.end == self.accepted.len() { 0 } else { executed.end };
+        self.stats.executed += present as u64;
+        let Self { accepted, bodies, answers, service, stats, layout, .. } = self;
+        let bodies = bodies[executed.start * self.body_stride..].chunks_exact(self.body_stride);
+        for ((accepted, job), body) in accepted[executed.clone()].iter_mut().zip(bodies) {
             let job = std::mem::take(job);
-            let AcceptedRequest { client, token, sequence, attempt, .. } = *accepted;
-            if token == 0 {
-                self.stats.drop(SlotDrop::Gone);
+            if accepted.token == 0 {
+                stats.drop(SlotDrop::Gone);
                 continue;
             }
-            let (record, start, room) = self.answers.get_mut(client, self.layout.slot_of(sequence));
+            let AcceptedRequest { client, sequence, attempt, .. } = *accepted;
+            let (record, start, room) = answers.get_mut(client, layout.slot_of(sequence));
             let (header, room) = room.split_at_mut(ANSWER_HEAD_LEN);
             let mut response = Response::new(room);
-            let request = accepted.request(&self.bodies[index * self.body_stride..]);
-            self.service.execute(&request, job, &mut response);
-            let (kind, len) = (response.kind, response.len());
+            service.execute(&accepted.request(body), job, &mut response);
+            let (kind, len) = (response.kind, ANSWER_HEAD_LEN + response.len());
             header.copy_from_slice(&answer_head(sequence, self.index, kind));
-            *record = AnswerRecord { sequence, attempt, len: (ANSWER_HEAD_LEN + len) as u32 };
-            self.stats.executed += 1;
-            let executed = ExecutedRequest { client, token, answer: KeptAnswer { start, len: ANSWER_HEAD_LEN + len } };
-            if self.config.doorbell_per_batch {
-                self.executed.push(executed);
-            } else {
-                self.send(executed);
-                self.outbox.ring_doorbell(true, &mut self.stats);
-            }
+            *record = AnswerRecord { sequence, attempt, len: len as u32 };
+            accepted.answer = KeptAnswer { start, len };
         }
-        self.count -= count;
-        if self.count == 0 {
-            self.oldest = 0;
-        }
-        if self.config.doorbell_per_batch {
-            self.send_executed();
+        if !self.config.doorbell_per_batch {
+            executed.for_each(|index| self.send_answer(index));
+        } else if present > 0 {
+            self.send_answers(executed);
         }
         present
     }
 
-    /// Sends the kept answer to a request, with the next doorbell.
-    fn send(&mut self, executed: ExecutedRequest) {
-        let Self { answers, clients, outbox, .. } = self;
-        if let Err(error) = outbox.push(answer_to(executed, answers, clients)) {
-            self.count_unsent(executed.client, error);
+    /// Sends the kept answer to an executed request, with a doorbell of its own.
+    #[inline(always)]
+    fn send_answer(&mut self, index: usize) {
+        let AcceptedRequest { client, token, answer, .. } = self.accepted[index].0;
+        if token != 0 {
+            self.send(client, token, answer);
         }
     }
 
-    /// Sends the kept answers to the requests of a batch, with one doorbell unless one is long or is refused.
+    /// Sends the kept answers to executed requests, whose clients are all here (they leave between batches), with one
+    /// doorbell unless one answer is long or is refused.
     #[inline(always)]
-    fn send_executed(&mut self) {
-        let mut sent = 0;
-        while sent < self.executed.len() {
-            let Self { executed, answers, clients, outbox, .. } = self;
-            let mut left = executed[sent..].iter();
-            let posted = outbox.post(left.by_ref().map(|&executed| answer_to(executed, answers, clients)));
-            sent = executed.len() - left.len();
+    fn send_answers(&mut self, executed: Range<usize>) {
+        let mut first = executed.start;
+        while first < executed.end {
+            let Self { accepted, answers, clients, outbox, .. } = self;
+            let mut left = accepted[first..executed.end].iter();
+            let posted = outbox.post(left.by_ref().map(|(accepted, _)| {
+                let AcceptedRequest { client, token, answer, .. } = *accepted;
+                answer_to(client, token, answer, answers, clients)
+            }));
+            first = executed.end - left.len();
             if let Err(error) = posted {
                 // The last answer that was taken is the one that was refused.
-                self.count_unsent(self.executed[sent - 1].client, error);
+                self.count_unsent(self.accepted[first - 1].0.client, error);
             }
         }
-        self.executed.clear();
+        self.outbox.ring_doorbell(true, &mut self.stats);
+    }
+
+    /// Sends a kept answer, with a doorbell.
+    fn send(&mut self, client: u32, token: u32, answer: KeptAnswer) {
+        let Self { answers, clients, outbox, .. } = self;
+        if let Err(error) = outbox.push(answer_to(client, token, answer, answers, clients)) {
+            self.count_unsent(client, error);
+        }
         self.outbox.ring_doorbell(true, &mut self.stats);
     }
 
@@ -419,7 +416,8 @@ impl<D: Device, S: Service> Worker<D, S> {
     fn check_for_repeat(&mut self) {
         let Some((client, slot)) = self.clients.next_to_check(self.layout.window) else { return };
         let end = self.layout.slot_end(self.index, client as usize, slot);
-        let tail = slot::tail(&self.memory, end);
+        let Some(found) = Slot::new(self.memory.words(), end, self.slot_len) else { return };
+        let tail = found.tail();
         let state = self.clients.get_mut(client);
         let (record, start, _) = self.answers.get_mut(client, slot as usize);
         if tail.0 == 0 || *record == AnswerRecord::default() {
@@ -431,13 +429,12 @@ impl<D: Device, S: Service> Worker<D, S> {
                 state.out_of_turn_tail = tail;
                 self.stats.drop(SlotDrop::OutOfTurn);
             }
-        } else if tail.attempt() != record.attempt && slot::head(&self.memory, end).token() == state.token {
+        } else if tail.attempt() != record.attempt && found.head().token() == state.token {
             record.attempt = tail.attempt();
             let (token, answer) = (state.token, KeptAnswer { start, len: record.len as usize });
             if self.outbox.room(&mut self.stats) > 0 {
                 self.stats.repeated += 1;
-                self.send(ExecutedRequest { client, token, answer });
-                self.outbox.ring_doorbell(true, &mut self.stats);
+                self.send(client, token, answer);
             }
         }
     }
@@ -473,13 +470,63 @@ impl<D: Device, S: Service> Worker<D, S> {
     }
 }
 
+/// The parts of a worker that take requests from their slots.
+struct Intake<'a, S> {
+    /// The request region.
+    words: &'a [AtomicU64],
+    layout: &'a Layout,
+    slot_len: usize,
+    service: &'a mut S,
+    stats: &'a mut WorkerStats,
+}
+
+impl<S: Service> Intake<'_, S> {
+    /// Takes the next request of a client into a free place, if the request is there and valid, and prefetches for it.
+    #[inline(always)]
+    fn accept(
+        &mut self,
+        client: u32,
+        state: &mut ClientState,
+        (place, body): &mut (&mut Accepted<S::Job>, &mut [u8]),
+    ) -> bool {
+        let sequence = state.next;
+        let end = state.slots_start + (self.layout.slot_of(sequence) + 1) * self.slot_len;
+        let Some(slot) = Slot::new(self.words, end, self.slot_len) else { return false };
+        let tail = slot.tail();
+        if tail.sequence() != sequence {
+            return false;
+        }
+        let head = match slot.read(tail, state.token, self.layout.request_len_max, body) {
+            Ok(head) => head,
+            Err(reason) => {
+                // The slot is polled again and again, but counted once.
+                if state.refused_tail != tail {
+                    state.refused_tail = tail;
+                    self.stats.drop(reason);
+                }
+                return false;
+            }
+        };
+        state.next = sequence.wrapping_add(1);
+        let (accepted, job) = &mut **place;
+        *accepted = AcceptedRequest {
+            client,
+            token: state.token,
+            sequence,
+            attempt: tail.attempt(),
+            kind: head.kind(),
+            len: head.len() as u16,
+            is_advanced: false,
+            answer: accepted.answer,
+        };
+        *job = self.service.prefetch(&accepted.request(body));
+        true
+    }
+}
+
 /// The kept answer to a request.
 #[inline(always)]
-fn answer_to<'a>(
-    ExecutedRequest { client, token, answer }: ExecutedRequest,
-    answers: &'a Answers,
-    clients: &Clients,
-) -> Outgoing<'a> {
+fn answer_to<'a>(client: u32, token: u32, answer: KeptAnswer, answers: &'a Answers, clients: &Clients) -> Outgoing<'a> {
     let bytes = answers.get(answer);
     // Without a destination, the queue pair refuses it.
     let operation = InlineOperation::Send(clients.get(client).to);

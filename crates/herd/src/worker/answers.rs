@@ -14,7 +14,7 @@ pub struct AnswerRecord {
 }
 
 /// Place of a kept answer with its head.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct KeptAnswer {
     pub start: usize,
     pub len: usize,
