@@ -36,6 +36,7 @@ mod store;
 
 use std::cell::RefCell;
 use std::fmt;
+use std::panic::{UnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use sinew_fabric::{Generator, SeededGenerator};
@@ -113,7 +114,7 @@ const DRAIN_NS: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 /// Time between two reports of progress.
 const STEP_NS: u64 = MS;
-/// One in so many seeds draws a replicated store.
+/// A replicated store is drawn for one seed in this many.
 const STORES: u64 = 8;
 
 /// Runs one cluster, drawn from its seed.
@@ -122,7 +123,16 @@ const STORES: u64 = 8;
 ///
 /// A [`Failure`], when a fact does not hold.
 pub fn run(seed: u64) -> Result<Report, Failure> {
-    run_showing(seed, &mut |_| ())
+    failing(seed, || run_showing(seed, &mut |_| ()))
+}
+
+/// Runs a seed's cluster. A run that panics has failed: its seed is one that was looked for.
+fn failing(seed: u64, run: impl FnOnce() -> Result<Report, Failure> + UnwindSafe) -> Result<Report, Failure> {
+    catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied());
+        let what = format!("it panicked, at an unknown time: {}", text.unwrap_or("without a text"));
+        Err(Failure { seed, time_ns: 0, what, scenario: String::new() })
+    })
 }
 
 /// Same as [`run`]; `progress` is called with about the part that is done, from 0 to 1.
@@ -369,6 +379,13 @@ mod tests {
         }
         assert!(all.kept > 1_000 && all.abandoned > 20 && all.silenced > 20, "{all:?}");
         assert!(all.answered > 1_000 && all.failed > 20 && all.lost > 100 && all.crashes > 3, "{all:?}");
+    }
+
+    #[test]
+    fn a_run_that_panics_is_a_failure_with_its_seed() {
+        let failure = failing(7, || panic!("disk {} is gone", 3)).unwrap_err();
+        let text = failure.to_string();
+        assert!(text.contains("seed 7") && text.contains("disk 3 is gone") && text.ends_with("sim replay 7"), "{text}");
     }
 
     #[test]

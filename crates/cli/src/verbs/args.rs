@@ -72,7 +72,7 @@ pub struct Args {
     /// Measure all sizes from the first to the second, in bytes, each twice the one before: 2..64K
     #[arg(long, value_name = "SIZE..SIZE", conflicts_with = "size", value_parser = parse_sizes)]
     sizes: Option<(usize, usize)>,
-    /// Copy messages into the requests [default for up to 220 bytes, except by `bw`]
+    /// Copy messages into the requests [default, except for `bw`: up to 220 bytes, if the device takes as many]
     #[arg(long)]
     inline: bool,
     /// Leave messages in memory, where the device reads them
@@ -205,6 +205,7 @@ impl Args {
         let figures = with_progress(|progress| {
             self.device.run(Measure {
                 plans: &plans,
+                inline_asked: self.inline,
                 duration: self.measure.seconds,
                 client_cpus: &client_cpus,
                 references: &references,

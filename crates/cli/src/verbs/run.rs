@@ -26,6 +26,8 @@ use crate::child::ServerProcess;
 /// Measurements to make with one device and one server.
 pub struct Measure<'a, 'b> {
     pub plans: &'a [(Kind, VerbsPlan)],
+    /// Whether the user wants messages inline, rather than by default where the device allows it.
+    pub inline_asked: bool,
     pub duration: Duration,
     pub client_cpus: &'a [Option<usize>],
     pub references: &'a References,
@@ -40,12 +42,17 @@ impl Job for Measure<'_, '_> {
 
     fn run<D: Device + 'static>(self, device: D, fabric: VerbsFabric) -> anyhow::Result<Vec<Figure>> {
         let interrupt = Interrupt::install().context("catching Ctrl-C")?;
-        self.plans.iter().try_for_each(|(_, plan)| check_device(plan, device.attributes())).map_err(Usage::of)?;
+        let inline_max = device.attributes().inline_max;
+        let is_inline = |plan: &VerbsPlan| plan.inline && (self.inline_asked || plan.size <= inline_max);
+        let of_device =
+            |(kind, plan): &(Kind, VerbsPlan)| (*kind, VerbsPlan { inline: is_inline(plan), ..plan.clone() });
+        let plans: Vec<_> = self.plans.iter().map(of_device).collect();
+        plans.iter().try_for_each(|(_, plan)| check_device(plan, device.attributes())).map_err(Usage::of)?;
         let server = if self.address.is_none() { Some(start_server(self.device)?) } else { None };
         let started = server.as_ref().and_then(|server| server.addresses().first().map(String::as_str));
         let address = self.address.or(started).context("the server did not say where it serves")?;
         let mut figures = Vec::new();
-        for (kind, plan) in self.plans {
+        for (kind, plan) in &plans {
             let clients = &self.client_cpus[..plan.sides().0.min(self.client_cpus.len())];
             // The processors of a server elsewhere are not ours to watch.
             let servers = if server.is_some() { &plan.cpus[..] } else { &[] };

@@ -169,7 +169,8 @@ impl<'a> StoreRun<'a> {
             }
             false => {
                 let client = Client::new(rpc, (0..MEMBERS).map(address).collect(), Box::new(self.random()));
-                Box::new(Asker { client, clock, random: self.random(), log, pending: None, begin_ns: 0 })
+                let (number, random) = (host as u64, self.random());
+                Box::new(Asker { client, number, clock, random, log, pending: None, begin_ns: 0 })
             }
         };
         self.cluster.add(&name, [place], actor)
@@ -338,6 +339,7 @@ mod tests {
         match request {
             Request::Put { key, value } => StoreOp::One(key, Op::Put(value)),
             Request::Swap { key, expect, value } => StoreOp::One(key, Op::Swap { expect, value }),
+            Request::Delete { key } => StoreOp::One(key, Op::Delete),
             Request::Get { key } => StoreOp::One(key, Op::Get),
             Request::All => StoreOp::All,
         }
@@ -346,6 +348,8 @@ mod tests {
     fn ret(request: Request, answer: &Answer) -> StoreRet {
         match (answer, request) {
             (Answer::Changed { .. }, Request::Put { .. }) => StoreRet::One(Ret::Put),
+            (Answer::Changed { .. }, Request::Delete { .. }) => StoreRet::One(Ret::Deleted(true)),
+            (Answer::Missing, _) => StoreRet::One(Ret::Deleted(false)),
             (Answer::Changed { .. }, _) => StoreRet::One(Ret::Swapped(true)),
             (Answer::Differs { .. }, _) => StoreRet::One(Ret::Swapped(false)),
             (Answer::Got { value, .. }, _) => StoreRet::One(Ret::Got(*value)),
@@ -356,21 +360,23 @@ mod tests {
     /// Operations as a history without the store's numbers of changes.
     fn history_of(operations: &[Operation]) -> History<Store> {
         let mut events = Vec::new();
-        for (client, operation) in operations.iter().enumerate() {
+        for (number, operation) in operations.iter().enumerate() {
+            let Operation { client, begin_ns, end_ns, .. } = *operation;
+            // Of events at one time, requests come first: they overlap, but for those that follow one of their client.
+            let follows = operations.iter().any(|other| (other.client, other.end_ns) == (client, begin_ns));
             if operation.outcome != Outcome::NotRun {
-                events.push((operation.begin_ns, client, Ok(op(operation.request))));
+                events.push(((begin_ns, if follows { 2 } else { 0 }, number), Ok(op(operation.request))));
             }
             if let Outcome::Answered(answer) = &operation.outcome {
-                events.push((operation.end_ns, client, Err(ret(operation.request, answer))));
+                events.push(((end_ns, 1, number), Err(ret(operation.request, answer))));
             }
         }
-        // Of events at one time, requests come first: they overlap.
-        events.sort_by_key(|(time_ns, client, event)| (*time_ns, event.is_err(), *client));
+        events.sort_by_key(|(place, _)| *place);
         let mut history = History::default();
-        for (_, client, event) in events {
+        for ((.., number), event) in events {
             match event {
-                Ok(op) => history.record_call(client as u64, op),
-                Err(ret) => history.record_return(client as u64, ret),
+                Ok(op) => history.record_call(number as u64, op),
+                Err(ret) => history.record_return(number as u64, ret),
             }
         }
         history

@@ -278,8 +278,8 @@ struct Arrivals<'e, F> {
     audience: Option<&'e mut Audience<F>>,
 }
 
-// SAFETY: `take_next` returns what the consumer has taken last. `take_datagrams` lowers `left` by what it took, and
-// `ForRoom` is its answer when that leaves none.
+// SAFETY: `take_next` returns what the consumer has taken last. `take_datagrams` and `show_datagrams` lower `left` by
+// what they took. When that leaves none, they answer `ForRoom` or `AtEnd`, after which nothing is taken.
 unsafe impl<'a, F: FnMut(Message<'_>)> PacketSink<'a> for Arrivals<'_, F> {
     #[inline(always)]
     fn take_next(&mut self, from: Peer, consumer: &mut Consumer, room: &mut BurstRoom) -> Option<Taken> {

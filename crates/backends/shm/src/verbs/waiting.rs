@@ -297,8 +297,7 @@ impl Waiting {
         let slot = (self.oldest & self.mask) as usize;
         self.oldest += 1;
         let Some(load) = self.payloads.get_mut(slot) else { return Buffers::default() };
-        let Payload::Held(held) = load else { return Buffers::default() };
-        let held = held.take_out();
+        let held = if let Payload::Held(held) = load { held.take_out() } else { Buffers::default() };
         *load = Payload::None;
         held
     }

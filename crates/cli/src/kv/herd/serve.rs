@@ -45,7 +45,7 @@ pub struct WorkerArgs {
     /// UD queue pairs of each worker, used in turn, 1 to 64 [default: 1 with --design herd, 3 with herd-opt]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
     response_qps: Option<u8>,
-    /// Ring the doorbell for each answer instead of once for each batch; herd always does so
+    /// Ring the doorbell for each answer of an executed batch instead of once; herd always does so
     #[arg(long)]
     doorbell_each: bool,
     /// Longest answer that is sent inline, in bytes

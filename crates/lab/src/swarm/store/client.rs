@@ -27,7 +27,7 @@ pub const WELL_NS: u64 = 4_000 * MS;
 #[derive(Default)]
 pub struct Log {
     pub operations: Vec<Operation>,
-    /// Requests that may still begin; without end while faults last.
+    /// Requests that may still begin; `None` while faults last: no limit.
     pub left: Option<u64>,
     /// Requests that are not over.
     pub in_flight: u64,
@@ -43,8 +43,9 @@ impl Log {
     /// Draws a request. Values are numbers of requests, so that no two are alike.
     fn draw(&self, random: &mut SeededGenerator) -> Request {
         let (key, number) = (random.below(KEYS), self.operations.len() as u64 + 1);
-        match random.below(7) {
+        match random.below(8) {
             0 | 1 => Request::Put { key, value: number },
+            7 => Request::Delete { key },
             2 | 3 => {
                 let expect = match random.below(3) {
                     0 => random.below(number).checked_sub(1),
@@ -63,6 +64,7 @@ impl Log {
         let (key, value) = match (request, answer) {
             (Request::Put { key, value }, _) => (key, Some(value)),
             (Request::Swap { key, value, .. }, Answer::Changed { .. }) => (key, value),
+            (Request::Delete { key }, _) => (key, None),
             (Request::Swap { key, .. }, Answer::Differs { found: value })
             | (Request::Get { key }, Answer::Got { value, .. }) => (key, *value),
             _ => return,
@@ -77,6 +79,7 @@ impl Log {
 /// A client of a store.
 pub struct Asker {
     pub client: Client<Endpoint>,
+    pub number: u64,
     pub clock: SimClock,
     pub random: SeededGenerator,
     pub log: Rc<RefCell<Log>>,
@@ -103,7 +106,8 @@ impl Asker {
             self.client.run(0, &bytes, patience_ns)?;
         }
         self.pending = Some(log.operations.len());
-        log.operations.push(Operation { request, begin_ns: now_ns, end_ns: u64::MAX, outcome: Outcome::Unknown });
+        let (client, outcome) = (self.number, Outcome::Unknown);
+        log.operations.push(Operation { client, request, begin_ns: now_ns, end_ns: u64::MAX, outcome });
         log.in_flight += 1;
         self.begin_ns = now_ns + self.random.below(PAUSE_MAX_NS);
         Ok(true)
@@ -193,6 +197,10 @@ fn encode(request: Request) -> (Vec<u8>, bool) {
             wire::encode(&Command::Put { key: &key_bytes(key), value: &value.to_le_bytes() }, &mut bytes);
             false
         }
+        Request::Delete { key } => {
+            wire::encode(&Command::Delete { key: &key_bytes(key) }, &mut bytes);
+            false
+        }
         Request::Swap { key, expect, value } => {
             let (expect, value) = (expect.map(u64::to_le_bytes), value.map(u64::to_le_bytes));
             let expect = expect.as_ref().map_or(Expect::Nothing, |expect| Expect::Value(expect));
@@ -209,6 +217,7 @@ fn decode(request: Request, bytes: &[u8]) -> Option<Answer> {
     if !matches!(request, Request::Get { .. } | Request::All) {
         return match wire::decode(bytes).ok()? {
             CommandResult::Changed { revision } => Some(Answer::Changed { revision }),
+            CommandResult::KeyMissing => Some(Answer::Missing),
             CommandResult::Differs { found: None } => Some(Answer::Differs { found: None }),
             CommandResult::Differs { found: Some(item) } => Some(Answer::Differs { found: Some(number(item.value)?) }),
             _ => None,

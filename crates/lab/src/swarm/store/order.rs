@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 pub enum Request {
     Put { key: u64, value: u64 },
     Swap { key: u64, expect: Option<u64>, value: Option<u64> },
+    Delete { key: u64 },
     Get { key: u64 },
     All,
 }
@@ -21,6 +22,8 @@ pub enum Request {
 pub enum Answer {
     /// It made the change with this number.
     Changed { revision: u64 },
+    /// There was no value to delete.
+    Missing,
     /// The key had another value than the one expected.
     Differs { found: Option<u64> },
     /// The key's value after the change with this number.
@@ -42,6 +45,8 @@ pub enum Outcome {
 /// A request of a client, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
+    /// Its client, whose earlier requests were over before it began.
+    pub client: u64,
     pub request: Request,
     pub begin_ns: u64,
     /// When it was answered; `u64::MAX` if it was not.
@@ -88,6 +93,9 @@ impl Changes<'_> {
             Request::Swap { key, expect, value } => {
                 change == Some(Change { key, value }) && self.value_at(key, revision - 1) == expect
             }
+            Request::Delete { key } => {
+                change == Some(Change { key, value: None }) && self.value_at(key, revision - 1).is_some()
+            }
             Request::Get { .. } | Request::All => false,
         }
     }
@@ -99,6 +107,9 @@ impl Changes<'_> {
             // A change is made before the state that it leaves.
             (Answer::Changed { revision }, _) => {
                 Some(*revision).filter(|revision| *revision > least && self.is_made_by(request, *revision))
+            }
+            (Answer::Missing, Request::Delete { key }) => {
+                (least..=self.last()).find(|revision| self.value_at(key, *revision).is_none())
             }
             (Answer::Differs { found }, Request::Swap { key, expect, .. }) if *found != expect => {
                 (least..=self.last()).find(|revision| self.value_at(key, *revision) == *found)
@@ -123,34 +134,38 @@ pub fn check(changes: &[Change], operations: &[Operation]) -> Result<(), String>
     let changes = Changes(changes);
     let mut by_end: Vec<&Operation> = operations.iter().collect();
     by_end.sort_by_key(|operation| operation.end_ns);
-    // When each answer came, and the place of its request.
-    let mut placed: Vec<(u64, u64)> = Vec::new();
-    let least = |placed: &[(u64, u64)], begin_ns: u64| {
-        let before = placed.iter().filter(|(end_ns, _)| *end_ns < begin_ns);
-        before.map(|(_, place)| *place).max().unwrap_or(0)
+    // Requests that were answered, with their places.
+    let mut placed: Vec<(&Operation, u64)> = Vec::new();
+    // The least place of a request. Requests of two clients overlap if one begins as the other ends.
+    let least = |placed: &[(&Operation, u64)], later: &Operation| {
+        let is_before = |earlier: &Operation| {
+            earlier.end_ns < later.begin_ns || earlier.client == later.client && earlier.end_ns == later.begin_ns
+        };
+        placed.iter().filter(|(earlier, _)| is_before(earlier)).map(|(_, place)| *place).max().unwrap_or(0)
     };
     let mut makers = vec![0; changes.0.len()];
     for operation in by_end {
         let Outcome::Answered(answer) = &operation.outcome else { continue };
-        let least = least(&placed, operation.begin_ns);
+        let least = least(&placed, operation);
         let Some(place) = changes.place(operation.request, answer, least) else {
             return Err(format!("no order of requests explains {operation:?}, which began after change {least}"));
         };
         if matches!(answer, Answer::Changed { .. }) {
             makers[place as usize - 1] += 1;
         }
-        placed.push((operation.end_ns, place));
+        placed.push((operation, place));
     }
     if let Some(index) = makers.iter().position(|makers| *makers > 1) {
         return Err(format!("two requests made change {}: {:?}", index + 1, changes.0[index]));
     }
     let is_unknown = |operation: &&Operation| operation.outcome == Outcome::Unknown;
     let mut unknown: Vec<&Operation> = operations.iter().filter(is_unknown).collect();
-    // Of several that may have made a change, the first can have made the least of later ones.
-    unknown.sort_by_key(|operation| operation.begin_ns);
+    // Of several that may have made a change, the first can have made the least of later ones: no value comes back, so
+    // a swap fits one change, and a deletion all later ones of its key.
+    unknown.sort_by_key(|operation| matches!(operation.request, Request::Delete { .. }));
     for revision in (1..=changes.last()).filter(|revision| makers[*revision as usize - 1] == 0) {
         let may_make = |operation: &&Operation| {
-            changes.is_made_by(operation.request, revision) && least(&placed, operation.begin_ns) < revision
+            changes.is_made_by(operation.request, revision) && least(&placed, operation) < revision
         };
         let Some(maker) = unknown.iter().position(may_make) else {
             return Err(format!("no request can have made change {revision}: {:?}", changes.get(revision)));
@@ -167,7 +182,7 @@ mod tests {
     const KEY: u64 = 1;
 
     fn operation(request: Request, [begin_ns, end_ns]: [u64; 2], answer: Answer) -> Operation {
-        Operation { request, begin_ns, end_ns, outcome: Outcome::Answered(answer) }
+        Operation { client: begin_ns, request, begin_ns, end_ns, outcome: Outcome::Answered(answer) }
     }
 
     fn put(value: u64, times: [u64; 2], revision: u64) -> Operation {
@@ -179,7 +194,7 @@ mod tests {
     }
 
     fn open(request: Request, begin_ns: u64) -> Operation {
-        Operation { request, begin_ns, end_ns: u64::MAX, outcome: Outcome::Unknown }
+        Operation { client: begin_ns, request, begin_ns, end_ns: u64::MAX, outcome: Outcome::Unknown }
     }
 
     /// Whether the store may have set the key to these values, one after the other, with these answers.
@@ -233,6 +248,29 @@ mod tests {
         let later = get(None, [20, 30], 2);
         assert!(is_right(&[Some(5), None], &[&[first.clone(), later.clone()], &taken[..]].concat()));
         assert!(!is_right(&[Some(5), None], &[first.clone(), later, open(swap(Some(4), None), 5)]));
+    }
+
+    #[test]
+    fn a_client_makes_one_request_after_the_other_even_in_one_moment() {
+        let put = Operation { client: 7, ..put(5, [0, 10], 1) };
+        let stale = |client| is_right(&[Some(5)], &[put.clone(), Operation { client, ..get(None, [10, 20], 0) }]);
+        assert!(stale(8) && !stale(7));
+    }
+
+    #[test]
+    fn deletions_find_a_value_or_none() {
+        let (first, delete) = (put(5, [0, 10], 1), Request::Delete { key: KEY });
+        let with = |values: &[Option<u64>], more: &[Operation]| is_right(values, &[&[first.clone()], more].concat());
+        let done = operation(delete, [20, 30], Answer::Changed { revision: 2 });
+        assert!(with(&[Some(5), None], &[done.clone()]));
+        assert!(!with(&[Some(5), None, None], &[done, operation(delete, [40, 50], Answer::Changed { revision: 3 })]));
+        let missing = |times| operation(delete, times, Answer::Missing);
+        assert!(with(&[Some(5)], &[missing([5, 30])]), "it began before the value was there for sure");
+        assert!(!with(&[Some(5)], &[missing([20, 30])]));
+        // The swap can have taken only the first value away, so the deletion took the second.
+        let open = [open(delete, 15), open(Request::Swap { key: KEY, expect: Some(5), value: None }, 16)];
+        let second = put(6, [60, 70], 3);
+        assert!(with(&[Some(5), None, Some(6), None], &[&[second], &open[..]].concat()));
     }
 
     #[test]
