@@ -218,8 +218,9 @@ impl Storage for Log {
         let meta = self.snapshot.get_metadata();
         let (index, roles) = (meta.index, meta.get_conf_state());
         // Its receiver must be among the snapshot's members, and the entries that follow the snapshot must still be
-        // there.
-        let is_member = roles.voters.contains(&to) || roles.learners.contains(&to) || roles.learners_next.contains(&to);
+        // there. A voter that is leaving is a member: its vote may be needed to complete the change.
+        let mut members = [&roles.voters, &roles.voters_outgoing, &roles.learners, &roles.learners_next].into_iter();
+        let is_member = members.any(|ids| ids.contains(&to));
         if index == 0 || index < request_index || index < self.compacted_to.0 || !is_member {
             self.wants_snapshot.set(true);
             return Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable));
@@ -286,6 +287,16 @@ mod tests {
         assert_eq!(log.snapshot(3, 7).unwrap().get_metadata().index, 3);
         assert!(log.snapshot(3, 8).is_err() && log.take_wants_snapshot());
         assert!(log.snapshot(4, 7).is_err() && log.take_wants_snapshot() && !log.take_wants_snapshot());
+    }
+
+    #[test]
+    fn a_voter_that_is_leaving_is_given_a_snapshot() {
+        let mut between = snapshot(3, 1);
+        between.mut_metadata().mut_conf_state().voters_outgoing.push(8);
+        let mut log = log();
+        log.compact(between, 0, 0);
+        assert!(log.snapshot(3, 8).is_ok() && !log.take_wants_snapshot());
+        assert!(log.snapshot(3, 9).is_err() && log.take_wants_snapshot());
     }
 
     #[test]

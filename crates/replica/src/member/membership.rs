@@ -115,6 +115,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 "another change of the members is in progress: try again when it is over".into(),
             ));
         }
+        // Between the steps of a change, a life that is leaving still votes, and the engine takes no other change.
+        if self.is_between_steps() {
+            return Err(Answer::Busy);
+        }
         let unknown = |name: &str| Answer::Refused(format!("there is no member {name}; `status` lists them"));
         let step = match ask {
             ClientRequest::Add { name, address, learner } => {
@@ -203,6 +207,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(request_id)
     }
 
+    /// Whether the configuration is a joint one: the first step of a change was applied, and not yet the second.
+    fn is_between_steps(&self) -> bool {
+        !self.node.raft.prs().conf().to_conf_state().voters_outgoing.is_empty()
+    }
+
     /// Members with a name. While a member that died is replaced, there are two.
     fn incarnations(&self, name: &str) -> impl Iterator<Item = MemberId> {
         self.members.values().filter(move |member| member.name == name).map(|member| member.id)
@@ -238,8 +247,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// The answer for the client that asked.
     pub(super) fn transfer_leadership(&mut self, to: Option<MemberId>) -> Result<MemberId, Answer<'static>> {
         let raft = &self.node.raft;
-        let voters = raft.prs().conf().voters();
-        let candidates = raft.prs().iter().filter(|(id, _)| **id != self.me.id.0 && voters.contains(**id));
+        // Without those that are leaving.
+        let voters = raft.prs().conf().to_conf_state().voters;
+        let candidates = raft.prs().iter().filter(|(id, _)| **id != self.me.id.0 && voters.contains(id));
         let best = match to {
             Some(to) => candidates.map(|(id, _)| MemberId(*id)).find(|id| *id == to),
             None => {
@@ -268,7 +278,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if !self.has_room(1, context.len()) {
             return Err(Answer::DiskFull);
         }
-        if self.node.raft.has_pending_conf() {
+        // The engine would put an empty entry in the place of the change. A new leader completes its predecessor's
+        // change once it has committed an entry of its own term.
+        let raft = &self.node.raft;
+        if raft.has_pending_conf() || !raft.commit_to_current_term() || self.is_between_steps() {
             return Err(Answer::Busy);
         }
         self.node.propose_conf_change(context, change.to_engine()).map_err(|_| Answer::Busy)
@@ -313,8 +326,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             ChangeStep::Spreading { index, since_ns } => {
                 let since_ns = *since_ns.get_or_insert(now_ns);
                 // A change that replaces a member has two steps, between which both configurations have to agree.
-                let is_between = !self.node.raft.prs().conf().to_conf_state().voters_outgoing.is_empty();
-                if !is_between && (self.is_known_to_majority(*index) || now_ns - since_ns >= SPREAD_NS) {
+                if !self.is_between_steps() && (self.is_known_to_majority(*index) || now_ns - since_ns >= SPREAD_NS) {
                     return self.requests.answer(current.request_id, &Answer::Done);
                 }
             }
@@ -359,6 +371,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
 
     /// Handles a hello, which may come from the member that is to be added.
     pub(super) fn handle_hello_for_change(&mut self, hello: &Hello, now_ns: u64) {
+        // A life that is leaving would be taken for a voter. It is asked again.
+        if self.is_between_steps() {
+            return;
+        }
         let Some(MembershipChange {
             request_id,
             end_ns,

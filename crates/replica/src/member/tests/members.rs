@@ -14,6 +14,8 @@ in_memory_and_on_disk! {
     a_member_that_is_replaced_is_listed_as_leaving_while_it_still_votes,
     a_removal_that_is_repeated_at_the_next_leader_is_done_or_says_what_is_unknown,
     a_removal_that_is_repeated_before_the_leader_has_applied_its_log_waits,
+    no_change_begins_while_another_is_between_its_steps,
+    no_change_is_proposed_by_a_leader_that_has_committed_nothing_in_its_term,
     an_empty_member_makes_no_majority,
     a_learner_learns_and_votes_once_it_is_promoted,
     a_learner_that_comes_back_empty_and_is_added_takes_the_place_of_its_earlier_life,
@@ -167,6 +169,41 @@ fn a_member_that_is_removed_with_a_later_life_of_its_name_votes_until_the_remova
     }
 }
 
+/// As before, but the leader has taken a snapshot between the two steps of the removal, and has no earlier entries.
+#[test]
+fn a_leaving_voter_that_is_far_behind_is_sent_a_snapshot_of_a_change_in_progress() {
+    for seed in 0..4 {
+        let mut world = World::new(4, false, seed);
+        (world.config.log_len_max, world.config.entries_kept) = (1, 0);
+        for at in 0..4 {
+            let config = world.config.clone();
+            world.member(at).config = config;
+        }
+        let mut session = world.open(7);
+        let leader = world.elect();
+        let (double, dead) = ((leader + 1) % 4, (leader + 2) % 4);
+        let earlier = world.nodes[double].member.take();
+        world.start(double);
+        world.run_ms(1000);
+        let name = world.nodes[double].name.clone();
+        let add = ClientRequest::Add { name: name.clone(), address: address(&name), learner: true };
+        done(&world.ask_leader(&add));
+        (0..50).for_each(|value| _ = world.put(&mut session, "k", &value.to_string()));
+        world.ask(leader, &ClientRequest::Remove { name });
+        world.run_until("it is between the steps", |world| {
+            let state = world.member(leader).node.raft.prs().conf().to_conf_state();
+            !state.voters_outgoing.is_empty()
+        });
+        let removed = world.status(leader).applied;
+        world.crash(dead);
+        world.run_until("there is a snapshot", |world| world.status(leader).snapshot == removed);
+        world.run_ms(20);
+        world.nodes[double].member = earlier;
+        world.run_until("it is removed", |world| world.status(leader).members.len() == 3);
+        world.put(&mut session, "k", "w");
+    }
+}
+
 fn a_removal_that_is_repeated_at_the_next_leader_is_done_or_says_what_is_unknown(on_disk: bool) {
     let mut world = World::new(3, on_disk, 1);
     world.add_node("x", on_disk);
@@ -210,6 +247,56 @@ fn a_removal_that_is_repeated_before_the_leader_has_applied_its_log_waits(on_dis
         world.run_ms(50);
         assert!(world.status(leader).members.iter().all(|member| member.info.name != name), "seed {seed}");
     }
+}
+
+/// Its leader dies between the two steps of a change. Until the next leader has completed it, another change would be
+/// lost, and a life that is leaving would count as a member.
+fn no_change_begins_while_another_is_between_its_steps(on_disk: bool) {
+    for seed in 0..4 {
+        let mut world = World::new(5, on_disk, seed * 100);
+        let leader = world.elect();
+        let at = (leader + 1) % 5;
+        let name = world.nodes[at].name.clone();
+        world.replace(at);
+        world.ask(leader, &add(&name));
+        let is_between = |world: &mut World, at: usize| {
+            let state = world.member(at).node.raft.prs().conf().to_conf_state();
+            !state.voters_outgoing.is_empty()
+        };
+        // The entry of the second step reaches nobody.
+        let others: Vec<_> = (0..5).filter(|other| ![leader, at].contains(other)).collect();
+        world.run_until("it becomes a voter", |world| world.status(leader).members.len() == 6);
+        let asked = world.status(leader).last;
+        world.run_until("the first step is asked for", |world| world.status(leader).last > asked);
+        world.run_until("all have it", |world| others.iter().all(|at| world.status(*at).last > asked));
+        world.cut.extend(others.iter().map(|other| (leader, *other)));
+        world.run_until("the leader is between the steps", |world| is_between(world, leader));
+        world.cut.clear();
+        world.run_until("the others are", |world| others.iter().all(|at| is_between(world, *at)));
+        world.crash(leader);
+        world.run_until("another leads", |world| world.leader().is_some());
+        let next = world.elect();
+        assert!(is_between(&mut world, next), "seed {seed}");
+        let transfer = ClientRequest::Transfer { name: Some(name.clone()) };
+        let remove = ClientRequest::Remove { name: name.clone() };
+        for ask in [&add(&name), &ClientRequest::Promote { name: name.clone() }, &transfer, &remove] {
+            let answer = world.call(next, ask, 0).map(|answer| wire::decode(&answer) == Ok(Answer::Busy));
+            assert_eq!(answer, Some(true), "seed {seed}: {ask:?}");
+        }
+        done(&world.ask_leader(&remove));
+        let last = world.elect();
+        let left = world.status(last).members;
+        assert!(left.len() == 4 && left.iter().all(|member| member.info.name != name), "seed {seed}: {left:?}");
+    }
+}
+
+fn no_change_is_proposed_by_a_leader_that_has_committed_nothing_in_its_term(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
+    let leader = world.elect();
+    let remove = ClientRequest::Remove { name: world.nodes[(leader + 1) % 3].name.clone() };
+    let answer = world.call(leader, &remove, 0).map(|answer| wire::decode(&answer) == Ok(Answer::Busy));
+    assert_eq!(answer, Some(true));
+    done(&world.ask_leader(&remove));
 }
 
 fn an_empty_member_makes_no_majority(on_disk: bool) {
