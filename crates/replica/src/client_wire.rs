@@ -109,6 +109,8 @@ pub enum Standing {
     Learner,
     /// It votes.
     Voter,
+    /// It votes, and did not before the change in progress.
+    Joining,
     /// It was removed, and votes until the change that removes it is complete.
     Leaving,
 }
@@ -117,6 +119,16 @@ impl Standing {
     /// Whether it votes, perhaps for the last time.
     pub fn votes(self) -> bool {
         self != Self::Learner
+    }
+
+    /// Whether it is a voter of the configuration after the change in progress.
+    pub fn is_incoming(self) -> bool {
+        matches!(self, Self::Voter | Self::Joining)
+    }
+
+    /// Whether it is a voter of the configuration before the change in progress.
+    pub fn is_outgoing(self) -> bool {
+        matches!(self, Self::Voter | Self::Leaving)
     }
 }
 

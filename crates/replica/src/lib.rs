@@ -4,7 +4,7 @@
 //! - [`member`]: one member, without I/O, clock or thread. [`host`]: a member on an endpoint.
 //! - [`client`]: finds the leader, and has each command run once. [`client_wire`]: its protocol.
 //! - [`sessions`]: ensure that a command runs once, whichever member leads.
-//! - [`wire`]: the protocol between members.
+//! - [`wire`]: the protocol between members. [`losses`]: whether members without their state have cost the majority.
 //! - [`disk`]: storage for a member's log, needed only if the state must survive the loss of a majority.
 //!
 //! # Guarantees
@@ -42,6 +42,7 @@ mod few;
 pub mod host;
 pub mod kv;
 mod log;
+pub mod losses;
 pub mod machine;
 pub mod member;
 pub mod sessions;

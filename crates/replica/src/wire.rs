@@ -83,14 +83,18 @@ impl Founding {
 pub struct KnownVoters {
     /// Index of the last entry that this member has applied.
     pub applied: u64,
-    /// The voters; in the midst of a change, those before and after it.
-    pub voters: Vec<MemberInfo>,
+    /// The voters; in the midst of a change, those after it.
+    pub incoming: Vec<MemberInfo>,
+    /// In the midst of a change, the voters before it, of which a majority must agree, too; otherwise none.
+    pub outgoing: Vec<MemberInfo>,
 }
 
 impl KnownVoters {
-    /// Whether it has a valid number of valid members, with different ids, of a cluster that has entries.
+    /// Whether each list has a valid number of valid members, with different ids, of a cluster that has entries.
     pub fn is_valid(&self) -> bool {
-        (1..NUMBER_MAX).contains(&self.applied) && are_valid(&self.voters)
+        (1..NUMBER_MAX).contains(&self.applied)
+            && are_valid(&self.incoming)
+            && (self.outgoing.is_empty() || are_valid(&self.outgoing))
     }
 }
 

@@ -381,21 +381,21 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let raft = &self.node.raft;
         let progress =
             |id: MemberId| raft.prs().get(id.0).filter(|_| self.is_leader()).map(|progress| progress.matched);
-        let voters = raft.prs().conf().voters();
-        let is_voter = |id: MemberId| voters.contains(id.0);
         let role = match raft.state {
             _ if self.cluster.is_none() && !self.founding_state.is_too_late() => Role::Founding,
             _ if self.is_outside() => Role::Outside,
             StateRole::Leader => Role::Leader,
             StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
-            StateRole::Follower if is_voter(self.me.id) => Role::Follower,
+            StateRole::Follower if raft.prs().conf().voters().contains(self.me.id.0) => Role::Follower,
             StateRole::Follower => Role::Learner,
         };
-        let staying = raft.prs().conf().to_conf_state().voters;
-        let standing = |id: MemberId| match is_voter(id) {
-            true if staying.contains(&id.0) => Standing::Voter,
-            true => Standing::Leaving,
-            false => Standing::Learner,
+        let roles = raft.prs().conf().to_conf_state();
+        let is_between_steps = !roles.voters_outgoing.is_empty();
+        let standing = |id: MemberId| match (roles.voters.contains(&id.0), roles.voters_outgoing.contains(&id.0)) {
+            (true, false) if is_between_steps => Standing::Joining,
+            (true, _) => Standing::Voter,
+            (false, true) => Standing::Leaving,
+            (false, false) => Standing::Learner,
         };
         let member = |info: &wire::MemberInfo| MemberStatus {
             info: info.clone(),

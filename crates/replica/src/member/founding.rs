@@ -35,7 +35,8 @@ pub struct FoundingState {
     next_hello_ns: u64,
     /// Lives that said they are new, by name: those of peers, and of voters.
     pub(super) newcomers: BTreeMap<String, Newcomer>,
-    refusal: Option<Refusal>,
+    /// The words of peers that refuse to found a cluster, by name.
+    refusals: BTreeMap<String, Refusal>,
     /// The last new peer that was started with other peers.
     differs: Option<String>,
 }
@@ -52,17 +53,22 @@ pub(super) struct Newcomer {
 impl Newcomer {
     /// Whether it still counts.
     pub fn is_fresh(&self, now_ns: u64) -> bool {
-        self.heard_ns >= now_ns.saturating_sub(FRESH_NS)
+        is_fresh(self.heard_ns, now_ns)
     }
+}
+
+/// Whether what was heard at a time still counts.
+fn is_fresh(heard_ns: u64, now_ns: u64) -> bool {
+    heard_ns >= now_ns.saturating_sub(FRESH_NS)
 }
 
 /// The word of a peer that it has a cluster which this life did not found. It ends once that peer says that it is new.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    pub by: MemberInfo,
+struct Refusal {
+    by: MemberInfo,
     cluster: ClusterId,
-    /// The voters that the peer knows, if it has state.
-    pub known: Option<KnownVoters>,
+    /// The voters as the peer last told them, and the time at which it did.
+    known: Option<(KnownVoters, u64)>,
 }
 
 impl FoundingState {
@@ -75,29 +81,40 @@ impl FoundingState {
             hasher.write(&(text.len() as u64).to_le_bytes());
             hasher.write(text.as_bytes());
         }
-        Self { hash: hasher.finish(), next_hello_ns: 0, newcomers: BTreeMap::new(), refusal: None, differs: None }
+        Self {
+            hash: hasher.finish(),
+            next_hello_ns: 0,
+            newcomers: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            differs: None,
+        }
     }
 
     /// Whether the others have a cluster without this life.
     pub fn is_too_late(&self) -> bool {
-        self.refusal.is_some()
+        !self.refusals.is_empty()
     }
 
-    /// The last refusal, of several that of the peer which has applied most.
-    pub(super) fn refusal(&self) -> Option<&Refusal> {
-        self.refusal.as_ref()
+    /// The voters as a peer has told them lately. Of several peers, the one that has applied most in the cluster to
+    /// which most of them belong. So peers of two clusters are not taken by turns.
+    pub(super) fn best_known(&self, now_ns: u64) -> Option<(&MemberInfo, &KnownVoters)> {
+        let all = self.refusals.values().filter_map(|refusal| {
+            let (known, heard_ns) = refusal.known.as_ref()?;
+            is_fresh(*heard_ns, now_ns).then_some((refusal, known))
+        });
+        let count_of = |cluster| all.clone().filter(|(refusal, _)| refusal.cluster == cluster).count();
+        let best = all.clone().max_by_key(|&(refusal, known)| {
+            (count_of(refusal.cluster), refusal.cluster.0, known.applied, refusal.by.name.as_str())
+        });
+        best.map(|(refusal, known)| (&refusal.by, known))
     }
 
-    fn note_refusal(&mut self, refusal: Refusal) {
-        let applied = |refusal: &Refusal| refusal.known.as_ref().map_or(0, |known| known.applied);
-        let is_later = |earlier: &Refusal| {
-            earlier.cluster != refusal.cluster
-                || earlier.by.name == refusal.by.name
-                || applied(earlier) <= applied(&refusal)
-        };
-        if self.refusal.as_ref().is_none_or(is_later) {
-            self.refusal = Some(refusal);
-        }
+    /// Notes the word of a peer that it has a cluster. A life that does not tell the voters may have told them before:
+    /// it does so only to a receiver whose id it knows.
+    fn note_refusal(&mut self, by: MemberInfo, cluster: ClusterId, known: Option<KnownVoters>, now_ns: u64) {
+        let earlier = self.refusals.remove(&by.name).filter(|of| of.by.id == by.id && of.cluster == cluster);
+        let known = known.map(|known| (known, now_ns)).or_else(|| earlier?.known);
+        self.refusals.insert(by.name.clone(), Refusal { by, cluster, known });
     }
 }
 
@@ -175,7 +192,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             }
             // Members of other clusters say nothing about this one.
             None if self.is_peer(&hello.me.name) => {
-                self.founding_state.note_refusal(Refusal { by: hello.me, cluster, known: hello.known });
+                self.founding_state.note_refusal(hello.me, cluster, hello.known, now_ns);
             }
             None => {}
         }
@@ -190,21 +207,24 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
     /// Notes a life that says that it is new. Of strangers there may be any number, so they are not recorded.
     fn note_newcomer(&mut self, hello: Hello, now_ns: u64) {
         let Hello { me: info, peers_hash, .. } = hello;
+        self.founding_state.newcomers.retain(|_, newcomer| newcomer.is_fresh(now_ns));
         let is_peer = self.is_peer(&info.name);
-        let is_voter = || self.known_voters().is_some_and(|(all, _)| all.iter().any(|voter| voter.name == info.name));
+        let is_voter = || {
+            let known = self.known_voters(now_ns);
+            known.is_some_and(|(lists, _)| lists.iter().flatten().any(|voter| voter.name == info.name))
+        };
         if !is_peer && (self.founding_state.newcomers.len() >= MEMBERS_MAX || !is_voter()) {
             return;
         }
         let state = &mut self.founding_state;
         let is_alike = is_peer && peers_hash == state.hash;
         if is_peer {
-            state.refusal.take_if(|refusal| refusal.by.name == info.name);
+            state.refusals.remove(&info.name);
             state.differs.take_if(|differs| *differs == info.name);
         }
         if is_peer && !is_alike {
             state.differs = Some(info.name.clone());
         }
-        state.newcomers.retain(|_, newcomer| newcomer.is_fresh(now_ns));
         state.newcomers.insert(info.name.clone(), Newcomer { info, heard_ns: now_ns, is_alike });
     }
 

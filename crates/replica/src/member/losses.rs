@@ -6,8 +6,12 @@
 use sinew_journal::disk::Disk;
 
 use super::Member;
+use crate::losses::Losses;
 use crate::machine::StateMachine;
-use crate::wire::{KnownVoters, MemberInfo};
+use crate::wire::{KnownVoters, MemberId, MemberInfo};
+
+/// The voters after the change in progress, and those before it; there are none of the latter without a change.
+type Voters<'a> = [Vec<&'a MemberInfo>; 2];
 
 /// A cluster of which too few voters have their state.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,39 +25,38 @@ pub struct LostMajority<'a> {
 impl<S: StateMachine, D: Disk> Member<S, D> {
     /// The voters of its own configuration, for a member that has no state. One that is outside does not know them.
     pub(super) fn own_voters(&self) -> Option<KnownVoters> {
-        let known = KnownVoters { applied: self.applied, voters: self.voters().cloned().collect() };
-        Some(known).filter(|known| !self.is_outside() && known.is_valid())
+        if self.is_outside() {
+            return None;
+        }
+        let [incoming, outgoing] = self.voters().map(|voters| voters.into_iter().cloned().collect());
+        Some(KnownVoters { applied: self.applied, incoming, outgoing }).filter(KnownVoters::is_valid)
     }
 
-    /// The voters of its configuration; in the midst of a change, those before and after it.
-    fn voters(&self) -> impl Iterator<Item = &MemberInfo> {
-        let voters = self.node.raft.prs().conf().voters();
-        self.members.values().filter(move |member| voters.contains(member.id.0))
+    /// The voters of its configuration.
+    fn voters(&self) -> Voters<'_> {
+        let roles = self.node.raft.prs().conf().to_conf_state();
+        let infos = |ids: Vec<u64>| ids.into_iter().filter_map(|id| self.members.get(&MemberId(id))).collect();
+        [roles.voters, roles.voters_outgoing].map(infos)
     }
 
     /// The voters, and the member from which they are known: this one, or a peer if this one has no state.
-    pub(super) fn known_voters(&self) -> Option<(Vec<&MemberInfo>, &MemberInfo)> {
+    pub(super) fn known_voters(&self, now_ns: u64) -> Option<(Voters<'_>, &MemberInfo)> {
         if !self.is_outside() {
-            return Some((self.voters().collect(), &self.me));
+            return Some((self.voters(), &self.me));
         }
-        let refusal = self.founding_state.refusal().filter(|_| self.applied == 0)?;
-        Some((refusal.known.as_ref()?.voters.iter().collect(), &refusal.by))
+        let (by, known) = self.founding_state.best_known(now_ns).filter(|_| self.applied == 0)?;
+        Some(([&known.incoming, &known.outgoing].map(|voters| voters.iter().collect()), by))
     }
 
     /// Whether too many voters were started again without their state for the others to be a majority, as far as this
     /// member knows. No member can lead then, or be added.
     pub fn lost_majority(&self, now_ns: u64) -> Option<LostMajority<'_>> {
-        let (voters, by) = self.known_voters()?;
+        let ([incoming, outgoing], by) = self.known_voters(now_ns)?;
         let newcomers = self.founding_state.newcomers.values().filter(|newcomer| newcomer.is_fresh(now_ns));
-        let lives = Vec::from_iter(newcomers.map(|newcomer| &newcomer.info).chain([&self.me]));
-        // One that was removed, or runs at another address, says nothing about a voter of its name.
-        let is_lost = |voter: &&&MemberInfo| {
-            lives.iter().any(|life| life.name == voter.name && life.address == voter.address && life.id != voter.id)
-        };
-        let lost = Vec::from_iter(voters.iter().filter(is_lost).map(|voter| voter.name.as_str()));
-        let is_final = !lost.is_empty() && voters.len() - lost.len() <= voters.len() / 2;
-        let mut others = Vec::from_iter(lost.into_iter().filter(|name| *name != self.me.name));
-        others.sort_unstable();
+        let me = Some(&self.me).filter(|_| self.applied == 0);
+        let stateless = Vec::from_iter(newcomers.map(|newcomer| &newcomer.info).chain(me));
+        let Losses { names, is_final } = Losses::of(&incoming, &outgoing, &stateless);
+        let others = names.into_iter().filter(|name| *name != self.me.name).collect();
         is_final.then_some(LostMajority { others, by })
     }
 }

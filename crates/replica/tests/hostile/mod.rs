@@ -348,8 +348,10 @@ impl Fed {
         let mut founding = self.founding.clone();
         founding.members.push(self.member.me().clone());
         let founding = (steps.small() % 2 == 1).then_some(founding);
-        let known = (steps.small() % 2 == 1)
-            .then(|| KnownVoters { applied: steps.word(1), voters: (0..4).map(|_| self.info(steps)).collect() });
+        let known = (steps.small() % 2 == 1).then(|| {
+            let [incoming, outgoing] = [4, steps.small() % 4].map(|len| (0..len).map(|_| self.info(steps)).collect());
+            KnownVoters { applied: steps.word(1), incoming, outgoing }
+        });
         Hello { me, phase, peers_hash: steps.word(0), founding, known }
     }
 

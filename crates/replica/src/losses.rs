@@ -1,0 +1,70 @@
+//! Which voters were started again without their state, and whether that has cost a cluster its majority.
+
+use crate::wire::MemberInfo;
+
+/// Voters of a cluster that have lost their state.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Losses<'a> {
+    /// Their names, in order, each once.
+    pub names: Vec<&'a str>,
+    /// Whether too few voters have their state for any of them to lead: the cluster cannot go on.
+    pub is_final: bool,
+}
+
+impl<'a> Losses<'a> {
+    /// Judges the voters of a configuration by the lives that have no state. `incoming` are the voters after the change
+    /// in progress, `outgoing` those before it, or none without a change. In a change, each list needs a majority.
+    ///
+    /// A voter has lost its state if another life has its name and its address: one that has no state, or an incoming
+    /// voter, which is added only once it answers there. One that runs at another address says nothing about it.
+    pub fn of(incoming: &[&'a MemberInfo], outgoing: &[&'a MemberInfo], stateless: &[&MemberInfo]) -> Self {
+        let is_lost = |voter: &&&'a MemberInfo| {
+            let mut others = stateless.iter().chain(incoming);
+            others.any(|life| life.name == voter.name && life.address == voter.address && life.id != voter.id)
+        };
+        let mut losses = Self { names: Vec::new(), is_final: false };
+        for voters in [incoming, outgoing] {
+            let before = losses.names.len();
+            losses.names.extend(voters.iter().filter(is_lost).map(|voter| voter.name.as_str()));
+            let lost = losses.names.len() - before;
+            losses.is_final |= lost > 0 && voters.len() - lost <= voters.len() / 2;
+        }
+        losses.names.sort_unstable();
+        losses.names.dedup();
+        losses
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::MemberId;
+
+    fn life(name: &str, id: u64) -> MemberInfo {
+        MemberInfo { id: MemberId(id), name: name.into(), address: format!("sim://{name}") }
+    }
+
+    /// The third of three members is replaced.
+    #[test]
+    fn a_majority_is_lost_if_the_voters_before_or_after_a_change_have_lost_theirs() {
+        let [a, b, earlier, later] = [life("a", 1), life("b", 2), life("c", 3), life("c", 4)];
+        let moved = MemberInfo { address: "sim://moved".into(), ..life("b", 9) };
+        let (after, before) = ([&a, &b, &later], [&a, &b, &earlier]);
+        for (voters, stateless, names, is_final) in [
+            // Both of c's lives are lost, but they are one member of three in each list.
+            ((&after[..], &before[..]), vec![life("c", 5)], vec!["c"], false),
+            // The earlier life of c is lost, too, as the later one runs in its place.
+            ((&after, &before), vec![life("b", 5)], vec!["b", "c"], true),
+            ((&after, &before), vec![], vec!["c"], false),
+            ((&after, &[]), vec![life("b", 5)], vec!["b"], false),
+            ((&after, &[]), vec![life("b", 5), life("c", 6)], vec!["b", "c"], true),
+            ((&after, &[]), vec![moved, life("c", 6)], vec!["c"], false),
+            // The voters after the change have lost their majority, those before it have not.
+            ((&[&a, &b], &before), vec![life("b", 5)], vec!["b"], true),
+            ((&[], &[]), vec![life("b", 5)], vec![], false),
+        ] {
+            let losses = Losses::of(voters.0, voters.1, &stateless.iter().collect::<Vec<_>>());
+            assert_eq!(losses, Losses { names, is_final }, "{voters:?} {stateless:?}");
+        }
+    }
+}
