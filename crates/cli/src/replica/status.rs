@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 use sinew::replica::client::{ClientError, RequestOutcome};
 use sinew::replica::client_wire::{ClientRequest, MemberStatus, Role, Standing, Status};
-use sinew::replica::wire::MemberInfo;
+use sinew::replica::losses::Losses;
 use sinew_harness::units::counted;
 
 use super::cluster::{ClusterArgs, DEFAULTS};
 use crate::{Outcome, advice, output, table};
 
 const AFTER_HELP: &str = "\
-Each member reports on itself. A member is behind by the committed entries that it has not applied. One that leaves
-was removed, and votes until the change that removes it is complete. If no member leads, the command exits with status
-5.
+Each member reports on itself. A member is behind by the committed entries that it has not applied. A member that
+`leaves` was removed; it votes until the change that removes it is complete. If no member leads, the command exits with
+status 5.
 
 If a majority of the voters was started again without its state, nobody can lead or be added any more; the command says
 what is left, if --at names a member that still has its state.
@@ -77,10 +77,7 @@ fn mark_leaving(lines: &mut Vec<Line>, members: &[MemberStatus]) {
 
 /// Remains of a cluster that nobody leads.
 struct Remains<'a> {
-    /// Names of voters that were started again without their state.
-    lost: Vec<&'a str>,
-    /// Whether the others are no majority.
-    is_final: bool,
+    losses: Losses<'a>,
     /// The member that has most of the state.
     best: &'a Status,
 }
@@ -91,30 +88,26 @@ impl<'a> Remains<'a> {
         let is_empty = |status: &&Status| matches!(status.role, Role::Outside | Role::Founding);
         let best =
             statuses.clone().filter(|status| !is_empty(status)).max_by_key(|status| (status.term, status.last))?;
-        let voters: Vec<_> =
-            best.members.iter().filter(|member| member.standing.votes()).map(|member| &member.info).collect();
-        // One that was removed, or runs at another address, says nothing about a voter of its name.
-        let is_new = |status: &&Status| is_empty(status) && status.applied == 0;
-        let new = Vec::from_iter(statuses.filter(is_new).map(|status| &status.me));
-        let is_lost = |voter: &&&MemberInfo| {
-            new.iter().any(|me| me.name == voter.name && me.address == voter.address && me.id != voter.id)
+        let voters = |is_voter: fn(Standing) -> bool| {
+            let members = best.members.iter().filter(move |member| is_voter(member.standing));
+            members.map(|member| &member.info).collect::<Vec<_>>()
         };
-        let mut lost: Vec<&str> = voters.iter().filter(is_lost).map(|voter| voter.name.as_str()).collect();
-        lost.sort_unstable();
-        let is_final = !lost.is_empty() && voters.len() - lost.len() <= voters.len() / 2;
-        Some(Self { lost, is_final, best })
+        let stateless = statuses.filter(|status| is_empty(status) && status.applied == 0).map(|status| &status.me);
+        let stateless = stateless.collect::<Vec<_>>();
+        let losses = Losses::of(&voters(Standing::is_incoming), &voters(Standing::is_outgoing), &stateless);
+        Some(Self { losses, best })
     }
 
     fn text(&self) -> String {
         let me = &self.best.me;
-        let were = if self.lost.len() == 1 { "was" } else { "were" };
+        let were = if self.losses.names.len() == 1 { "was" } else { "were" };
         format!(
             "the cluster's state is lost: {} {were} started again without it, and the others are no majority, so nobody \
              can lead or be added. If they had --data, start them with their directories. Otherwise, what {} has, \
              which may lack the last writes, can be read with: sinew replica get '' --prefix --stale --at {}; then \
              stop all members and start them again without state (with --data, in empty directories): they form a new \
              cluster",
-            self.lost.join(", "),
+            self.losses.names.join(", "),
             me.name,
             advice::quoted(&me.address)
         )
@@ -170,10 +163,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let leader = statuses().filter(|status| status.role == Role::Leader).max_by_key(|status| status.term).cloned();
     let committed = statuses().map(|status| status.committed).max().unwrap_or(0);
     let remains = if leader.is_none() { Remains::of(statuses()) } else { None };
-    let is_lost = remains.as_ref().is_some_and(|remains| remains.is_final);
+    let is_lost = remains.as_ref().is_some_and(|remains| remains.losses.is_final);
     if args.json {
         let members: Vec<Value> = lines.iter().map(|line| member_json(line, committed, is_lost)).collect();
-        let lost = remains.map(|remains| remains.lost).unwrap_or_default();
+        let lost = remains.map(|remains| remains.losses.names).unwrap_or_default();
         let leader = leader.as_ref().map(|leader| &leader.me.name);
         output::print(json!({ "leader": leader, "lost": lost, "members": members }))?;
     } else {
@@ -187,7 +180,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
                 counted(leader.committed, "entry"),
                 counted(leader.sessions, "session")
             ),
-            None => match remains.filter(|remains| remains.is_final) {
+            None => match remains.filter(|remains| remains.losses.is_final) {
                 Some(remains) => format!("\n{}", remains.text()),
                 None => "\nnobody leads: a majority of the members has to run and reach each other".to_owned(),
             },
@@ -235,7 +228,7 @@ fn row(line: &Line, committed: u64, is_lost: bool) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use sinew::replica::wire::MemberId;
+    use sinew::replica::wire::{MemberId, MemberInfo};
 
     use super::*;
 
