@@ -49,23 +49,24 @@ impl Locks {
         all.iter().find(|one| conflicts(one, (client, lock.owner), lock)).map(|one| one.lock)
     }
 
-    /// Locks a range, replacing the owner's locks in it. If the owner `waits`, it counts as waiting for the lock until
-    /// it is answered otherwise than with [`Error::WouldBlock`], or asks again without waiting.
+    /// Locks a range, replacing the owner's locks in it. If the owner `waits`, it counts as waiting for the lock from
+    /// an answer [`Error::WouldBlock`] on, until it is answered otherwise, asks again without waiting, or has not asked
+    /// for [`LOCK_WAIT_NS`](crate::protocol::LOCK_WAIT_NS).
     ///
     /// # Errors
     ///
     /// [`Error::WouldBlock`] when another lock conflicts, [`Error::Deadlock`] when an owner that `waits` would wait for
     /// itself in the end, [`Error::Invalid`] for an empty range, [`Error::TooMany`] when two more ranges would exceed
     /// [`LOCKS_MAX`].
-    pub fn lock(&mut self, client: u64, lock: Lock, waits: bool) -> Result<(), Error> {
+    pub fn lock(&mut self, client: u64, lock: Lock, waits: bool, now_ns: u64) -> Result<(), Error> {
         let result = match self.lock_at_once(client, lock) {
-            Err(Error::WouldBlock) if waits && self.waits_for_itself((client, lock.owner), lock) => {
+            Err(Error::WouldBlock) if waits && self.waits_for_itself((client, lock.owner), lock, now_ns) => {
                 Err(Error::Deadlock)
             }
             result => result,
         };
         if waits && result == Err(Error::WouldBlock) {
-            self.waits.add(client, lock);
+            self.waits.add(client, lock, now_ns);
         } else {
             self.waits.remove(client, &lock);
         }
@@ -139,6 +140,7 @@ impl Locks {
 
     /// Forgets the locks of an inode that is gone.
     pub fn remove_inode(&mut self, ino: Ino) {
+        self.waits.remove_inode(ino);
         for one in self.by_inode.remove(&ino).unwrap_or_default() {
             self.subtract(one.owner.0, 1);
         }
@@ -197,7 +199,7 @@ mod tests {
                         let lock = lock(client, owner, first, last, kind);
                         prop_assert_eq!(locks.find_conflict(client, &lock).is_some(), is_excluded);
                         let expected = if is_excluded { Err(Error::WouldBlock) } else { Ok(()) };
-                        prop_assert_eq!(locks.lock(client, lock, false), expected);
+                        prop_assert_eq!(locks.lock(client, lock, false, 0), expected);
                         if !is_excluded {
                             model.extend(bytes.map(|byte| ((client, owner, byte), kind)));
                         }
@@ -229,15 +231,15 @@ mod tests {
     fn a_client_locks_so_many_ranges_and_no_more() {
         let mut locks = Locks::default();
         let at = |byte| lock(1, LockOwner::Posix(1), byte, byte, LockKind::Read);
-        let taken = (0..).map(|index| locks.lock(1, at(2 * index), false)).take_while(Result::is_ok).count();
+        let taken = (0..).map(|index| locks.lock(1, at(2 * index), false, 0)).take_while(Result::is_ok).count();
         assert_eq!(taken, LOCKS_MAX - 1);
-        assert!(locks.lock(2, at(0), false).is_ok());
+        assert!(locks.lock(2, at(0), false, 0).is_ok());
         locks.remove_inode(Ino(1));
         assert_eq!((locks.count(1), locks.count(2)), (0, 0));
-        assert!(locks.lock(1, at(0), false).is_ok());
-        assert_eq!(locks.lock(2, lock(2, LockOwner::Posix(1), 5, 4, LockKind::Read), false), Err(Error::Invalid));
+        assert!(locks.lock(1, at(0), false, 0).is_ok());
+        assert_eq!(locks.lock(2, lock(2, LockOwner::Posix(1), 5, 4, LockKind::Read), false, 0), Err(Error::Invalid));
         let to_end = lock(2, LockOwner::Posix(1), 7, u64::MAX, LockKind::Write);
-        assert!(locks.lock(2, to_end, false).is_ok());
+        assert!(locks.lock(2, to_end, false, 0).is_ok());
         assert_eq!(locks.find_conflict(1, &at(u64::MAX)), Some(to_end));
     }
 }

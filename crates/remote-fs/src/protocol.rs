@@ -5,7 +5,8 @@
 //!
 //! # Life of a client
 //!
-//! 1. [`Message::Greet`], and, if that is answered with a nonce, [`Message::Prove`] with the pool's key
+//! 1. [`Message::Greet`], which a service of another [`VERSION`] refuses, and, if that is answered with a nonce,
+//!    [`Message::Prove`] with the pool's key
 //!    ([`Key::proof`](sinew_remote_memory::donor::Key::proof)). This admits the `rpc` session; over a new session the
 //!    client greets again.
 //! 2. [`Message::Join`]. The answer, [`Joined`], has the client's number, a secret that all later requests carry, the
@@ -55,12 +56,12 @@ pub use attr::{Attr, Caller, Ino, Kind, Time};
 pub use error::Error;
 pub use limits::{
     ANSWER_LEN_MAX, EXTENTS_MAX, FILE_LEN_MAX, GROUPS_MAX, IN_FLIGHT_MAX, LAYOUT_PAGES_MAX, LINK_LEN_MAX, LINKS_MAX,
-    LOCK_WAITS_MAX, LOCKS_MAX, NAME_LEN_MAX, OPENS_MAX, PAGE, READDIR_MAX, REQUEST_LEN_MAX, RESERVE_PAGES_MAX,
-    SECRET_LEN, SEGMENTS_MAX, XATTR_VALUE_MAX, XATTRS_LEN_MAX,
+    LOCK_WAIT_NS, LOCK_WAITS_MAX, LOCKS_MAX, NAME_LEN_MAX, OPENS_MAX, PAGE, READDIR_MAX, REQUEST_LEN_MAX,
+    RESERVE_PAGES_MAX, SECRET_LEN, SEGMENTS_MAX, XATTR_VALUE_MAX, XATTRS_LEN_MAX,
 };
 pub use page::{Extent, Pages, Placement, Reservation, Run, SegmentCopy, Sums};
 pub use request::{
     Access, Envelope, Join, Lock, LockKind, LockOwner, Message, Mode, NodeKind, OpenFile, Request, SetAttr, SetTime,
     SetXattr,
 };
-pub use wire::{FILES, Malformed};
+pub use wire::{FILES, Malformed, VERSION};

@@ -7,7 +7,7 @@ use sinew_rpc::{Endpoint, Error as RpcError};
 use super::error::ClientError;
 use super::lane::Lane;
 use super::shared::Identity;
-use crate::protocol::{Answer, Caller, Envelope, Error, FILES, Message, Reply, Request};
+use crate::protocol::{Answer, Caller, Envelope, Error, FILES, Message, Reply, Request, VERSION};
 
 const MS: u64 = 1_000_000;
 /// Pauses between attempts: the first, and the longest.
@@ -18,6 +18,16 @@ pub(super) enum Attempt {
     Answered(Reply),
     /// There was no answer, so the message may or may not have arrived.
     Lost(String),
+}
+
+/// The version of a service that refuses a greeting because it speaks another.
+fn other_version(reply: &Reply) -> Option<u8> {
+    match reply {
+        Reply::Version(version) => Some(*version),
+        // To version 1, a greeting with a version is no message.
+        Reply::Malformed => Some(1),
+        _ => None,
+    }
 }
 
 impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
@@ -182,7 +192,13 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         };
         self.session = Some(session);
         let not_admitted = |why| Err(ClientError::NotAdmitted { address: address.clone(), why });
-        let mut reply = self.send(&Message::Greet);
+        let mut reply = self.send(&Message::Greet(VERSION));
+        if let Ok(reply) = &reply
+            && let Some(theirs) = other_version(reply)
+        {
+            self.close_session();
+            return Err(ClientError::Version { address, theirs, ours: VERSION });
+        }
         if let Ok(Reply::Nonce(nonce)) = reply {
             let Some(key) = &self.client.config.key else {
                 self.close_session();
@@ -233,5 +249,18 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
 
     pub(super) fn unreachable(&self, why: String) -> ClientError {
         ClientError::Unreachable { address: self.client.service.to_string(), why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_is_refused_by_services_of_other_versions_only() {
+        assert_eq!(other_version(&Reply::Version(9)), Some(9));
+        assert_eq!(other_version(&Reply::Malformed), Some(1));
+        let admits = [Reply::Welcome, Reply::Nonce([7; sinew_remote_memory::donor::PROOF_LEN]), Reply::NotAdmitted];
+        assert!(admits.iter().all(|reply| other_version(reply).is_none()));
     }
 }

@@ -25,6 +25,19 @@ pub enum ClientError {
         /// What to do about the key, or what is wrong with it.
         why: &'static str,
     },
+    /// The service speaks another version of the protocol.
+    #[error(
+        "the service at {address} speaks version {theirs} of the protocol of files, and this program version {ours}: \
+         use the same release on both sides"
+    )]
+    Version {
+        /// Address of the service.
+        address: String,
+        /// The service's version.
+        theirs: u8,
+        /// This program's [version](crate::protocol::VERSION).
+        ours: u8,
+    },
     /// The service sent an answer that does not fit the request.
     #[error("the service's answer does not fit the request: use the same release on both sides")]
     UnexpectedAnswer,
@@ -51,6 +64,20 @@ impl ClientError {
             Self::NoMemory => 12,
             Self::NotAdmitted { .. } => 13,
             Self::NotOpen => 9,
+            Self::Version { .. } => 93,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_of_another_version_is_named_with_both_versions() {
+        let error = ClientError::Version { address: "udp://h:1".into(), theirs: 1, ours: 2 };
+        let text = "the service at udp://h:1 speaks version 1 of the protocol of files, and this program version 2: \
+                    use the same release on both sides";
+        assert_eq!((error.to_string().as_str(), error.errno()), (text, 93));
     }
 }

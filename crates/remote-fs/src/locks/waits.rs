@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Locks, Owner, conflicts};
-use crate::protocol::{LOCK_WAITS_MAX, Lock, LockOwner};
+use crate::protocol::{Ino, LOCK_WAIT_NS, LOCK_WAITS_MAX, Lock, LockOwner};
 
 /// Locks that a search looks at, held or waited for, before it gives up and finds no deadlock. An owner that is found
 /// to be in the way counts as [`OWNER_LOOKS`] more. (The most work is some 40 us.) Nearby deadlocks are found first.
@@ -15,32 +15,62 @@ const LOOKS_MAX: usize = 8192;
 /// Finding out what an owner waits for takes about as long as looks at so many locks.
 const OWNER_LOOKS: usize = 16;
 
+/// A lock that an owner waits for.
+#[derive(Debug)]
+struct Wait {
+    lock: Lock,
+    /// When the owner last asked. A client that is killed, or whose cancellation is lost, asks no more.
+    asked_ns: u64,
+}
+
+impl Wait {
+    fn is_over(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.asked_ns) > LOCK_WAIT_NS
+    }
+}
+
 /// The locks that owners wait for.
 #[derive(Debug, Default)]
-pub(super) struct Waits(BTreeMap<Owner, Vec<Lock>>);
+pub(super) struct Waits(BTreeMap<Owner, Vec<Wait>>);
 
 impl Waits {
     /// Records that a client's owner waits for a lock, by `fcntl`. Above [`LOCK_WAITS_MAX`] it is not recorded.
-    pub fn add(&mut self, client: u64, lock: Lock) {
+    pub fn add(&mut self, client: u64, lock: Lock, now_ns: u64) {
         if super::is_flock(lock.owner) {
             return;
         }
         let owner = (client, lock.owner);
-        if self.of(owner).contains(&lock) {
+        if let Some(wait) = self.0.get_mut(&owner).into_iter().flatten().find(|wait| wait.lock == lock) {
+            wait.asked_ns = now_ns;
             return;
         }
-        let all_owners = (client, LockOwner::Posix(0))..=(client, LockOwner::Posix(u64::MAX));
-        if self.0.range(all_owners).map(|(_, locks)| locks.len()).sum::<usize>() < LOCK_WAITS_MAX {
-            self.0.entry(owner).or_default().push(lock);
+        if self.count(client) >= LOCK_WAITS_MAX {
+            self.retain(|(of, _), wait| of != client || !wait.is_over(now_ns));
+            if self.count(client) >= LOCK_WAITS_MAX {
+                return;
+            }
         }
+        self.0.entry(owner).or_default().push(Wait { lock, asked_ns: now_ns });
+    }
+
+    fn count(&self, client: u64) -> usize {
+        let all_owners = (client, LockOwner::Posix(0))..=(client, LockOwner::Posix(u64::MAX));
+        self.0.range(all_owners).map(|(_, waits)| waits.len()).sum()
+    }
+
+    fn retain(&mut self, keeps: impl Fn(Owner, &Wait) -> bool) {
+        self.0.retain(|owner, waits| {
+            waits.retain(|wait| keeps(*owner, wait));
+            !waits.is_empty()
+        });
     }
 
     /// Records that a client's owner does not wait for a lock.
     pub fn remove(&mut self, client: u64, lock: &Lock) {
         let owner = (client, lock.owner);
-        let Some(locks) = self.0.get_mut(&owner) else { return };
-        locks.retain(|one| one != lock);
-        if locks.is_empty() {
+        let Some(waits) = self.0.get_mut(&owner) else { return };
+        waits.retain(|wait| wait.lock != *lock);
+        if waits.is_empty() {
             self.0.remove(&owner);
         }
     }
@@ -50,14 +80,20 @@ impl Waits {
         self.0.retain(|(of, _), _| *of != client);
     }
 
-    fn of(&self, owner: Owner) -> &[Lock] {
-        self.0.get(&owner).map_or(&[], Vec::as_slice)
+    /// Forgets an inode that is gone.
+    pub fn remove_inode(&mut self, ino: Ino) {
+        self.retain(|_, wait| wait.lock.ino != ino);
+    }
+
+    fn of(&self, owner: Owner, now_ns: u64) -> impl Iterator<Item = Lock> {
+        let waits = self.0.get(&owner).into_iter().flatten();
+        waits.filter(move |wait| !wait.is_over(now_ns)).map(|wait| wait.lock)
     }
 }
 
 impl Locks {
     /// Whether an owner that waited for a lock would wait for itself in the end, as far as [`LOOKS_MAX`] looks show.
-    pub(super) fn waits_for_itself(&self, waiter: Owner, lock: Lock) -> bool {
+    pub(super) fn waits_for_itself(&self, waiter: Owner, lock: Lock, now_ns: u64) -> bool {
         if super::is_flock(lock.owner) {
             return false;
         }
@@ -77,9 +113,9 @@ impl Locks {
                     return true;
                 }
                 if seen.insert(held.owner) {
-                    let theirs = self.waits.of(held.owner);
-                    looks += OWNER_LOOKS + theirs.len();
-                    waits.extend(theirs.iter().map(|wanted| (held.owner, *wanted)));
+                    let before = waits.len();
+                    waits.extend(self.waits.of(held.owner, now_ns).map(|wanted| (held.owner, wanted)));
+                    looks += OWNER_LOOKS + waits.len() - before;
                 }
             }
         }
@@ -93,7 +129,7 @@ mod tests {
 
     use super::super::OwnedLock;
     use super::*;
-    use crate::protocol::{Error, Ino, LockKind};
+    use crate::protocol::{Error, LockKind};
 
     fn lock(ino: u64, owner: LockOwner, first: u64, last: u64, kind: LockKind) -> Lock {
         Lock { ino: Ino(ino), owner, pid: 1, first, last, kind }
@@ -109,55 +145,89 @@ mod tests {
         // Three processes on two hosts, each with a byte that the next wants.
         let owners = [(1, 7), (2, 7), (2, 8)];
         for (at, (client, owner)) in (0..).zip(owners) {
-            locks.lock(client, byte(at, owner, 5), true).unwrap();
+            locks.lock(client, byte(at, owner, 5), true, 0).unwrap();
         }
         let wants = |(client, owner), at| (client, byte(at, owner, 5));
         let (first, second, third) = (wants(owners[0], 1), wants(owners[1], 2), wants(owners[2], 0));
-        assert_eq!(locks.lock(first.0, first.1, true), Err(Error::WouldBlock));
-        assert_eq!(locks.lock(second.0, second.1, true), Err(Error::WouldBlock));
-        assert_eq!(locks.lock(third.0, third.1, false), Err(Error::WouldBlock), "who does not wait is in no deadlock");
-        assert_eq!(locks.lock(third.0, third.1, true), Err(Error::Deadlock));
+        assert_eq!(locks.lock(first.0, first.1, true, 0), Err(Error::WouldBlock));
+        assert_eq!(locks.lock(second.0, second.1, true, 0), Err(Error::WouldBlock));
+        assert_eq!(
+            locks.lock(third.0, third.1, false, 0),
+            Err(Error::WouldBlock),
+            "who does not wait is in no deadlock"
+        );
+        assert_eq!(locks.lock(third.0, third.1, true, 0), Err(Error::Deadlock));
         // The others wait on as before, and the one that was refused does not.
-        assert_eq!(locks.lock(first.0, first.1, true), Err(Error::WouldBlock));
-        assert_eq!(locks.lock(second.0, second.1, true), Err(Error::WouldBlock));
+        assert_eq!(locks.lock(first.0, first.1, true, 0), Err(Error::WouldBlock));
+        assert_eq!(locks.lock(second.0, second.1, true, 0), Err(Error::WouldBlock));
         locks.unlock(2, Ino(2), LockOwner::Posix(8), 0, u64::MAX);
-        assert_eq!(locks.lock(second.0, second.1, true), Ok(()));
+        assert_eq!(locks.lock(second.0, second.1, true, 0), Ok(()));
     }
 
     #[test]
     fn who_has_given_up_or_is_gone_or_was_served_is_not_waiting() {
         let crosswise = || {
             let mut locks = Locks::default();
-            locks.lock(1, byte(1, 1, 0), false).unwrap();
-            locks.lock(2, byte(2, 2, 0), false).unwrap();
-            assert_eq!(locks.lock(1, byte(2, 1, 0), true), Err(Error::WouldBlock));
+            locks.lock(1, byte(1, 1, 0), false, 0).unwrap();
+            locks.lock(2, byte(2, 2, 0), false, 0).unwrap();
+            assert_eq!(locks.lock(1, byte(2, 1, 0), true, 0), Err(Error::WouldBlock));
             locks
         };
-        let other = |locks: &mut Locks| locks.lock(2, byte(1, 2, 0), true);
+        let other = |locks: &mut Locks| locks.lock(2, byte(1, 2, 0), true, 0);
         assert_eq!(other(&mut crosswise()), Err(Error::Deadlock));
         let mut locks = crosswise();
-        assert_eq!(locks.lock(1, byte(2, 1, 0), false), Err(Error::WouldBlock));
+        assert_eq!(locks.lock(1, byte(2, 1, 0), false, 0), Err(Error::WouldBlock));
         assert_eq!(other(&mut locks), Err(Error::WouldBlock), "it has given up");
         let mut locks = crosswise();
         locks.release_client(1);
-        locks.lock(1, byte(1, 1, 0), false).unwrap();
+        locks.lock(1, byte(1, 1, 0), false, 0).unwrap();
         assert_eq!(other(&mut locks), Err(Error::WouldBlock), "it has joined again");
         let mut locks = crosswise();
         locks.unlock(2, Ino(2), LockOwner::Posix(2), 0, 0);
-        locks.lock(1, byte(2, 1, 0), true).unwrap();
+        locks.lock(1, byte(2, 1, 0), true, 0).unwrap();
         locks.unlock(1, Ino(2), LockOwner::Posix(1), 0, 0);
-        locks.lock(2, byte(2, 2, 0), true).unwrap();
+        locks.lock(2, byte(2, 2, 0), true, 0).unwrap();
         assert_eq!(other(&mut locks), Err(Error::WouldBlock), "it has had its lock");
+    }
+
+    #[test]
+    fn who_has_not_asked_for_a_while_is_not_waiting() {
+        let mut locks = Locks::default();
+        locks.lock(1, byte(1, 1, 0), false, 0).unwrap();
+        locks.lock(2, byte(2, 2, 0), false, 0).unwrap();
+        assert_eq!(locks.lock(1, byte(2, 1, 0), true, 5), Err(Error::WouldBlock));
+        let other = |locks: &mut Locks, now_ns| locks.lock(2, byte(1, 2, 0), true, now_ns);
+        assert_eq!(other(&mut locks, 5 + LOCK_WAIT_NS), Err(Error::Deadlock));
+        assert_eq!(other(&mut locks, 6 + LOCK_WAIT_NS), Err(Error::WouldBlock), "its cancellation was lost");
+        // It was only slow, and is told as it asks again.
+        assert_eq!(locks.lock(1, byte(2, 1, 0), true, 7 + LOCK_WAIT_NS), Err(Error::Deadlock));
+        // Each time that it asks, it counts for as long again.
+        let mut locks = Locks::default();
+        locks.lock(1, byte(1, 1, 0), false, 0).unwrap();
+        locks.lock(2, byte(2, 2, 0), false, 0).unwrap();
+        for now_ns in [0, LOCK_WAIT_NS, 2 * LOCK_WAIT_NS] {
+            assert_eq!(locks.lock(1, byte(2, 1, 0), true, now_ns), Err(Error::WouldBlock));
+        }
+        assert_eq!(other(&mut locks, 3 * LOCK_WAIT_NS), Err(Error::Deadlock));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_file_that_is_gone() {
+        let mut locks = Locks::default();
+        locks.lock(1, byte(1, 1, 0), false, 0).unwrap();
+        assert_eq!(locks.lock(2, byte(1, 2, 0), true, 0), Err(Error::WouldBlock));
+        locks.remove_inode(Ino(1));
+        assert!(locks.waits.0.is_empty());
     }
 
     #[test]
     fn a_deadlock_by_flock_is_not_searched() {
         let mut locks = Locks::default();
         let whole = |ino, owner| lock(ino, LockOwner::Flock(owner), 0, u64::MAX, LockKind::Write);
-        locks.lock(1, whole(1, 1), true).unwrap();
-        locks.lock(1, whole(2, 2), true).unwrap();
-        assert_eq!(locks.lock(1, whole(2, 1), true), Err(Error::WouldBlock));
-        assert_eq!(locks.lock(1, whole(1, 2), true), Err(Error::WouldBlock));
+        locks.lock(1, whole(1, 1), true, 0).unwrap();
+        locks.lock(1, whole(2, 2), true, 0).unwrap();
+        assert_eq!(locks.lock(1, whole(2, 1), true, 0), Err(Error::WouldBlock));
+        assert_eq!(locks.lock(1, whole(1, 2), true, 0), Err(Error::WouldBlock));
     }
 
     #[test]
@@ -168,10 +238,10 @@ mod tests {
         locks.by_inode.insert(Ino(2), (0..LOOKS_MAX as u64).map(one_of_many).collect());
         let mut cross = |files: [u64; 2]| {
             for (owner, file) in [(1, files[0]), (2, files[1])] {
-                locks.lock(owner, byte(file, owner, owner), false).unwrap();
+                locks.lock(owner, byte(file, owner, owner), false, 0).unwrap();
             }
-            let first = locks.lock(1, byte(files[1], 1, 2), true);
-            let second = locks.lock(2, byte(files[0], 2, 1), true);
+            let first = locks.lock(1, byte(files[1], 1, 2), true, 0);
+            let second = locks.lock(2, byte(files[0], 2, 1), true, 0);
             locks.release_client(1);
             locks.release_client(2);
             (first, second)
@@ -186,25 +256,30 @@ mod tests {
             let owners =
                 (100..).map(|client| (client, LockOwner::Posix(1))).take(many).chain([(2, LockOwner::Posix(2))]);
             for (client, owner) in owners {
-                locks.lock(client, lock(2, owner, 0, 0, LockKind::Read), false).unwrap();
+                locks.lock(client, lock(2, owner, 0, 0, LockKind::Read), false, 0).unwrap();
             }
-            locks.lock(1, byte(1, 1, 0), false).unwrap();
-            assert_eq!(locks.lock(2, byte(1, 2, 0), true), Err(Error::WouldBlock));
-            assert_eq!(locks.lock(1, byte(2, 1, 0), true), Err(found), "{many} owners");
+            locks.lock(1, byte(1, 1, 0), false, 0).unwrap();
+            assert_eq!(locks.lock(2, byte(1, 2, 0), true, 0), Err(Error::WouldBlock));
+            assert_eq!(locks.lock(1, byte(2, 1, 0), true, 0), Err(found), "{many} owners");
         }
     }
 
     #[test]
     fn a_client_waits_for_so_many_locks_and_no_more() {
         let mut locks = Locks::default();
-        locks.lock(1, lock(1, LockOwner::Posix(1), 0, u64::MAX, LockKind::Write), false).unwrap();
+        locks.lock(1, lock(1, LockOwner::Posix(1), 0, u64::MAX, LockKind::Write), false, 0).unwrap();
         for at in 0..2 * LOCK_WAITS_MAX as u64 {
-            assert_eq!(locks.lock(2, byte(1, at % 3, at), true), Err(Error::WouldBlock));
+            assert_eq!(locks.lock(2, byte(1, at % 3, at), true, 0), Err(Error::WouldBlock));
         }
         assert_eq!(locks.waits.0.values().map(Vec::len).sum::<usize>(), LOCK_WAITS_MAX);
-        locks.lock(3, byte(3, 1, 0), false).unwrap();
-        assert_eq!(locks.lock(4, byte(3, 1, 0), true), Err(Error::WouldBlock));
-        assert!(locks.waits.of((4, LockOwner::Posix(1))).len() == 1, "others wait as before");
+        locks.lock(3, byte(3, 1, 0), false, 0).unwrap();
+        assert_eq!(locks.lock(4, byte(3, 1, 0), true, 0), Err(Error::WouldBlock));
+        assert!(locks.waits.of((4, LockOwner::Posix(1)), 0).count() == 1, "others wait as before");
+        // What was not asked for again makes room.
+        let later = LOCK_WAIT_NS + 1;
+        assert_eq!(locks.lock(2, byte(1, 9, 9), true, later), Err(Error::WouldBlock));
+        assert_eq!(locks.waits.of((2, LockOwner::Posix(9)), later).count(), 1);
+        assert_eq!(locks.waits.0.keys().filter(|(client, _)| *client == 2).count(), 1);
     }
 
     /// Owners and what they hold and wait for, each as one of a few bytes, all of them exclusive.
@@ -244,7 +319,7 @@ mod tests {
                     continue;
                 }
                 let waits = what > 1;
-                let result = locks.lock(client, lock, waits);
+                let result = locks.lock(client, lock, waits, 0);
                 let expected = match model.holder.get(&at) {
                     Some(&holder) if holder != owner && waits && model.reaches(holder, owner) => Err(Error::Deadlock),
                     Some(&holder) if holder != owner => Err(Error::WouldBlock),

@@ -27,6 +27,9 @@ pub enum Reply {
     Answer(Answer),
     /// The reason why a request was refused.
     Refused(Error),
+    /// The service speaks this version of the protocol, and the client another. These bytes are the same in all
+    /// versions: 7, and the version.
+    Version(u8),
 }
 
 /// The identity of a client that has joined, and what the service knows of it.

@@ -37,6 +37,8 @@ pub const OPENS_MAX: usize = 65536;
 pub const LOCKS_MAX: usize = 4096;
 /// Locks that a client can wait for at once and have deadlocks found among.
 pub const LOCK_WAITS_MAX: usize = 4096;
+/// Time after its last request for a lock in which an owner still counts as waiting for it; in ns.
+pub const LOCK_WAIT_NS: u64 = 2_000_000_000;
 /// Segments whose places can be requested at once.
 pub const SEGMENTS_MAX: usize = 1024;
 /// Bytes of a client's secret.

@@ -11,9 +11,12 @@ use super::page::{Extent, Pages, donor_id};
 /// A message to the service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// Asks for a nonce; answered with [`Reply::Nonce`](super::Reply::Nonce), or with
-    /// [`Reply::Welcome`](super::Reply::Welcome) if the service has no key.
-    Greet,
+    /// Says which [`VERSION`](super::VERSION) of the protocol the client speaks, and asks for a nonce. Answered with
+    /// [`Reply::Nonce`](super::Reply::Nonce), with [`Reply::Welcome`](super::Reply::Welcome) if the service has no key,
+    /// or with [`Reply::Version`](super::Reply::Version) if it speaks another version. All versions but the first have
+    /// these bytes in common: 0, and the version. A service of the first answers
+    /// [`Reply::Malformed`](super::Reply::Malformed).
+    Greet(u8),
     /// The proof for the nonce.
     Prove([u8; PROOF_LEN]),
     /// Joins, for the first time or again.
@@ -420,8 +423,10 @@ pub enum Request {
         /// The lock.
         lock: Lock,
         /// Whether its owner waits until it has the lock. If it waits for itself in the end, by `fcntl`, the request is
-        /// refused with [`Error::Deadlock`](super::Error::Deadlock). The owner counts as waiting until it is answered
-        /// otherwise than with `WouldBlock`; a client that gives up says so by asking once more, without waiting.
+        /// refused with [`Error::Deadlock`](super::Error::Deadlock). From an answer `WouldBlock` on, the owner
+        /// counts as waiting until it has the lock, is refused it for another reason that lies in the locks (not
+        /// because of [`Error::Grace`](super::Error::Grace), say), the file is gone, or it has not asked for
+        /// [`LOCK_WAIT_NS`](super::LOCK_WAIT_NS). A client that gives up says so by asking once more, without waiting.
         waits: bool,
     },
     /// Asks for a lock that conflicts with this one. Answered with

@@ -15,6 +15,10 @@ use super::request::{Message, Request};
 /// Type of a file system's requests.
 pub const FILES: RequestType = RequestType::new(56);
 
+/// Version of the protocol. It changes with the encoding or the meaning of any message or reply. Programs of version 1
+/// did not say it.
+pub const VERSION: u8 = 2;
+
 /// Error for bytes that are not a valid message or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these bytes are not a valid message")]
@@ -53,7 +57,7 @@ impl Message {
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let message: Self = read(bytes, REQUEST_LEN_MAX)?;
         match &message {
-            Self::Greet | Self::Prove(_) => {}
+            Self::Greet(_) | Self::Prove(_) => {}
             Self::Join(join) => check(join.opens.len() <= OPENS_MAX && join.locks.len() <= LOCKS_MAX)?,
             Self::Request(envelope) => {
                 check(envelope.caller.groups.len() <= GROUPS_MAX)?;

@@ -20,7 +20,7 @@ use crate::durable_state::{DurableState, Op};
 use crate::locks::Locks;
 use crate::protocol::{
     Access, Answer, Attr, Caller, Envelope, Error, Extent, Ino, Join, Joined, Lock, Message, OpenFile, PAGE, Pages,
-    RESERVE_PAGES_MAX, Reply, Request, SECRET_LEN, Space,
+    RESERVE_PAGES_MAX, Reply, Request, SECRET_LEN, Space, VERSION,
 };
 
 /// Outcome of a message.
@@ -179,7 +179,11 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 self.store.stats.malformed += 1;
                 Reply::Malformed
             }
-            Ok(Message::Greet) => self.gate.issue_nonce(peer).map_or(Reply::Welcome, Reply::Nonce),
+            Ok(Message::Greet(version)) if version != VERSION => {
+                self.store.stats.not_admitted += 1;
+                Reply::Version(VERSION)
+            }
+            Ok(Message::Greet(_)) => self.gate.issue_nonce(peer).map_or(Reply::Welcome, Reply::Nonce),
             Ok(Message::Prove(proof)) if self.gate.check_proof(peer, &proof) => Reply::Welcome,
             Ok(message) if matches!(message, Message::Prove(_)) || !self.gate.is_proven(peer) => {
                 self.store.stats.not_admitted += 1;
@@ -352,7 +356,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
             let is_there = |ino| store.state.tree.inode(ino).is_ok();
             let may_have = |held: &OpenFile| is_there(held.ino) && sessions.open(client, *held).is_ok();
             opens = join.opens.into_iter().filter(may_have).map(|held| held.handle).collect();
-            let may_have = |lock: &Lock| is_there(lock.ino) && lock_table.lock(client, *lock, false).is_ok();
+            let may_have = |lock: &Lock| is_there(lock.ino) && lock_table.lock(client, *lock, false, now.ns).is_ok();
             locks = join.locks.into_iter().filter(may_have).collect();
         }
         closed.retain(|ino| !self.sessions.is_open(*ino));
@@ -406,7 +410,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 let result = if request.changes() {
                     self.change(client, (sequence, settled, epoch), caller, request, now)
                 } else {
-                    self.answer(client, epoch, &caller, request)
+                    self.answer(client, epoch, &caller, request, now)
                 };
                 return Ok(result.map_or_else(Reply::Refused, Reply::Answer));
             }
@@ -540,7 +544,14 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
         if has_them { Ok(pages) } else { Err(Error::NotReserved) }
     }
 
-    fn answer(&mut self, client: u64, epoch: u32, caller: &Caller, request: Request) -> Result<Answer, Error> {
+    fn answer(
+        &mut self,
+        client: u64,
+        epoch: u32,
+        caller: &Caller,
+        request: Request,
+        now: Now,
+    ) -> Result<Answer, Error> {
         let tree = &self.store.state.tree;
         match request {
             Request::Heartbeat => Ok(Answer::Done),
@@ -626,7 +637,7 @@ impl<D: Donors, K: Disk, P: Copy + Eq + Hash> Service<D, K, P> {
                 if self.grace.is_some() {
                     return Err(Error::Grace);
                 }
-                self.locks.lock(client, lock, waits).map(|()| Answer::Done)
+                self.locks.lock(client, lock, waits, now.ns).map(|()| Answer::Done)
             }
             Request::TestLock(lock) => {
                 tree.inode(lock.ino)?;

@@ -235,7 +235,7 @@ impl Dice<'_> {
 
     fn message(&mut self) -> Message {
         match self.below(10) {
-            0 => Message::Greet,
+            0 => Message::Greet(self.word() as u8),
             1 => Message::Prove(self.secret()),
             2 => Message::Join(Join {
                 before: self.some(|dice| (dice.word(), dice.secret())),
@@ -303,7 +303,7 @@ impl Dice<'_> {
     }
 
     fn reply(&mut self) -> Reply {
-        match self.below(12) {
+        match self.below(13) {
             0 => Reply::Nonce(self.secret()),
             1 => Reply::Welcome,
             2 => Reply::NotAdmitted,
@@ -320,6 +320,7 @@ impl Dice<'_> {
                 locks: self.many(Self::lock),
                 donors: self.many(Self::donor),
             }),
+            6 => Reply::Version(self.word() as u8),
             5 => Reply::Refused(if self.coin() { Error::NotFound } else { Error::AlreadyAnswered }),
             _ => Reply::Answer(self.answer()),
         }
@@ -396,6 +397,9 @@ fn the_layout_is_fixed() {
     // The envelope: client (300), secret, sequence, settled, epoch and caller; then the request and its fields.
     let expected = [&[3, 0xAC, 2][..], &[7; 16], &[0, 1, 2], &[1, 2, 1, 3], &[3, 1, 2, b'a', b'b']].concat();
     assert_eq!(message.to_bytes(), expected);
+    // What programs of any version understand.
+    assert_eq!((Message::Greet(9).to_bytes(), Reply::Version(9).to_bytes()), (vec![0, 9], vec![7, 9]));
+    assert_eq!(Reply::Malformed.to_bytes(), [3]);
     let reply = Reply::Refused(Error::NotFound);
     assert_eq!(reply.to_bytes(), [6, 0]);
     let sums = Reply::Answer(Answer::Layout(Layout {

@@ -175,6 +175,16 @@ fn locks_end_with_their_client_and_are_told_again_after_a_restart() {
 }
 
 #[test]
+fn a_client_of_another_version_is_told_that_of_the_service() {
+    let mut world = world(2, 2);
+    for version in [0, 1, VERSION - 1, VERSION + 1, u8::MAX] {
+        assert_eq!(world.send(1, &Message::Greet(version)), Some(Reply::Version(VERSION)));
+    }
+    assert_eq!(world.service().stats().not_admitted, 5);
+    assert_eq!(world.send(1, &Message::Greet(VERSION)), Some(Reply::Welcome));
+}
+
+#[test]
 fn of_clients_that_wait_for_each_others_locks_one_is_told() {
     let mut world = world(2, 2);
     let (mut one, mut other) = (Client::new(&mut world, 1), Client::new(&mut world, 2));
@@ -716,9 +726,9 @@ fn bytes_that_are_no_message_are_counted_and_change_nothing() {
     let mut world = world(2, 2);
     let now = world.now();
     let before = world.service().state().clone();
-    for bytes in [&b""[..], &[9], &[3, 1, 2], &[0xFF; 100]] {
+    for bytes in [&b""[..], &[0], &[9], &[3, 1, 2], &[0xFF; 100]] {
         let crate::service::Accepted::Answer(answer) = world.service().take(1, bytes, now) else { panic!("at once") };
         assert_eq!(Reply::read(&answer), Ok(Reply::Malformed));
     }
-    assert_eq!((world.service().stats().malformed, world.service().state() == &before), (4, true));
+    assert_eq!((world.service().stats().malformed, world.service().state() == &before), (5, true));
 }
