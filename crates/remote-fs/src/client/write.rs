@@ -92,9 +92,12 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// Writes to a full file system: what the file has already, or was promised, can still be written, and what this
     /// client has pages for.
     fn write_what_fits(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<usize, ClientError> {
-        let full = self.write_over(file, at, data);
-        if !matches!(full, Err(ClientError::Refused(Error::NoSpace))) {
-            return full;
+        let full = || ClientError::Refused(Error::NoSpace);
+        match self.write_over(file, at, data, true) {
+            // It has waited long enough.
+            Ok(0) => return Err(full()),
+            Err(ClientError::Refused(Error::NoSpace)) => {}
+            result => return result,
         }
         let (first, count) = pages_of(at, data.len());
         if file.lock().dirty.overlaps(first, count) {
@@ -107,14 +110,15 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         while let Some(len) = parts.pop() {
             let (at, part) = (at + written as u64, &data[written..written + len]);
             let (first, count) = pages_of(at, len);
-            match self.write_if_it_fits(file, at, part) {
+            match self.write_if_it_fits(file, at, part, written == 0) {
                 Ok(Some(more)) if more == len => written += more,
+                Ok(Some(0)) if written == 0 => return Err(full()),
                 Ok(Some(more)) => return Ok(written + more),
                 Ok(None) if count > 1 => {
                     let half = ((first + count / 2) * PAGE as u64 - at) as usize;
                     parts.extend([len - half, half]);
                 }
-                Ok(None) if written == 0 => return full,
+                Ok(None) if written == 0 => return Err(full()),
                 Err(error) if written == 0 => return Err(error),
                 // The program is told when it writes the rest.
                 Ok(None) | Err(_) => break,
@@ -123,11 +127,18 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         Ok(written)
     }
 
-    /// Writes bytes if there is room for all of them; `None`: there is not.
-    fn write_if_it_fits(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<Option<usize>, ClientError> {
+    /// Writes bytes if there is room for all of them; `None`: there is not. As [`Self::write_over`], it may write a part
+    /// of those for which the file has pages.
+    fn write_if_it_fits(
+        &mut self,
+        file: &Arc<File>,
+        at: u64,
+        data: &[u8],
+        may_wait: bool,
+    ) -> Result<Option<usize>, ClientError> {
         let (first, count) = pages_of(at, data.len());
         if self.replaces(file, first, count)? {
-            return self.write_over(file, at, data).map(Some);
+            return self.write_over(file, at, data, may_wait).map(Some);
         }
         let missing = self.client.reserve().of(Purpose::Any).promise(count);
         if missing > 0 {
@@ -137,16 +148,27 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     }
 
     /// Writes to pages that a file has, or that room was promised to. There may be room for a part of them at a time.
-    fn write_over(&mut self, file: &Arc<File>, at: u64, data: &[u8]) -> Result<usize, ClientError> {
+    /// If it `may_wait`, it waits for the first such part, and never for the others. Returns the number of bytes
+    /// written; 0 if no page came back in time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] if the file lacks a page; and others. Nothing was written then.
+    fn write_over(&mut self, file: &Arc<File>, at: u64, data: &[u8], may_wait: bool) -> Result<usize, ClientError> {
         let mut written = 0;
         while written < data.len() {
             let (at, rest) = (at + written as u64, &data[written..]);
             let (first, count) = pages_of(at, rest.len());
-            let result = self.promise_overwrite(file, first, count).and_then(|promised| {
+            let may_wait = may_wait && written == 0;
+            let result = self.promise_overwrite(file, first, count, may_wait).and_then(|promised| {
+                if promised == 0 {
+                    return Ok(0);
+                }
                 let len = rest.len().min(((first + promised) * PAGE as u64 - at) as usize);
                 self.write_reserved(file, at, &rest[..len], Purpose::Overwrite, promised)
             });
             match result {
+                Ok(0) => break,
                 Ok(more) => written += more,
                 Err(error) if written == 0 => return Err(error),
                 // The program is told when it writes the rest.
@@ -170,27 +192,35 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         written
     }
 
-    /// Promises pages to a write that needs no new room. Returns the number of pages, at least one.
-    fn promise_overwrite(&mut self, file: &Arc<File>, first: u64, count: u64) -> Result<u64, ClientError> {
+    /// Promises pages to a write that needs no new room. Returns the number of pages; 0 if there are none. If it
+    /// `may_wait`, it waits for other clients' pages to come back; otherwise it only writes out this client's own data.
+    fn promise_overwrite(
+        &mut self,
+        file: &Arc<File>,
+        first: u64,
+        count: u64,
+        may_wait: bool,
+    ) -> Result<u64, ClientError> {
         // A client that dies with pages has to be given up first.
         let until = self.now_ns() + self.client.identity().lease_ns + ROOM_WAIT_NS;
-        let mut waits = false;
+        let mut has_written_out = false;
         loop {
+            let waits = may_wait && has_written_out;
             let missing = count.saturating_sub(self.client.reserve().of(Purpose::Overwrite).spare());
             self.reserve_overwrite(file, (first, count), missing, waits)?;
             let promised = self.client.reserve().of(Purpose::Overwrite).promise_some(count);
             if promised > 0 {
                 return Ok(promised);
             }
-            if self.now_ns() > until {
-                return Err(Error::NoSpace.into());
+            if self.now_ns() > until || has_written_out && !may_wait {
+                return Ok(0);
             }
             // Pages come back as soon as others have been replaced.
             for other in self.client.dirty_files() {
                 // Its program is told at the next sync.
                 let _ = self.write_out(&other);
             }
-            waits = true;
+            has_written_out = true;
         }
     }
 
