@@ -141,12 +141,13 @@ impl<F: Files> LockShared<F> {
     }
 
     fn try_lock(&self, mut waiter: Waiter) -> Option<Waiter> {
+        if caller::is_interrupted(waiter.thread) {
+            self.give_up(waiter.ino, &waiter.lock, waiter.reply, Errno::EINTR);
+            return None;
+        }
         let tried_at = Instant::now();
         match self.files.set_lock(waiter.ino, &waiter.lock, waiter.refuse_at.is_none()) {
             Ok(()) => waiter.reply.ok(),
-            Err(Error::AGAIN) if caller::is_interrupted(waiter.thread) => {
-                self.give_up(waiter.ino, &waiter.lock, waiter.reply, Errno::EINTR);
-            }
             Err(Error::AGAIN) if waiter.refuse_at.is_some_and(|refused| refused <= tried_at) => {
                 waiter.reply.error(Errno::EAGAIN);
             }
