@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom as Whence, XattrFlags};
 use rustix::io::Errno;
+use sinew_conformance::skipped;
 
 use super::mapping::Mapping;
 use crate::common::{PATIENCE, Process};
@@ -568,7 +569,9 @@ except OSError as error:
         command.args(["-c", SCRIPT]).args([at.join(own), at.join(wanted)]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok().map(Process)
     };
-    let (Some(one), Some(other)) = (start(one, "a", "b"), start(other, "b", "a")) else { return };
+    let (Some(one), Some(other)) = (start(one, "a", "b"), start(other, "b", "a")) else {
+        return skipped("no python3");
+    };
     let mut both = [one, other].map(|mut process| (BufReader::new(process.0.stdout.take().unwrap()), process));
     let next = |output: &mut BufReader<ChildStdout>| {
         let mut line = String::new();

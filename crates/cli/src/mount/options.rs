@@ -19,6 +19,7 @@ bypass this host's cache.
 give it back. Changed data is written beside the data that it replaces, for which a sixty-fourth of the memory, and at
 most 16 MiB, is kept: so files can be overwritten on a full file system, too, if more slowly. Locks hold for all hosts,
 by `flock` as by `fcntl`. Of processes that wait for each other's locks by `fcntl`, on any hosts, one gets EDEADLK.
+Those that wait by locks of open file descriptions may get it too, and a process at two mounts counts as two.
 Where this process may not look at its callers (users other than root, as kernel.yama.ptrace_scope has it), locks of
 whole files by the two exclude each other, and deadlocks by locks of whole files are not found.
 
