@@ -127,8 +127,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         Ok(written)
     }
 
-    /// Writes bytes if there is room for all of them; `None`: there is not. As [`Self::write_over`], it may write a part
-    /// of those for which the file has pages.
+    /// Writes bytes if there is room for all of them; `None`: there is not. Like [`Self::write_over`], it may write
+    /// only a part of those for which the file has pages.
     fn write_if_it_fits(
         &mut self,
         file: &Arc<File>,
