@@ -107,6 +107,7 @@ pub fn for_tour(fabric: VerbsFabric, duration: Duration, progress: &mut Progress
     let device = DeviceArgs { fabric, device: None };
     device.run(run::Measure {
         plans: &plans,
+        inline_asked: false,
         duration,
         client_cpus: &[pair.map(|cpus| cpus[0])],
         references: &References::default(),
