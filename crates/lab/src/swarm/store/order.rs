@@ -177,6 +177,8 @@ pub fn check(changes: &[Change], operations: &[Operation]) -> Result<(), String>
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     const KEY: u64 = 1;
@@ -260,9 +262,10 @@ mod tests {
     #[test]
     fn deletions_find_a_value_or_none() {
         let (first, delete) = (put(5, [0, 10], 1), Request::Delete { key: KEY });
-        let with = |values: &[Option<u64>], more: &[Operation]| is_right(values, &[&[first.clone()], more].concat());
+        let with =
+            |values: &[Option<u64>], more: &[Operation]| is_right(values, &[slice::from_ref(&first), more].concat());
         let done = operation(delete, [20, 30], Answer::Changed { revision: 2 });
-        assert!(with(&[Some(5), None], &[done.clone()]));
+        assert!(with(&[Some(5), None], slice::from_ref(&done)));
         assert!(!with(&[Some(5), None, None], &[done, operation(delete, [40, 50], Answer::Changed { revision: 3 })]));
         let missing = |times| operation(delete, times, Answer::Missing);
         assert!(with(&[Some(5)], &[missing([5, 30])]), "it began before the value was there for sure");
