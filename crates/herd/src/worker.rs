@@ -40,8 +40,8 @@ pub struct WorkerConfig {
     pub per_client: usize,
     /// UD queue pairs for answers, which are used in turn.
     pub response_queue_pairs: usize,
-    /// Whether one doorbell starts all answers of a batch, instead of one for each. The first answer leaves when the last
-    /// request of the batch was executed, in either case.
+    /// Whether one doorbell starts all answers of a batch, instead of one for each. In either case, the first answer
+    /// leaves when the last request of the batch was executed.
     pub doorbell_per_batch: bool,
     /// Longest answer that is sent inline, in bytes.
     pub inline_max: usize,
