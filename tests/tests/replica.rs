@@ -47,8 +47,8 @@ fn get(client: &mut Client<Rpc>, key: &[u8]) -> Option<Vec<u8>> {
 fn what_a_person_does_with_three_members() {
     let mut members = Members::start(3, false);
     assert_eq!(members.ask(&["put", "colour", "blue"]).1, "revision 1\n");
-    assert_eq!(members.ask(&["get", "colour"]).1, "blue\n");
-    assert_eq!(members.ask(&["get", "colour", "--lease"]).1, "blue\n");
+    assert_eq!(members.ask(&["get", "colour"]).1, "blue");
+    assert_eq!(members.ask(&["get", "colour", "--lease"]).1, "blue");
     let (status, _, complaint) = members.ask(&["put", "colour", "red", "--if-absent"]);
     assert_eq!(status, 5, "{complaint}");
     assert_eq!(members.ask(&["put", "colour", "red", "--if-revision", "1"]).1, "revision 2\n");
@@ -75,7 +75,7 @@ fn what_a_person_does_with_three_members() {
     eventually("it follows", || role(&members) == "follows");
     assert_eq!(members.ask(&["transfer", &name_of_it]).0, 0);
     eventually("it leads", || role(&members) == "leads");
-    assert_eq!(members.ask(&["get", "colour"]).1, "green\n");
+    assert_eq!(members.ask(&["get", "colour"]).1, "green");
     let (status, _, complaint) = members.ask(&["remove", "nobody"]);
     assert!(status == 1 && complaint.contains("no member nobody"), "{complaint}");
 }
@@ -148,7 +148,7 @@ fn keys_that_are_not_text_are_given_and_printed_as_hexadecimal_digits() {
     let members = Members::start(3, false);
     assert_eq!(members.ask(&["put", "--hex", "00ff", "v"]).1, "revision 1\n");
     assert_eq!(members.ask(&["put", "a", "w"]).1, "revision 2\n");
-    assert_eq!(members.ask(&["get", "--hex", "00FF"]).1, "v\n");
+    assert_eq!(members.ask(&["get", "--hex", "00FF"]).1, "v");
     assert_eq!(members.ask(&["get", "", "--prefix", "--hex"]).1, "00ff=76\n61=77\n");
     let found = members.ask(&["get", "--hex", "00", "--prefix", "--json"]).1;
     assert!(found.contains("\"key\":\"00ff\"") && found.contains("\"value\":\"76\""), "{found}");
@@ -283,7 +283,7 @@ fn a_quorum_that_is_lost_is_said_so() {
     }
     // A majority goes on from what was acknowledged.
     dead.into_iter().for_each(|at| members.begin(at));
-    assert_eq!(members.ask(&["get", "k"]), (0, "v\n".into(), String::new()));
+    assert_eq!(members.ask(&["get", "k"]), (0, "v".into(), String::new()));
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn an_incomplete_write_at_the_end_of_a_log_is_cut_off_and_told() {
     eventually("it serves", || members.status_of(0)["truncated_len"] == 4);
     let said = std::fs::read_to_string(&notes).unwrap();
     assert!(said.contains(&format!("cut off the last 4 bytes of {}, an incomplete write", log.display())), "{said}");
-    assert_eq!(members.ask(&["get", "colour"]).1, "blue\n");
+    assert_eq!(members.ask(&["get", "colour"]).1, "blue");
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn a_cluster_with_a_key_lets_nobody_in_without_it() {
     members.begin(2);
     let (status, _, complaint) = ask(&members, &["add", &format!("c={}", members.addresses[2])], &key);
     assert!(status != 0, "{complaint}");
-    assert_eq!(ask(&members, &["get", "colour"], &key).1, "blue\n");
+    assert_eq!(ask(&members, &["get", "colour"], &key).1, "blue");
     // With the right one it is.
     members.kill(2);
     members.key = Some(key.clone());
@@ -506,6 +506,9 @@ fn arguments_that_cannot_be_are_refused() {
         ("replica get k --after a", "--prefix"),
         ("replica get k --at nothing", "nothing"),
         ("replica get --hex 0x", "two hexadecimal digits for each byte"),
+        ("serve replica --name a --peers a=udp://127.0.0.1:1,a=udp://127.0.0.1:2", "two peers have one name"),
+        ("serve replica --name a --peers a=udp://127.0.0.1:1,b=udp://127.0.0.1:1", "have one address"),
+        ("replica add x=udp://0.0.0.0:1", "at which the others reach x"),
     ] {
         let complaint = common::complaint(args);
         assert!(complaint.contains(what), "{args}: {complaint}");

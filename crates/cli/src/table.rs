@@ -1,5 +1,7 @@
 //! Tables: they fit a terminal of 80 columns, whatever their cells hold.
 
+use std::collections::BTreeMap;
+
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use sinew_harness::units;
 
@@ -9,17 +11,25 @@ pub const WIDTH: u16 = 80;
 pub const FIGURES: CellAlignment = CellAlignment::Right;
 pub const TEXT: CellAlignment = CellAlignment::Left;
 
+/// Widest address that is not wrapped, in columns: people copy addresses.
+const ADDRESS_MAX: usize = 36;
+
 /// Placeholder for a heading until the columns have their widths; no text contains this character.
 const HEADING: &str = "\u{e000}";
 
 /// Returns a table with a line below its heads. A row of one cell is a heading, which may be wider than its column.
-/// Other cells are wrapped where they do not fit.
+/// Other cells are wrapped where they do not fit, but for short addresses.
 pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment: CellAlignment) -> String {
     let mut table = Table::new();
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH).set_header(heads);
-    let mut headings = Vec::new();
+    // The longest address in a column.
+    let (mut headings, mut addresses) = (Vec::new(), BTreeMap::new());
     for row in rows {
+        for (index, cell) in row.iter().enumerate().filter(|(_, cell)| cell.contains("://")) {
+            let longest = addresses.entry(index).or_insert(0);
+            *longest = cell.len().max(*longest);
+        }
         match <[String; 1]>::try_from(row) {
             Ok([heading]) if heads.len() > 1 => {
                 headings.push(heading);
@@ -35,6 +45,9 @@ pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment
             column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(most)));
         } else {
             column.set_cell_alignment(alignment);
+            if addresses.get(&index).is_some_and(|len| *len <= ADDRESS_MAX) {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
         }
     }
     let mut headings = headings.iter();
@@ -70,6 +83,17 @@ mod tests {
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!((lines[2], lines[4]), (&*format!(" {heading}"), " other"));
         assert!(lines[3].starts_with(" x") && lines[3].ends_with('2') && lines[3].len() < heading.len(), "{table}");
+    }
+
+    #[test]
+    fn an_address_is_not_broken_as_long_as_there_is_room() {
+        let row = |address: &str| ["a", address, "waits for the state", "17", "12345678", "0", "no"].map(str::to_owned);
+        for (address, is_whole) in [("udp://127.0.0.1:7401", true), (&format!("udp://{}:7401", "h".repeat(40)), false)] {
+            let table = of(&["member", "at", "role", "term", "applied", "behind", "disk"], [row(address).into()], FIGURES);
+            assert_eq!(table.contains(address), is_whole, "{table}");
+            assert!(table.contains("12345678"), "{table}");
+            assert!(table.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{table}");
+        }
     }
 
     #[test]

@@ -88,14 +88,21 @@ fn check_value(value: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-fn check(command: &Command<'_>) -> Result<(), Malformed> {
-    match *command {
-        Command::Put { key, value } => check_key(key).and_then(|()| check_value(value)),
-        Command::Delete { key } => check_key(key),
-        Command::Swap { key, expect, value } => {
-            check_key(key)?;
-            let expected = if let Expect::Value(expected) = expect { Some(expected) } else { None };
-            expected.into_iter().chain(value).try_for_each(check_value)
+impl Command<'_> {
+    /// Checks that its key has 1 to [`KEY_LEN_MAX`] bytes, and its values at most [`VALUE_LEN_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`], as a member would refuse it.
+    pub fn check(&self) -> Result<(), Malformed> {
+        match *self {
+            Self::Put { key, value } => check_key(key).and_then(|()| check_value(value)),
+            Self::Delete { key } => check_key(key),
+            Self::Swap { key, expect, value } => {
+                check_key(key)?;
+                let expected = if let Expect::Value(expected) = expect { Some(expected) } else { None };
+                expected.into_iter().chain(value).try_for_each(check_value)
+            }
         }
     }
 }
@@ -216,7 +223,7 @@ fn read_snapshot(bytes: &[u8]) -> Result<StoredState<'_>, BadSnapshot> {
 
 impl StateMachine for KvStore {
     fn check_command(&self, command: &[u8]) -> Result<(), Malformed> {
-        check(&wire::decode(command).map_err(|_| not_understood("command"))?)
+        wire::decode::<Command<'_>>(command).map_err(|_| not_understood("command"))?.check()
     }
 
     fn check_query(&self, query: &[u8]) -> Result<(), Malformed> {
@@ -240,8 +247,8 @@ impl StateMachine for KvStore {
     }
 
     fn apply(&mut self, command: &[u8], answer: &mut Vec<u8>) {
-        let done = match wire::decode(command) {
-            Ok(decoded) if check(&decoded).is_ok() => self.run(&decoded),
+        let done = match wire::decode::<Command<'_>>(command) {
+            Ok(decoded) if decoded.check().is_ok() => self.run(&decoded),
             _ => CommandResult::Malformed,
         };
         wire::encode(&done, answer);

@@ -12,14 +12,16 @@ pub struct Losses<'a> {
 }
 
 impl<'a> Losses<'a> {
-    /// Judges the voters of a configuration by the lives that have no state. `incoming` are the voters after the change
-    /// in progress, `outgoing` those before it, or none without a change. In a change, each list needs a majority.
+    /// Judges the voters of a configuration by other lives. `incoming` are the voters after the change in progress,
+    /// `outgoing` those before it, or none without a change. In a change, each list needs a majority. `others` are
+    /// lives that have no state, and learners.
     ///
-    /// A voter has lost its state if another life has its name and its address: one that has no state, or an incoming
-    /// voter, which is added only once it answers there. One that runs at another address says nothing about it.
-    pub fn of(incoming: &[&'a MemberInfo], outgoing: &[&'a MemberInfo], stateless: &[&MemberInfo]) -> Self {
+    /// A voter has lost its state if another life has its name and its address: one that has no state, or a learner or
+    /// an incoming voter, which are added only once they answer there. One that runs at another address says nothing
+    /// about it.
+    pub fn of(incoming: &[&'a MemberInfo], outgoing: &[&'a MemberInfo], others: &[&MemberInfo]) -> Self {
         let is_lost = |voter: &&&'a MemberInfo| {
-            let mut others = stateless.iter().chain(incoming);
+            let mut others = others.iter().chain(incoming);
             others.any(|life| life.name == voter.name && life.address == voter.address && life.id != voter.id)
         };
         let mut losses = Self { names: Vec::new(), is_final: false };

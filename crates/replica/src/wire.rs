@@ -18,7 +18,7 @@ pub const CLIENT: RequestType = RequestType::new(65);
 /// Request type of the exchange in which both sides [prove](sinew_rpc::gate) that they have the cluster's key.
 pub const GREET: RequestType = RequestType::new(66);
 /// Version of both protocols (between members, and with clients) and of a member's data on its disk.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Bound below which terms and indices stay, so that adding to them cannot overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 /// Members of a configuration, at most, including learners and those that are leaving.
@@ -87,6 +87,8 @@ pub struct KnownVoters {
     pub incoming: Vec<MemberInfo>,
     /// In the midst of a change, the voters before it, of which a majority must agree, too; otherwise none.
     pub outgoing: Vec<MemberInfo>,
+    /// The learners. One of them may run in the place of a voter.
+    pub learners: Vec<MemberInfo>,
 }
 
 impl KnownVoters {
@@ -94,7 +96,7 @@ impl KnownVoters {
     pub fn is_valid(&self) -> bool {
         (1..NUMBER_MAX).contains(&self.applied)
             && are_valid(&self.incoming)
-            && (self.outgoing.is_empty() || are_valid(&self.outgoing))
+            && [&self.outgoing, &self.learners].iter().all(|members| members.is_empty() || are_valid(members))
     }
 }
 

@@ -10,7 +10,7 @@ use sinew::replica::wire;
 
 use super::cluster::{ClusterArgs, UNREADABLE};
 use crate::key_form::KeyForm;
-use crate::{Outcome, output};
+use crate::{Outcome, Usage, output};
 
 const PUT_HELP: &str = "\
 With --if-revision or --if-absent the key changes only if its present state is the expected one; otherwise the command
@@ -54,7 +54,8 @@ the leader answers alone if a majority confirmed it a moment ago. Such a read is
 clock runs more than 1 % faster than another's and no member is restarted at once with a shorter --election-ms. With
 --stale any member answers, with what it has.
 
-If there is no such key, the command exits with status 5.
+A value is printed as it is, with a line break after it only on a terminal. If there is no such key, the command exits
+with status 5.
 
 With --prefix, keys and values of more than a megabyte are read in several parts, each with the state of its own moment.
 
@@ -143,6 +144,7 @@ pub fn put(args: &PutArgs) -> anyhow::Result<Outcome> {
         Some(expect) => Command::Swap { key, expect, value: Some(&value) },
         None => Command::Put { key, value: &value },
     };
+    command.check().map_err(Usage::of)?;
     let answer = args.cluster.open()?.command(&command)?;
     match wire::decode(&answer) {
         Ok(CommandResult::Changed { revision }) => {
@@ -198,7 +200,7 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Outcome> {
                 object["revision"] = revision.into();
                 output::print(object)?;
             } else {
-                output::print_line(item.value)?;
+                output::print_bytes(item.value)?;
             }
             Ok(Outcome::Done)
         }

@@ -7,7 +7,11 @@ use sinew::replica::client_wire::ClientRequest;
 
 use super::cluster::ClusterArgs;
 use crate::fabrics::{self, Purpose};
+use crate::memory::reach::is_unspecified;
 use crate::{Outcome, Usage, output};
+
+/// Time to wait for a change, in ms: longer than the leader's own time-out, so that the leader can say why it gave up.
+const TIMEOUT_MS: u64 = 40_000;
 
 /// Options of all changes.
 #[derive(clap::Args)]
@@ -64,7 +68,8 @@ pub struct PromoteArgs {
 }
 
 const REMOVE_HELP: &str = "\
-A leader that is removed hands over first. Stop the member's program afterwards.
+A leader that is removed hands over first. Stop the member's program afterwards. A member is not removed if those that
+would stay, as far as they answer, were no majority.
 
 --json prints done.
 
@@ -101,9 +106,9 @@ pub struct TransferArgs {
 
 impl ChangeArgs {
     fn run(&self, ask: &ClientRequest<'_>, done: &str) -> anyhow::Result<Outcome> {
-        let mut cluster = self.cluster.open()?;
-        // Longer than the leader's own time-out, so that the leader can say why it gave up.
-        cluster.timeout_ns = cluster.timeout_ns.max(40_000_000_000);
+        let mut cluster = self.cluster.clone();
+        cluster.timeout_ms.get_or_insert(TIMEOUT_MS);
+        let mut cluster = cluster.open()?;
         match cluster.ask(ask, None)? {
             RequestOutcome::Done => {}
             other => bail!("an answer to another request: {other:?}"),
@@ -117,6 +122,9 @@ impl ChangeArgs {
 pub fn add(args: &AddArgs) -> anyhow::Result<Outcome> {
     let (name, address) = args.member.clone();
     fabrics::check(&address, Purpose::Call).map_err(Usage::of)?;
+    if is_unspecified(&address) {
+        return Err(Usage(format!("{address}: name the address at which the others reach {name}")).into());
+    }
     let done = if args.learner { format!("{name} is a learner") } else { format!("{name} is a member") };
     args.change.run(&ClientRequest::Add { name, address, learner: args.learner }, &done)
 }

@@ -19,15 +19,18 @@ pub struct ClusterArgs {
     /// learned from them
     #[arg(long = "at", value_name = "URL", value_delimiter = ',', default_values_t = DEFAULTS.map(str::to_owned))]
     pub members: Vec<String>,
-    /// Milliseconds to wait for an answer, 1 to 86400000
-    #[arg(long, value_name = "MS", default_value_t = 5000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
-    pub timeout_ms: u64,
+    /// Milliseconds to wait for an answer, 1 to 86400000 [default: 5000, or 40000 for a change of the members]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    pub timeout_ms: Option<u64>,
     #[command(flatten)]
     pub key: KeyArgs,
 }
 
 /// Addresses of the members in the examples.
 pub const DEFAULTS: [&str; 3] = ["udp://127.0.0.1:7401", "udp://127.0.0.1:7402", "udp://127.0.0.1:7403"];
+
+/// Time to wait for an answer, unless another is asked for, in ms.
+const TIMEOUT_MS: u64 = 5000;
 
 /// Complaint about an answer that this release does not understand.
 pub const UNREADABLE: &str = "an answer that cannot be read: use the same release everywhere";
@@ -59,7 +62,7 @@ impl ClusterArgs {
         if let Some(key) = key {
             client = client.keyed(key);
         }
-        Ok(Cluster { client, timeout_ns: self.timeout_ms * 1_000_000 })
+        Ok(Cluster { client, timeout_ns: self.timeout_ms.unwrap_or(TIMEOUT_MS) * 1_000_000 })
     }
 }
 

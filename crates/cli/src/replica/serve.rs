@@ -10,7 +10,7 @@ use sinew::replica::client_wire::{Role, Status};
 use sinew::replica::disk::HostDisk;
 use sinew::replica::host::Host;
 use sinew::replica::kv::KvStore;
-use sinew::replica::member::{LostMajority, Member, MemberConfig};
+use sinew::replica::member::{LostMajority, Member, MemberConfig, MemberError};
 use sinew_harness::units::counted;
 
 use super::cluster;
@@ -169,6 +169,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let peers = args.peers.clone();
         let member = Member::open(args.member_config(), &args.name, peers, KvStore::new(), disk, random, now_ns);
         let member = member.map_err(|error| match &args.data {
+            _ if matches!(error, MemberError::Arguments(_)) => Usage::of(error),
             Some(data) => anyhow::Error::from(error).context(format!("opening what {} keeps", data.display())),
             None => error.into(),
         })?;
@@ -216,8 +217,9 @@ fn drive(host: &mut Kv, interrupt: Interrupt, output: &OutputArgs) -> anyhow::Re
                         "{name} was started with other --peers: give all the same names and addresses, spelt alike"
                     ),
                     None => {
-                        let lost = host.member().lost_majority(now_ns);
-                        state_text(&host.member().status(now_ns), lost)
+                        let (status, lost) = (host.member().status(now_ns), host.member().lost_majority(now_ns));
+                        let full = if status.is_full { "; its disk is full, so it stores nothing until there is room" } else { "" };
+                        format!("{}{full}", state_text(&status, lost))
                     }
                 },
             };

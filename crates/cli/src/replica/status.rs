@@ -11,8 +11,8 @@ use crate::{Outcome, advice, output, table};
 
 const AFTER_HELP: &str = "\
 Each member reports on itself. A member is behind by the committed entries that it has not applied. A member that
-`leaves` was removed; it votes until the change that removes it is complete. If no member leads, the command exits with
-status 5.
+`leaves` was removed; it votes until the change that removes it is complete. One that `waits for the state` was added,
+and does not have it yet. If no member leads, the command exits with status 5.
 
 If a majority of the voters was started again without its state, nobody can lead or be added any more; the command says
 what is left, if --at names a member that still has its state.
@@ -40,13 +40,22 @@ struct Line {
     name: String,
     address: String,
     status: Option<Status>,
-    is_leaving: bool,
+    /// What the leader knows of it and it does not say itself: [`LEAVES`] or [`JOINS`].
+    mark: Option<&'static str>,
 }
 
 /// Role of a member that was removed and still votes.
 const LEAVES: &str = "leaves";
+/// Role of a member that was added and does not have the state yet.
+const JOINS: &str = "waits for the state";
 
-/// Name of a role. A member that is outside can be added, unless too many have lost their state.
+impl Line {
+    /// The role of a member that answers. One that is outside can be added, unless too many have lost their state.
+    fn role(&self, status: &Status, is_lost: bool) -> &'static str {
+        self.mark.unwrap_or_else(|| role(status.role, is_lost))
+    }
+}
+
 fn role(role: Role, is_lost: bool) -> &'static str {
     match role {
         Role::Founding => "waits for the others",
@@ -59,17 +68,23 @@ fn role(role: Role, is_lost: bool) -> &'static str {
     }
 }
 
-/// Marks the lines of members that are leaving. A life at whose address a later one answers gets a line of its own.
-fn mark_leaving(lines: &mut Vec<Line>, members: &[MemberStatus]) {
+/// Marks the lines of members that are leaving, and of those that have not learned yet that they are members. A leaving
+/// life at whose address a later one answers gets a line of its own.
+fn mark_changing(lines: &mut Vec<Line>, members: &[MemberStatus]) {
+    for line in lines.iter_mut() {
+        let is_member = |status: &Status| members.iter().any(|member| member.info.id == status.me.id);
+        let joins = line.status.as_ref().is_some_and(|status| status.role == Role::Outside && is_member(status));
+        line.mark = joins.then_some(JOINS);
+    }
     for MemberStatus { info, .. } in members.iter().filter(|member| member.standing == Standing::Leaving) {
         let is_its = |line: &&mut Line| {
             line.address == info.address && line.status.as_ref().is_none_or(|status| status.me.id == info.id)
         };
         match lines.iter_mut().find(is_its) {
-            Some(line) => line.is_leaving = true,
+            Some(line) => line.mark = Some(LEAVES),
             None => {
                 let (name, address) = (info.name.clone(), info.address.clone());
-                lines.push(Line { name, address, status: None, is_leaving: true });
+                lines.push(Line { name, address, status: None, mark: Some(LEAVES) });
             }
         }
     }
@@ -88,13 +103,14 @@ impl<'a> Remains<'a> {
         let is_empty = |status: &&Status| matches!(status.role, Role::Outside | Role::Founding);
         let best =
             statuses.clone().filter(|status| !is_empty(status)).max_by_key(|status| (status.term, status.last))?;
-        let voters = |is_voter: fn(Standing) -> bool| {
-            let members = best.members.iter().filter(move |member| is_voter(member.standing));
+        let members = |is_one: fn(Standing) -> bool| {
+            let members = best.members.iter().filter(move |member| is_one(member.standing));
             members.map(|member| &member.info).collect::<Vec<_>>()
         };
         let stateless = statuses.filter(|status| is_empty(status) && status.applied == 0).map(|status| &status.me);
-        let stateless = stateless.collect::<Vec<_>>();
-        let losses = Losses::of(&voters(Standing::is_incoming), &voters(Standing::is_outgoing), &stateless);
+        let mut others = members(|standing| standing == Standing::Learner);
+        others.extend(stateless);
+        let losses = Losses::of(&members(Standing::is_incoming), &members(Standing::is_outgoing), &others);
         Some(Self { losses, best })
     }
 
@@ -137,7 +153,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             to_ask.extend(status.members.iter().map(|member| (member.info.name.clone(), member.info.address.clone())));
         }
         let name = status.as_ref().map_or(name, |status| status.me.name.clone());
-        lines.push(Line { name, address, status, is_leaving: false });
+        lines.push(Line { name, address, status, mark: None });
     }
     // An address that was named and does not answer has a name if other members know it. The default addresses mean
     // nothing if nobody knows them.
@@ -154,7 +170,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let latest = lines.iter().filter_map(|line| line.status.as_ref());
     let latest = latest.max_by_key(|status| (status.role == Role::Leader, status.term, status.applied));
     let members = latest.map(|status| status.members.clone()).unwrap_or_default();
-    mark_leaving(&mut lines, &members);
+    mark_changing(&mut lines, &members);
     if !known.is_empty() && args.cluster.members == DEFAULTS {
         lines.retain(|line| line.status.is_some() || !line.name.is_empty());
     }
@@ -191,10 +207,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn member_json(line: &Line, committed: u64, is_lost: bool) -> Value {
     let Some(status) = &line.status else {
-        let role = line.is_leaving.then_some(LEAVES);
-        return json!({ "name": line.name, "address": line.address, "role": role, "error": "no answer" });
+        return json!({ "name": line.name, "address": line.address, "role": line.mark, "error": "no answer" });
     };
-    let role = if line.is_leaving { LEAVES } else { role(status.role, is_lost) };
+    let role = line.role(status, is_lost);
     let dropped = status.dropped;
     json!({
         "name": line.name, "address": line.address, "role": role, "term": status.term, "committed": status.committed,
@@ -210,7 +225,7 @@ fn row(line: &Line, committed: u64, is_lost: bool) -> Vec<String> {
     let start = [line.name.clone(), line.address.clone()];
     let rest = match &line.status {
         Some(status) => [
-            if line.is_leaving { LEAVES } else { role(status.role, is_lost) }.to_owned(),
+            line.role(status, is_lost).to_owned(),
             status.term.to_string(),
             status.applied.to_string(),
             committed.saturating_sub(status.applied).to_string(),
@@ -221,7 +236,7 @@ fn row(line: &Line, committed: u64, is_lost: bool) -> Vec<String> {
             }
             .to_owned(),
         ],
-        None => [if line.is_leaving { "leaves; no answer" } else { "no answer" }, "", "", "", ""].map(str::to_owned),
+        None => [if line.mark.is_some() { "leaves; no answer" } else { "no answer" }, "", "", "", ""].map(str::to_owned),
     };
     start.into_iter().chain(rest).collect()
 }
@@ -253,7 +268,7 @@ mod tests {
     }
 
     fn line(name: &str, status: Option<Status>) -> Line {
-        Line { name: name.into(), address: format!("udp://{name}"), status, is_leaving: false }
+        Line { name: name.into(), address: format!("udp://{name}"), status, mark: None }
     }
 
     #[test]
@@ -272,12 +287,24 @@ mod tests {
             let mut lines = vec![line("a", Some(status("a", 1))), line("c", answers.map(|id| status("c", id)))];
             let members =
                 [member("a", 1, Standing::Voter), member("c", 7, Standing::Leaving), member("c", 8, Standing::Voter)];
-            mark_leaving(&mut lines, &members);
+            mark_changing(&mut lines, &members);
             let roles_of = |name: &str| {
                 let of_name = lines.iter().filter(|line| line.name == name);
                 of_name.map(|line| row(line, 3, false)[2].clone()).collect::<Vec<_>>()
             };
             assert_eq!((roles_of("a"), roles_of("c")), (vec!["follows".to_owned()], roles), "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn a_member_that_was_added_is_not_to_be_added_once_more() {
+        let outside = |id| Status { role: Role::Outside, ..status("d", id) };
+        let info = status("d", 7).me;
+        let members = [MemberStatus { info, standing: Standing::Learner, matched: None, silent_ns: None }];
+        for (id, role) in [(7, "waits for the state"), (8, "outside: add it")] {
+            let mut lines = vec![line("d", Some(outside(id)))];
+            mark_changing(&mut lines, &members);
+            assert_eq!(row(&lines[0], 3, false)[2], role);
         }
     }
 }

@@ -16,11 +16,11 @@ pub struct Table6;
 type Cost = [f64; 2];
 const NOTHING: Cost = [0.0; 2];
 /// Cost of Raft's engine (`cargo xtask cost --row "Raft engine"`).
-const ENGINE: Cost = [9_453.0, 4_016.0];
-/// Cost of a whole member (some 35,400 and 19,000 in `cargo xtask cost --row "replicated PUT"`), without an estimate of
+const ENGINE: Cost = [9_689.0, 4_100.0];
+/// Cost of a whole member (some 35,100 and 18,500 in `cargo xtask cost --row "replicated PUT"`), without an estimate of
 /// the RPC layer's part: two calls and an answer, and one answer. A lone small call takes 886 at its client and 699 at
 /// its server (`--row "batches of 1, shared rings"`).
-const MEMBER: Cost = [32_900.0, 18_300.0];
+const MEMBER: Cost = [32_600.0, 17_800.0];
 /// Messages that a member takes for a PUT: the leader the request and two acknowledgements, another member the entry,
 /// with which it learns that the one before is committed.
 const MESSAGES: Cost = [3.0, 1.0];
@@ -132,8 +132,8 @@ impl Experiment for Table6 {
         "Three members of sinew's replicated store, in memory, and one client that puts one key after the other, on \
          four hosts with the modelled CX5. Keys of 16 B are drawn from a million; values have 64 B. A member's core is \
          charged for the call, and for two lines of the table's memory when the PUT is applied. At first, Raft costs \
-         nothing. Then the cost of a PUT at a member is spread evenly over the messages that it takes: 9,453 \
-         instructions of the engine at the leader and 4,016 at another member, or some 32,900 and 18,300 for \
+         nothing. Then the cost of a PUT at a member is spread evenly over the messages that it takes: 9,689 \
+         instructions of the engine at the leader and 4,100 at another member, or some 32,600 and 17,800 for \
          everything above the RPC layer, at 2.6 GHz and 1.5 instructions per cycle, which is an estimate. The leader \
          takes three messages and another member one; the leader's second acknowledgement may come after the answer. \
          The leader's time runs from when it takes the request until a majority has the entry. At last the same PUTs \

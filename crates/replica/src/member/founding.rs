@@ -210,8 +210,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         self.founding_state.newcomers.retain(|_, newcomer| newcomer.is_fresh(now_ns));
         let is_peer = self.is_peer(&info.name);
         let is_voter = || {
-            let known = self.known_voters(now_ns);
-            known.is_some_and(|(lists, _)| lists.iter().flatten().any(|voter| voter.name == info.name))
+            let known = self.known_configuration(now_ns);
+            known.is_some_and(|(configuration, _)| configuration.has_voter(&info.name))
         };
         if !is_peer && (self.founding_state.newcomers.len() >= MEMBERS_MAX || !is_voter()) {
             return;

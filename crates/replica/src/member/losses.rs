@@ -10,8 +10,21 @@ use crate::losses::Losses;
 use crate::machine::StateMachine;
 use crate::wire::{KnownVoters, MemberId, MemberInfo};
 
-/// The voters after the change in progress, and those before it; there are none of the latter without a change.
-type Voters<'a> = [Vec<&'a MemberInfo>; 2];
+/// The members of a configuration.
+pub(super) struct Configuration<'a> {
+    /// The voters after the change in progress.
+    incoming: Vec<&'a MemberInfo>,
+    /// The voters before the change in progress; none without one.
+    outgoing: Vec<&'a MemberInfo>,
+    learners: Vec<&'a MemberInfo>,
+}
+
+impl Configuration<'_> {
+    /// Whether a voter has this name.
+    pub fn has_voter(&self, name: &str) -> bool {
+        self.incoming.iter().chain(&self.outgoing).any(|voter| voter.name == name)
+    }
+}
 
 /// A cluster of which too few voters have their state.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,34 +41,39 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if self.is_outside() {
             return None;
         }
-        let [incoming, outgoing] = self.voters().map(|voters| voters.into_iter().cloned().collect());
-        Some(KnownVoters { applied: self.applied, incoming, outgoing }).filter(KnownVoters::is_valid)
+        let Configuration { incoming, outgoing, learners } = self.configuration();
+        let [incoming, outgoing, learners] =
+            [incoming, outgoing, learners].map(|members| members.into_iter().cloned().collect());
+        Some(KnownVoters { applied: self.applied, incoming, outgoing, learners }).filter(KnownVoters::is_valid)
     }
 
-    /// The voters of its configuration.
-    fn voters(&self) -> Voters<'_> {
+    /// Its configuration.
+    fn configuration(&self) -> Configuration<'_> {
         let roles = self.node.raft.prs().conf().to_conf_state();
         let infos = |ids: Vec<u64>| ids.into_iter().filter_map(|id| self.members.get(&MemberId(id))).collect();
-        [roles.voters, roles.voters_outgoing].map(infos)
+        let [incoming, outgoing, learners] = [roles.voters, roles.voters_outgoing, roles.learners].map(infos);
+        Configuration { incoming, outgoing, learners }
     }
 
-    /// The voters, and the member from which they are known: this one, or a peer if this one has no state.
-    pub(super) fn known_voters(&self, now_ns: u64) -> Option<(Voters<'_>, &MemberInfo)> {
+    /// The configuration, and the member from which it is known: this one, or a peer if this one has no state.
+    pub(super) fn known_configuration(&self, now_ns: u64) -> Option<(Configuration<'_>, &MemberInfo)> {
         if !self.is_outside() {
-            return Some((self.voters(), &self.me));
+            return Some((self.configuration(), &self.me));
         }
         let (by, known) = self.founding_state.best_known(now_ns).filter(|_| self.applied == 0)?;
-        Some(([&known.incoming, &known.outgoing].map(|voters| voters.iter().collect()), by))
+        let [incoming, outgoing, learners] =
+            [&known.incoming, &known.outgoing, &known.learners].map(|members| members.iter().collect());
+        Some((Configuration { incoming, outgoing, learners }, by))
     }
 
     /// Whether too many voters were started again without their state for the others to be a majority, as far as this
     /// member knows. No member can lead then, or be added.
     pub fn lost_majority(&self, now_ns: u64) -> Option<LostMajority<'_>> {
-        let ([incoming, outgoing], by) = self.known_voters(now_ns)?;
+        let (Configuration { incoming, outgoing, learners }, by) = self.known_configuration(now_ns)?;
         let newcomers = self.founding_state.newcomers.values().filter(|newcomer| newcomer.is_fresh(now_ns));
         let me = Some(&self.me).filter(|_| self.applied == 0);
-        let stateless = Vec::from_iter(newcomers.map(|newcomer| &newcomer.info).chain(me));
-        let Losses { names, is_final } = Losses::of(&incoming, &outgoing, &stateless);
+        let others = learners.into_iter().chain(newcomers.map(|newcomer| &newcomer.info)).chain(me);
+        let Losses { names, is_final } = Losses::of(&incoming, &outgoing, &Vec::from_iter(others));
         let others = names.into_iter().filter(|name| *name != self.me.name).collect();
         is_final.then_some(LostMajority { others, by })
     }

@@ -37,6 +37,8 @@ enum ChangeStep {
     Learning { info: MemberInfo, stays_learner: bool },
     /// Waits until the learner is up to date.
     CatchingUp { info: MemberInfo },
+    /// Waits until it has heard a majority of those that would stay, without which nobody could lead any more.
+    Listening { name: String, change: Change, since_ns: u64 },
     /// Waits until the change is applied.
     Changing { change: Change },
     /// Waits until enough members know that the change is committed. If its leader died before, the others would still
@@ -165,9 +167,10 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     self.transfer_leadership(None)?;
                     return Err(Answer::Busy);
                 }
+                self.check_readiness()?;
                 let change = Change { voters: vec![], learners: vec![], removed: gone };
-                self.propose_change(&change)?;
-                ChangeStep::Changing { change }
+                // By then, what a member said before it died has arrived.
+                ChangeStep::Listening { name: name.clone(), change, since_ns: now_ns + self.config.tick_ns }
             }
             ClientRequest::Transfer { name } => {
                 let to = match name {
@@ -187,6 +190,28 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let request_id = self.requests.defer();
         self.changes.current = Some(MembershipChange { request_id, end_ns: now_ns + CHANGE_TIMEOUT_NS, step });
         Ok(request_id)
+    }
+
+    /// Whether the voters that would stay after a removal were heard since a time: `None` if enough of them were for
+    /// them to have a majority, and otherwise the reason why there would be none.
+    fn missing_majority(&self, name: &str, gone: &[MemberId], since_ns: u64) -> Option<String> {
+        let voters = self.node.raft.prs().conf().voters().ids();
+        let (going, stay): (Vec<_>, Vec<_>) = voters.iter().map(MemberId).partition(|voter| gone.contains(voter));
+        let is_heard = |voter: &MemberId| {
+            *voter == self.me.id || self.last_heard_ns.get(voter).is_some_and(|heard_ns| *heard_ns > since_ns)
+        };
+        let (heard, silent): (Vec<_>, Vec<_>) = stay.iter().partition(|voter| is_heard(voter));
+        if going.is_empty() || heard.len() > stay.len() / 2 {
+            return None;
+        }
+        let names = silent.into_iter().filter_map(|voter| self.members.get(voter)).map(|member| member.name.as_str());
+        Some(format!(
+            "without {name} the cluster would lose its majority: of the {} that would vote, only {} can be heard; \
+             start, replace or remove {} first",
+            stay.len(),
+            heard.len(),
+            Vec::from_iter(names).join(", ")
+        ))
     }
 
     /// Answers a request to remove a name that no member has. It may repeat one that a leader carried out before it
@@ -278,13 +303,16 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         if !self.has_room(1, context.len()) {
             return Err(Answer::DiskFull);
         }
-        // The engine would put an empty entry in the place of the change. A new leader completes its predecessor's
-        // change once it has committed an entry of its own term.
-        let raft = &self.node.raft;
-        if raft.has_pending_conf() || !raft.commit_to_current_term() || self.is_between_steps() {
-            return Err(Answer::Busy);
-        }
+        self.check_readiness()?;
         self.node.propose_conf_change(context, change.to_engine()).map_err(|_| Answer::Busy)
+    }
+
+    /// Checks that no other change is in the log. The engine would put an empty entry in the place of this one. A new
+    /// leader completes its predecessor's change once it has committed an entry of its own term.
+    fn check_readiness(&self) -> Result<(), Answer<'static>> {
+        let raft = &self.node.raft;
+        let is_ready = !raft.has_pending_conf() && raft.commit_to_current_term() && !self.is_between_steps();
+        if is_ready { Ok(()) } else { Err(Answer::Busy) }
     }
 
     /// Checks whether the change in progress has reached its next step, or has failed.
@@ -321,6 +349,23 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                     if self.propose_change(&change).is_ok() {
                         current.step = ChangeStep::Changing { change };
                     }
+                }
+            }
+            ChangeStep::Listening { name, change, since_ns } => {
+                match self.missing_majority(name, &change.removed, *since_ns) {
+                    None => {
+                        // While another change is in progress this fails, and is repeated at the next tick.
+                        if self.propose_change(change).is_ok() {
+                            let change = std::mem::take(change);
+                            current.step = ChangeStep::Changing { change };
+                        }
+                    }
+                    // What others said meanwhile may still wait for it.
+                    Some(_) if self.present_since_ns > *since_ns => *since_ns = self.present_since_ns,
+                    Some(why) if now_ns >= *since_ns + self.heard_within_ns() => {
+                        return self.requests.answer(current.request_id, &Answer::Refused(why));
+                    }
+                    Some(_) => {}
                 }
             }
             ChangeStep::Spreading { index, since_ns } => {
@@ -384,6 +429,12 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
             return;
         };
         if hello.me.name != *name {
+            if hello.me.address == *address {
+                let (request_id, other) = (*request_id, &hello.me.name);
+                let why = format!("the member at {address} is {other}, not {name}: name it as its --name does");
+                self.changes.current = None;
+                self.requests.answer(request_id, &Answer::Refused(why));
+            }
             return;
         }
         if moved.as_ref().is_some_and(|(known, _)| hello.me.id != known.id) {

@@ -349,8 +349,9 @@ impl Fed {
         founding.members.push(self.member.me().clone());
         let founding = (steps.small() % 2 == 1).then_some(founding);
         let known = (steps.small() % 2 == 1).then(|| {
-            let [incoming, outgoing] = [4, steps.small() % 4].map(|len| (0..len).map(|_| self.info(steps)).collect());
-            KnownVoters { applied: steps.word(1), incoming, outgoing }
+            let lens = [4, steps.small() % 4, steps.small() % 4];
+            let [incoming, outgoing, learners] = lens.map(|len| (0..len).map(|_| self.info(steps)).collect());
+            KnownVoters { applied: steps.word(1), incoming, outgoing, learners }
         });
         Hello { me, phase, peers_hash: steps.word(0), founding, known }
     }

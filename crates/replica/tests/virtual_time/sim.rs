@@ -146,17 +146,16 @@ impl Actor for Server {
         }
         let mut host = self.host.borrow_mut();
         let applied = host.member().applied();
-        let busy = match host.turn() {
-            Ok(busy) => busy,
-            Err(error) => {
-                assert!(self.disk.as_ref().is_some_and(SimDisk::has_crashed), "member {}: {error}", self.at);
-                let mut seen = self.seen.borrow_mut();
-                seen.dying.push(self.at);
-                seen.died_at_writes += 1;
-                self.is_dying = true;
-                return ActorState::Idle;
-            }
-        };
+        let outcome = host.turn();
+        // A process that has died at a write does nothing more, even if that write's outcome would not have mattered.
+        if self.disk.as_ref().is_some_and(SimDisk::has_crashed) {
+            let mut seen = self.seen.borrow_mut();
+            seen.dying.push(self.at);
+            seen.died_at_writes += 1;
+            self.is_dying = true;
+            return ActorState::Idle;
+        }
+        let busy = outcome.unwrap_or_else(|error| panic!("member {}: {error}", self.at));
         self.observe(&host, applied);
         let next_ns = host.member().next_turn_ns();
         next_turn(busy, next_ns, &self.clock, host.rpc())

@@ -35,7 +35,7 @@ fn one_of_three() -> World {
 
 /// Lets the first member hear a hello, which may tell how much its sender has applied, and which voters it knows.
 fn hear(world: &mut World, me: MemberInfo, phase: Phase, known: Option<(u64, Vec<MemberInfo>)>) {
-    let known = known.map(|(applied, incoming)| KnownVoters { applied, incoming, outgoing: vec![] });
+    let known = known.map(|(applied, incoming)| KnownVoters { applied, incoming, outgoing: vec![], learners: vec![] });
     let mut bytes = Vec::new();
     wire::to_bytes(&PeerMessage::Hello(Hello { me, phase, peers_hash: 7, founding: None, known }), &mut bytes);
     let now_ns = world.now_ns;
@@ -89,6 +89,32 @@ fn a_change_in_progress_needs_the_majority_of_the_voters_before_it() {
     let (others, by) = lost(&mut world, stays).unwrap();
     assert!(others == [gone.clone()] && [leads, gone].contains(&&by), "{others:?} {by}");
     assert_eq!(lost(&mut world, replaced), Some((vec![stayed.clone()], gone.clone())));
+}
+
+/// A learner has been added for a voter that lost its state, which still counts as a voter.
+#[test]
+fn a_voter_in_whose_place_a_learner_runs_has_lost_its_state() {
+    for on_disk in [false, true] {
+        let mut world = World::new(3, on_disk, 1);
+        let leader = world.elect();
+        let (stays, replaced) = ((leader + 1) % 3, (leader + 2) % 3);
+        let names = [leader, stays, replaced].map(|at| world.nodes[at].name.clone());
+        let [leads, stayed, gone] = &names;
+        world.replace(replaced);
+        let add = ClientRequest::Add { address: address(gone), name: gone.clone(), learner: true };
+        assert_eq!(wire::decode(&world.ask_leader(&add)), Ok(Answer::Done));
+        world.run_until("it is up to date", |world| world.status(replaced).role == Role::Learner);
+        assert_eq!([leader, stays, replaced].map(|at| lost(&mut world, at)), [const { None }; 3]);
+        world.replace(stays);
+        world.run_ms(1000);
+        assert_eq!(world.leader(), None);
+        let mut both = vec![stayed.clone(), gone.clone()];
+        both.sort_unstable();
+        assert_eq!(lost(&mut world, leader), Some((both, leads.clone())));
+        assert_eq!(lost(&mut world, replaced), Some((vec![stayed.clone()], gone.clone())));
+        let (others, by) = lost(&mut world, stays).unwrap();
+        assert!(others == [gone.clone()] && [leads, gone].contains(&&by), "{others:?} {by}");
+    }
 }
 
 /// A hello to an address, as opposed to one to a member, tells no voters.

@@ -16,6 +16,8 @@ in_memory_and_on_disk! {
     a_removal_that_is_repeated_before_the_leader_has_applied_its_log_waits,
     no_change_begins_while_another_is_between_its_steps,
     no_change_is_proposed_by_a_leader_that_has_committed_nothing_in_its_term,
+    a_member_without_which_there_would_be_no_majority_is_not_removed,
+    a_member_that_answers_at_the_address_of_another_is_named,
     an_empty_member_makes_no_majority,
     a_learner_learns_and_votes_once_it_is_promoted,
     a_learner_that_comes_back_empty_and_is_added_takes_the_place_of_its_earlier_life,
@@ -151,13 +153,8 @@ fn a_member_that_is_removed_with_a_later_life_of_its_name_votes_until_the_remova
         world.put(&mut session, "k", "v");
         let leader = world.elect();
         let (double, dead) = ((leader + 1) % 4, (leader + 2) % 4);
-        let earlier = world.nodes[double].member.take();
-        world.start(double);
-        world.run_ms(1000);
-        let name = world.nodes[double].name.clone();
-        let add = ClientRequest::Add { name: name.clone(), address: address(&name), learner: true };
-        done(&world.ask_leader(&add));
-        world.nodes[double].member = earlier;
+        let (name, earlier) = world.add_later_life(double);
+        world.nodes[double].member = Some(earlier);
         world.run_until("the earlier life has it", |world| {
             let [of_leader, of_double] = [leader, double].map(|at| world.status(at));
             of_double.applied == of_leader.last && of_double.role == Role::Follower
@@ -183,12 +180,7 @@ fn a_leaving_voter_that_is_far_behind_is_sent_a_snapshot_of_a_change_in_progress
         let mut session = world.open(7);
         let leader = world.elect();
         let (double, dead) = ((leader + 1) % 4, (leader + 2) % 4);
-        let earlier = world.nodes[double].member.take();
-        world.start(double);
-        world.run_ms(1000);
-        let name = world.nodes[double].name.clone();
-        let add = ClientRequest::Add { name: name.clone(), address: address(&name), learner: true };
-        done(&world.ask_leader(&add));
+        let (name, earlier) = world.add_later_life(double);
         (0..50).for_each(|value| _ = world.put(&mut session, "k", &value.to_string()));
         world.ask(leader, &ClientRequest::Remove { name });
         world.run_until("it is between the steps", |world| {
@@ -199,7 +191,7 @@ fn a_leaving_voter_that_is_far_behind_is_sent_a_snapshot_of_a_change_in_progress
         world.crash(dead);
         world.run_until("there is a snapshot", |world| world.status(leader).snapshot == removed);
         world.run_ms(20);
-        world.nodes[double].member = earlier;
+        world.nodes[double].member = Some(earlier);
         world.run_until("it is removed", |world| world.status(leader).members.len() == 3);
         world.put(&mut session, "k", "w");
     }
@@ -298,6 +290,38 @@ fn no_change_is_proposed_by_a_leader_that_has_committed_nothing_in_its_term(on_d
     let answer = world.call(leader, &remove, 0).map(|answer| wire::decode(&answer) == Ok(Answer::Busy));
     assert_eq!(answer, Some(true));
     done(&world.ask_leader(&remove));
+}
+
+/// Of three members one is dead, and the healthy one is to be removed by mistake.
+fn a_member_without_which_there_would_be_no_majority_is_not_removed(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
+    let mut session = world.open(7);
+    let leader = world.elect();
+    let [healthy, dead] = [1, 2].map(|next| world.nodes[(leader + next) % 3].name.clone());
+    let remove = |name: &str| ClientRequest::Remove { name: name.into() };
+    world.run_ms(50);
+    world.crash((leader + 2) % 3);
+    // It was heard a moment ago.
+    world.run_ms(1);
+    let answer = world.call(leader, &remove(&healthy), 1000).unwrap();
+    let Ok(Answer::Refused(why)) = wire::decode(&answer) else { panic!("{answer:?}") };
+    assert!(why.contains("lose its majority") && why.ends_with(&format!("remove {dead} first")), "{why}");
+    world.put(&mut session, "k", "v");
+    for name in [&dead, &healthy] {
+        done(&world.ask_leader(&remove(name)));
+    }
+    world.put(&mut session, "k", "w");
+    assert_eq!(world.status(leader).members.len(), 1);
+}
+
+fn a_member_that_answers_at_the_address_of_another_is_named(on_disk: bool) {
+    let mut world = World::new(3, on_disk, 1);
+    let leader = world.elect();
+    let other = world.nodes[(leader + 1) % 3].name.clone();
+    let add = ClientRequest::Add { name: "x".into(), address: address(&other), learner: false };
+    let answer = world.ask_leader(&add);
+    let Ok(Answer::Refused(why)) = wire::decode(&answer) else { panic!("{answer:?}") };
+    assert!(why.contains(&format!("is {other}, not x")), "{why}");
 }
 
 fn an_empty_member_makes_no_majority(on_disk: bool) {
@@ -435,6 +459,8 @@ fn a_member_that_leads_as_its_removal_is_committed_steps_down(on_disk: bool) {
         world.run_ms(20);
         let name = world.nodes[gone].name.clone();
         world.ask(leader, &ClientRequest::Remove { name });
+        let before = world.status(leader).last;
+        world.run_until("it is asked for", |world| world.status(leader).last > before);
         crash_before_commit(&mut world, leader, (0..5).collect());
         for at in (0..5).filter(|at| *at != leader) {
             world.member(at).election_ticks_drawn = if at == gone { 14 } else { 24 };

@@ -158,6 +158,9 @@ impl RandomRun {
                 break;
             }
         }
+        for place in &self.world.nodes {
+            assert_eq!(place.error, None, "{} at step {}", place.name, self.step);
+        }
         assert!(is_over, "with all members up, operations do not end: {}", self.world.describe());
         self.check();
         Outcome { ops: self.ops, done: self.operations.answered, members: self.world.describe() }
@@ -166,7 +169,6 @@ impl RandomRun {
     fn check(&mut self) {
         let mut states = BTreeMap::new();
         for (at, place) in self.world.nodes.iter().enumerate() {
-            assert_eq!(place.error, None, "member {at} at step {}", self.step);
             if let Some(member) = &place.member {
                 let state = member.machine().snapshot();
                 let others = states.entry(member.applied()).or_insert_with(|| state.clone());

@@ -267,6 +267,18 @@ impl World {
         self.start(at);
     }
 
+    /// Adds a later life of a member as a learner. Returns the member's name and its earlier life, which has not ended.
+    pub fn add_later_life(&mut self, at: usize) -> (String, Kv) {
+        let earlier = self.nodes[at].member.take().expect("the member is running");
+        self.start(at);
+        // The leader must not have heard of the earlier life lately.
+        self.run_ms(1000);
+        let name = self.nodes[at].name.clone();
+        let add = ClientRequest::Add { name: name.clone(), address: address(&name), learner: true };
+        assert_eq!(wire::decode(&self.ask_leader(&add)), Ok(Answer::Done));
+        (name, earlier)
+    }
+
     /// Takes all room from a member's disk, or gives it back.
     pub fn set_full(&mut self, at: usize, is_full: bool) {
         let place = &mut self.nodes[at];
@@ -319,15 +331,16 @@ impl World {
         let writes = place.writes();
         let mut produced = Produced::default();
         let ended = place.run(arrived, now_ns, &mut produced);
-        if let Err(error) = ended {
+        // A process that has died at a write does nothing more, even if that write's outcome would not have mattered.
+        let has_crashed = place.disk.as_ref().is_some_and(SimDisk::has_crashed);
+        if has_crashed || ended.is_err() {
             // Only what it had sent out leaves it.
             produced.outbox.0.retain(|sent| sent.is_flushed);
             (produced.calls, produced.replies) = Default::default();
             place.end();
-            if place.disk.as_ref().is_some_and(SimDisk::has_crashed) {
+            place.error = ended.err().filter(|_| !has_crashed);
+            if has_crashed {
                 self.crash(at);
-            } else {
-                place.error = Some(error);
             }
         }
         let place = &mut self.nodes[at];
