@@ -199,6 +199,20 @@ impl Layout {
         let item = item.and_then(|(key, value)| Some(Item { key: key.get(..key_len)?, value_len, value }));
         Some(Slot { version, overflow, item: item.filter(|item| !item.key.is_empty()) })
     }
+
+    /// Finds a key's item in the slots from `first` on. Slots without the key are not checked: it does not matter
+    /// whether they are torn.
+    #[inline(always)]
+    fn find<'a>(&self, first: usize, key: &[u8], bytes: &'a [u8]) -> Option<Item<'a>> {
+        let key_start = word(key, 0);
+        bytes.chunks_exact(self.slot_len()).enumerate().find_map(|(at, bytes)| {
+            // Most slots differ in the key's first word, for which no call is needed.
+            let may_fit = word(bytes, 1) as u32 as usize == key.len()
+                && (word(bytes, 2) == key_start || key.len() < 8)
+                && bytes.get(SLOT_HEAD_LEN..SLOT_HEAD_LEN + key.len()) == Some(key);
+            if may_fit { self.slot(bytes, first + at)?.item } else { None }
+        })
+    }
 }
 
 /// The contents of an undamaged slot.
@@ -296,15 +310,15 @@ impl Index for Layout {
             }
             return self.retry(search);
         }
+        if let Some(item) = self.find(search.first, key, bytes) {
+            return self.found(search, &item);
+        }
         let (mut torn, mut versions, mut next) = (false, 0, 0);
         for (at, slot_bytes) in bytes.chunks_exact(self.slot_len()).enumerate() {
             let Some(slot) = self.slot(slot_bytes, search.first + at) else {
                 torn = true;
                 continue;
             };
-            if let Some(item) = slot.item.filter(|item| item.key == key) {
-                return self.found(search, &item);
-            }
             versions = checksum(&slot.version.to_le_bytes(), versions);
             if at == 0 {
                 next = slot.overflow;

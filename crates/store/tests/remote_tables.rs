@@ -232,6 +232,43 @@ fn a_hopscotch_table_is_read_about_once_a_get() {
     assert!((2.0..2.1).contains(&reads), "{reads}");
 }
 
+/// Of a neighbourhood's six slots, one at a time is torn.
+#[test]
+fn only_a_torn_slot_of_the_key_itself_holds_up_a_search() {
+    let (mut table, layout, memory) = hopscotch_table(40, 6, Values::Inline);
+    // One key is shorter than a word; of two keys, one begins with the other.
+    let keys: Vec<Vec<u8>> = (0..20u8).map(|len| vec![7; 1 + usize::from(len)]).collect();
+    for key in &keys {
+        table.put(key, &[key.len() as u8; 32]).unwrap();
+    }
+    for key in &keys {
+        let (search, span) = layout.search(key);
+        let mut bytes = vec![0; span.len];
+        memory.read(span.offset as usize, &mut bytes).unwrap();
+        if layout.step(&mut search.clone(), key, &bytes) != Step::Found(&[key.len() as u8; 32]) {
+            // It is in an overflow block.
+            continue;
+        }
+        let torn: Vec<_> = (0..6)
+            .filter(|at| {
+                let mut bytes = bytes.clone();
+                bytes[at * layout.slot_len() + 60] ^= 1;
+                match layout.step(&mut search.clone(), key, &bytes) {
+                    Step::Found(value) => {
+                        assert_eq!(value, [key.len() as u8; 32]);
+                        false
+                    }
+                    step => {
+                        assert_eq!(step, Step::Again(span));
+                        true
+                    }
+                }
+            })
+            .collect();
+        assert_eq!(torn.len(), 1, "{torn:?}");
+    }
+}
+
 /// Makes a value that depends on its key, so that a wrong value shows.
 fn value_of(key: u32, round: u32) -> Vec<u8> {
     let len = 8 + (key.wrapping_mul(31).wrapping_add(round) % 80) as usize;

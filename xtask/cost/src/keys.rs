@@ -2,7 +2,8 @@
 
 use sinew_store::cache::CacheConfig;
 
-const KEY_LEN: usize = 16;
+/// Length of [`key_bytes`].
+pub const KEY_LEN: usize = 16;
 
 /// Returns a key of a usual length, a different one for each number.
 pub fn key_bytes(number: u64) -> [u8; KEY_LEN] {

@@ -16,7 +16,7 @@ use serde_json::json;
 
 pub use count::Count;
 pub use ends::{CALL_NS, Ends, Rings};
-pub use keys::{cache_config, key_bytes};
+pub use keys::{KEY_LEN, cache_config, key_bytes};
 pub use verbs::device;
 
 /// Performs an operation.

@@ -163,7 +163,9 @@ impl Args {
             Trace::Etc => case("etc", mix(Mix::Etc), &many),
             Trace::Sys => case("sys", mix(Mix::Sys), &many),
         };
-        let cases = self.traces.iter().map(case_of).collect::<anyhow::Result<Vec<_>>>()?;
+        // One that is named again has been measured.
+        let named = self.traces.iter().enumerate().filter(|(at, trace)| !self.traces[..*at].contains(trace));
+        let cases = named.map(|(_, trace)| case_of(trace)).collect::<anyhow::Result<Vec<_>>>()?;
         let mut setting = self.measure.setting((1, usize::from(self.peer)), false)?;
         // It has ended before rates are measured.
         let peer_cpu = std::mem::take(&mut setting.server_cpus).pop().filter(|_| self.peer);

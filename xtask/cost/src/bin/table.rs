@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use anyhow::ensure;
-use sinew_cost::{Count, Operation, cache_config, key_bytes, operation};
+use sinew_cost::{Count, KEY_LEN, Operation, cache_config, key_bytes, operation};
 use sinew_fabric::{Generator, SeededGenerator};
 use sinew_store::cache::{Cache, CacheConfig, Eviction, Key, Put};
 use sinew_store::ordered::OrderedIndex;
@@ -14,6 +14,8 @@ const OPERATIONS: &[Operation] = &[
     operation("table GET in batches of 8, no item spared", &["table"], |count| table(count, true, NONE_SPARED)),
     operation("table GET in batches of 8, readers and expiry", &["table"], |count| table(count, true, SHARED)),
     operation("table PUT in batches of 8, readers and expiry", &["table"], |count| table(count, false, SHARED)),
+    operation("table GET that marks its item in batches of 8", &["table"], marking),
+    operation("table PUT in batches of 8, log full", &["table"], into_full_log),
     operation("table PUT that evicts in batches of 8", &["table"], evicting),
     operation("GET of an ordered index", &["index"], |count| index(count, 1, 8)),
     operation("GET of an ordered index, of a long entry", &["index"], |count| index(count, 1, 64)),
@@ -54,36 +56,97 @@ fn table(count: &mut Count, gets: bool, how: Use) -> anyhow::Result<()> {
     // In the steady state, every key has been read before.
     let is_there = |number| cache.get(&hasher.key(&key_bytes(number)), NOW_S).is_some();
     ensure!(!gets || (0..KEYS).all(is_there), "a key was lost");
-    let mut generator = SeededGenerator::new(1);
-    count.rounds(ROUNDS, ROUNDS, |count| {
-        let numbers: [u64; BATCH] = std::array::from_fn(|_| generator.next_u64() % KEYS);
-        let bytes = numbers.map(key_bytes);
-        let good = count.step("table", BATCH, || {
-            let mut keys: [Key<'_>; BATCH] = std::array::from_fn(|at| {
-                let key = cache.hasher().key(&bytes[at]);
-                cache.prefetch_bucket(&key);
-                key
-            });
-            keys.iter_mut().for_each(|key| cache.prefetch_item(key));
-            let mut value = [0; VALUE_LEN];
-            let mut good = 0;
-            for (key, number) in keys.iter().zip(numbers) {
-                if gets {
-                    let Some(item) = cache.get(key, NOW_S).filter(|item| item.value_len() == VALUE_LEN) else {
-                        continue;
-                    };
-                    item.copy_to(&mut value);
-                    good += usize::from(value[0] == number as u8);
-                } else {
-                    value.fill(number as u8);
-                    good += usize::from(cache.put(key, &value, &put, NOW_S).is_ok());
-                }
-            }
-            good
-        });
-        ensure!(good == BATCH, "{good} of {BATCH} requests");
-        Ok(())
+    let mut random = random_keys();
+    count.rounds(ROUNDS, ROUNDS, |count| match gets {
+        true => get_batch(count, &cache, random()),
+        false => put_batch(count, &mut cache, random(), &put),
     })
+}
+
+/// Numbers of random keys, a batch at a time.
+fn random_keys() -> impl FnMut() -> [u64; BATCH] {
+    let mut generator = SeededGenerator::new(1);
+    move || std::array::from_fn(|_| generator.next_u64() % KEYS)
+}
+
+/// Makes keys, whose items are prefetched.
+#[inline(always)]
+fn prefetched<'a>(cache: &Cache, bytes: &'a [[u8; KEY_LEN]; BATCH]) -> [Key<'a>; BATCH] {
+    let mut keys: [Key<'_>; BATCH] = std::array::from_fn(|at| {
+        let key = cache.hasher().key(&bytes[at]);
+        cache.prefetch_bucket(&key);
+        key
+    });
+    keys.iter_mut().for_each(|key| cache.prefetch_item(key));
+    keys
+}
+
+fn get_batch(count: &mut Count, cache: &Cache, numbers: [u64; BATCH]) -> anyhow::Result<()> {
+    let bytes = numbers.map(key_bytes);
+    let good = count.step("table", BATCH, || {
+        let keys = prefetched(cache, &bytes);
+        let (mut value, mut good) = ([0; VALUE_LEN], 0);
+        for (key, number) in keys.iter().zip(numbers) {
+            let Some(item) = cache.get(key, NOW_S).filter(|item| item.value_len() == VALUE_LEN) else { continue };
+            item.copy_to(&mut value);
+            good += usize::from(value[0] == number as u8);
+        }
+        good
+    });
+    ensure!(good == BATCH, "{good} of {BATCH} GETs");
+    Ok(())
+}
+
+fn put_batch(count: &mut Count, cache: &mut Cache, numbers: [u64; BATCH], put: &Put) -> anyhow::Result<()> {
+    let bytes = numbers.map(key_bytes);
+    let good = count.step("table", BATCH, || {
+        let keys = prefetched(cache, &bytes);
+        let (mut value, mut good) = ([0; VALUE_LEN], 0);
+        for (key, number) in keys.iter().zip(numbers) {
+            value.fill(number as u8);
+            good += usize::from(cache.put(key, &value, put, NOW_S).is_ok());
+        }
+        good
+    });
+    ensure!(good == BATCH, "{good} of {BATCH} PUTs");
+    Ok(())
+}
+
+/// Gets items of a full log's older half for the first time.
+fn marking(count: &mut Count) -> anyhow::Result<()> {
+    let mut cache = full_log()?;
+    let mut next = 0;
+    count.rounds(8, ROUNDS / 2, |count| {
+        let numbers = std::array::from_fn(|at| next + at as u64);
+        next += BATCH as u64;
+        get_batch(count, &cache, numbers)
+    })?;
+    // Each of them is spared in its turn.
+    let hasher = cache.hasher().clone();
+    for number in KEYS..2 * KEYS {
+        cache.put(&hasher.key(&key_bytes(number)), &[0; VALUE_LEN], &Put::default(), NOW_S)?;
+    }
+    ensure!(cache.stats().spared >= next, "{:?} after {next} items were read", cache.stats());
+    Ok(())
+}
+
+/// Makes a table whose log has room for just the keys, and puts them there in order.
+fn full_log() -> anyhow::Result<Cache> {
+    let item = 16 + KEY_LEN + VALUE_LEN;
+    let mut cache = Cache::new(&CacheConfig { memory_bytes: KEYS as usize * item, ..cache_config(KEYS) })?;
+    let hasher = cache.hasher().clone();
+    for number in 0..KEYS {
+        cache.put(&hasher.key(&key_bytes(number)), &[number as u8; VALUE_LEN], &Put::default(), NOW_S)?;
+    }
+    ensure!(cache.stats().items == KEYS as usize, "an item was lost");
+    Ok(cache)
+}
+
+/// Puts random keys into a full log. Half of their items lie in its older half, and are appended.
+fn into_full_log(count: &mut Count) -> anyhow::Result<()> {
+    let mut cache = full_log()?;
+    let mut random = random_keys();
+    count.rounds(4 * ROUNDS, ROUNDS, |count| put_batch(count, &mut cache, random(), &Put::default()))
 }
 
 /// Puts items that are new to a full table, a fourth of whose items were read when they were old.

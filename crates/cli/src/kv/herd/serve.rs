@@ -48,7 +48,7 @@ pub struct WorkerArgs {
     /// Ring the doorbell for each answer of an executed batch instead of once; herd always does so
     #[arg(long)]
     doorbell_each: bool,
-    /// Longest answer that is sent inline, in bytes
+    /// Longest answer that is sent inline, in bytes; what the device allows is the most
     #[arg(long, default_value = "256", value_parser = parse_size)]
     inline: usize,
 }
@@ -192,7 +192,8 @@ fn make(args: &Args, index: usize, interrupt: Interrupt) -> anyhow::Result<Cache
     // Hashing makes partitions differ a little in size.
     let share = |all: usize| if workers == 1 { all } else { all / workers * 5 / 4 };
     let item = 2 * 8 + KEY_LEN + args.value_size.next_multiple_of(8);
-    let memory_bytes = args.memory.map_or((share(args.keys) * item).max(64 << 20), |memory| memory / workers);
+    // By default, all items lie in the younger half of the log, so they are changed in place, and none is evicted.
+    let memory_bytes = args.memory.map_or((2 * share(args.keys) * item).max(64 << 20), |memory| memory / workers);
     let mut cache = Cache::new(&CacheConfig {
         items: share(args.keys).max(memory_bytes / 256),
         memory_bytes: memory_bytes + (1 << 20),
