@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde_json::{Map, Value};
 use sinew::host::{HostClock, Interrupt, lengthen_backlog, raise_descriptor_limit};
-use sinew::remote_block::{Config, Counters, LastCopy, Listener, Server};
+use sinew::remote_block::{Config, Counters, LastCopy, LastCopyFile, Listener, Server};
 use sinew::remote_memory::volume::Donors;
 use sinew::remote_memory::{RamStore, Store};
 use sinew_harness::units::{self, counted, parse_size};
@@ -217,6 +217,10 @@ impl WithDonors for Serving<'_> {
     fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<Outcome> {
         let Self { args, interrupt } = self;
         let listener = args.listen()?;
+        if let Some(path) = &args.last_copy {
+            // Before a volume is made for it.
+            LastCopyFile::check_path(path).context("--last-copy")?;
+        }
         let mut volume = volume::open_or_make(donors, names, &args.volume, &args.new, interrupt)?;
         let Some(path) = &args.last_copy else { return args.serve_volume(listener, volume, names, interrupt) };
         match last_copy::open(&volume, path) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Value, json};
 use sinew::fabric::Generator;
 use sinew::host::{Interrupt, SystemEntropy};
@@ -28,7 +29,7 @@ const SLABS_PER_COPY: u64 = 16;
 pub struct VolumeArgs {
     /// Name of the volume. Opening it waits until its last writer has been silent for three seconds, unless that writer
     /// shut down cleanly
-    #[arg(long, value_name = "NAME", default_value = "volume")]
+    #[arg(long, value_name = "NAME", default_value = "volume", value_parser = NonEmptyStringValueParser::new())]
     pub volume: String,
     /// Take the volume at once from the program that has it open, alive or not
     #[arg(long)]

@@ -2,22 +2,28 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 
 use sinew_fabric::readiness::Alarm;
 use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 use sinew_mem::{Arena, SharedMemory};
 
-use crate::store::{BLOCK, Finished, Job, Refused, Request, Status, Store, check};
+use crate::store::{BLOCK, Extent, Finished, Job, Refused, Request, Status, Store, check};
 
 /// Requests that can be held at once, waiting for a turn or for a poll.
 const WAITING_MAX: usize = 4096;
 /// Bytes after which a turn ends, so that the completions can be handled before more is copied.
 const BYTES_PER_TURN: u64 = 32 << 10;
+/// Pages that [`Store::extent`] looks at, at most: it must take no long time.
+const EXTENT_PAGES_MAX: u64 = 1024;
+const PAGE: u64 = BLOCK as u64;
 
 /// A store in this process's own memory.
 #[derive(Debug)]
 pub struct RamStore {
     memory: SharedMemory,
+    /// A bit for each page, set if it may hold anything but zeros.
+    written: Vec<u64>,
     arena: Arena,
     alarm: Alarm,
     waiting: VecDeque<Request>,
@@ -34,6 +40,7 @@ impl RamStore {
     pub fn new(len: usize, arena_bytes: usize) -> io::Result<Self> {
         Ok(Self {
             memory: SharedMemory::private(len)?,
+            written: vec![0; len.div_ceil(BLOCK).div_ceil(64)],
             arena: Arena::private(arena_bytes)?,
             alarm: Alarm::new()?,
             // They never grow: a host may swap to this store.
@@ -52,7 +59,7 @@ impl RamStore {
         self.alarm.waker()
     }
 
-    fn run(&self, Request { tag, job }: Request) -> Finished {
+    fn run(&mut self, Request { tag, job }: Request) -> Finished {
         const ZEROS: [u8; BLOCK] = [0; BLOCK];
         const CHECKED: &str = "the range was checked when the request was submitted";
         let mut target = None;
@@ -61,8 +68,15 @@ impl RamStore {
                 self.memory.read(at as usize, &mut buffer).expect(CHECKED);
                 target = Some(buffer);
             }
-            Job::Write { at, source } => self.memory.write(at as usize, source.bytes()).expect(CHECKED),
+            Job::Write { at, source } => {
+                self.mark(at / PAGE..(at + source.len as u64).div_ceil(PAGE), true);
+                self.memory.write(at as usize, source.bytes()).expect(CHECKED);
+            }
             Job::Discard { at, len } => {
+                // The last page of a store may be short.
+                let all = at + len == self.len();
+                let whole = if all { (at + len).div_ceil(PAGE) } else { (at + len) / PAGE };
+                self.mark(at.div_ceil(PAGE)..whole, false);
                 let end = (at + len) as usize;
                 for from in (at as usize..end).step_by(BLOCK) {
                     self.memory.write(from, &ZEROS[..BLOCK.min(end - from)]).expect(CHECKED);
@@ -71,6 +85,17 @@ impl RamStore {
             Job::Flush => {}
         }
         Finished { tag, result: Ok(()), target }
+    }
+
+    fn mark(&mut self, pages: Range<u64>, is_written: bool) {
+        for page in pages {
+            let (word, bit) = (page as usize / 64, 1 << (page % 64));
+            self.written[word] = if is_written { self.written[word] | bit } else { self.written[word] & !bit };
+        }
+    }
+
+    fn is_written(&self, page: u64) -> bool {
+        self.written[page as usize / 64] >> (page % 64) & 1 == 1
     }
 }
 
@@ -127,6 +152,19 @@ impl Store for RamStore {
         count
     }
 
+    fn extent(&self, at: u64, len: u64) -> Extent {
+        let first = at / PAGE;
+        let end = (at + len).div_ceil(PAGE).min(first + EXTENT_PAGES_MAX);
+        let is_written = self.is_written(first);
+        let count = (first..end).take_while(|page| self.is_written(*page) == is_written).count() as u64;
+        let end = (first + count) * PAGE;
+        let changes = |Request { job, .. }: &Request| match job {
+            Job::Write { at, source } => *at < end && first * PAGE < at + source.len as u64,
+            _ => false,
+        };
+        Extent { len: len.min(end - at), is_hole: !is_written && !self.waiting.iter().any(changes) }
+    }
+
     fn status(&self) -> Status {
         Status::Whole
     }
@@ -178,6 +216,37 @@ mod tests {
                 assert_eq!((error, request.tag), (StoreError::OutOfRange { at, asked: 1, len }, at));
             }
         }
+    }
+
+    #[test]
+    fn pages_are_holes_until_they_are_written_and_once_they_are_discarded() {
+        const PAGE: u64 = BLOCK as u64;
+        let mut store = RamStore::new(4 * BLOCK + 10, 1 << 20).unwrap();
+        let extents = |store: &RamStore| {
+            let (mut at, mut found) = (0, Vec::new());
+            while at < store.len() {
+                let Extent { len, is_hole } = store.extent(at, store.len() - at);
+                found.push((at, is_hole));
+                at += len;
+            }
+            found
+        };
+        assert_eq!(extents(&store), [(0, true)]);
+        // Also before its turn.
+        store.submit(write(&store, 2 * PAGE - 1, b"xy")).unwrap();
+        assert!(!store.extent(PAGE, 1).is_hole && !store.extent(2 * PAGE, 1).is_hole);
+        assert!(store.turn());
+        assert_eq!(extents(&store), [(0, true), (PAGE, false), (3 * PAGE, true)]);
+        assert_eq!(store.extent(PAGE + 5, 10), Extent { len: 10, is_hole: false });
+        // Of a page that is discarded in part, the rest stays.
+        store.submit(Request { tag: 0, job: Job::Discard { at: PAGE + 1, len: 2 * PAGE } }).unwrap();
+        assert!(store.turn());
+        assert_eq!(extents(&store), [(0, true), (PAGE, false), (2 * PAGE, true)]);
+        store.submit(write(&store, 4 * PAGE, b"z")).unwrap();
+        let len = store.len();
+        store.submit(Request { tag: 0, job: Job::Discard { at: 0, len } }).unwrap();
+        assert!(store.turn());
+        assert_eq!(extents(&store), [(0, true)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use sinew_mem::atomic::Arc;
 use sinew_remote_memory::donor::Key;
 use sinew_remote_memory::engine::Admission;
 use sinew_remote_memory::pool::{AdmissionMaker, DonorSpace, Pool, PoolConfig, place_volume};
-use sinew_remote_memory::store::{BLOCK, Finished, Job, Request, Status, Store, StoreError};
+use sinew_remote_memory::store::{BLOCK, Extent, Finished, Job, Request, Status, Store, StoreError};
 use sinew_remote_memory::volume::{OpenError, Opening, Shape, Volume, VolumeConfig};
 use sinew_rpc::SharedEndpoint;
 
@@ -26,6 +26,7 @@ with_all_means!(
     a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing,
     a_writer_that_lives_keeps_its_volume_and_one_that_is_silent_past_its_lease_loses_it,
     strangers_get_no_memory,
+    pages_are_holes_until_they_are_written_and_once_they_are_discarded,
     a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired,
     each_path_to_a_donor_has_a_policy_of_the_pools_maker,
     whatever_befalls_one_donor_after_the_other_or_a_writer_every_page_is_as_it_was_written,
@@ -286,6 +287,38 @@ fn a_donor_that_was_cut_off_during_writes_is_not_read_from_until_it_is_repaired<
     for page in 0..64 {
         assert_eq!(world.read(&mut volume, page), Ok(2), "page {page}");
     }
+}
+
+fn pages_are_holes_until_they_are_written_and_once_they_are_discarded<M: AccessKind>() {
+    let mut world = World::<M>::new(1);
+    let mut volume = world.create(DONORS);
+    let extents = |volume: &Volume<Donors<M>>| {
+        let (mut at, mut found) = (0, Vec::new());
+        while at < volume.len() {
+            let Extent { len, is_hole } = volume.extent(at, volume.len() - at);
+            found.push((at / PAGE, is_hole));
+            at += len;
+        }
+        // A run may be told in parts.
+        found.dedup_by_key(|(_, is_hole)| *is_hole);
+        found
+    };
+    assert_eq!(extents(&volume), [(0, true)]);
+    let job = write::<M>(&volume, 3, 7);
+    volume.submit(Request { tag: 1, job }).unwrap();
+    assert_eq!(extents(&volume)[0], (0, false), "a change of it is on its way");
+    world.finish_one(&mut volume).result.unwrap();
+    world.write(&mut volume, 5, 7).unwrap();
+    assert_eq!(extents(&volume), [(0, true), (3, false), (4, true), (5, false), (6, true)]);
+    volume.submit(Request { tag: 1, job: Job::Discard { at: 0, len: 5 * PAGE } }).unwrap();
+    world.finish_one(&mut volume).result.unwrap();
+    let expected = [(0, true), (5, false), (6, true)];
+    assert_eq!(extents(&volume), expected);
+    // The next writer finds the same, and the last one knows nothing any more.
+    let next = world.open(DONORS + 1).unwrap();
+    assert_eq!(extents(&next), expected);
+    assert!(world.write(&mut volume, 5, 8).is_err());
+    assert_eq!(extents(&volume), [(0, false)]);
 }
 
 /// Seeds of the random runs; `SINEW_VOLUME_SEEDS=FROM..TO` selects others.

@@ -93,6 +93,10 @@ fn kind(metadata: &fs::Metadata) -> Option<&'static str> {
     }
 }
 
+fn check_kind(path: &Path, metadata: &fs::Metadata) -> Result<(), LastCopyError> {
+    kind(metadata).map_or(Ok(()), |what| Err(LastCopyError::NotAFile { path: path.to_owned(), what }))
+}
+
 /// The file of a [`LastCopy`](super::LastCopy), locked so that no other server uses it as one.
 #[derive(Debug)]
 pub struct LastCopyFile {
@@ -102,6 +106,15 @@ pub struct LastCopyFile {
 }
 
 impl LastCopyFile {
+    /// Checks that there is a regular file at `path`, or nothing yet, without opening it.
+    ///
+    /// # Errors
+    ///
+    /// [`LastCopyError::NotAFile`].
+    pub fn check_path(path: &Path) -> Result<(), LastCopyError> {
+        fs::metadata(path).map_or(Ok(()), |metadata| check_kind(path, &metadata))
+    }
+
     /// Opens or makes the file at `path`, for a volume of `len` bytes, and marks it as incomplete.
     ///
     /// # Errors
@@ -111,13 +124,8 @@ impl LastCopyFile {
     pub fn open(path: &Path, volume: VolumeIdentity, len: u64) -> Result<Self, LastCopyError> {
         let path = path.to_owned();
         let failed = |source| LastCopyError::System { path: path.clone(), source };
-        let not_a_file = |metadata: &fs::Metadata| {
-            kind(metadata).map_or(Ok(()), |what| Err(LastCopyError::NotAFile { path: path.clone(), what }))
-        };
         // Opening a device may already have effects, so the path is checked first.
-        if let Ok(metadata) = fs::metadata(&path) {
-            not_a_file(&metadata)?;
-        }
+        Self::check_path(&path)?;
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         // If something else takes the file's place meanwhile, opening it must not block, nor give this process a
@@ -125,7 +133,7 @@ impl LastCopyFile {
         options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32);
         let file = options.open(&path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        not_a_file(&metadata)?;
+        check_kind(&path, &metadata)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Err(LastCopyError::InUse { path }),

@@ -164,6 +164,12 @@ impl Requests {
         }
     }
 
+    /// Whether an unfinished request changes any of these pages.
+    pub fn are_changing(&self, pages: Range<u64>) -> bool {
+        let overlaps = |live: &Pending| live.pages().start < pages.end && pages.start < live.pages().end;
+        self.pending.iter().any(|live| live.in_use && live.is_change() && overlaps(live))
+    }
+
     pub fn get(&self, key: u32) -> &Pending {
         &self.pending[key as usize]
     }
