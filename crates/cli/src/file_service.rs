@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use anyhow::ensure;
+use clap::ArgGroup;
 use serde_json::{Map, Value, json};
 use sinew::ServerHandle;
 use sinew::fabric::Clock;
@@ -66,15 +67,15 @@ Examples:
 
 /// Serve the names of a file system whose files lie in donors' memory, until Ctrl-C.
 #[derive(clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, group(ArgGroup::new("lenders").required(true).multiple(true)))]
 pub struct Args {
     /// Address at which to serve clients: shm://NAME, udp://HOST:PORT, ibverbs://HOST:PORT or xdp://INTERFACE/IP:PORT
     address: String,
     /// Memory of this process to lend as a donor, in bytes, at least 1M [default: none]
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size)]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = parse_size, group = "lenders")]
     memory: Option<usize>,
     /// Address of a donor (`sinew serve memory`); repeat the option for further donors
-    #[arg(long = "donor", value_name = "ADDRESS", required_unless_present = "memory")]
+    #[arg(long = "donor", value_name = "ADDRESS", group = "lenders")]
     donors: Vec<String>,
     /// Copies of each page, each at another donor, 1 to 8 [default: 2, or 1 if there is only one donor]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=8))]

@@ -68,6 +68,8 @@ pub enum Command {
     Bench(Args),
 }
 
+/// Time in which the service must answer, in seconds.
+const JOIN_TIMEOUT_S: u32 = 5;
 /// Smallest file, in bytes.
 const SIZE_MIN: usize = 16 << 20;
 /// Memory that a service lends, as a multiple of the file's size: rewritten pages lie beside those that they replace.
@@ -168,6 +170,7 @@ impl Job for Benching<'_> {
             None => args.address.clone().unwrap_or_default(),
         };
         let joining = mount::Joining::new(address, args.key.clone(), args.device.device.clone());
+        let joining = mount::Joining { timeout: JOIN_TIMEOUT_S, ..joining };
         let remote = mount::join(&joining, device, Arc::new(|text: &str| output::complain(text)))?;
         let folder = Folder::new()?;
         let remote = mount_at(remote, &folder.0.join("remote"))?;

@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(value_name = "DONOR")]
     donors: Vec<String>,
     /// Check a file system instead of a volume: this is the --data directory of its service
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["volume", "force"])]
     files: Option<PathBuf>,
     /// Copies that each page of the file system should have, 1 to 8 [default: as many as its service was last told to
     /// keep]

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -97,6 +97,8 @@ struct Mounting<'a> {
 /// Sink for problems that no program's call reports.
 type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// Socket of the system's log.
+const SYSTEM_LOG: &str = "/dev/log";
 /// Severity and facility of messages to the system's log (RFC 3164): an error of a daemon.
 const SYSTEM_LOG_PRIORITY: u8 = 27;
 
@@ -107,7 +109,7 @@ fn log_to_system(text: &str) {
     if let Ok(socket) = UnixDatagram::unbound()
         && socket.set_nonblocking(true).is_ok()
     {
-        let _ = socket.send_to(message.as_bytes(), "/dev/log");
+        let _ = socket.send_to(message.as_bytes(), SYSTEM_LOG);
     }
 }
 
@@ -143,6 +145,9 @@ impl Args {
             let file = File::options().create(true).append(true).open(path);
             file.with_context(|| format!("opening the log {}", path.display()))
         });
+        if self.is_in_background && file.is_none() && !Path::new(SYSTEM_LOG).exists() {
+            output::complain(format_args!("this system has no log ({SYSTEM_LOG}): say --log FILE to hear of problems"));
+        }
         Ok(log(file.transpose()?, self.is_in_background))
     }
 }

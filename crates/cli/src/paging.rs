@@ -20,7 +20,7 @@ pub fn prepare(len: usize) -> anyhow::Result<()> {
         available.is_none_or(|available| len <= available),
         "--for-paging takes {} of memory at the start, and this host has {} available",
         units::size(len),
-        units::size(available.unwrap_or_default())
+        units::amount(available.unwrap_or_default() as u64)
     );
     for missing in serve_paging().context("--for-paging")? {
         output::complain(format_args!("--for-paging: {missing}; going on without it"));

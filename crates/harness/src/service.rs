@@ -164,13 +164,13 @@ pub fn sentence(address: &str, stats: &Stats, port: &PortStats, sessions: usize)
     let is_notable = |reason: &&Dropped| **reason != Dropped::NoSuchPeer;
     let by_port = Dropped::ALL.iter().filter(is_notable).map(|&reason| (reason.name(), port.dropped(reason)));
     let by_rpc = PacketDrop::ALL.iter().map(|&reason| (reason.name(), stats.dropped(reason)));
-    let dropped: Vec<_> = by_rpc
-        .chain(by_port)
-        .filter(|(_, count)| *count > 0)
-        .map(|(name, count)| format!("{count} {}", name.replace('_', " ")))
-        .collect();
-    if !dropped.is_empty() {
-        text += &format!("; packets dropped: {}", dropped.join(", "));
+    // Both have reasons of one name.
+    for (by, reasons) in [("port", Vec::from_iter(by_port)), ("endpoint", Vec::from_iter(by_rpc))] {
+        let dropped = reasons.into_iter().filter(|(_, count)| *count > 0);
+        let dropped: Vec<_> = dropped.map(|(name, count)| format!("{count} {}", name.replace('_', " "))).collect();
+        if !dropped.is_empty() {
+            text += &format!("; packets dropped by the {by}: {}", dropped.join(", "));
+        }
     }
     text
 }
@@ -189,7 +189,7 @@ mod tests {
         port.count_dropped(Dropped::NoSuchPeer, 4);
         let text = sentence("shm://a", &stats, &port, 2);
         assert!(
-            text.ends_with("sent; 2 sessions still open; 5 retransmitted; 1 peer lost; packets dropped: 4 bad seal"),
+            text.ends_with("sent; 2 sessions still open; 5 retransmitted; 1 peer lost; packets dropped by the port: 4 bad seal"),
             "{text}"
         );
     }

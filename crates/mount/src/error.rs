@@ -19,7 +19,8 @@ pub enum MountError {
     NotADirectory(PathBuf),
     /// Something is mounted there already.
     #[error(
-        "{} is a mount point already: unmount it with: umount {}, or choose another directory", .0.display(), .0.display()
+        "{} is a mount point already: choose another directory or, if an earlier `sinew mount` left it, end that with: umount {}",
+        .0.display(), .0.display()
     )]
     Busy(PathBuf),
     /// A file system is mounted there whose process is gone.
