@@ -88,8 +88,10 @@ mod tests {
     #[test]
     fn an_address_is_not_broken_as_long_as_there_is_room() {
         let row = |address: &str| ["a", address, "waits for the state", "17", "12345678", "0", "no"].map(str::to_owned);
-        for (address, is_whole) in [("udp://127.0.0.1:7401", true), (&format!("udp://{}:7401", "h".repeat(40)), false)] {
-            let table = of(&["member", "at", "role", "term", "applied", "behind", "disk"], [row(address).into()], FIGURES);
+        for (address, is_whole) in [("udp://127.0.0.1:7401", true), (&format!("udp://{}:7401", "h".repeat(40)), false)]
+        {
+            let table =
+                of(&["member", "at", "role", "term", "applied", "behind", "disk"], [row(address).into()], FIGURES);
             assert_eq!(table.contains(address), is_whole, "{table}");
             assert!(table.contains("12345678"), "{table}");
             assert!(table.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{table}");

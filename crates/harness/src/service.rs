@@ -189,7 +189,9 @@ mod tests {
         port.count_dropped(Dropped::NoSuchPeer, 4);
         let text = sentence("shm://a", &stats, &port, 2);
         assert!(
-            text.ends_with("sent; 2 sessions still open; 5 retransmitted; 1 peer lost; packets dropped by the port: 4 bad seal"),
+            text.ends_with(
+                "sent; 2 sessions still open; 5 retransmitted; 1 peer lost; packets dropped by the port: 4 bad seal"
+            ),
             "{text}"
         );
     }

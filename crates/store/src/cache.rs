@@ -48,14 +48,16 @@
 //!   (`tests/cache_eviction.rs`) 71.9 % of the keys of Zipf .99 are found, where the log alone finds 68.5 %, and 35.3 %
 //!   instead of 29.2 % of a hot set beside scans. If reads in the younger half counted as well, more would be found
 //!   (72.8 and 39.5 %), but more items would be moved: a full table would serve 5 to 10 % fewer requests than one that
-//!   spares none, instead of 4 to 7 % (`sinew kv bench eviction`, both on one day; 2 to 6 % in other runs). Sparing
-//!   costs a GET no instructions of its own: whether to set the bit is computed without a branch, also where none is
-//!   spared (`cargo xtask cost --row "table GET"`).
+//!   spares none, where it now serves 4 to 7 % fewer (`sinew kv bench eviction`, both on one day and machine; 2 to 6 %
+//!   on others). A bit costs a GET that sets it one store. Whether to set it is computed for every GET, without a
+//!   branch, also in a table that spares none (`cargo xtask cost --row "table GET"`).
 //! - **The buckets of the next eight items to go are prefetched** (`oldest.rs`), since those misses would overlap with
 //!   nothing else. With that, a full table served 1.1 to 1.8 times as many requests of three of the benchmark's traces,
 //!   and 0.93 times as many of SYS.
 //! - **A table that evicts nothing** has the same index over a heap (two-level segregated fit), and chains spare
 //!   buckets to full ones.
+//! - **Prefetches are into all levels of the processor's cache.** With non-temporal ones, a table of 8 M items served
+//!   as many requests (medians of five alternating runs on an AMD EPYC: 22.3 M/s beside 21.8 in batches of 16).
 //! - **A prefetched key remembers the slot** in which its item was seen, so the bucket is searched once.
 
 mod census;

@@ -66,6 +66,11 @@
 //! touched only at its ends. A lane's faults, and captures of its packets, are behind one flag that is usually false.
 //! Polls that find nothing are not simulated, but counted: a core polls whenever it does not work
 //! ([`Cluster::core_time`]).
+//!
+//! A packet of a small cluster takes some 1,900 instructions (`cargo xtask cost --row simulator`). With 100 nodes of
+//! ten threads, whose million sessions fill 5 GB, it waits for memory most of the time: 0.17 to 0.30 M packets were
+//! delivered in a second of CPU time (three runs of `cargo run --release -p sinew-lab --example simulator --
+//! 100x10:500`, on a virtual machine with two processors of an AMD EPYC).
 
 #![forbid(unsafe_code)]
 

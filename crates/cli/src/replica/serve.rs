@@ -218,7 +218,11 @@ fn drive(host: &mut Kv, interrupt: Interrupt, output: &OutputArgs) -> anyhow::Re
                     ),
                     None => {
                         let (status, lost) = (host.member().status(now_ns), host.member().lost_majority(now_ns));
-                        let full = if status.is_full { "; its disk is full, so it stores nothing until there is room" } else { "" };
+                        let full = if status.is_full {
+                            "; its disk is full, so it stores nothing until there is room"
+                        } else {
+                            ""
+                        };
                         format!("{}{full}", state_text(&status, lost))
                     }
                 },

@@ -236,7 +236,9 @@ fn row(line: &Line, committed: u64, is_lost: bool) -> Vec<String> {
             }
             .to_owned(),
         ],
-        None => [if line.mark.is_some() { "leaves; no answer" } else { "no answer" }, "", "", "", ""].map(str::to_owned),
+        None => {
+            [if line.mark.is_some() { "leaves; no answer" } else { "no answer" }, "", "", "", ""].map(str::to_owned)
+        }
     };
     start.into_iter().chain(rest).collect()
 }

@@ -265,9 +265,8 @@ impl<D: Donors> Store for Volume<D> {
         let first = at / BLOCK as u64;
         let end = (at + len).div_ceil(BLOCK as u64).min(first + EXTENT_PAGES_MAX);
         let is_held = self.ended.is_some() || self.voting.durable < self.voting.generation;
-        let is_hole = |page: &u64| {
-            !is_held && self.map.place(*page).is_none() && !(self.has_unknown && self.is_unknown(*page))
-        };
+        let is_hole =
+            |page: &u64| !is_held && self.map.place(*page).is_none() && !(self.has_unknown && self.is_unknown(*page));
         let starts_hole = is_hole(&first);
         let count = (first..end).take_while(|page| is_hole(page) == starts_hole).count() as u64;
         let len = len.min((first + count) * BLOCK as u64 - at);
