@@ -1,7 +1,5 @@
 //! Tables: they fit a terminal of 80 columns, whatever their cells hold.
 
-use std::collections::BTreeMap;
-
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle, Width};
 use sinew_harness::units;
 
@@ -11,24 +9,27 @@ pub const WIDTH: u16 = 80;
 pub const FIGURES: CellAlignment = CellAlignment::Right;
 pub const TEXT: CellAlignment = CellAlignment::Left;
 
-/// Widest address that is not wrapped, in columns: people copy addresses.
-const ADDRESS_MAX: usize = 36;
+/// Widest name and address, together, that are not wrapped, in columns: people copy them.
+const NAME_AND_ADDRESS_MAX: usize = 38;
 
 /// Placeholder for a heading until the columns have their widths; no text contains this character.
 const HEADING: &str = "\u{e000}";
 
 /// Returns a table with a line below its heads. A row of one cell is a heading, which may be wider than its column.
-/// Other cells are wrapped where they do not fit, but for short addresses.
+/// Other cells are wrapped where they do not fit, except for short names beside short addresses.
 pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment: CellAlignment) -> String {
     let mut table = Table::new();
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH).set_header(heads);
-    // The longest address in a column.
-    let (mut headings, mut addresses) = (Vec::new(), BTreeMap::new());
+    // Of each column, its width and whether it has addresses.
+    let (mut headings, mut columns) =
+        (Vec::new(), Vec::from_iter(heads.iter().map(|head| (head.chars().count(), false))));
     for row in rows {
-        for (index, cell) in row.iter().enumerate().filter(|(_, cell)| cell.contains("://")) {
-            let longest = addresses.entry(index).or_insert(0);
-            *longest = cell.len().max(*longest);
+        if row.len() > 1 {
+            for ((width, has_address), cell) in columns.iter_mut().zip(&row) {
+                *width = cell.chars().count().max(*width);
+                *has_address |= cell.contains("://");
+            }
         }
         match <[String; 1]>::try_from(row) {
             Ok([heading]) if heads.len() > 1 => {
@@ -39,13 +40,19 @@ pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment
             Err(row) => _ = table.add_row(row),
         }
     }
+    let name = columns.first().map_or(0, |(width, _)| *width);
+    let fits =
+        |index: usize| columns.get(index).is_some_and(|(width, has)| *has && name + width <= NAME_AND_ADDRESS_MAX);
+    let has_address = (1..heads.len()).any(fits);
     for (index, column) in table.column_iter_mut().enumerate() {
-        if index == 0 {
+        if index == 0 && has_address {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        } else if index == 0 {
             let most = if heads.len() > 2 { WIDTH / 2 } else { WIDTH / 4 * 3 };
             column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(most)));
         } else {
             column.set_cell_alignment(alignment);
-            if addresses.get(&index).is_some_and(|len| *len <= ADDRESS_MAX) {
+            if fits(index) {
                 column.set_constraint(ColumnConstraint::ContentWidth);
             }
         }
@@ -87,13 +94,20 @@ mod tests {
 
     #[test]
     fn an_address_is_not_broken_as_long_as_there_is_room() {
-        let row = |address: &str| ["a", address, "waits for the state", "17", "12345678", "0", "no"].map(str::to_owned);
-        for (address, is_whole) in [("udp://127.0.0.1:7401", true), (&format!("udp://{}:7401", "h".repeat(40)), false)]
-        {
-            let table =
-                of(&["member", "at", "role", "term", "applied", "behind", "disk"], [row(address).into()], FIGURES);
-            assert_eq!(table.contains(address), is_whole, "{table}");
-            assert!(table.contains("12345678"), "{table}");
+        let rest = ["waits for the state", "17", "12345678", "0", "no"];
+        let row =
+            |name: &str, address: &str| [name, address].iter().chain(&rest).map(|cell| (*cell).to_owned()).collect();
+        let long = format!("udp://{}:7401", "h".repeat(60));
+        let (name, address) = ("replica-east-1", "udp://127.0.0.1:7401");
+        for (rows, is_whole) in [
+            (vec![row(name, address), row("b", address)], true),
+            (vec![row(&"n".repeat(64), address)], false),
+            (vec![row(name, &long)], false),
+            (vec![row(name, address), row("b", &long)], false),
+        ] {
+            let table = of(&["member", "at", "role", "term", "applied", "behind", "disk"], rows, FIGURES);
+            assert_eq!(table.contains(name) && table.contains(address), is_whole, "{table}");
+            assert!(!is_whole || table.contains("12345678"), "{table}");
             assert!(table.lines().all(|line| line.chars().count() <= usize::from(WIDTH)), "{table}");
         }
     }

@@ -164,7 +164,7 @@ pub fn sentence(address: &str, stats: &Stats, port: &PortStats, sessions: usize)
     let is_notable = |reason: &&Dropped| **reason != Dropped::NoSuchPeer;
     let by_port = Dropped::ALL.iter().filter(is_notable).map(|&reason| (reason.name(), port.dropped(reason)));
     let by_rpc = PacketDrop::ALL.iter().map(|&reason| (reason.name(), stats.dropped(reason)));
-    // Both have reasons of one name.
+    // Both have a reason of the same name.
     for (by, reasons) in [("port", Vec::from_iter(by_port)), ("endpoint", Vec::from_iter(by_rpc))] {
         let dropped = reasons.into_iter().filter(|(_, count)| *count > 0);
         let dropped: Vec<_> = dropped.map(|(name, count)| format!("{count} {}", name.replace('_', " "))).collect();

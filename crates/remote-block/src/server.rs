@@ -84,6 +84,8 @@ pub struct Server<S> {
     /// Connections that had input a moment ago.
     active: ArrayVec<usize, ACTIVE_MAX>,
     turns: u32,
+    /// Times that the store may still be asked about extents in this turn of a connection.
+    extent_queries_left: usize,
     /// Connections in their handshake.
     in_handshake: usize,
     jobs: Jobs,
@@ -119,6 +121,7 @@ impl<S: Store> Server<S> {
             to_send: Vec::with_capacity(connections),
             active: ArrayVec::new(),
             turns: 0,
+            extent_queries_left: 0,
             in_handshake: 0,
             jobs: Jobs::default(),
             budget: Budget::new(config.memory, connections),

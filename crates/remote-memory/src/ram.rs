@@ -8,14 +8,12 @@ use sinew_fabric::readiness::Alarm;
 use sinew_fabric::{Armed, Descriptor, Readiness, Waker};
 use sinew_mem::{Arena, SharedMemory};
 
-use crate::store::{BLOCK, Extent, Finished, Job, Refused, Request, Status, Store, check};
+use crate::store::{BLOCK, Extent, Finished, Job, Refused, Request, Status, Store, check, extent_of_pages};
 
 /// Requests that can be held at once, waiting for a turn or for a poll.
 const WAITING_MAX: usize = 4096;
 /// Bytes after which a turn ends, so that the completions can be handled before more is copied.
 const BYTES_PER_TURN: u64 = 32 << 10;
-/// Pages that [`Store::extent`] looks at, at most: it must take no long time.
-const EXTENT_PAGES_MAX: u64 = 1024;
 const PAGE: u64 = BLOCK as u64;
 
 /// A store in this process's own memory.
@@ -153,16 +151,13 @@ impl Store for RamStore {
     }
 
     fn extent(&self, at: u64, len: u64) -> Extent {
-        let first = at / PAGE;
-        let end = (at + len).div_ceil(PAGE).min(first + EXTENT_PAGES_MAX);
-        let is_written = self.is_written(first);
-        let count = (first..end).take_while(|page| self.is_written(*page) == is_written).count() as u64;
-        let end = (first + count) * PAGE;
+        let found = extent_of_pages(at, len, |page| !self.is_written(page));
+        let end = at + found.len;
         let changes = |Request { job, .. }: &Request| match job {
-            Job::Write { at, source } => *at < end && first * PAGE < at + source.len as u64,
+            Job::Write { at: from, source } => *from < end && at < from + source.len as u64,
             _ => false,
         };
-        Extent { len: len.min(end - at), is_hole: !is_written && !self.waiting.iter().any(changes) }
+        Extent { is_hole: found.is_hole && !self.waiting.iter().any(changes), ..found }
     }
 
     fn status(&self) -> Status {
@@ -220,7 +215,6 @@ mod tests {
 
     #[test]
     fn pages_are_holes_until_they_are_written_and_once_they_are_discarded() {
-        const PAGE: u64 = BLOCK as u64;
         let mut store = RamStore::new(4 * BLOCK + 10, 1 << 20).unwrap();
         let extents = |store: &RamStore| {
             let (mut at, mut found) = (0, Vec::new());

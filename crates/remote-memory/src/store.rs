@@ -210,6 +210,19 @@ pub trait Store: Readiness {
     fn status(&self) -> Status;
 }
 
+/// Pages that [`Store::extent`] looks at, at most: it must take no long time.
+const EXTENT_PAGES_MAX: u64 = 1024;
+
+/// The extent that begins at `at`, by which pages are holes.
+pub(crate) fn extent_of_pages(at: u64, len: u64, is_hole: impl Fn(u64) -> bool) -> Extent {
+    const PAGE: u64 = BLOCK as u64;
+    let first = at / PAGE;
+    let end = (at + len).div_ceil(PAGE).min(first + EXTENT_PAGES_MAX);
+    let starts_hole = is_hole(first);
+    let count = (first..end).take_while(|page| is_hole(*page) == starts_hole).count() as u64;
+    Extent { len: len.min((first + count) * PAGE - at), is_hole: starts_hole }
+}
+
 /// Checks that a job lies within a store of `len` bytes.
 ///
 /// # Errors

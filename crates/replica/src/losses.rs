@@ -1,6 +1,6 @@
 //! Which voters were started again without their state, and whether that has cost a cluster its majority.
 
-use crate::wire::MemberInfo;
+use crate::wire::{MemberId, MemberInfo};
 
 /// Voters of a cluster that have lost their state.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,11 +18,17 @@ impl<'a> Losses<'a> {
     ///
     /// A voter has lost its state if another life has its name and its address: one that has no state, or a learner or
     /// an incoming voter, which are added only once they answer there. One that runs at another address says nothing
-    /// about it.
-    pub fn of(incoming: &[&'a MemberInfo], outgoing: &[&'a MemberInfo], others: &[&MemberInfo]) -> Self {
+    /// about it. A voter that is alive has its state: it may have been started again where a learner ran meanwhile.
+    pub fn of(
+        incoming: &[&'a MemberInfo],
+        outgoing: &[&'a MemberInfo],
+        others: &[&MemberInfo],
+        is_alive: impl Fn(MemberId) -> bool,
+    ) -> Self {
         let is_lost = |voter: &&&'a MemberInfo| {
             let mut others = others.iter().chain(incoming);
-            others.any(|life| life.name == voter.name && life.address == voter.address && life.id != voter.id)
+            !is_alive(voter.id)
+                && others.any(|life| life.name == voter.name && life.address == voter.address && life.id != voter.id)
         };
         let mut losses = Self { names: Vec::new(), is_final: false };
         for voters in [incoming, outgoing] {
@@ -40,7 +46,6 @@ impl<'a> Losses<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::MemberId;
 
     fn life(name: &str, id: u64) -> MemberInfo {
         MemberInfo { id: MemberId(id), name: name.into(), address: format!("sim://{name}") }
@@ -65,8 +70,17 @@ mod tests {
             ((&[&a, &b], &before), vec![life("b", 5)], vec!["b"], true),
             ((&[], &[]), vec![life("b", 5)], vec![], false),
         ] {
-            let losses = Losses::of(voters.0, voters.1, &stateless.iter().collect::<Vec<_>>());
+            let losses = Losses::of(voters.0, voters.1, &stateless.iter().collect::<Vec<_>>(), |_| false);
             assert_eq!(losses, Losses { names, is_final }, "{voters:?} {stateless:?}");
+        }
+    }
+
+    #[test]
+    fn a_voter_that_is_alive_has_its_state_whatever_ran_in_its_place() {
+        let ([a, b, c], learner, empty) = ([life("a", 1), life("b", 2), life("c", 3)], life("c", 4), life("b", 5));
+        for (alive, names) in [(None, vec!["b", "c"]), (Some(3), vec!["b"])] {
+            let losses = Losses::of(&[&a, &b, &c], &[], &[&learner, &empty], |id| Some(id.0) == alive);
+            assert_eq!(losses, Losses { is_final: names.len() == 2, names });
         }
     }
 }

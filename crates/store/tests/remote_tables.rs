@@ -236,11 +236,12 @@ fn a_hopscotch_table_is_read_about_once_a_get() {
 #[test]
 fn only_a_torn_slot_of_the_key_itself_holds_up_a_search() {
     let (mut table, layout, memory) = hopscotch_table(40, 6, Values::Inline);
-    // One key is shorter than a word; of two keys, one begins with the other.
+    // Some keys are shorter than a word, and each begins with the one before.
     let keys: Vec<Vec<u8>> = (0..20u8).map(|len| vec![7; 1 + usize::from(len)]).collect();
     for key in &keys {
         table.put(key, &[key.len() as u8; 32]).unwrap();
     }
+    let mut checked = 0;
     for key in &keys {
         let (search, span) = layout.search(key);
         let mut bytes = vec![0; span.len];
@@ -266,7 +267,9 @@ fn only_a_torn_slot_of_the_key_itself_holds_up_a_search() {
             })
             .collect();
         assert_eq!(torn.len(), 1, "{torn:?}");
+        checked += 1;
     }
+    assert!(checked > 10, "{checked} keys lie in their neighbourhoods");
 }
 
 /// Makes a value that depends on its key, so that a wrong value shows.

@@ -258,7 +258,9 @@ fn get_all(args: &GetArgs, prefix: &[u8], freshness: Freshness) -> anyhow::Resul
 /// Runs `sinew replica delete`.
 pub fn delete(args: &DeleteArgs) -> anyhow::Result<Outcome> {
     let key = args.form.parse(&args.key)?;
-    let answer = args.cluster.open()?.command(&Command::Delete { key: &key })?;
+    let command = Command::Delete { key: &key };
+    command.check().map_err(Usage::of)?;
+    let answer = args.cluster.open()?.command(&command)?;
     let revision = match wire::decode(&answer) {
         Ok(CommandResult::Changed { revision }) => Some(revision),
         Ok(CommandResult::KeyMissing) => None,

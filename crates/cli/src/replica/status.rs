@@ -1,5 +1,7 @@
 //! `sinew replica status`: the leader, and each member's progress.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use sinew::replica::client::{ClientError, RequestOutcome};
 use sinew::replica::client_wire::{ClientRequest, MemberStatus, Role, Standing, Status};
@@ -52,7 +54,7 @@ const JOINS: &str = "waits for the state";
 impl Line {
     /// The role of a member that answers. One that is outside can be added, unless too many have lost their state.
     fn role(&self, status: &Status, is_lost: bool) -> &'static str {
-        self.mark.unwrap_or_else(|| role(status.role, is_lost))
+        self.mark.filter(|mark| *mark == LEAVES || !is_lost).unwrap_or_else(|| role(status.role, is_lost))
     }
 }
 
@@ -103,6 +105,7 @@ impl<'a> Remains<'a> {
         let is_empty = |status: &&Status| matches!(status.role, Role::Outside | Role::Founding);
         let best =
             statuses.clone().filter(|status| !is_empty(status)).max_by_key(|status| (status.term, status.last))?;
+        let all = statuses.clone();
         let members = |is_one: fn(Standing) -> bool| {
             let members = best.members.iter().filter(move |member| is_one(member.standing));
             members.map(|member| &member.info).collect::<Vec<_>>()
@@ -110,7 +113,9 @@ impl<'a> Remains<'a> {
         let stateless = statuses.filter(|status| is_empty(status) && status.applied == 0).map(|status| &status.me);
         let mut others = members(|standing| standing == Standing::Learner);
         others.extend(stateless);
-        let losses = Losses::of(&members(Standing::is_incoming), &members(Standing::is_outgoing), &others);
+        let alive: BTreeSet<_> = all.filter(|status| !is_empty(status)).map(|status| status.me.id).collect();
+        let (incoming, outgoing) = (members(Standing::is_incoming), members(Standing::is_outgoing));
+        let losses = Losses::of(&incoming, &outgoing, &others, |id| alive.contains(&id));
         Some(Self { losses, best })
     }
 

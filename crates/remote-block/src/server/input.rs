@@ -18,7 +18,11 @@ const SHORT_REPLIES_MAX: usize = 64 << 10;
 /// Extents of one reply, at most.
 const EXTENTS_MAX: usize = 64;
 /// Times that the store is asked for the next part of a range. A reply may end early; the client then asks again.
-const EXTENT_QUERIES_MAX: usize = 1 << 14;
+const EXTENT_QUERIES_MAX: usize = 16;
+/// As [`EXTENT_QUERIES_MAX`], for all requests of a connection's turn together. Each request has at least one.
+/// Otherwise a few clients that ask for the status of a large device would keep the server from all other work for
+/// seconds.
+const TURN_QUERIES_MAX: usize = 64;
 
 /// What a connection waits for once its input is handled as far as possible.
 enum Parsed {
@@ -35,6 +39,7 @@ impl<S: Store> Server<S> {
     pub(super) fn serve(&mut self, index: usize) -> bool {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return false };
         connection.is_queued = false;
+        self.extent_queries_left = TURN_QUERIES_MAX;
         let mut received = 0;
         match self.serve_one(&mut connection, &mut received) {
             Ok(goes_on) => {
@@ -270,21 +275,23 @@ impl<S: Store> Server<S> {
         None
     }
 
+    /// Whether a range is known to be a hole. The store looks at the beginning of a long one alone.
     fn is_hole(&self, at: u64, len: u32) -> bool {
-        let first = self.extents(at, len, true);
-        first.first().is_some_and(|first| first.is_hole && first.len >= len)
+        let found = self.store.extent(at, len.into());
+        found.is_hole && found.len >= u64::from(len)
     }
 
     /// Describes a range from its beginning on. A run of one kind becomes one extent, even if the store reports it in
     /// several parts.
-    fn extents(&self, mut at: u64, len: u32, only_one: bool) -> arrayvec::ArrayVec<StatusExtent, EXTENTS_MAX> {
+    fn extents(&mut self, mut at: u64, len: u32, only_one: bool) -> arrayvec::ArrayVec<StatusExtent, EXTENTS_MAX> {
         let mut extents = arrayvec::ArrayVec::new();
         let extents_max = if only_one { 1 } else { EXTENTS_MAX };
         let end = at + u64::from(len);
-        for _ in 0..EXTENT_QUERIES_MAX {
+        for _ in 0..self.extent_queries_left.clamp(1, EXTENT_QUERIES_MAX) {
             if at >= end {
                 break;
             }
+            self.extent_queries_left = self.extent_queries_left.saturating_sub(1);
             let found = self.store.extent(at, end - at);
             let len = found.len.clamp(1, end - at);
             let is_full = extents.len() == extents_max;

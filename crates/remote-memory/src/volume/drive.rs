@@ -8,7 +8,7 @@ use sinew_mem::Arena;
 use super::core::{Owner, PendingCall, Volume};
 use super::donors::{Donors, Event};
 use super::requests::{Kind, NewRequest};
-use crate::store::{BLOCK, Extent, Finished, Job, Refused, Request, Status, Store, StoreError, check};
+use crate::store::{BLOCK, Extent, Finished, Job, Refused, Request, Status, Store, StoreError, check, extent_of_pages};
 
 /// Tags from here on belong to the opening of the volume, which has ended.
 pub(super) const OPENING_TAG: u64 = 1 << 63;
@@ -182,9 +182,6 @@ impl<D: Donors> Readiness for Volume<D> {
     }
 }
 
-/// Pages that [`Store::extent`] looks at, at most: it must take no long time.
-const EXTENT_PAGES_MAX: u64 = 1024;
-
 impl<D: Donors> Store for Volume<D> {
     fn len(&self) -> u64 {
         self.pages * BLOCK as u64
@@ -262,15 +259,12 @@ impl<D: Donors> Store for Volume<D> {
     /// Pages are holes that were never written, or were discarded. An unfinished change makes them none, and so does
     /// anything for which a read might fail.
     fn extent(&self, at: u64, len: u64) -> Extent {
-        let first = at / BLOCK as u64;
-        let end = (at + len).div_ceil(BLOCK as u64).min(first + EXTENT_PAGES_MAX);
         let is_held = self.ended.is_some() || self.voting.durable < self.voting.generation;
-        let is_hole =
-            |page: &u64| !is_held && self.map.place(*page).is_none() && !(self.has_unknown && self.is_unknown(*page));
-        let starts_hole = is_hole(&first);
-        let count = (first..end).take_while(|page| is_hole(page) == starts_hole).count() as u64;
-        let len = len.min((first + count) * BLOCK as u64 - at);
-        Extent { len, is_hole: starts_hole && !self.requests.are_changing(first..first + count) }
+        let found = extent_of_pages(at, len, |page| {
+            !is_held && self.map.place(page).is_none() && !(self.has_unknown && self.is_unknown(page))
+        });
+        let pages = at / BLOCK as u64..(at + found.len).div_ceil(BLOCK as u64);
+        Extent { is_hole: found.is_hole && !self.requests.are_changing(pages), ..found }
     }
 
     fn status(&self) -> Status {

@@ -95,6 +95,12 @@ impl FoundingState {
         !self.refusals.is_empty()
     }
 
+    /// Whether this life has told the voters lately, so that it has state.
+    pub(super) fn is_told_by(&self, id: MemberId, now_ns: u64) -> bool {
+        let is_recent = |known: &(KnownVoters, u64)| is_fresh(known.1, now_ns);
+        self.refusals.values().any(|refusal| refusal.by.id == id && refusal.known.as_ref().is_some_and(is_recent))
+    }
+
     /// The voters as a peer has told them lately. Of several peers, the one that has applied most in the cluster to
     /// which most of them belong. So peers of two clusters are not taken by turns.
     pub(super) fn best_known(&self, now_ns: u64) -> Option<(&MemberInfo, &KnownVoters)> {

@@ -73,7 +73,11 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         let newcomers = self.founding_state.newcomers.values().filter(|newcomer| newcomer.is_fresh(now_ns));
         let me = Some(&self.me).filter(|_| self.applied == 0);
         let others = learners.into_iter().chain(newcomers.map(|newcomer| &newcomer.info)).chain(me);
-        let Losses { names, is_final } = Losses::of(&incoming, &outgoing, &Vec::from_iter(others));
+        let is_alive = |id| {
+            let is_me = id == self.me.id && self.applied > 0;
+            is_me || self.is_heard(id, now_ns) || self.founding_state.is_told_by(id, now_ns)
+        };
+        let Losses { names, is_final } = Losses::of(&incoming, &outgoing, &Vec::from_iter(others), is_alive);
         let others = names.into_iter().filter(|name| *name != self.me.name).collect();
         is_final.then_some(LostMajority { others, by })
     }

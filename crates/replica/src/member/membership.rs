@@ -37,7 +37,7 @@ enum ChangeStep {
     Learning { info: MemberInfo, stays_learner: bool },
     /// Waits until the learner is up to date.
     CatchingUp { info: MemberInfo },
-    /// Waits until it has heard a majority of those that would stay, without which nobody could lead any more.
+    /// Waits until it has heard from a majority of the voters that would remain: otherwise nobody could lead any more.
     Listening { name: String, change: Change, since_ns: u64 },
     /// Waits until the change is applied.
     Changing { change: Change },
@@ -162,15 +162,9 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 if voters.iter().all(|voter| gone.contains(&MemberId(voter))) {
                     return Err(Answer::Refused(format!("{name} is the last voter, and cannot be removed")));
                 }
-                if gone.contains(&self.me.id) {
-                    // The next leader removes it, when the client asks there.
-                    self.transfer_leadership(None)?;
-                    return Err(Answer::Busy);
-                }
                 self.check_readiness()?;
                 let change = Change { voters: vec![], learners: vec![], removed: gone };
-                // By then, what a member said before it died has arrived.
-                ChangeStep::Listening { name: name.clone(), change, since_ns: now_ns + self.config.tick_ns }
+                ChangeStep::Listening { name: name.clone(), change, since_ns: self.listening_since_ns(now_ns) }
             }
             ClientRequest::Transfer { name } => {
                 let to = match name {
@@ -192,8 +186,14 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         Ok(request_id)
     }
 
-    /// Whether the voters that would stay after a removal were heard since a time: `None` if enough of them were for
-    /// them to have a majority, and otherwise the reason why there would be none.
+    /// Time from which on what is heard shows that a member lives: a little later than now, since what it said before
+    /// it died may be on its way.
+    fn listening_since_ns(&self, now_ns: u64) -> u64 {
+        now_ns + self.config.tick_ns
+    }
+
+    /// The reason why the voters that would remain after a removal could elect nobody; `None` if a majority of them was
+    /// heard since a time.
     fn missing_majority(&self, name: &str, gone: &[MemberId], since_ns: u64) -> Option<String> {
         let voters = self.node.raft.prs().conf().voters().ids();
         let (going, stay): (Vec<_>, Vec<_>) = voters.iter().map(MemberId).partition(|voter| gone.contains(voter));
@@ -206,8 +206,8 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         }
         let names = silent.into_iter().filter_map(|voter| self.members.get(voter)).map(|member| member.name.as_str());
         Some(format!(
-            "without {name} the cluster would lose its majority: of the {} that would vote, only {} can be heard; \
-             start, replace or remove {} first",
+            "without {name} the cluster would lose its majority: of the {} voters that would remain, only {} can be \
+             reached; start, replace or remove {} first",
             stay.len(),
             heard.len(),
             Vec::from_iter(names).join(", ")
@@ -352,16 +352,23 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
                 }
             }
             ChangeStep::Listening { name, change, since_ns } => {
+                // What others said while it was away may still wait for it.
+                *since_ns = self.listening_since_ns(self.present_since_ns).max(*since_ns);
                 match self.missing_majority(name, &change.removed, *since_ns) {
-                    None => {
-                        // While another change is in progress this fails, and is repeated at the next tick.
-                        if self.propose_change(change).is_ok() {
+                    None if change.removed.contains(&self.me.id) => {
+                        // The next leader removes it, when the client asks there.
+                        let answer = self.transfer_leadership(None).err().unwrap_or(Answer::Busy);
+                        return self.requests.answer(current.request_id, &answer);
+                    }
+                    None => match self.propose_change(change) {
+                        Ok(()) => {
                             let change = std::mem::take(change);
                             current.step = ChangeStep::Changing { change };
                         }
-                    }
-                    // What others said meanwhile may still wait for it.
-                    Some(_) if self.present_since_ns > *since_ns => *since_ns = self.present_since_ns,
+                        // It is tried again once the change in progress is over.
+                        Err(Answer::Busy) => {}
+                        Err(answer) => return self.requests.answer(current.request_id, &answer),
+                    },
                     Some(why) if now_ns >= *since_ns + self.heard_within_ns() => {
                         return self.requests.answer(current.request_id, &Answer::Refused(why));
                     }
@@ -391,7 +398,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         heartbeat_ns.saturating_mul(2).clamp(NAME_TAKEN_NS / 2, HEARD_WITHIN_MAX_NS)
     }
 
-    fn is_heard(&self, id: MemberId, now_ns: u64) -> bool {
+    pub(super) fn is_heard(&self, id: MemberId, now_ns: u64) -> bool {
         let since_ns = now_ns.saturating_sub(self.heard_within_ns());
         self.last_heard_ns.get(&id).is_some_and(|heard_ns| *heard_ns >= since_ns)
     }

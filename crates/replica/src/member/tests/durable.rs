@@ -306,6 +306,15 @@ fn a_full_disk_stops_writes_and_lets_reads_go_on() {
 }
 
 #[test]
+fn a_removal_for_which_the_disk_has_no_room_is_refused_at_once() {
+    let (mut world, _) = on_full_disks();
+    let leader = world.elect();
+    let name = world.nodes[(leader + 1) % 3].name.clone();
+    let answer = world.call(leader, &ClientRequest::Remove { name }, 100).unwrap();
+    assert_eq!(wire::decode(&answer), Ok(Answer::DiskFull));
+}
+
+#[test]
 fn a_repeat_of_a_command_that_has_run_is_answered_by_a_full_disk() {
     let mut world = World::new(3, true, 1);
     let session = world.open(7);

@@ -306,6 +306,11 @@ fn a_member_without_which_there_would_be_no_majority_is_not_removed(on_disk: boo
     let answer = world.call(leader, &remove(&healthy), 1000).unwrap();
     let Ok(Answer::Refused(why)) = wire::decode(&answer) else { panic!("{answer:?}") };
     assert!(why.contains("lose its majority") && why.ends_with(&format!("remove {dead} first")), "{why}");
+    // The leader itself does not hand over before it knows.
+    let own = world.nodes[leader].name.clone();
+    let answer = world.call(leader, &remove(&own), 1000).unwrap();
+    assert!(matches!(wire::decode(&answer), Ok(Answer::Refused(_))), "{answer:?}");
+    assert!(world.member(leader).is_leader());
     world.put(&mut session, "k", "v");
     for name in [&dead, &healthy] {
         done(&world.ask_leader(&remove(name)));

@@ -271,7 +271,7 @@ impl World {
     pub fn add_later_life(&mut self, at: usize) -> (String, Kv) {
         let earlier = self.nodes[at].member.take().expect("the member is running");
         self.start(at);
-        // The leader must not have heard of the earlier life lately.
+        // The leader must not have heard from the earlier life lately.
         self.run_ms(1000);
         let name = self.nodes[at].name.clone();
         let add = ClientRequest::Add { name: name.clone(), address: address(&name), learner: true };
