@@ -9,27 +9,51 @@ pub const WIDTH: u16 = 80;
 pub const FIGURES: CellAlignment = CellAlignment::Right;
 pub const TEXT: CellAlignment = CellAlignment::Left;
 
-/// Widest name and address, together, that are not wrapped, in columns: people copy them.
-const NAME_AND_ADDRESS_MAX: usize = 38;
+/// Columns between two cells, with their padding.
+const GAP: usize = 3;
 
 /// Placeholder for a heading until the columns have their widths; no text contains this character.
 const HEADING: &str = "\u{e000}";
 
+/// What a column holds.
+#[derive(Default)]
+struct Contents {
+    longest_word: usize,
+    has_address: bool,
+}
+
+impl Contents {
+    fn of(head: &str) -> Self {
+        let mut contents = Self::default();
+        contents.add(head);
+        contents
+    }
+
+    fn add(&mut self, cell: &str) {
+        let words = cell.split(' ').map(|word| word.chars().count());
+        self.longest_word = words.max().unwrap_or(0).max(self.longest_word);
+        self.has_address |= cell.contains("://");
+    }
+
+    /// Whether there are addresses, which people copy, as they do names, and no word needs to be broken.
+    fn have_room(columns: &[Self]) -> bool {
+        let words: usize = columns.iter().map(|column| column.longest_word + GAP).sum();
+        columns.iter().any(|column| column.has_address) && words <= usize::from(WIDTH)
+    }
+}
+
 /// Returns a table with a line below its heads. A row of one cell is a heading, which may be wider than its column.
-/// Other cells are wrapped where they do not fit, except for short names beside short addresses.
+/// Other cells are wrapped where they do not fit. In a table with addresses they are wrapped between words, if there is
+/// room for these.
 pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment: CellAlignment) -> String {
     let mut table = Table::new();
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─')));
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH).set_header(heads);
-    // Of each column, its width and whether it has addresses.
-    let (mut headings, mut columns) =
-        (Vec::new(), Vec::from_iter(heads.iter().map(|head| (head.chars().count(), false))));
+    let mut headings = Vec::new();
+    let mut columns = Vec::from_iter(heads.iter().map(|head| Contents::of(head)));
     for row in rows {
         if row.len() > 1 {
-            for ((width, has_address), cell) in columns.iter_mut().zip(&row) {
-                *width = cell.chars().count().max(*width);
-                *has_address |= cell.contains("://");
-            }
+            columns.iter_mut().zip(&row).for_each(|(column, cell)| column.add(cell));
         }
         match <[String; 1]>::try_from(row) {
             Ok([heading]) if heads.len() > 1 => {
@@ -40,21 +64,17 @@ pub fn of(heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>, alignment
             Err(row) => _ = table.add_row(row),
         }
     }
-    let name = columns.first().map_or(0, |(width, _)| *width);
-    let fits =
-        |index: usize| columns.get(index).is_some_and(|(width, has)| *has && name + width <= NAME_AND_ADDRESS_MAX);
-    let has_address = (1..heads.len()).any(fits);
+    let keeps_words = Contents::have_room(&columns);
     for (index, column) in table.column_iter_mut().enumerate() {
-        if index == 0 && has_address {
-            column.set_constraint(ColumnConstraint::ContentWidth);
+        if keeps_words {
+            let least = columns.get(index).map_or(0, |contents| contents.longest_word) as u16 + column.padding_width();
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
         } else if index == 0 {
             let most = if heads.len() > 2 { WIDTH / 2 } else { WIDTH / 4 * 3 };
             column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(most)));
-        } else {
+        }
+        if index > 0 {
             column.set_cell_alignment(alignment);
-            if fits(index) {
-                column.set_constraint(ColumnConstraint::ContentWidth);
-            }
         }
     }
     let mut headings = headings.iter();
@@ -98,7 +118,7 @@ mod tests {
         let row =
             |name: &str, address: &str| [name, address].iter().chain(&rest).map(|cell| (*cell).to_owned()).collect();
         let long = format!("udp://{}:7401", "h".repeat(60));
-        let (name, address) = ("replica-east-1", "udp://127.0.0.1:7401");
+        let (name, address) = ("east-1", "udp://127.0.0.1:7401");
         for (rows, is_whole) in [
             (vec![row(name, address), row("b", address)], true),
             (vec![row(&"n".repeat(64), address)], false),

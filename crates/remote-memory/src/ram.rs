@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(extents(&store), [(0, true)]);
         // Also before its turn.
         store.submit(write(&store, 2 * PAGE - 1, b"xy")).unwrap();
-        assert!(!store.extent(PAGE, 1).is_hole && !store.extent(2 * PAGE, 1).is_hole);
+        assert!(!store.extent(2 * PAGE - 1, 1).is_hole && !store.extent(2 * PAGE, 1).is_hole);
         assert!(store.turn());
         assert_eq!(extents(&store), [(0, true), (PAGE, false), (3 * PAGE, true)]);
         assert_eq!(store.extent(PAGE + 5, 10), Extent { len: 10, is_hole: false });

@@ -121,12 +121,12 @@ fn marking(count: &mut Count) -> anyhow::Result<()> {
         next += BATCH as u64;
         get_batch(count, &cache, numbers)
     })?;
-    // Each of them is spared in its turn.
     let hasher = cache.hasher().clone();
     for number in KEYS..2 * KEYS {
         cache.put(&hasher.key(&key_bytes(number)), &[0; VALUE_LEN], &Put::default(), NOW_S)?;
     }
-    ensure!(cache.stats().spared >= next, "{:?} after {next} items were read", cache.stats());
+    // All were marked: of five in a row, four are spared in their turn.
+    ensure!(cache.stats().spared >= next * 4 / 5, "{:?} after {next} items were read", cache.stats());
     Ok(())
 }
 
