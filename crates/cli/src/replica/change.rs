@@ -68,8 +68,8 @@ pub struct PromoteArgs {
 }
 
 const REMOVE_HELP: &str = "\
-A leader that is removed hands over first. Stop the member's program afterwards. A member is removed only
-while a majority of the voters that would remain can be reached.
+A leader that is removed hands over first. Stop the member's program afterwards. A member is removed only while a
+majority of the voters that would remain can be reached.
 
 --json prints done.
 

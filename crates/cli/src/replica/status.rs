@@ -42,7 +42,7 @@ struct Line {
     name: String,
     address: String,
     status: Option<Status>,
-    /// What the leader knows of it and it does not say itself: [`LEAVES`] or [`JOINS`].
+    /// What the leader says of the member, and the member itself does not: [`LEAVES`] or [`JOINS`].
     mark: Option<&'static str>,
 }
 
