@@ -17,7 +17,7 @@
 //!
 //! The READs of a client start in lists, so a burst of them pays once for a doorbell and for the entry to the table's
 //! memory. Over shared memory, with 16 B keys and 32 B values, a GET of Pilaf's store takes 1248 instructions at the
-//! client, one of FaRM's 787, and one of DrTM's, whose client knows the record, 878 (`costs.toml`). An owner takes the
+//! client, one of FaRM's 787, and one of DrTM's, whose client knows the record, 881 (`costs.toml`). An owner takes the
 //! PUTs of a batch in three steps ([`sinew_store::remote::Table`]): it hashes each key and prefetches its own records
 //! of the key's places, then reads these and prefetches the item, then makes the change. The two steps of prefetching
 //! cost 120 to 180 instructions of a PUT. With 2 M items, far more than fit into the caches, a service alone then made

@@ -7,7 +7,7 @@ use std::io;
 use common::*;
 use sinew_fabric::{Armed, Descriptor, Readiness};
 use sinew_mem::Arena;
-use sinew_remote_block::Config;
+use sinew_remote_block::{Config, protocol};
 use sinew_remote_memory::{Extent, Finished, Job, RamStore, Refused, Request, Status, Store, StoreError};
 
 const LEN: u64 = 4 << 20;
@@ -136,6 +136,21 @@ fn a_busy_store_is_asked_again_and_order_stays() {
         }
     }
     server.end();
+}
+
+/// The store is asked 16 times for a request, and 64 times for all that came at once, but for each of them once.
+#[test]
+fn many_statuses_at_once_do_not_hold_up_others() {
+    let server = serve_faulty();
+    let mut client = server.client(true);
+    let status = |cookie| protocol::Request { flags: 0, kind: STATUS, cookie, at: HOLE, len: 1 << 20 }.to_bytes();
+    let all: Vec<u8> = (0..100).flat_map(status).collect();
+    std::io::Write::write_all(&mut client.socket, &all).unwrap();
+    for cookie in 0..100 {
+        let asked = if cookie < 4 { 16 } else { 1 };
+        assert_eq!(client.reply(0), (cookie, true, Reply::Status(vec![(asked * PIECE as u32, 0)])));
+    }
+    assert_eq!(server.end().statuses, 100);
 }
 
 #[test]
