@@ -185,7 +185,7 @@ impl<S: StateMachine, D: Disk> Member<S, D> {
         mut random: Box<dyn Generator>,
         now_ns: u64,
     ) -> Result<Self, MemberError> {
-        let address = check_peers(name, &peers)?;
+        let address = check_peers(name, &peers)?.to_owned();
         let id = MemberId(random.next_u64().max(1));
         let me = MemberInfo { id, name: name.to_owned(), address };
         let opened = disk.map(|disk| Journal::open(disk, random.next_u64())).transpose()?;
@@ -693,8 +693,12 @@ fn append(log: &mut Log, entries: &[WireEntry<'_>]) -> Result<(), MemberError> {
 /// Most members that may found a cluster. Each may have a successor beside it while it is replaced.
 const PEERS_MAX: usize = crate::wire::MEMBERS_MAX / 2;
 
-/// Checks the names and addresses with which a member is started. Returns its own address.
-fn check_peers(name: &str, peers: &[(String, String)]) -> Result<String, MemberError> {
+/// Checks the name of a member and the names and addresses of all, as [`Member::open`] does. Returns its own address.
+///
+/// # Errors
+///
+/// [`MemberError::Arguments`].
+pub fn check_peers<'a>(name: &str, peers: &'a [(String, String)]) -> Result<&'a str, MemberError> {
     let names: BTreeSet<_> = peers.iter().map(|(name, _)| name).collect();
     let wrong = |what: String| Err(MemberError::Arguments(what));
     if names.len() != peers.len() {
@@ -716,7 +720,7 @@ fn check_peers(name: &str, peers: &[(String, String)]) -> Result<String, MemberE
         }
     }
     match peers.iter().find(|(peer, _)| peer == name) {
-        Some((_, address)) => Ok(address.clone()),
+        Some((_, address)) => Ok(address),
         None => wrong(format!("{name} is not among the peers: give its own address, too ({name}=ADDRESS)")),
     }
 }

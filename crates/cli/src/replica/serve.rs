@@ -10,7 +10,7 @@ use sinew::replica::client_wire::{Role, Status};
 use sinew::replica::disk::HostDisk;
 use sinew::replica::host::Host;
 use sinew::replica::kv::KvStore;
-use sinew::replica::member::{LostMajority, Member, MemberConfig, MemberError};
+use sinew::replica::member::{LostMajority, Member, MemberConfig, check_peers};
 use sinew_harness::units::counted;
 
 use super::cluster;
@@ -131,9 +131,8 @@ impl Args {
             );
         }
         let own = self.peers.iter().find(|(name, _)| *name == self.name);
-        let (_, address) =
-            own.with_context(|| format!("--name {0}: --peers does not say where it is; add {0}=URL", self.name))?;
-        Ok(address)
+        ensure!(own.is_some(), "--name {0}: --peers does not say where it is; add {0}=URL", self.name);
+        Ok(check_peers(&self.name, &self.peers)?)
     }
 
     fn set_priority(&self) -> anyhow::Result<()> {
@@ -169,7 +168,6 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let peers = args.peers.clone();
         let member = Member::open(args.member_config(), &args.name, peers, KvStore::new(), disk, random, now_ns);
         let member = member.map_err(|error| match &args.data {
-            _ if matches!(error, MemberError::Arguments(_)) => Usage::of(error),
             Some(data) => anyhow::Error::from(error).context(format!("opening what {} keeps", data.display())),
             None => error.into(),
         })?;
