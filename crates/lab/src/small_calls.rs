@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use sinew_fabric::{Address, Clock, SeededGenerator};
 use sinew_mem::MessageBuffer;
 use sinew_rpc::{Config, Congestion, SessionEvent, SessionId};
-use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, SimClock, Topology};
+use sinew_sim::{Actor, ActorState, Cluster, HostId, Network, PortConfig, PrefetchStep, SimClock, Topology};
 
 use crate::programs::{Endpoint, SHORT, SINK, nsdi19, sink, start, turn};
 
@@ -277,5 +277,12 @@ impl Actor for Thread {
             self.begin_batches();
         }
         turn(&mut self.rpc)
+    }
+
+    fn prefetch(&self, packet: &[u8], step: PrefetchStep) {
+        match step {
+            PrefetchStep::First => self.rpc.prefetch_packet(packet),
+            PrefetchStep::Second => self.rpc.prefetch_buffers(packet),
+        }
     }
 }

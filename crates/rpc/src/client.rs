@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use sinew_mem::{Frozen, MessageBuffer};
 use sinew_wire::management::Features;
-use sinew_wire::{CallName, HEADER_LEN, Meaning, OPTIONS_LEN, PACKETS_MAX, Part, REQUEST_NUMBER_MAX};
+use sinew_wire::{CallName, HEADER_LEN, Meaning, OPTIONS_LEN, PACKETS_MAX, Part, REQUEST_NUMBER_MAX, SessionKey};
 
 use crate::congestion::Limits;
 use crate::error::{CallError, Cause, EnqueueError, Execution, Rejected};
@@ -184,6 +184,36 @@ impl Clients {
             session: &mut self.table.entries[index],
             slot: &mut self.table.slots[id.index()],
             long: &mut self.long_calls[id.index()],
+        }
+    }
+
+    /// Prefetches what a call of this number touches; the calls of a session that congestion control slows touch more.
+    #[inline]
+    pub fn prefetch(&self, shared: &Shared, key: SessionKey, number: u64) {
+        self.table.prefetch(key, number);
+        if shared.pacing.has_limited() {
+            let index = key.index();
+            shared.pacing.prefetch(index);
+            if let Some(long) = self.long_calls.get(self.table.slot_of(index, number).index()) {
+                sinew_mem::prefetch_read(long);
+            }
+        }
+    }
+
+    /// Prefetches what the session and the slot of a call point to.
+    #[inline]
+    pub fn prefetch_buffers(&self, shared: &Shared, call: CallName) {
+        let index = call.session.index();
+        let id = self.table.slot_of(index, call.number);
+        let (Some(session), Some(slot)) = (self.table.entries.get(index), self.table.slots.get(id.index())) else {
+            return;
+        };
+        shared.peers.prefetch_heard(session.peer_index);
+        if let Some(response) = &slot.response {
+            response.prefetch();
+        }
+        if let Some(Outgoing::Whole(request)) = &slot.request {
+            request.prefetch();
         }
     }
 

@@ -216,11 +216,20 @@ pub(crate) struct Pacing {
     /// Sessions whose time has come; empty between turns.
     due: Vec<u32>,
     rtts: VecDeque<u64>,
+    /// Whether a session was ever slowed.
+    has_limited: bool,
 }
 
 impl Pacing {
     pub fn new(config: Option<Congestion>, now_ns: u64) -> Self {
-        Self { config, sessions: Vec::new(), wheel: Wheel::new(now_ns), due: Vec::new(), rtts: VecDeque::new() }
+        Self {
+            config,
+            sessions: Vec::new(),
+            wheel: Wheel::new(now_ns),
+            due: Vec::new(),
+            rtts: VecDeque::new(),
+            has_limited: false,
+        }
     }
 
     /// Whether congestion control is on.
@@ -305,7 +314,23 @@ impl Pacing {
             }
         };
         // While packets wait for their time, others must not overtake them: go-back-N takes that for a loss.
-        Limits { is_paced: session.rate < line || !session.queue.is_empty(), withheld }
+        let limits = Limits { is_paced: session.rate < line || !session.queue.is_empty(), withheld };
+        self.has_limited |= !limits.is_none();
+        limits
+    }
+
+    /// Whether any session was ever slowed: until then, calls touch no state here.
+    #[inline(always)]
+    pub fn has_limited(&self) -> bool {
+        self.has_limited
+    }
+
+    /// Prefetches a session's state.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        if let Some(session) = self.sessions.get(index) {
+            sinew_mem::prefetch_read(session);
+        }
     }
 
     /// Queues packets of a session, each of `packet_len` bytes: those whose time has come go to the next burst, the

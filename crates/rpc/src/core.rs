@@ -202,23 +202,31 @@ impl Core {
 
     #[inline(never)]
     fn prefetch_sessions(&self, burst: &RxBurst<'_>) {
-        for packet in &burst.packets {
-            let Ok(header) = Header::read(packet.head) else { continue };
-            match header.kind {
-                Kind::Request | Kind::RequestWithOptions | Kind::RequestForResponse => {
-                    self.servers.table.prefetch(header.session, header.request_number);
-                }
-                _ => self.clients.table.prefetch(header.session, header.request_number),
+        burst.packets.iter().for_each(|packet| self.prefetch_session_of(packet.head));
+        // These reads overlap too.
+        burst.packets.iter().for_each(|packet| self.prefetch_buffers_of(packet.head));
+    }
+
+    /// Prefetches the session and the slot of a packet that is about to be handled.
+    #[inline]
+    pub fn prefetch_session_of(&self, packet: &[u8]) {
+        let Ok(header) = Header::read(packet) else { return };
+        match header.kind {
+            Kind::Request | Kind::RequestWithOptions | Kind::RequestForResponse => {
+                self.servers.table.prefetch(header.session, header.request_number);
             }
+            _ => self.clients.prefetch(&self.shared, header.session, header.request_number),
         }
-        // The slots point to the buffers that responses will be written to: these reads overlap too.
-        for packet in &burst.packets {
-            match Header::read(packet.head) {
-                Ok(header) if matches!(header.kind, Kind::Request | Kind::RequestWithOptions) => {
-                    self.servers.prefetch_response(header.call())
-                }
-                _ => {}
-            }
+    }
+
+    /// Prefetches what the session and the slot of a packet point to, once these have been prefetched.
+    #[inline]
+    pub fn prefetch_buffers_of(&self, packet: &[u8]) {
+        let Ok(header) = Header::read(packet) else { return };
+        match header.kind {
+            Kind::Request | Kind::RequestWithOptions => self.servers.prefetch_response(&self.shared, header.call()),
+            Kind::Response => self.clients.prefetch_buffers(&self.shared, header.call()),
+            _ => {}
         }
     }
 

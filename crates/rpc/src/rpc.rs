@@ -435,7 +435,20 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
     #[inline]
     pub fn prefetch_session(&self, session: SessionId) {
         // Slots are used from the first one on.
-        self.core.clients.table.prefetch(session.key(), 0);
+        self.core.clients.prefetch(&self.core.shared, session.key(), 0);
+    }
+
+    /// Prefetches the state that a packet will need, for a port's owner who knows the packet before it is received. This
+    /// is a hint; bytes that are no packet of ours do no harm.
+    #[inline]
+    pub fn prefetch_packet(&self, packet: &[u8]) {
+        self.core.prefetch_session_of(packet);
+    }
+
+    /// Prefetches the buffers of a packet's call, some time after [`Self::prefetch_packet`].
+    #[inline]
+    pub fn prefetch_buffers(&self, packet: &[u8]) {
+        self.core.prefetch_buffers_of(packet);
     }
 
     /// Returns the next finished call of the main lane.

@@ -474,13 +474,16 @@ impl Servers {
         Ok(())
     }
 
-    /// Prefetches the buffer that a request's response will be written to, which the request's slot points to.
+    /// Prefetches what the session and the slot of a request point to: the buffer that its response will be written to.
     #[inline]
-    pub fn prefetch_response(&self, call: CallName) {
-        let id = self.table.slot_of(call.session.index(), call.number);
-        if let Some(ServerSlot { response: Response::Short(buffer) | Response::Medium(buffer), .. }) =
-            self.table.slots.get(id.index())
-        {
+    pub fn prefetch_response(&self, shared: &Shared, call: CallName) {
+        let index = call.session.index();
+        let id = self.table.slot_of(index, call.number);
+        let (Some(session), Some(slot)) = (self.table.entries.get(index), self.table.slots.get(id.index())) else {
+            return;
+        };
+        shared.peers.prefetch_heard(session.peer_index);
+        if let Response::Short(buffer) | Response::Medium(buffer) = &slot.response {
             buffer.prefetch();
         }
     }

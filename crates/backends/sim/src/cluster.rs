@@ -6,6 +6,7 @@ use std::fmt;
 use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::Arc;
 
+use crate::ahead::{Ahead, LOOK_AHEAD_FROM_ACTORS};
 use crate::cores::{CoreShare, CoreState, CoreTime, IdleCount};
 use crate::events::{Event, Events};
 use crate::network::Network;
@@ -19,6 +20,21 @@ pub trait Actor {
     /// Runs the loop once. The core is charged for what the ports do, and for what the actor
     /// [spends](SimClock::spend_ns) itself.
     fn turn(&mut self) -> ActorState;
+
+    /// Prefetches what its next turn will read for a packet that it finds then. Where many actors have turns in between,
+    /// the caches hold nothing of this one. The default does nothing, and nothing that it does may be seen.
+    fn prefetch(&self, packet: &[u8], step: PrefetchStep) {
+        let _ = (packet, step);
+    }
+}
+
+/// Step of [`Actor::prefetch`]. The second comes some nanoseconds of virtual time after the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefetchStep {
+    /// What the packet names: a session, or an item.
+    First,
+    /// What that points to.
+    Second,
 }
 
 /// State of an actor after its turn.
@@ -45,20 +61,22 @@ pub enum ActorState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ActorId(u32);
 
-struct ActorSlot {
-    name: String,
-    actor: Option<Box<dyn Actor>>,
-    ports: Vec<PortId>,
-    /// Wakes the actor without a port.
-    source: Arc<Source>,
+// What every event reads comes first, in as few cache lines as possible.
+#[repr(C, align(64))]
+pub(crate) struct ActorSlot {
+    pub actor: Option<Box<dyn Actor>>,
+    /// When its next turn is scheduled, if it is.
+    next_ns: Option<u64>,
     /// Number of the turn that it waits for.
     turn: u32,
-    /// When that turn is scheduled, if it is.
-    next_ns: Option<u64>,
     core: CoreState,
     /// Bounds, as a time and a number, of the wakes that its last turn has seen: a wake below both needs no further
     /// turn.
     seen: (u64, u64),
+    pub ports: Vec<PortId>,
+    /// Wakes the actor without a port.
+    source: Arc<Source>,
+    name: String,
 }
 
 impl ActorSlot {
@@ -132,6 +150,7 @@ pub struct Cluster {
     wakes: BTreeMap<WakeKey, Wake>,
     /// Wakes noted so far.
     wakes_noted: u64,
+    ahead: Ahead,
 }
 
 impl fmt::Debug for Cluster {
@@ -151,7 +170,14 @@ impl Drop for Cluster {
 impl Cluster {
     /// A cluster without actors.
     pub fn new(network: &Network) -> Self {
-        Self { network: network.clone(), actors: Vec::new(), pools: Vec::new(), wakes: BTreeMap::new(), wakes_noted: 0 }
+        Self {
+            network: network.clone(),
+            actors: Vec::new(),
+            pools: Vec::new(),
+            wakes: BTreeMap::new(),
+            wakes_noted: 0,
+            ahead: Ahead::default(),
+        }
     }
 
     /// Its network.
@@ -326,6 +352,9 @@ impl Cluster {
         while let Some((now_ns, event)) = world.events.pop_until(end_ns) {
             self.network.0.clock.advance_to(now_ns);
             if let Event::Turn { actor, number } = event {
+                if self.actors.len() >= LOOK_AHEAD_FROM_ACTORS {
+                    self.ahead.look(now_ns, world, &self.actors);
+                }
                 match self.actors.get(actor as usize) {
                     Some(place) if place.turn != number => continue,
                     Some(_) => {

@@ -43,21 +43,23 @@ impl IdleCount {
 }
 
 /// The core of an actor or of a worker.
+// What every turn touches comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct CoreState {
     /// When its present work or pause ends.
     pub free_ns: u64,
-    began_ns: u64,
-    ended_ns: Option<u64>,
-    worked_ns: u64,
-    paused_ns: u64,
-    /// Length of the pauses since its last work.
-    pauses_ns: u64,
-    interrupt_ns: u64,
-    /// The scheduler's account, if there is a competitor.
-    account: Option<Account>,
     /// Start of the current sleep, if it sleeps.
     asleep_ns: Option<u64>,
+    /// The scheduler's account, if there is a competitor.
+    account: Option<Account>,
+    worked_ns: u64,
+    /// Length of the pauses since its last work.
+    pauses_ns: u64,
+    began_ns: u64,
+    ended_ns: Option<u64>,
+    paused_ns: u64,
+    interrupt_ns: u64,
     /// Length of all sleeps before that.
     slept_ns: u64,
     /// Start of the current idle time, if it is idle: it sleeps, and has no competitor.

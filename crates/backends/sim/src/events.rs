@@ -243,6 +243,20 @@ impl Events {
         Some((next_ns, Event::of_word(event)))
     }
 
+    /// Shows the events that are scheduled for the times `from_ns` to `to_ns`, as far as they are on the wheel.
+    #[inline]
+    pub fn show(&self, from_ns: u64, to_ns: u64, mut show: impl FnMut(Event)) {
+        for time_ns in from_ns.max(self.now_ns)..=to_ns.min(self.now_ns + (REACH as u64 - 1)) {
+            let place = time_ns as usize % REACH;
+            let mut next = self.wheel[place].first;
+            while next != NONE {
+                let entry = self.entries[next as usize];
+                show(Event::of_word(entry.event));
+                next = entry.next;
+            }
+        }
+    }
+
     /// Moves events that have come within reach from the heap to the wheel, before any other event can be put in their
     /// places.
     #[cold]
@@ -276,6 +290,29 @@ mod tests {
             order.push((time_ns, lane));
         }
         assert_eq!(order, [(3, 9), (3, 2), (4, 7), (5, 0), (5, 1), (5, 2)]);
+    }
+
+    #[test]
+    fn events_of_a_range_of_times_are_shown_and_stay() {
+        let mut events = Events::default();
+        // The last one is in the heap.
+        for (time_ns, lane) in [(5, 0), (3, 1), (5, 2), (9, 3), (REACH as u64 + 5, 4)] {
+            events.add(time_ns, Event::LinkFree { lane });
+        }
+        let shown = |events: &Events, from_ns, to_ns| {
+            let mut shown = Vec::new();
+            events.show(from_ns, to_ns, |event| shown.push(event));
+            shown
+        };
+        let lanes = |lanes: &[u32]| lanes.iter().map(|&lane| Event::LinkFree { lane }).collect::<Vec<_>>();
+        assert_eq!(shown(&events, 4, 8), lanes(&[0, 2]));
+        assert_eq!(shown(&events, 0, u64::MAX), lanes(&[1, 0, 2, 3]));
+        assert_eq!(events.pop(), Some((3, Event::LinkFree { lane: 1 })));
+        assert_eq!(events.pop(), Some((5, Event::LinkFree { lane: 0 })));
+        // Places of the past are those of later times, too.
+        assert_eq!(shown(&events, 0, 5), lanes(&[2]));
+        assert_eq!(shown(&events, 6, 6 + REACH as u64), lanes(&[3]));
+        assert_eq!(shown(&events, 8, 7), []);
     }
 
     #[test]

@@ -74,6 +74,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod capture;
 mod cluster;
 mod competitor;
@@ -101,7 +102,7 @@ mod workers;
 mod world;
 
 pub use capture::{Capture, CaptureConfig};
-pub use cluster::{Actor, ActorId, ActorState, Cluster, Stuck};
+pub use cluster::{Actor, ActorId, ActorState, Cluster, PrefetchStep, Stuck};
 pub use competitor::Competitor;
 pub use cores::{CoreShare, CoreTime, IdleCount};
 pub use costs::Costs;

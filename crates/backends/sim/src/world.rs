@@ -182,6 +182,16 @@ impl World {
         }
     }
 
+    pub fn prefetch_flight(&self, flight: u32) {
+        sinew_mem::prefetch_read(&self.flights[flight]);
+    }
+
+    /// The port that a flight goes to.
+    #[inline]
+    pub fn target(&self, flight: u32) -> &Node {
+        &self.nodes[self.flights[flight].to as usize]
+    }
+
     /// Packets in flight, queued ones included.
     pub fn in_flight(&self) -> usize {
         self.packets.in_flight()

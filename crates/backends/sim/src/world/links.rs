@@ -127,7 +127,7 @@ impl World {
     #[inline]
     pub(super) fn arrive_without_event(&mut self, index: u32, to: u32, arrives_ns: u64) {
         let node = &mut self.nodes[to as usize];
-        node.arriving.push_back((arrives_ns, self.flights.end(index)));
+        node.add_arriving(arrives_ns, self.flights.end(index));
         self.touched.extend(node.actor.map(|actor| (actor, arrives_ns)));
     }
 
