@@ -25,6 +25,9 @@
 //!   recovery reads headers alone. The price is that a lone write takes two operations for each copy.
 //! - **A header says how much is settled**: up to which version everything is complete on all copies. So recovery
 //!   checks only pages that may have been in flight.
+//! - **Recovery completes before it clears.** A page that only some copies have is first written to the others, at the
+//!   same slot, and only then is the slot of its older version cleared. A donor may fail at any time in between: then
+//!   the other copies are scanned again.
 //! - **A page stays in its home segment.** Otherwise a segment that cannot be reached could hide a page's newer
 //!   version, and an older one would be read.
 //! - **A majority of voters agrees on the members of segments** before a write that a copy missed is acknowledged. A

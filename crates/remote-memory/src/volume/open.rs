@@ -165,7 +165,13 @@ impl<D: Donors> Opening<D> {
         donors.poll(&mut events);
         for event in events.drain(..) {
             match event {
-                Event::CallAnswered { tag, result } => self.answered((tag & 0xFFFF_FFFF) as usize, result)?,
+                Event::CallAnswered { tag, result } => {
+                    // The step that an answer belongs to may be over.
+                    let (attempt, number) = (tag >> 32 & 0x7FFF_FFFF, (tag & 0xFFFF_FFFF) as usize);
+                    if attempt == u64::from(self.attempts) && number != UNAWAITED {
+                        self.answered(number, result)?;
+                    }
+                }
                 Event::OpFinished { tag, error, target } => {
                     if let Step::Scanning(scan) = &mut self.step {
                         scan.complete(tag, error, target);
@@ -540,8 +546,23 @@ impl<D: Donors> Opening<D> {
         self.waiting = 0;
     }
 
+    /// Begins again without the donors that failed during the scan: it may have found pages that only they have, which
+    /// nobody was told of.
+    fn scan_again(&mut self, scan: &Scan) -> Result<(), OpenError> {
+        for (lane, why) in scan.lost() {
+            (self.reports[lane].fenced, self.reports[lane].why) = (false, why.to_owned());
+        }
+        if scan.has_lost_segment() {
+            return Err(OpenError::Failed(self.failures()));
+        }
+        self.write_record()
+    }
+
     fn on_scanned(&mut self) -> Result<(), OpenError> {
         let Step::Scanning(scan) = std::mem::replace(&mut self.step, Step::Looking) else { return Ok(()) };
+        if scan.has_lost() {
+            return self.scan_again(&scan);
+        }
         let (Some(donors), Some(record)) = (self.donors.take(), self.record.take()) else { return Ok(()) };
         let lanes = self.reports.iter().map(|known| LaneState {
             down: (!known.fenced).then(|| format!("it did not answer when the volume was opened: {}", known.why)),

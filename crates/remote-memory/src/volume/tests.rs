@@ -2,4 +2,5 @@
 
 mod facts;
 mod model;
+mod opening;
 mod random;

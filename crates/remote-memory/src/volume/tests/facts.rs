@@ -41,11 +41,21 @@ pub fn new_volume(world: &Shared, pages: u64, copies: u32) -> NewVolume {
     NewVolume { len, copies, slab_len, segments, voters, number }
 }
 
-pub fn finish_opening(world: &Shared, mut opening: Opening<Writer>) -> Result<Volume<Writer>, OpenError> {
-    for _ in 0..1_000_000 {
+pub fn finish_opening(world: &Shared, opening: Opening<Writer>) -> Result<Volume<Writer>, OpenError> {
+    finish_opening_while(world, opening, |_| {})
+}
+
+/// Finishes an opening, and calls `happens` before each step of it.
+pub fn finish_opening_while(
+    world: &Shared,
+    mut opening: Opening<Writer>,
+    mut happens: impl FnMut(u64),
+) -> Result<Volume<Writer>, OpenError> {
+    for step in 0..1_000_000 {
         if let Some(volume) = opening.turn()? {
             return Ok(volume);
         }
+        happens(step);
         world.borrow_mut().step();
     }
     panic!("the volume did not open");
@@ -124,11 +134,11 @@ pub fn run_until_idle(world: &Shared, volume: &mut Volume<Writer>) {
     panic!("the volume does not come to rest");
 }
 
-fn page(byte: u8) -> Vec<u8> {
+pub fn page(byte: u8) -> Vec<u8> {
     vec![byte; BLOCK]
 }
 
-const PAGE: u64 = BLOCK as u64;
+pub const PAGE: u64 = BLOCK as u64;
 
 #[test]
 fn what_is_written_is_read_across_blocks_and_after_opening_again() {
@@ -554,7 +564,7 @@ fn silent(world: &Shared, arena: &Arena, cut: bool) -> Volume<Writer> {
     volume
 }
 
-fn turn_for(world: &Shared, volume: &mut Volume<Writer>, time_ns: u64) {
+pub fn turn_for(world: &Shared, volume: &mut Volume<Writer>, time_ns: u64) {
     let until_ns = world.borrow().now_ns + time_ns;
     while world.borrow().now_ns < until_ns {
         volume.turn();

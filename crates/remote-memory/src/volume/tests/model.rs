@@ -53,6 +53,8 @@ pub struct World {
     pub volume: u64,
     /// Answers that were overtaken stay on their way.
     pub holds_answers: bool,
+    /// What is sent to this donor stays on its way.
+    pub slow: Option<usize>,
     memory_len: u64,
     sent: Vec<Sent>,
     late_writes: Vec<LateWrite>,
@@ -73,6 +75,7 @@ impl World {
             now_ns: 0,
             volume: 7,
             holds_answers: false,
+            slow: None,
             memory_len,
             sent: Vec::new(),
             late_writes: Vec::new(),
@@ -123,6 +126,9 @@ impl World {
         }
         let index = self.random.below(self.sent.len() as u64) as usize;
         if self.holds_answers && matches!(self.sent[index].kind, SentKind::Answer(_)) {
+            return;
+        }
+        if self.slow == Some(self.sent[index].lane) {
             return;
         }
         let sent = self.sent.swap_remove(index);

@@ -6,10 +6,12 @@ use std::collections::HashMap;
 use sinew_fabric::SeededGenerator;
 use sinew_mem::Arena;
 
-use super::facts::{crash, create, open, read_job, run_until_idle, same_everywhere, submit, write_job};
+use super::facts::{
+    ID, crash, create, finish_opening_while, open, read_job, run_until_idle, same_everywhere, submit, write_job,
+};
 use super::model::{Shared, World, Writer, one_in};
 use crate::store::{BLOCK, Finished, Job, Status, Store};
-use crate::volume::{Donors as _, OpenError, Volume, VolumeConfig, Voter};
+use crate::volume::{Donors as _, OpenError, Opening, Volume, VolumeConfig, Voter};
 
 const PAGES: u64 = 150;
 /// A block has eight parts, each filled with one number.
@@ -380,6 +382,57 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
         same_everywhere(&run.world, &mut volume, seed);
     }
     assert!(healed > 0 || std::env::var_os("SINEW_SEED").is_some());
+}
+
+/// A writer dies, some of whose last requests have reached one copy alone, and a donor dies while the next writer opens
+/// the volume.
+#[test]
+fn donors_that_die_while_a_volume_is_opened_lose_nothing_that_was_acknowledged() {
+    let mut opened = 0;
+    for seed in seeds(80) {
+        let mut run = Run::new(seed, 4);
+        let config = run.config();
+        let mut volume = create(&run.world.clone(), &run.arena.clone(), PAGES, 2, config);
+        for round in 0..6 {
+            let requests = 10 + run.random.below(30);
+            run.work(&mut volume, requests, |_, _| {});
+            run.world.borrow_mut().slow = Some(run.random.below(4) as usize);
+            run.work(&mut volume, 10, |_, _| {});
+            run.expected.clear();
+            crash(&run.world, volume);
+            run.world.borrow_mut().slow = None;
+            let (lane, when) = (run.random.below(4) as usize, run.random.below(600));
+            let (world, config) = (run.world.clone(), run.config());
+            let opening = Opening::new(Writer::new(&world, &run.arena), ID, config);
+            let first = finish_opening_while(&world, opening, |step| {
+                if step == when {
+                    world.borrow_mut().hosts[lane].is_alive = false;
+                }
+            });
+            world.borrow_mut().hosts[lane].is_alive = false;
+            opened += u64::from(first.is_ok());
+            volume = first.unwrap_or_else(|_| run.open());
+            run.verify(&mut volume);
+            same_everywhere(&run.world, &mut volume, seed);
+            if one_in(&mut run.random, 2) {
+                crash(&run.world, volume);
+                volume = run.open();
+                run.verify(&mut volume);
+            }
+            if run.random.below(2) == 0 {
+                world.borrow_mut().restart(lane);
+            }
+            world.borrow_mut().hosts[lane].is_alive = true;
+            let is_well = (0..60_000).any(|_| {
+                volume.turn();
+                world.borrow_mut().step();
+                is_redundant(&world, &volume)
+            });
+            assert!(is_well, "seed {seed}, round {round}: it does not get well: {:?}", volume.status());
+        }
+        assert_eq!(run.failed, 0, "seed {seed}");
+    }
+    assert!(opened > 0);
 }
 
 /// A random donor wants its memory back at a random time.
