@@ -36,13 +36,16 @@
 //! - **A new writer** takes a higher epoch at the voters, has donors reset the old writer's queue pairs, and only then
 //!   reads what they hold.
 //! - **Leases.** Donors count heartbeats of the writer that fenced a volume, and report the count to anybody who asks.
-//!   A program that opens a volume watches for the length of a lease whether the count grows. There is no common clock,
-//!   and nothing depends on the lease except that a live writer keeps its volume: it is the fence that keeps a replaced
-//!   writer from writing.
+//!   A program that opens a volume watches for the length of a lease whether the count grows. There is no common clock.
+//!   Two things depend on the lease: that a live writer keeps its volume, and that a writer that was stopped and replaced
+//!   does not answer, with zeros, for pages that it never wrote: it answers from its map alone only while a majority of
+//!   the voters has answered a heartbeat within a lease. It is the fence that keeps a replaced writer from writing, and
+//!   from reading pages.
 
 mod check;
 mod clear;
 mod config;
+mod confirmation;
 mod core;
 mod donors;
 mod drive;

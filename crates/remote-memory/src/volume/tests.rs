@@ -1,6 +1,7 @@
 //! Tests of volumes over donors in memory.
 
 mod facts;
+mod leases;
 mod model;
 mod opening;
 mod random;

@@ -151,6 +151,7 @@ impl<D: Donors> Volume<D> {
         if is_majority(&round.voters, ids, round.acks) && is_majority(&self.voting.durable_voters, ids, round.acks) {
             self.voting.durable = round.generation;
             self.voting.durable_voters.clone_from(&round.voters);
+            self.update_confirmation();
             self.voting.round = None;
             self.voting.failing_since_ns = None;
             self.stats.records += 1;

@@ -113,6 +113,12 @@ impl World {
         self.sent.iter().filter(|sent| sent.writer == writer).count()
     }
 
+    /// Whether such a call of the writer is on its way.
+    pub fn is_calling(&self, writer: u32, is_such: impl Fn(&Call) -> bool) -> bool {
+        let mut theirs = self.sent.iter().filter(|sent| sent.writer == writer);
+        theirs.any(|sent| matches!(&sent.kind, SentKind::Call(call) if is_such(call)))
+    }
+
     /// Lets one random event happen.
     pub fn step(&mut self) {
         self.now_ns += 1 + self.random.below(20_000);
