@@ -10,6 +10,7 @@ use super::config::VolumeConfig;
 use super::core::{LaneState, Lanes, Segment, SegmentCopy, Volume};
 use super::donors::{CallFailed, DONORS_MAX, Donors, Event};
 use super::drive::OPENING_TAG;
+use super::map::Map;
 use super::open_error::OpenError;
 use super::record::{DonorId, Member, Record, Voter};
 use super::scan::Scan;
@@ -438,7 +439,9 @@ impl<D: Donors> Opening<D> {
         if voters.len() < new.voters.len() {
             return Err(OpenError::NoMajority(self.failures()));
         }
-        Ok(Record {
+        let member = |donor: &DonorId| Member { donor: *donor, incarnation: 0, slab: 0 };
+        let placed = new.segments.iter().map(|donors| donors.iter().map(member).collect()).collect();
+        let record = Record {
             volume: self.id,
             number: new.number,
             epoch: self.epoch,
@@ -447,8 +450,14 @@ impl<D: Donors> Opening<D> {
             slots: shape.slots,
             copies: new.copies,
             voters,
-            segments: Vec::new(),
-        })
+            segments: placed,
+        };
+        if !record.is_sound() {
+            return Err(OpenError::Invalid(
+                "a volume has copies and voters at different donors, slabs of up to 1 TiB, and less than 16 TiB in all",
+            ));
+        }
+        Ok(Record { segments: Vec::new(), ..record })
     }
 
     fn on_claimed(&mut self) -> Result<(), OpenError> {
@@ -529,8 +538,7 @@ impl<D: Donors> Opening<D> {
         let lane = self.lane_of(member.donor)?;
         let known = &self.reports[lane];
         let is_there = known.fenced && known.incarnation == Some(member.incarnation);
-        let lent =
-            known.slabs.iter().find(|lent| is_there && lent.slab == member.slab && lent.len >= shape.slab_len())?;
+        let lent = known.slabs.iter().find(|lent| is_there && lent.slab == member.slab && shape.fits(lent))?;
         Some((lane as u8, lent.base))
     }
 
@@ -561,6 +569,9 @@ impl<D: Donors> Opening<D> {
         let shape = Shape { slots: record.slots };
         if shape.pages() == 0 || (record.segments.len() as u64) < record.pages.div_ceil(u64::from(shape.pages())) {
             return Err(OpenError::BadRecord(super::record::BadRecord));
+        }
+        if !Map::has_room(record.pages) {
+            return Err(OpenError::Failed("there is too little memory for a map of the volume's pages".into()));
         }
         let hold = |member: &Member| {
             let (lane, base) = self.reachable_at(member, shape).unzip();

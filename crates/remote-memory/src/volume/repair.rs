@@ -112,7 +112,7 @@ impl<D: Donors> Volume<D> {
         let state = &self.lanes[usize::from(lane)];
         match result {
             Ok(Answer::Taken { incarnation, lent })
-                if state.incarnation == Some(incarnation) && lent.len >= self.shape.slab_len() =>
+                if state.incarnation == Some(incarnation) && self.shape.fits(&lent) =>
             {
                 let member = Member { donor: self.donors.ids()[usize::from(lane)], incarnation, slab: lent.slab };
                 if state.down.is_some() || !self.wants_copy(segment as usize) {

@@ -110,7 +110,7 @@ impl<D: Donors> Volume<D> {
                 if let Some(copy) = own_copy {
                     is_named = true;
                     // A copy with unknown contents is left to the next writer that opens the volume.
-                    if !unknown && lent.len >= self.shape.slab_len() {
+                    if !unknown && self.shape.fits(&lent) {
                         (copy.lane, copy.base) = (Some(lane), lent.base);
                     }
                 }

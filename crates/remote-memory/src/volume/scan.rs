@@ -72,7 +72,8 @@ pub(super) struct Scan {
     lost: Vec<Option<String>>,
     settled: Version,
     map: Map,
-    versions: Vec<Version>,
+    /// Epoch and sequence number of each page's version. Like the map, it takes memory only as pages are found.
+    versions: Vec<[u64; 2]>,
     /// Pages that some copies lack, with the copies that have them.
     partial: HashMap<u64, Lanes>,
     /// Slots whose page may be incomplete.
@@ -105,7 +106,7 @@ impl Scan {
             lost: vec![None; super::donors::DONORS_MAX],
             settled: Version::default(),
             map: Map::new(pages),
-            versions: vec![Version::default(); pages as usize],
+            versions: vec![[0; 2]; pages as usize],
             partial: HashMap::new(),
             suspects: Vec::new(),
             checking: None,
@@ -218,7 +219,8 @@ impl Scan {
         };
         let source = if has_page {
             let Ok(mut bytes) = donors.arena().alloc(HEADER, HEADER) else { return false };
-            let (volume, version, sum) = (self.volume, self.versions[page as usize], self.map.sum(page));
+            let (volume, [epoch, seq], sum) = (self.volume, self.versions[page as usize], self.map.sum(page));
+            let version = Version { epoch: epoch as u32, seq };
             if let Some(bytes) = bytes.first_chunk_mut() {
                 Header { volume, page, version, settled: self.settled, sum }.write(bytes);
             }
@@ -398,6 +400,7 @@ impl Scan {
     fn add(&mut self, candidate: Candidate) {
         let Candidate { page, version, place, sum, lanes } = candidate;
         let best_version = &mut self.versions[page as usize];
+        let version = [u64::from(version.epoch), version.seq];
         if *best_version >= version {
             return self.mark_dirty(place);
         }

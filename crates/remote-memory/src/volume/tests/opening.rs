@@ -1,12 +1,32 @@
 //! Tests of what may go wrong while a volume is opened.
 
 use super::facts::{
-    ID, PAGE, arena, config, crash, create, finish_opening_while, open, page, read, run_until_idle, submit, write,
-    write_job,
+    ID, PAGE, arena, config, crash, create, finish_opening, finish_opening_while, new_volume, open, page, read,
+    run_until_idle, submit, write, write_job,
 };
 use super::model::{World, Writer};
+use crate::donor::Call;
 use crate::store::{BLOCK, Store};
-use crate::volume::{Opening, VolumeConfig};
+use crate::volume::{BadRecord, NewVolume, OpenError, Opening, VolumeConfig};
+
+/// The latest record, which names only the donor that has it as a voter, and more slots than any volume has.
+#[test]
+fn a_record_that_a_donor_made_up_is_refused_before_anything_is_made_room_for() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    let volume = create(&world, &arena, 32, 2, config());
+    let mut record = volume.record();
+    crash(&world, volume);
+    record.epoch = 1000;
+    record.slots = u32::MAX;
+    record.voters.truncate(1);
+    let call = Call::Record { volume: ID, epoch: 1000, generation: 1, record: record.to_bytes().into() };
+    world.borrow_mut().hosts[0].donor.handle(&call, &mut |_| {}).unwrap();
+    assert_eq!(open(&world, &arena, config()).err(), Some(OpenError::BadRecord(BadRecord)));
+    // Nobody makes such a volume.
+    let new = NewVolume { slab_len: u64::MAX, ..new_volume(&world, 32, 2) };
+    let made = finish_opening(&world, Opening::create(Writer::new(&world, &arena), ID + 1, new, config()));
+    assert!(matches!(made, Err(OpenError::Invalid(_))));
+}
 
 /// The newest writes have reached only the donor that dies.
 #[test]
