@@ -120,9 +120,7 @@ impl<D: Donors> Volume<D> {
             }
         }
         // Until the record is durable, the majority's record may still name these slabs.
-        if self.voting.durable == self.voting.generation {
-            strays.into_iter().for_each(|slab| self.free_slab(lane, slab));
-        }
+        strays.into_iter().for_each(|slab| self.defer_free(lane, slab, self.voting.generation));
         let unclean = std::mem::take(&mut self.unclean);
         for owed in unclean {
             if self.segments[owed.place.segment as usize].is_dead() {

@@ -5,3 +5,4 @@ mod leases;
 mod model;
 mod opening;
 mod random;
+mod revival;

@@ -272,7 +272,7 @@ impl<D: Donors> Volume<D> {
 
     /// Lanes of the donors whose copies of a segment count, whether or not they answer now. Copies that were given up
     /// do not count, even if they hold a write that the segment's last copy lacks.
-    fn named_lanes(&self, segment: u32) -> Lanes {
+    pub(super) fn named_lanes(&self, segment: u32) -> Lanes {
         let ids = self.donors.ids();
         let copies = self.segments[segment as usize].copies.iter();
         let lanes = copies.filter_map(|copy| ids.iter().position(|id| *id == copy.member.donor));
