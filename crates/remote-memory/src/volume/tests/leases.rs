@@ -136,8 +136,8 @@ fn a_donor_that_answers_only_late_in_the_watch_still_shows_that_the_writer_lives
 }
 
 enum State {
-    Opening(Opening<Writer>),
-    Open(Volume<Writer>),
+    Opening(Box<Opening<Writer>>),
+    Open(Box<Volume<Writer>>),
 }
 
 /// A program that opens the volume whenever it has lost it, reads and writes, and is stopped now and then.
@@ -155,7 +155,7 @@ impl Program {
         let number = writer.number;
         Self {
             writer: number,
-            state: State::Opening(Opening::new(writer, ID, leased())),
+            state: State::Opening(Box::new(Opening::new(writer, ID, leased()))),
             stopped_until_ns: 0,
             asked: None,
         }
@@ -181,7 +181,7 @@ impl Program {
                 match opening.turn() {
                     Ok(None) => {}
                     Ok(Some(volume)) => {
-                        self.state = State::Open(volume);
+                        self.state = State::Open(Box::new(volume));
                         written.takeovers += 1;
                     }
                     Err(_) => return false,
