@@ -11,7 +11,7 @@ use super::facts::{
 };
 use super::model::{Shared, World, Writer, one_in};
 use crate::store::{BLOCK, Finished, Job, Status, Store};
-use crate::volume::{Donors as _, OpenError, Opening, Volume, VolumeConfig, Voter};
+use crate::volume::{DonorId, Donors as _, OpenError, Opening, Volume, VolumeConfig, Voter};
 
 const PAGES: u64 = 150;
 /// A block has eight parts, each filled with one number.
@@ -272,13 +272,19 @@ impl Run {
     }
 }
 
-/// Whether all copies are there, and all voters are as the volume knows them.
+/// Whether all copies are there, and all their donors and all voters are as the volume knows them.
 fn is_redundant(world: &Shared, volume: &Volume<Writer>) -> bool {
     let hosts = &world.borrow().hosts;
-    let is_good = |voter: &Voter| {
-        let lane = (voter.donor.0 - 100) as usize;
-        volume.lanes[lane].down.is_none() && hosts[lane].donor.incarnation() == voter.incarnation
+    let is_there = |donor: DonorId, incarnation: u64| {
+        let lane = (donor.0 - 100) as usize;
+        volume.lanes[lane].down.is_none() && hosts[lane].donor.incarnation() == incarnation
     };
+    let is_good = |voter: &Voter| is_there(voter.donor, voter.incarnation);
+    let mut members = volume.segments.iter().flat_map(|segment| &segment.copies).map(|copy| copy.member);
+    // A donor that has restarted may not have been noticed yet.
+    if !members.all(|member| is_there(member.donor, member.incarnation)) {
+        return false;
+    }
     let voting = &volume.voting;
     let is_settled = voting.durable == voting.generation && voting.voters.len() == 3;
     volume.status() == Status::Whole && volume.is_idle() && is_settled && voting.voters.iter().all(is_good)
