@@ -395,10 +395,10 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
     assert!(healed > 0 || std::env::var_os("SINEW_SEED").is_some());
 }
 
-/// A writer dies, some of whose last requests have reached one copy alone, and a donor dies while the next writer opens
-/// the volume.
+/// A writer dies, some of whose last requests have reached one copy alone, and a donor dies or is cut off while the next
+/// writer opens the volume.
 #[test]
-fn donors_that_die_while_a_volume_is_opened_lose_nothing_that_was_acknowledged() {
+fn donors_that_fail_while_a_volume_is_opened_lose_nothing_that_was_acknowledged() {
     let mut opened = 0;
     for seed in seeds(80) {
         let mut run = Run::new(seed, 4);
@@ -414,13 +414,18 @@ fn donors_that_die_while_a_volume_is_opened_lose_nothing_that_was_acknowledged()
             run.world.borrow_mut().slow = None;
             let (lane, when) = (run.random.below(4) as usize, run.random.below(600));
             let (world, config) = (run.world.clone(), run.config());
-            let opening = Opening::new(Writer::new(&world, &run.arena), ID, config);
-            let first = finish_opening_while(&world, opening, |step| {
+            let writer = Writer::new(&world, &run.arena);
+            let (number, dies) = (writer.number, run.random.below(2) == 0);
+            let first = finish_opening_while(&world, Opening::new(writer, ID, config), |step| {
                 if step == when {
-                    world.borrow_mut().hosts[lane].is_alive = false;
+                    let host = &mut world.borrow_mut().hosts[lane];
+                    host.is_alive = !dies;
+                    host.cut.insert(number);
                 }
             });
-            world.borrow_mut().hosts[lane].is_alive = false;
+            if dies {
+                world.borrow_mut().hosts[lane].is_alive = false;
+            }
             opened += u64::from(first.is_ok());
             volume = first.unwrap_or_else(|_| run.open());
             run.verify(&mut volume);
@@ -434,6 +439,7 @@ fn donors_that_die_while_a_volume_is_opened_lose_nothing_that_was_acknowledged()
                 world.borrow_mut().restart(lane);
             }
             world.borrow_mut().hosts[lane].is_alive = true;
+            world.borrow_mut().hosts[lane].cut.clear();
             let is_well = (0..60_000).any(|_| {
                 volume.turn();
                 world.borrow_mut().step();
