@@ -25,6 +25,9 @@
 //!   recovery reads headers alone. The price is that a lone write takes two operations for each copy.
 //! - **A header says how much is settled**: up to which version everything is complete on all copies. So recovery
 //!   checks only pages that may have been in flight.
+//! - **Recovery completes before it clears.** A page that only some copies have is first written to the others, at the
+//!   same slot, and only then is the slot of its older version cleared. A donor may fail at any time in between: then
+//!   the other copies are scanned again.
 //! - **A page stays in its home segment.** Otherwise a segment that cannot be reached could hide a page's newer
 //!   version, and an older one would be read.
 //! - **A majority of voters agrees on the members of segments** before a write that a copy missed is acknowledged. A
@@ -33,13 +36,16 @@
 //! - **A new writer** takes a higher epoch at the voters, has donors reset the old writer's queue pairs, and only then
 //!   reads what they hold.
 //! - **Leases.** Donors count heartbeats of the writer that fenced a volume, and report the count to anybody who asks.
-//!   A program that opens a volume watches for the length of a lease whether the count grows. There is no common clock,
-//!   and nothing depends on the lease except that a live writer keeps its volume: it is the fence that keeps a replaced
-//!   writer from writing.
+//!   A program that opens a volume watches for the length of a lease whether the count grows. There is no common clock.
+//!   Two things depend on the lease: that a live writer keeps its volume, and that a writer that was stopped and replaced
+//!   does not answer, with zeros, for pages that it never wrote: it answers from its map alone only while a majority of
+//!   the voters has answered a heartbeat within a lease. It is the fence that keeps a replaced writer from writing, and
+//!   from reading pages.
 
 mod check;
 mod clear;
 mod config;
+mod confirmation;
 mod core;
 mod donors;
 mod drive;

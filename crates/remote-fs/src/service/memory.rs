@@ -104,8 +104,8 @@ impl<D: Donors> Memory<D> {
 
     /// Pages that donors could lend in addition to those that they lend now.
     pub fn lendable_pages(&self) -> u64 {
-        let free: u64 =
-            self.lanes.0.iter().filter(|lane| lane.is_ready() && !lane.is_withdrawing()).map(|lane| lane.free).sum();
+        let lending = self.lanes.0.iter().filter(|lane| lane.is_ready() && !lane.is_withdrawing());
+        let free = lending.fold(0, |free: u64, lane| free.saturating_add(lane.free));
         let copies = self.config.copies.min(self.lanes.usable_count()).max(1) as u64;
         free / copies / PAGE as u64
     }

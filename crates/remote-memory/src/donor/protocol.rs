@@ -65,7 +65,7 @@ pub enum Call {
         /// Number of the client.
         client: u64,
     },
-    /// Heartbeat of the writer. Answered as [`Self::Stat`] is.
+    /// Heartbeat of the writer. Answered as [`Self::Stat`] is, unless the donor has voted for a later writer.
     Heartbeat {
         /// The volume.
         volume: u64,

@@ -226,8 +226,10 @@ impl Donor {
             Call::Heartbeat { volume, epoch } => {
                 // A donor that has restarted does not know the volume; its answer shows the new incarnation.
                 if let Some(held) = self.volumes.get_mut(volume) {
-                    if held.fence > *epoch {
-                        return Err(Refusal::OlderEpoch { held: held.fence });
+                    // A writer relies on its heartbeats, so that none is answered once a later writer has the vote.
+                    let latest = held.fence.max(held.promised);
+                    if latest > *epoch {
+                        return Err(Refusal::OlderEpoch { held: latest });
                     }
                     held.beats += u64::from(held.fence == *epoch);
                 }

@@ -64,7 +64,7 @@ pub fn place_volume(
     let most_free =
         |donors: &mut Vec<DonorSpace>| donors.sort_by_key(|space| (std::cmp::Reverse(space.free), space.donor));
     most_free(&mut donors);
-    let free = donors.iter().map(|space| space.free).sum();
+    let free = donors.iter().fold(0, |free: u64, space| free.saturating_add(space.free));
     let voters = donors.len().min(VOTERS_MAX);
     let voters = donors[..voters - (voters + 1) % 2].iter().map(|space| space.donor).collect();
     let count = NewVolume::segments_for(len, slab_len);
@@ -117,5 +117,7 @@ mod tests {
         assert_eq!(place_volume(1, 2, 8 << 20, 1, &spaces(&[64])), Err(NoSpace::Donors { copies: 2, donors: 1 }));
         assert!(place_volume(60 << 20, 2, 8 << 20, 1, &spaces(&[128, 16])).is_err());
         assert!(place_volume(6 << 20, 2, 8 << 20, 1, &spaces(&[128, 16])).is_ok());
+        let boastful = [0, 1].map(|donor| DonorSpace { donor: DonorId(donor), free: u64::MAX });
+        assert!(place_volume(6 << 20, 2, 8 << 20, 1, &boastful).is_ok(), "more than there can be");
     }
 }

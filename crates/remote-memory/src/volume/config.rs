@@ -16,9 +16,13 @@ pub struct VolumeConfig {
     /// the donor has failed, an attempt to revive it.
     pub heartbeat_ns: u64,
     /// Lease, in ns; it should be several times [`Self::heartbeat_ns`]. A volume can be opened once its last writer has
-    /// left it, or has sent no heartbeat for that long; with a lease of 0, the volume is taken even from a live writer.
-    /// Only [`Store::turn`](crate::store::Store::turn) sends heartbeats: a writer must turn its volume several times in
-    /// each lease, even if it has no requests.
+    /// left it, or has sent no heartbeat for that long. Only [`Store::turn`](crate::store::Store::turn) sends
+    /// heartbeats: a writer must turn its volume several times in each lease, even if it has no requests.
+    ///
+    /// A writer answers for pages that it never wrote (that they are zeros, or holes) only while a majority of the
+    /// voters has answered a heartbeat within the lease; otherwise such requests wait. So all programs that open a
+    /// volume must have the same lease. With a lease of 0, the volume is taken even from a live writer, which may give
+    /// such answers for up to its lease afterwards, if it is stopped and goes on.
     pub lease_ns: u64,
     /// Whether segments that lack copies get new ones, where a donor has room.
     pub repairs: bool,

@@ -166,6 +166,10 @@ pub(super) struct LaneState {
     pub in_flight: u32,
     /// Whether a call that tests the donor is unanswered.
     pub call_in_flight: bool,
+    /// When the last heartbeat was sent.
+    pub beat_sent_ns: u64,
+    /// Until when the donor has [confirmed](super::confirmation) this writer; 0 if it has not yet.
+    pub confirmed_until_ns: u64,
 }
 
 /// Slots still to be cleared, once their chunk is not held.
@@ -294,6 +298,10 @@ pub struct Volume<D: Donors> {
     pub(super) deferred: VecDeque<u32>,
     /// Discards that wait for slots to be cleared.
     pub(super) waiting: Vec<u32>,
+    /// Requests whose answers wait for [confirmation](super::confirmation).
+    pub(super) unconfirmed: Vec<u32>,
+    /// Until when a majority of the voters has confirmed this writer.
+    pub(super) confirmed_until_ns: u64,
     /// Slots to be cleared once a copy of their segment can be reached again.
     pub(super) unclean: Vec<PendingClear>,
     /// When the donors are called next, for a heartbeat or to revive them.
@@ -362,7 +370,7 @@ impl<D: Donors> Volume<D> {
             ..
         } = parts;
         let has_unknown = segments.iter().any(|segment| segment.is_unknown);
-        Self {
+        let mut volume = Self {
             donors,
             config,
             id,
@@ -399,6 +407,8 @@ impl<D: Donors> Volume<D> {
             starved: VecDeque::new(),
             deferred: VecDeque::new(),
             waiting: Vec::new(),
+            unconfirmed: Vec::new(),
+            confirmed_until_ns: 0,
             unclean: Vec::new(),
             revive_at_ns: 0,
             answering: 0,
@@ -413,7 +423,9 @@ impl<D: Donors> Volume<D> {
             stats: VolumeStats::default(),
             now_ns: 0,
             was_busy: true,
-        }
+        };
+        volume.update_confirmation();
+        volume
     }
 
     /// Number of the volume, derived from its name.

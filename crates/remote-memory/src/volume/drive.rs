@@ -24,7 +24,12 @@ impl<D: Donors> Volume<D> {
         if live.parts > 0 {
             return;
         }
-        if live.error.is_none() && live.kind != Kind::Read && !live.writes {
+        let is_good = live.error.is_none();
+        if is_good && live.is_from_map && self.now_ns >= self.confirmed_until_ns {
+            return self.await_confirmation(key);
+        }
+        if is_good && live.kind != Kind::Read && !live.writes {
+            live.is_from_map = false;
             return self.change(key);
         }
         let (tag, kind, error, target) = self.requests.complete(key);
@@ -235,6 +240,9 @@ impl<D: Donors> Store for Volume<D> {
         if !self.starved.is_empty() || !self.deferred.is_empty() {
             self.resume();
         }
+        if !self.unconfirmed.is_empty() {
+            self.end_unconfirmed();
+        }
         busy |= self.start_ready();
         self.turn_revival();
         self.inspect_after_silence();
@@ -257,9 +265,11 @@ impl<D: Donors> Store for Volume<D> {
     }
 
     /// Pages are holes that were never written, or were discarded. An unfinished change makes them none, and so does
-    /// anything for which a read might fail.
+    /// anything for which a read might fail or has to wait.
     fn extent(&self, at: u64, len: u64) -> Extent {
-        let is_held = self.ended.is_some() || self.voting.durable < self.voting.generation;
+        // Its caller may have been stopped since the last turn.
+        let is_confirmed = self.donors.now_ns() < self.confirmed_until_ns;
+        let is_held = self.ended.is_some() || self.voting.durable < self.voting.generation || !is_confirmed;
         let found = extent_of_pages(at, len, |page| {
             !is_held && self.map.place(page).is_none() && !(self.has_unknown && self.is_unknown(page))
         });

@@ -34,6 +34,11 @@ pub(super) struct Map {
 }
 
 impl Map {
+    /// Whether there is address space for a map of that many pages and for their versions.
+    pub fn has_room(pages: u64) -> bool {
+        usize::try_from(pages).is_ok_and(|pages| Vec::<[u64; 4]>::new().try_reserve_exact(pages).is_ok())
+    }
+
     pub fn new(pages: u64) -> Self {
         Self { entries: vec![[0; 2]; pages as usize] }
     }
@@ -105,5 +110,6 @@ mod tests {
         assert_eq!(extents, expected);
         assert_eq!(map.set(2, None, 0), at(0, 5));
         assert_eq!((map.place(2), map.sum(3), map.place(99)), (None, 3, None));
+        assert!(Map::has_room(10) && !Map::has_room(u64::MAX / 32));
     }
 }

@@ -10,6 +10,7 @@ use super::config::VolumeConfig;
 use super::core::{LaneState, Lanes, Segment, SegmentCopy, Volume};
 use super::donors::{CallFailed, DONORS_MAX, Donors, Event};
 use super::drive::OPENING_TAG;
+use super::map::Map;
 use super::open_error::OpenError;
 use super::record::{DonorId, Member, Record, Voter};
 use super::scan::Scan;
@@ -51,6 +52,8 @@ const UNAWAITED: usize = 0xFFFF_FFFF;
 enum Step {
     Looking,
     Claiming,
+    /// Waits until no earlier writer can be [confirmed](super::confirmation) any more.
+    Outlasting,
     Fencing,
     Taking,
     Recording,
@@ -64,6 +67,8 @@ struct DonorReport {
     promised: u32,
     stored: Option<Stored>,
     beats: u64,
+    /// When the donor's answer was first as it is now.
+    since_ns: u64,
     slabs: Vec<LentSlab>,
     fenced: bool,
     why: String,
@@ -73,6 +78,8 @@ struct DonorReport {
 struct LeaseWatch {
     /// Heartbeats that each donor had counted at the last look, by lane.
     beats: Vec<u64>,
+    /// Donors that have ever been seen to count heartbeats.
+    counting: Lanes,
     until_ns: u64,
     /// When the donors are asked again; `None` while they are being asked.
     next_inspection_ns: Option<u64>,
@@ -97,6 +104,10 @@ pub struct Opening<D: Donors> {
     takes: Vec<(usize, usize)>,
     taken: Vec<Option<(Member, u64)>>,
     watching: Option<LeaseWatch>,
+    /// When the last writer is fenced, at the earliest.
+    fence_at_ns: u64,
+    /// When the fences were sent.
+    fenced_ns: u64,
     /// When the donors next get a heartbeat of this writer.
     next_heartbeat_ns: u64,
     /// A volume whose slots have been scanned, and that is being mended.
@@ -125,6 +136,8 @@ impl<D: Donors> Opening<D> {
             takes: Vec::new(),
             taken: Vec::new(),
             watching: None,
+            fence_at_ns: 0,
+            fenced_ns: 0,
             next_heartbeat_ns: 0,
             mending_volume: None,
             events: Vec::new(),
@@ -165,7 +178,13 @@ impl<D: Donors> Opening<D> {
         donors.poll(&mut events);
         for event in events.drain(..) {
             match event {
-                Event::CallAnswered { tag, result } => self.answered((tag & 0xFFFF_FFFF) as usize, result)?,
+                Event::CallAnswered { tag, result } => {
+                    // The step that an answer belongs to may be over.
+                    let (attempt, number) = (tag >> 32 & 0x7FFF_FFFF, (tag & 0xFFFF_FFFF) as usize);
+                    if attempt == u64::from(self.attempts) && number != UNAWAITED {
+                        self.answered(number, result)?;
+                    }
+                }
                 Event::OpFinished { tag, error, target } => {
                     if let Step::Scanning(scan) = &mut self.step {
                         scan.complete(tag, error, target);
@@ -221,9 +240,14 @@ impl<D: Donors> Opening<D> {
         match (&self.step, result) {
             (_, Err(CallFailed::Refused(Refusal::OlderEpoch { held }))) => self.older = self.older.max(Some(held)),
             (Step::Looking | Step::Claiming, Ok(Answer::Inspected { incarnation, promised, stored, beats })) => {
+                let now_ns = self.now_ns();
                 let report = &mut self.reports[lane];
-                if matches!(self.step, Step::Claiming) {
+                let is_claimed = matches!(self.step, Step::Claiming);
+                if is_claimed {
                     self.claims |= 1 << lane;
+                }
+                if report.beats != beats || report.promised != promised && !is_claimed {
+                    report.since_ns = now_ns;
                 }
                 (report.incarnation, report.promised, report.stored) = (Some(incarnation), promised, stored);
                 report.beats = beats;
@@ -256,7 +280,7 @@ impl<D: Donors> Opening<D> {
             Step::Fencing => self.on_fenced(),
             Step::Taking => self.on_all_taken(),
             Step::Recording => self.on_recorded(),
-            Step::Scanning(_) => Ok(()),
+            Step::Outlasting | Step::Scanning(_) => Ok(()),
         }
     }
 
@@ -304,9 +328,16 @@ impl<D: Donors> Opening<D> {
         voters.iter().filter_map(lane).fold(0, |all: Lanes, lane: Lanes| all | lane)
     }
 
+    fn now_ns(&self) -> u64 {
+        self.donors.as_ref().map_or(0, |donors| donors.now_ns())
+    }
+
     /// Asks the donors again for heartbeats of the last writer, and sends them this writer's, once it has access.
     fn inspect_or_heartbeat(&mut self) {
-        let now_ns = self.donors.as_ref().map_or(0, |donors| donors.now_ns());
+        let now_ns = self.now_ns();
+        if matches!(self.step, Step::Outlasting) && now_ns >= self.fence_at_ns {
+            self.fence();
+        }
         if let (Step::Looking, Some(watching)) = (&self.step, &mut self.watching)
             && watching.next_inspection_ns.is_some_and(|look_ns| now_ns >= look_ns)
         {
@@ -326,12 +357,14 @@ impl<D: Donors> Opening<D> {
     fn watch_lease(&mut self) -> Result<bool, OpenError> {
         let lease_ns = self.config.lease_ns;
         let beats = || self.reports.iter().map(|known| known.beats);
-        let now_ns = self.donors.as_ref().map_or(0, |donors| donors.now_ns());
+        let counting = beats().enumerate().filter(|(_, beats)| *beats > 0).fold(0, |all, (lane, _)| all | 1 << lane);
+        let now_ns = self.now_ns();
         let Some(watching) = &mut self.watching else {
             if lease_ns > 0 && beats().any(|beats| beats > 0) {
                 let look_ns = Some(now_ns + lease_ns / INSPECTIONS_PER_LEASE);
                 self.watching = Some(LeaseWatch {
                     beats: beats().collect(),
+                    counting,
                     until_ns: now_ns + lease_ns,
                     next_inspection_ns: look_ns,
                 });
@@ -344,6 +377,10 @@ impl<D: Donors> Opening<D> {
         watching.beats.iter_mut().zip(&self.reports).for_each(|(before, known)| *before = known.beats);
         if lives {
             return Err(OpenError::InUse);
+        }
+        if counting & !watching.counting != 0 {
+            // It may be the only one that hears the writer. Each donor extends the watch once.
+            (watching.counting, watching.until_ns) = (watching.counting | counting, now_ns + lease_ns);
         }
         let is_over = now_ns >= watching.until_ns || beats().all(|beats| beats == 0);
         watching.next_inspection_ns = (!is_over).then_some(now_ns + lease_ns / INSPECTIONS_PER_LEASE);
@@ -402,7 +439,9 @@ impl<D: Donors> Opening<D> {
         if voters.len() < new.voters.len() {
             return Err(OpenError::NoMajority(self.failures()));
         }
-        Ok(Record {
+        let member = |donor: &DonorId| Member { donor: *donor, incarnation: 0, slab: 0 };
+        let placed = new.segments.iter().map(|donors| donors.iter().map(member).collect()).collect();
+        let record = Record {
             volume: self.id,
             number: new.number,
             epoch: self.epoch,
@@ -411,8 +450,14 @@ impl<D: Donors> Opening<D> {
             slots: shape.slots,
             copies: new.copies,
             voters,
-            segments: Vec::new(),
-        })
+            segments: placed,
+        };
+        if !record.is_sound() {
+            return Err(OpenError::Invalid(
+                "a volume has copies and voters at different donors, slabs of up to 1 TiB, and less than 16 TiB in all",
+            ));
+        }
+        Ok(Record { segments: Vec::new(), ..record })
     }
 
     fn on_claimed(&mut self) -> Result<(), OpenError> {
@@ -427,10 +472,28 @@ impl<D: Donors> Opening<D> {
             return Err(self.no_majority(&record.voters));
         }
         self.older = None;
+        self.fence_at_ns = self.silent_at_ns();
+        if self.new.is_none() && self.now_ns() < self.fence_at_ns {
+            self.step = Step::Outlasting;
+        } else {
+            self.fence();
+        }
+        Ok(())
+    }
+
+    /// When none of the donors that gave their votes has answered a heartbeat for a lease. As a rule the watch has made
+    /// sure of that, but a writer may have begun, or gone on, between a donor's last look and its vote.
+    fn silent_at_ns(&self) -> u64 {
+        let lease_ns = self.config.lease_ns;
+        let voted = self.reports.iter().enumerate().filter(|(lane, _)| lease_ns > 0 && self.claims >> lane & 1 == 1);
+        voted.filter(|(_, known)| known.beats > 0).map(|(_, known)| known.since_ns + lease_ns).max().unwrap_or(0)
+    }
+
+    fn fence(&mut self) {
+        self.fenced_ns = self.now_ns();
         let answers: Vec<bool> = self.reports.iter().map(|known| known.incarnation.is_some()).collect();
         let call = Call::Fence { volume: self.id, epoch: self.epoch };
         self.call_all(Step::Fencing, |lane| answers[lane], call);
-        Ok(())
     }
 
     fn on_fenced(&mut self) -> Result<(), OpenError> {
@@ -475,8 +538,7 @@ impl<D: Donors> Opening<D> {
         let lane = self.lane_of(member.donor)?;
         let known = &self.reports[lane];
         let is_there = known.fenced && known.incarnation == Some(member.incarnation);
-        let lent =
-            known.slabs.iter().find(|lent| is_there && lent.slab == member.slab && lent.len >= shape.slab_len())?;
+        let lent = known.slabs.iter().find(|lent| is_there && lent.slab == member.slab && shape.fits(lent))?;
         Some((lane as u8, lent.base))
     }
 
@@ -507,6 +569,9 @@ impl<D: Donors> Opening<D> {
         let shape = Shape { slots: record.slots };
         if shape.pages() == 0 || (record.segments.len() as u64) < record.pages.div_ceil(u64::from(shape.pages())) {
             return Err(OpenError::BadRecord(super::record::BadRecord));
+        }
+        if !Map::has_room(record.pages) {
+            return Err(OpenError::Failed("there is too little memory for a map of the volume's pages".into()));
         }
         let hold = |member: &Member| {
             let (lane, base) = self.reachable_at(member, shape).unzip();
@@ -540,14 +605,34 @@ impl<D: Donors> Opening<D> {
         self.waiting = 0;
     }
 
+    /// Begins again without the donors that failed during the scan: it may have found pages that only they have, which
+    /// nobody was told of.
+    fn scan_again(&mut self, scan: &Scan) -> Result<(), OpenError> {
+        for (lane, why) in scan.lost() {
+            (self.reports[lane].fenced, self.reports[lane].why) = (false, why.to_owned());
+        }
+        if scan.has_lost_segment() {
+            return Err(OpenError::Failed(self.failures()));
+        }
+        self.write_record()
+    }
+
     fn on_scanned(&mut self) -> Result<(), OpenError> {
         let Step::Scanning(scan) = std::mem::replace(&mut self.step, Step::Looking) else { return Ok(()) };
+        if scan.has_lost() {
+            return self.scan_again(&scan);
+        }
         let (Some(donors), Some(record)) = (self.donors.take(), self.record.take()) else { return Ok(()) };
-        let lanes = self.reports.iter().map(|known| LaneState {
+        // A fence counts as a heartbeat; the record shows that no later writer had the vote then.
+        let until_ns = self.fenced_ns.saturating_add(self.config.confirmation_ns());
+        let is_confirmed = |lane: usize| self.reports[lane].fenced && self.acks >> lane & 1 == 1;
+        let lanes = self.reports.iter().enumerate().map(|(lane, known)| LaneState {
             down: (!known.fenced).then(|| format!("it did not answer when the volume was opened: {}", known.why)),
             incarnation: known.fenced.then_some(known.incarnation).flatten(),
             in_flight: 0,
             call_in_flight: false,
+            beat_sent_ns: 0,
+            confirmed_until_ns: if is_confirmed(lane) { until_ns } else { 0 },
         });
         let volume = scan.finish(donors, self.config, self.epoch, &record, lanes.collect())?;
         self.mending_volume = Some(volume);
@@ -570,9 +655,13 @@ impl<D: Donors> Readiness for Opening<D> {
         match (&mut self.donors, &mut self.mending_volume) {
             (Some(donors), _) => {
                 let armed = donors.arm(now_ns)?;
-                let looks = self.watching.as_ref().and_then(|watching| watching.next_inspection_ns);
-                let beats = matches!(self.step, Step::Scanning(_)).then_some(self.next_heartbeat_ns);
-                let next = Armed::Sleep { until_ns: looks.or(beats) }.on_clock(donors.now_ns(), now_ns);
+                let until_ns = match self.step {
+                    Step::Looking => self.watching.as_ref().and_then(|watching| watching.next_inspection_ns),
+                    Step::Outlasting => Some(self.fence_at_ns),
+                    Step::Scanning(_) => Some(self.next_heartbeat_ns),
+                    _ => None,
+                };
+                let next = Armed::Sleep { until_ns }.on_clock(donors.now_ns(), now_ns);
                 Ok(if let Armed::Sleep { until_ns } = next { armed.min_deadline(until_ns) } else { armed })
             }
             (None, Some(volume)) => volume.arm(now_ns),

@@ -70,6 +70,7 @@ impl<D: Donors> Volume<D> {
             return;
         }
         let live = self.requests.get_mut(key);
+        live.is_from_map = true;
         let from = (pages.start * PAGE).max(live.at) - live.at;
         let to = (pages.end * PAGE).min(live.at + live.len) - live.at;
         if let Some(target) = &mut live.target {

@@ -2,6 +2,16 @@
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
+use super::donors::DONORS_MAX;
+use super::slot::Shape;
+
+/// Longest record, in bytes: far longer than any that a donor keeps by default.
+const LEN_MAX: usize = 4 << 20;
+/// Slots of a segment, at most; its slabs are a little longer than 1 TiB then.
+const SLOTS_MAX: u32 = 1 << 28;
+/// Slots of a volume, at most.
+const ALL_SLOTS_MAX: u64 = 1 << 32;
+
 const MAGIC: u64 = u64::from_le_bytes(*b"SinewVol");
 const FORMAT: u64 = 2;
 const SECRETS: RapidSecrets = RapidSecrets::seed_cpp(MAGIC);
@@ -103,6 +113,9 @@ impl Record {
         if !rest.is_empty() || rapidhash_v3_inline::<true, false, false>(body, &SECRETS) != u64::from_le_bytes(*sum) {
             return Err(BadRecord);
         }
+        if bytes.len() > LEN_MAX {
+            return Err(BadRecord);
+        }
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
         let mut next = || words.next().ok_or(BadRecord);
         let half = |word: u64| u32::try_from(word).map_err(|_| BadRecord);
@@ -125,7 +138,28 @@ impl Record {
         if words.next().is_some() {
             return Err(BadRecord);
         }
-        Ok(Self { volume, number, epoch, generation, pages, slots, copies, voters, segments })
+        let record = Self { volume, number, epoch, generation, pages, slots, copies, voters, segments };
+        if record.is_sound() { Ok(record) } else { Err(BadRecord) }
+    }
+
+    /// Whether there can be such a volume. A donor may have made the record up, and whoever opens the volume makes room
+    /// for as many slots and pages as it says.
+    pub(super) fn is_sound(&self) -> bool {
+        let segments = self.segments.len() as u64;
+        let are_distinct = |donors: &[DonorId]| {
+            let is_new = |(index, donor): (usize, &DonorId)| !donors[..index].contains(donor);
+            donors.len() <= DONORS_MAX && donors.iter().enumerate().all(is_new)
+        };
+        let voters: Vec<DonorId> = self.voters.iter().map(|voter| voter.donor).take(DONORS_MAX + 1).collect();
+        let have_distinct = |members: &Vec<Member>| {
+            are_distinct(&members.iter().map(|member| member.donor).take(DONORS_MAX + 1).collect::<Vec<_>>())
+        };
+        self.slots <= SLOTS_MAX
+            && segments * u64::from(self.slots) <= ALL_SLOTS_MAX
+            // A volume may have lost its segments.
+            && (segments == 0 || self.pages <= segments * u64::from(Shape { slots: self.slots }.pages()))
+            && are_distinct(&voters)
+            && self.segments.iter().all(have_distinct)
     }
 
     /// Key that orders records: the later one is greater.
@@ -162,5 +196,37 @@ mod tests {
             changed[at] ^= 4;
             assert_eq!(Record::read(&changed), Err(BadRecord), "{at}");
         }
+    }
+
+    #[test]
+    fn a_record_of_a_volume_that_nobody_can_have_made_is_refused_although_its_checksum_is_right() {
+        let member = |donor: u64| Member { donor: DonorId(donor), incarnation: 2, slab: 3 };
+        let voter = |donor: u64| Voter { donor: DonorId(donor), incarnation: 2 };
+        let record = |pages, slots, voters: usize, segments, members: usize| Record {
+            volume: 1,
+            number: 2,
+            epoch: u32::MAX,
+            generation: u64::MAX,
+            pages,
+            slots,
+            copies: u32::MAX,
+            voters: (0..voters as u64).map(voter).collect(),
+            segments: vec![(0..members as u64).map(member).collect(); segments],
+        };
+        let is_good = |record: Record| Record::read(&record.to_bytes()).is_ok();
+        let pages = u64::from(Shape { slots: 1000 }.pages());
+        assert!(is_good(record(2 * pages, 1000, DONORS_MAX, 2, DONORS_MAX)));
+        assert!(!is_good(record(2 * pages + 1, 1000, 1, 2, 1)), "more pages than its segments have");
+        assert!(!is_good(record(u64::MAX, 1000, 1, 2, 1)));
+        assert!(!is_good(record(2 * pages, 1000, DONORS_MAX + 1, 2, 1)), "more voters than a volume has donors");
+        assert!(!is_good(record(2 * pages, 1000, 1, 2, DONORS_MAX + 1)), "more copies than a volume has donors");
+        assert!(is_good(record(pages, SLOTS_MAX, 1, 1, 1)) && !is_good(record(pages, SLOTS_MAX + 1, 1, 1, 1)));
+        assert!(is_good(record(1, SLOTS_MAX, 1, 16, 1)) && !is_good(record(1, SLOTS_MAX, 1, 17, 1)));
+        assert!(is_good(record(1, 2, 1, 10_000, 1)) && !is_good(record(1, 2, 1, LEN_MAX / 8, 1)));
+        assert!(is_good(record(pages, 1000, 1, 0, 0)), "a volume whose segments are gone");
+        assert!((0..3).all(|slots| !is_good(record(u64::MAX, slots, 1, 1, 1))));
+        let two_votes = Record { voters: vec![voter(1); 2], ..record(1, 1000, 1, 1, 1) };
+        let two_copies = Record { segments: vec![vec![member(1); 2]], ..record(1, 1000, 1, 1, 1) };
+        assert!(!is_good(two_votes) && !is_good(two_copies), "of one donor");
     }
 }

@@ -58,10 +58,13 @@ impl<D: Donors> Volume<D> {
     }
 
     pub(super) fn turn_repair(&mut self) -> bool {
-        if !self.config.repairs || self.ended.is_some() {
+        if self.ended.is_some() {
             return false;
         }
         self.free_deferred_slabs();
+        if !self.config.repairs {
+            return false;
+        }
         match self.repairing.step {
             RepairStep::Idle => self.now_ns >= self.repairing.not_before_ns && self.begin_repair(),
             RepairStep::Taking { .. } | RepairStep::Reading { .. } | RepairStep::Writing { .. } => false,
@@ -112,7 +115,7 @@ impl<D: Donors> Volume<D> {
         let state = &self.lanes[usize::from(lane)];
         match result {
             Ok(Answer::Taken { incarnation, lent })
-                if state.incarnation == Some(incarnation) && lent.len >= self.shape.slab_len() =>
+                if state.incarnation == Some(incarnation) && self.shape.fits(&lent) =>
             {
                 let member = Member { donor: self.donors.ids()[usize::from(lane)], incarnation, slab: lent.slab };
                 if state.down.is_some() || !self.wants_copy(segment as usize) {
@@ -125,7 +128,7 @@ impl<D: Donors> Volume<D> {
         }
     }
 
-    pub(super) fn free_slab(&mut self, lane: u8, slab: u64) {
+    fn free_slab(&mut self, lane: u8, slab: u64) {
         let tag = self.calls.insert(PendingCall::Free);
         self.donors.call(usize::from(lane), u64::from(tag), Call::Free { volume: self.id, epoch: self.epoch, slab });
     }
@@ -284,13 +287,14 @@ impl<D: Donors> Volume<D> {
         }
         let Some(index) = segment.copies.iter().position(is_leaving) else { return };
         let copy = segment.copies.remove(index);
+        self.forget_removed_copies();
         self.change_record();
         if let Some(lane) = copy.lane {
             self.defer_free(lane, copy.member.slab, self.voting.generation);
         }
     }
 
-    fn defer_free(&mut self, lane: u8, slab: u64, generation: u64) {
+    pub(super) fn defer_free(&mut self, lane: u8, slab: u64, generation: u64) {
         if self.lanes[usize::from(lane)].down.is_none() {
             self.repairing.slabs_to_free.push(SlabToFree { lane, slab, generation, number: self.stats.operations });
         }

@@ -40,6 +40,9 @@ pub(super) struct Pending {
     pub parts: u32,
     /// Whether it has read what it needs, and is writing.
     pub writes: bool,
+    /// Whether a part of its answer rests on the map alone, and so on the writer's
+    /// [confirmation](super::confirmation).
+    pub is_from_map: bool,
     /// Next page to be written.
     pub next: u64,
     pub error: Option<StoreError>,
@@ -137,6 +140,7 @@ impl Requests {
             edges: [None, None],
             parts: 0,
             writes: false,
+            is_from_map: false,
             next: 0,
             error: None,
             seq,

@@ -28,6 +28,7 @@ impl<D: Donors> Volume<D> {
             let (called, call) = if is_down {
                 (PendingCall::Fence { lane: number }, Call::Fence { volume, epoch })
             } else {
+                state.beat_sent_ns = self.now_ns;
                 (PendingCall::Heartbeat { lane: number }, Call::Heartbeat { volume, epoch })
             };
             let tag = self.calls.insert(called);
@@ -62,6 +63,7 @@ impl<D: Donors> Volume<D> {
         state.call_in_flight = false;
         match result {
             Ok(Answer::Stat { incarnation, is_withdrawing, .. }) if state.incarnation == Some(incarnation) => {
+                self.confirm(lane);
                 self.set_leaving(lane, is_withdrawing);
             }
             Ok(_) => self.drop_lane(lane, "it has restarted, and lost its contents".into()),
@@ -83,7 +85,16 @@ impl<D: Donors> Volume<D> {
             }
             _ => return,
         };
-        (self.lanes[number].down, self.lanes[number].incarnation) = (None, Some(incarnation));
+        let state = &mut self.lanes[number];
+        if state.incarnation != Some(incarnation) {
+            // It was another run that confirmed this writer.
+            state.confirmed_until_ns = 0;
+        }
+        (state.down, state.incarnation) = (None, Some(incarnation));
+        self.update_confirmation();
+        if !self.unconfirmed.is_empty() {
+            self.revive_at_ns = self.now_ns;
+        }
         self.repairing.full &= !super::core::lane_bit(lane);
         let donor = self.donors.ids()[number];
         let mut strays = Vec::new();
@@ -99,7 +110,7 @@ impl<D: Donors> Volume<D> {
                 if let Some(copy) = own_copy {
                     is_named = true;
                     // A copy with unknown contents is left to the next writer that opens the volume.
-                    if !unknown && lent.len >= self.shape.slab_len() {
+                    if !unknown && self.shape.fits(&lent) {
                         (copy.lane, copy.base) = (Some(lane), lent.base);
                     }
                 }
@@ -109,9 +120,7 @@ impl<D: Donors> Volume<D> {
             }
         }
         // Until the record is durable, the majority's record may still name these slabs.
-        if self.voting.durable == self.voting.generation {
-            strays.into_iter().for_each(|slab| self.free_slab(lane, slab));
-        }
+        strays.into_iter().for_each(|slab| self.defer_free(lane, slab, self.voting.generation));
         let unclean = std::mem::take(&mut self.unclean);
         for owed in unclean {
             if self.segments[owed.place.segment as usize].is_dead() {

@@ -20,6 +20,7 @@
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
+use crate::donor::LentSlab;
 use crate::store::BLOCK;
 
 /// Bytes of a header.
@@ -64,6 +65,11 @@ impl Shape {
     /// Bytes of the slab.
     pub fn slab_len(self) -> u64 {
         self.page_at(self.slots)
+    }
+
+    /// Whether a slab has room for it, and lies where there can be memory.
+    pub(super) fn fits(self, lent: &LentSlab) -> bool {
+        lent.len >= self.slab_len() && lent.base.checked_add(self.slab_len()).is_some()
     }
 
     /// First byte of a slot's header.
@@ -234,5 +240,10 @@ mod tests {
             }
         }
         assert_eq!(Shape::within(64 << 20).slots, 16131);
+        let shape = Shape { slots: 10 };
+        let lent = |base, len| LentSlab { slab: 1, base, len };
+        let end = u64::MAX - shape.slab_len();
+        assert!(shape.fits(&lent(end, u64::MAX)) && !shape.fits(&lent(end + 1, u64::MAX)));
+        assert!(shape.fits(&lent(0, shape.slab_len())) && !shape.fits(&lent(0, shape.slab_len() - 1)));
     }
 }

@@ -1,5 +1,8 @@
 //! Tests of volumes over donors in memory.
 
 mod facts;
+mod leases;
 mod model;
+mod opening;
 mod random;
+mod revival;

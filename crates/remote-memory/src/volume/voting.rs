@@ -35,7 +35,16 @@ impl<D: Donors> Volume<D> {
                 segment.copies.iter_mut().filter(|copy| copy.lane == Some(lane)).for_each(|copy| copy.lane = None);
             }
         }
+        self.forget_removed_copies();
         self.change_record();
+    }
+
+    /// Trusts no copy that was removed from its segment: a later one at the same donor may lack what that one had. A page
+    /// without a copy that is trusted is lost.
+    pub(super) fn forget_removed_copies(&mut self) {
+        let mut trusted = std::mem::take(&mut self.trusted);
+        trusted.iter_mut().for_each(|(page, lanes)| *lanes &= self.named_lanes(self.home_segment(*page).0));
+        self.trusted = trusted;
     }
 
     /// Begins a new record: from now on no run finishes before the voters have it.
@@ -151,6 +160,7 @@ impl<D: Donors> Volume<D> {
         if is_majority(&round.voters, ids, round.acks) && is_majority(&self.voting.durable_voters, ids, round.acks) {
             self.voting.durable = round.generation;
             self.voting.durable_voters.clone_from(&round.voters);
+            self.update_confirmation();
             self.voting.round = None;
             self.voting.failing_since_ns = None;
             self.stats.records += 1;

@@ -79,6 +79,8 @@ impl<D: Donors> Volume<D> {
         }
         let live = self.requests.get_mut(key);
         live.parts = 1;
+        // Pages that were never written are not discarded at any donor.
+        live.is_from_map = kind == Kind::Discard;
         for (index, edge) in edges.into_iter().enumerate() {
             let (Some(page), Some(mut buffer)) = (edge, staged[index].take()) else { continue };
             if let Some(place) = self.map.place(page) {
@@ -86,7 +88,9 @@ impl<D: Donors> Volume<D> {
                 self.read_piece(key, Destination::Edge(index as u8), page, place, 1, Some(buffer));
             } else {
                 buffer[..].fill(0);
-                self.requests.get_mut(key).edges[index] = Some(Edge { page, staged: Some(buffer), frozen: None });
+                let live = self.requests.get_mut(key);
+                live.is_from_map = true;
+                live.edges[index] = Some(Edge { page, staged: Some(buffer), frozen: None });
             }
         }
         self.complete_part(key, None);
@@ -268,7 +272,7 @@ impl<D: Donors> Volume<D> {
 
     /// Lanes of the donors whose copies of a segment count, whether or not they answer now. Copies that were given up
     /// do not count, even if they hold a write that the segment's last copy lacks.
-    fn named_lanes(&self, segment: u32) -> Lanes {
+    pub(super) fn named_lanes(&self, segment: u32) -> Lanes {
         let ids = self.donors.ids();
         let copies = self.segments[segment as usize].copies.iter();
         let lanes = copies.filter_map(|copy| ids.iter().position(|id| *id == copy.member.donor));

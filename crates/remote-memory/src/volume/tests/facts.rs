@@ -41,11 +41,21 @@ pub fn new_volume(world: &Shared, pages: u64, copies: u32) -> NewVolume {
     NewVolume { len, copies, slab_len, segments, voters, number }
 }
 
-pub fn finish_opening(world: &Shared, mut opening: Opening<Writer>) -> Result<Volume<Writer>, OpenError> {
-    for _ in 0..1_000_000 {
+pub fn finish_opening(world: &Shared, opening: Opening<Writer>) -> Result<Volume<Writer>, OpenError> {
+    finish_opening_while(world, opening, |_| {})
+}
+
+/// Finishes an opening, and calls `happens` before each step of it.
+pub fn finish_opening_while(
+    world: &Shared,
+    mut opening: Opening<Writer>,
+    mut happens: impl FnMut(u64),
+) -> Result<Volume<Writer>, OpenError> {
+    for step in 0..1_000_000 {
         if let Some(volume) = opening.turn()? {
             return Ok(volume);
         }
+        happens(step);
         world.borrow_mut().step();
     }
     panic!("the volume did not open");
@@ -124,11 +134,11 @@ pub fn run_until_idle(world: &Shared, volume: &mut Volume<Writer>) {
     panic!("the volume does not come to rest");
 }
 
-fn page(byte: u8) -> Vec<u8> {
+pub fn page(byte: u8) -> Vec<u8> {
     vec![byte; BLOCK]
 }
 
-const PAGE: u64 = BLOCK as u64;
+pub const PAGE: u64 = BLOCK as u64;
 
 #[test]
 fn what_is_written_is_read_across_blocks_and_after_opening_again() {
@@ -340,11 +350,24 @@ fn of_two_donors_one_may_not_fail_and_the_volume_says_so() {
     assert!(matches!(volume.status(), Status::FewVoters(why) if why.starts_with("1 of 1 voters remain")));
 }
 
+/// Opens a volume once its writer, which is stopped, has been silent for a lease.
+pub fn open_after_lease(world: &Shared, arena: &Arena, config: VolumeConfig) -> Volume<Writer> {
+    loop {
+        match open(world, arena, config) {
+            Ok(volume) => return volume,
+            // A heartbeat of the old writer was still on its way.
+            Err(OpenError::InUse) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 #[test]
-fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing() {
+fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing_and_answers_nothing() {
+    let config = VolumeConfig { lease_ns: 5 * config().heartbeat_ns, ..config() };
     for seed in 0..40 {
         let (world, arena) = (World::new(3, 4 << 20, seed), arena());
-        let mut old = create(&world, &arena, 32, 2, config());
+        let mut old = create(&world, &arena, 32, 2, config);
         write(&world, &mut old, 0, &page(1)).unwrap();
         for tag in 0..8 {
             let job = write_job(&old, tag * PAGE, &page(9));
@@ -355,25 +378,35 @@ fn a_writer_that_is_stopped_past_its_lease_and_goes_on_changes_nothing() {
             world.borrow_mut().step();
         }
         // The old writer is stopped, with writes in flight.
-        let mut new = open(&world, &arena, config()).unwrap();
-        for number in 0..8 {
+        let mut new = open_after_lease(&world, &arena, config);
+        for number in 0..16 {
             write(&world, &mut new, number * PAGE, &page(number as u8 + 20)).unwrap();
         }
         run_until_idle(&world, &mut new);
         let before: Vec<Vec<u8>> = world.borrow().hosts.iter().map(|host| host.memory.clone()).collect();
         let mut finished = Vec::new();
-        let job = write_job(&old, 0, &page(66));
-        submit(&mut old, 99, job);
+        assert!(!old.extent(8 * PAGE, PAGE).is_hole, "seed {seed}: the new writer has written it");
+        let jobs = [
+            write_job(&old, 0, &page(66)),
+            read_job(&old, 8 * PAGE, BLOCK),
+            read_job(&old, 9 * PAGE + 5, 3 * BLOCK),
+            write_job(&old, 13 * PAGE + 7, b"a part"),
+            Job::Discard { at: 14 * PAGE, len: PAGE },
+        ];
+        let last = 99..99 + jobs.len() as u64;
+        last.clone().zip(jobs).for_each(|(tag, job)| submit(&mut old, tag, job));
         for _ in 0..2000 {
             old.turn();
             world.borrow_mut().step();
         }
         old.poll(&mut finished, usize::MAX);
-        let last = finished.iter().find(|one| one.tag == 99).unwrap_or_else(|| panic!("seed {seed}: it does not end"));
-        assert!(matches!(last.result, Err(StoreError::Fenced(_))), "seed {seed}: {:?}", last.result);
+        for tag in last {
+            let one = finished.iter().find(|one| one.tag == tag).unwrap_or_else(|| panic!("seed {seed}: no end"));
+            assert!(matches!(one.result, Err(StoreError::Fenced(_))), "seed {seed}, {tag}: {:?}", one.result);
+        }
         let after: Vec<Vec<u8>> = world.borrow().hosts.iter().map(|host| host.memory.clone()).collect();
         assert!(before == after, "seed {seed}: a writer that was fenced has changed something");
-        for number in 0..8 {
+        for number in 0..16 {
             assert!(read(&world, &mut new, number * PAGE, BLOCK).unwrap() == page(number as u8 + 20), "seed {seed}");
         }
     }
@@ -554,7 +587,7 @@ fn silent(world: &Shared, arena: &Arena, cut: bool) -> Volume<Writer> {
     volume
 }
 
-fn turn_for(world: &Shared, volume: &mut Volume<Writer>, time_ns: u64) {
+pub fn turn_for(world: &Shared, volume: &mut Volume<Writer>, time_ns: u64) {
     let until_ns = world.borrow().now_ns + time_ns;
     while world.borrow().now_ns < until_ns {
         volume.turn();

@@ -53,6 +53,8 @@ pub struct World {
     pub volume: u64,
     /// Answers that were overtaken stay on their way.
     pub holds_answers: bool,
+    /// What is sent to this donor stays on its way.
+    pub slow: Option<usize>,
     memory_len: u64,
     sent: Vec<Sent>,
     late_writes: Vec<LateWrite>,
@@ -73,6 +75,7 @@ impl World {
             now_ns: 0,
             volume: 7,
             holds_answers: false,
+            slow: None,
             memory_len,
             sent: Vec::new(),
             late_writes: Vec::new(),
@@ -110,6 +113,12 @@ impl World {
         self.sent.iter().filter(|sent| sent.writer == writer).count()
     }
 
+    /// Whether such a call of the writer is on its way.
+    pub fn is_calling(&self, writer: u32, is_such: impl Fn(&Call) -> bool) -> bool {
+        let mut theirs = self.sent.iter().filter(|sent| sent.writer == writer);
+        theirs.any(|sent| matches!(&sent.kind, SentKind::Call(call) if is_such(call)))
+    }
+
     /// Lets one random event happen.
     pub fn step(&mut self) {
         self.now_ns += 1 + self.random.below(20_000);
@@ -123,6 +132,9 @@ impl World {
         }
         let index = self.random.below(self.sent.len() as u64) as usize;
         if self.holds_answers && matches!(self.sent[index].kind, SentKind::Answer(_)) {
+            return;
+        }
+        if self.slow == Some(self.sent[index].lane) {
             return;
         }
         let sent = self.sent.swap_remove(index);

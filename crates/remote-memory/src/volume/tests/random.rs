@@ -6,10 +6,12 @@ use std::collections::HashMap;
 use sinew_fabric::SeededGenerator;
 use sinew_mem::Arena;
 
-use super::facts::{crash, create, open, read_job, run_until_idle, same_everywhere, submit, write_job};
+use super::facts::{
+    ID, crash, create, finish_opening_while, open, read_job, run_until_idle, same_everywhere, submit, write_job,
+};
 use super::model::{Shared, World, Writer, one_in};
 use crate::store::{BLOCK, Finished, Job, Status, Store};
-use crate::volume::{Donors as _, OpenError, Volume, VolumeConfig, Voter};
+use crate::volume::{DonorId, Donors as _, OpenError, Opening, Volume, VolumeConfig, Voter};
 
 const PAGES: u64 = 150;
 /// A block has eight parts, each filled with one number.
@@ -67,6 +69,7 @@ struct Run {
     acknowledged: u64,
     failed: u64,
     may_fail: bool,
+    lease_ns: u64,
 }
 
 fn bytes_of(block: &Block) -> Vec<u8> {
@@ -98,11 +101,13 @@ impl Run {
             acknowledged: 0,
             failed: 0,
             may_fail: false,
+            lease_ns: 0,
         }
     }
 
     fn config(&mut self) -> VolumeConfig {
-        VolumeConfig { checksums: self.random.below(4) > 0, ..super::facts::config() }
+        let checksums = self.random.below(4) > 0;
+        VolumeConfig { checksums, lease_ns: self.lease_ns, ..super::facts::config() }
     }
 
     /// A range of parts.
@@ -238,6 +243,8 @@ impl Run {
             match open(&self.world, &self.arena, config) {
                 Ok(volume) => return volume,
                 Err(OpenError::Failed(_) | OpenError::NoMajority(_)) => {}
+                // A heartbeat of a writer that was stopped or has died was still on its way.
+                Err(OpenError::InUse) if self.lease_ns > 0 => {}
                 Err(error) => panic!("seed {}: {error}", self.seed),
             }
         }
@@ -265,13 +272,19 @@ impl Run {
     }
 }
 
-/// Whether all copies are there, and all voters are as the volume knows them.
+/// Whether all copies are there, and all their donors and all voters are as the volume knows them.
 fn is_redundant(world: &Shared, volume: &Volume<Writer>) -> bool {
     let hosts = &world.borrow().hosts;
-    let is_good = |voter: &Voter| {
-        let lane = (voter.donor.0 - 100) as usize;
-        volume.lanes[lane].down.is_none() && hosts[lane].donor.incarnation() == voter.incarnation
+    let is_there = |donor: DonorId, incarnation: u64| {
+        let lane = (donor.0 - 100) as usize;
+        volume.lanes[lane].down.is_none() && hosts[lane].donor.incarnation() == incarnation
     };
+    let is_good = |voter: &Voter| is_there(voter.donor, voter.incarnation);
+    let mut members = volume.segments.iter().flat_map(|segment| &segment.copies).map(|copy| copy.member);
+    // A donor that has restarted may not have been noticed yet.
+    if !members.all(|member| is_there(member.donor, member.incarnation)) {
+        return false;
+    }
     let voting = &volume.voting;
     let is_settled = voting.durable == voting.generation && voting.voters.len() == 3;
     volume.status() == Status::Whole && volume.is_idle() && is_settled && voting.voters.iter().all(is_good)
@@ -382,6 +395,63 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
     assert!(healed > 0 || std::env::var_os("SINEW_SEED").is_some());
 }
 
+/// A writer dies, some of whose last requests have reached one copy alone, and a donor dies or is cut off while the next
+/// writer opens the volume.
+#[test]
+fn donors_that_fail_while_a_volume_is_opened_lose_nothing_that_was_acknowledged() {
+    let mut opened = 0;
+    for seed in seeds(80) {
+        let mut run = Run::new(seed, 4);
+        let config = run.config();
+        let mut volume = create(&run.world.clone(), &run.arena.clone(), PAGES, 2, config);
+        for round in 0..6 {
+            let requests = 10 + run.random.below(30);
+            run.work(&mut volume, requests, |_, _| {});
+            run.world.borrow_mut().slow = Some(run.random.below(4) as usize);
+            run.work(&mut volume, 10, |_, _| {});
+            run.expected.clear();
+            crash(&run.world, volume);
+            run.world.borrow_mut().slow = None;
+            let (lane, when) = (run.random.below(4) as usize, run.random.below(600));
+            let (world, config) = (run.world.clone(), run.config());
+            let writer = Writer::new(&world, &run.arena);
+            let (number, dies) = (writer.number, run.random.below(2) == 0);
+            let first = finish_opening_while(&world, Opening::new(writer, ID, config), |step| {
+                if step == when {
+                    let host = &mut world.borrow_mut().hosts[lane];
+                    host.is_alive = !dies;
+                    host.cut.insert(number);
+                }
+            });
+            if dies {
+                world.borrow_mut().hosts[lane].is_alive = false;
+            }
+            opened += u64::from(first.is_ok());
+            volume = first.unwrap_or_else(|_| run.open());
+            run.verify(&mut volume);
+            same_everywhere(&run.world, &mut volume, seed);
+            if one_in(&mut run.random, 2) {
+                crash(&run.world, volume);
+                volume = run.open();
+                run.verify(&mut volume);
+            }
+            if run.random.below(2) == 0 {
+                world.borrow_mut().restart(lane);
+            }
+            world.borrow_mut().hosts[lane].is_alive = true;
+            world.borrow_mut().hosts[lane].cut.clear();
+            let is_well = (0..60_000).any(|_| {
+                volume.turn();
+                world.borrow_mut().step();
+                is_redundant(&world, &volume)
+            });
+            assert!(is_well, "seed {seed}, round {round}: it does not get well: {:?}", volume.status());
+        }
+        assert_eq!(run.failed, 0, "seed {seed}");
+    }
+    assert!(opened > 0);
+}
+
 /// A random donor wants its memory back at a random time.
 #[test]
 fn donors_that_want_their_memory_back_get_it_while_requests_go_on() {
@@ -439,9 +509,10 @@ fn donors_that_want_their_memory_back_get_it_while_requests_go_on() {
 }
 
 #[test]
-fn of_two_writers_the_later_one_alone_changes_anything() {
+fn of_two_writers_the_later_one_alone_changes_or_answers_anything() {
     for seed in seeds(60) {
         let mut run = Run::new(seed, 3);
+        run.lease_ns = 5 * super::facts::config().heartbeat_ns;
         let config = run.config();
         let mut old = create(&run.world.clone(), &run.arena.clone(), PAGES, 2, config);
         for _ in 0..4 {
@@ -452,11 +523,18 @@ fn of_two_writers_the_later_one_alone_changes_anything() {
             run.expected.clear();
             run.verify(&mut new);
             let number = old.donors().number;
+            let is_hole = |page: u64| old.extent(page * BLOCK as u64, BLOCK as u64).is_hole;
+            assert!(!(0..PAGES).any(is_hole), "seed {seed}");
             let mut tag = 1 << 50;
             run.work(&mut new, 60, |run, _| {
                 if run.random.below(2) == 0 {
                     tag += 1;
-                    let job = write_job(&old, run.random.below(PAGES) * BLOCK as u64, &[0xAA; BLOCK]);
+                    let at = run.random.below(PAGES) * BLOCK as u64;
+                    let job = match run.random.below(3) {
+                        0 => read_job(&old, at, BLOCK),
+                        1 => Job::Discard { at, len: BLOCK as u64 },
+                        _ => write_job(&old, at, &[0xAA; BLOCK]),
+                    };
                     let _ = old.submit(crate::store::Request { tag, job });
                     old.turn();
                 }
