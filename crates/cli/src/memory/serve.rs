@@ -235,7 +235,7 @@ impl<L: MemoryProvider> Program for Part<L> {
 
     fn turn(&mut self, rpc: &mut Rpc) -> anyhow::Result<Flow> {
         let service = &mut self.service;
-        let busy = rpc.turn_with(|call| service.handle_call(call));
+        let busy = rpc.turn_with(|call| service.handle_call(call)) | self.service.turn();
         while let Some(event) = rpc.poll_client_event() {
             self.service.handle_event(event);
         }
