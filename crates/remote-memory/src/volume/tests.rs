@@ -3,3 +3,4 @@
 mod facts;
 mod model;
 mod random;
+mod removing;
