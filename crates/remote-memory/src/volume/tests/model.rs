@@ -53,7 +53,7 @@ pub struct World {
     pub volume: u64,
     /// Answers that were overtaken stay on their way.
     pub holds_answers: bool,
-    /// Bytes that each donor zeroes in a step.
+    /// Bytes that each donor zeroes in a step; 0 if it does not get round to that.
     pub zeroed_per_step: u64,
     memory_len: u64,
     sent: Vec<Sent>,
@@ -116,7 +116,7 @@ impl World {
     /// Lets one random event happen.
     pub fn step(&mut self) {
         self.now_ns += 1 + self.random.below(20_000);
-        for host in &mut self.hosts {
+        for host in self.hosts.iter_mut().filter(|_| self.zeroed_per_step > 0) {
             if let Some(range) = host.donor.next_to_zero(self.zeroed_per_step) {
                 host.memory[range.start as usize..range.end as usize].fill(0);
             }
@@ -160,6 +160,10 @@ impl World {
                 let mut result = Err(CallFailed::Unreachable("the network is down".into()));
                 if reaches {
                     result = host.donor.handle(&call).map_err(CallFailed::from);
+                }
+                if let Ok(Answer::Taken { lent, .. }) = &result {
+                    let bytes = &host.memory[lent.base as usize..(lent.base + lent.len) as usize];
+                    assert!(bytes.iter().all(|byte| *byte == 0), "{lent:?} is not all zeros");
                 }
                 if let Ok(Answer::Fenced { session, .. }) = &result {
                     self.sessions.insert((writer, lane), *session);

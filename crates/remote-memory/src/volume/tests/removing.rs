@@ -1,13 +1,13 @@
 //! Tests of memory that comes back: of volumes that are removed, and of volumes that were not made after all.
 
-use sinew_fabric::Generator;
 use sinew_mem::Arena;
 
 use super::facts::{ID, SLOTS, arena, config, crash, create, finish_opening, new_volume, open, read, write};
 use super::model::{Shared, World, Writer};
-use crate::donor::{Answer, Call};
+use crate::donor::{Answer, Call, VOLUMES_PER_ANSWER};
+use crate::pool::{DonorSpace, Inventory, ListedVolume, Survey};
 use crate::store::{BLOCK, Store};
-use crate::volume::{NewVolume, OpenError, Opening, Removal, Removed, Shape, Volume, VolumeConfig};
+use crate::volume::{DonorId, NewVolume, OpenError, Opening, Removal, Removed, Shape, Volume, VolumeConfig};
 
 const PAGE: u64 = BLOCK as u64;
 /// Volume of another user.
@@ -296,4 +296,55 @@ fn slabs_without_a_record_are_discarded_when_all_donors_answer_and_nobody_uses_t
     assert_eq!(lent(&world), [0; 3]);
     // A volume of this name has later epochs than those who used the memory.
     create(&world, &arena, 16, 2, config());
+}
+
+#[test]
+fn an_inventory_lists_what_has_memory_or_a_writer_that_lives_and_says_who_is_silent() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    // More than one answer of a donor lists, all without memory.
+    for volume in 1000..1000 + 2 * VOLUMES_PER_ANSWER as u64 {
+        call(&world, 1, Call::Fence { volume, epoch: 1 });
+    }
+    crash(&world, create(&world, &arena, 32, 2, config()));
+    for lane in 0..2 {
+        call(&world, lane, Call::Fence { volume: OTHER, epoch: 4 });
+    }
+    call(&world, 1, Call::Take { volume: OTHER, epoch: 4, len: 8192 });
+    world.borrow_mut().hosts[2].is_alive = false;
+    let mut inventory = Inventory::new(Writer::new(&world, &arena), 3_000_000);
+    while !inventory.turn() {
+        call(&world, 0, Call::Heartbeat { volume: OTHER, epoch: 4 });
+        world.borrow_mut().step();
+    }
+    let volumes = inventory.volumes();
+    assert_eq!(volumes.keys().copied().collect::<Vec<_>>(), [ID, OTHER]);
+    let lent = vec![(DonorId(100), slab_len()), (DonorId(101), slab_len())];
+    assert_eq!(volumes[&ID], ListedVolume { lent, has_record: true, is_in_use: false });
+    let lent = vec![(DonorId(101), 8192)];
+    assert_eq!(volumes[&OTHER], ListedVolume { lent, has_record: false, is_in_use: true });
+    assert_eq!(inventory.failures().map(|failure| failure.is_some()).collect::<Vec<_>>(), [false, false, true]);
+}
+
+#[test]
+fn what_a_volume_that_was_never_recorded_has_and_what_is_being_zeroed_counts_as_free_for_it() {
+    let (world, arena) = (World::new(2, 4 << 20, 1), arena());
+    world.borrow_mut().zeroed_per_step = 0;
+    for volume in [ID, OTHER] {
+        call(&world, 0, Call::Fence { volume, epoch: 1 });
+        call(&world, 0, Call::Take { volume, epoch: 1, len: 1 << 20 });
+    }
+    let Answer::Taken { lent, .. } = call(&world, 0, Call::Take { volume: OTHER, epoch: 1, len: 1 << 20 }) else {
+        panic!("it has room")
+    };
+    call(&world, 0, Call::Free { volume: OTHER, epoch: 1, slab: lent.slab });
+    for (of, free) in [(None, 2), (Some(ID), 3), (Some(OTHER), 3), (Some(1), 2)] {
+        let donors = Writer::new(&world, &arena);
+        let mut survey =
+            of.map_or_else(|| Survey::new(Writer::new(&world, &arena)), |of| Survey::for_volume(donors, of));
+        while !survey.turn() {
+            world.borrow_mut().step();
+        }
+        let space = |lane: u64, free| Ok(DonorSpace { donor: DonorId(100 + lane), free });
+        assert_eq!(survey.results().cloned().collect::<Vec<_>>(), [space(0, free << 20), space(1, 4 << 20)], "{of:?}");
+    }
 }
