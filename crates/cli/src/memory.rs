@@ -25,7 +25,7 @@ use crate::Outcome;
 pub enum Command {
     /// Measure reads and writes of a donor's memory: merged, chained and admitted
     #[command(after_help = bench::HELP)]
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// List the volumes that have memory at donors
     Volumes(volumes::Args),
     /// Remove a volume, and give its memory back

@@ -122,8 +122,8 @@ impl WithDonors for Removing<'_> {
                 bail!("no donor has anything of {what}: `sinew memory volumes` lists what they have")
             }
             Err(error @ OpenError::InUse) => bail!(
-                "removing {what}: {error}, on the host where it runs (`sinew serve block`, `sinew serve files`), or remove \
-                 the volume all the same with --force"
+                "removing {what}: {error}, on the host where it runs (`sinew serve block`, `sinew serve files`), or \
+                 remove the volume all the same with --force"
             ),
             Err(error) => bail!("removing {what}: {}", names.with_addresses(error)),
         }

@@ -23,7 +23,7 @@ Lists the volumes that have memory at these donors: volumes that `sinew serve bl
 (`sinew serve files`), which have no name and no record here. Donors know volumes by their ids. A name is shown if it is
 given with --volume, or is the default one.
 
-It takes three seconds where a writer may be alive: a writer is in use if it sends a heartbeat in that time.
+It takes three seconds if a writer may be alive: a volume is in use if its writer sends a heartbeat in that time.
 
 --json prints `volumes`, a list with id, name (null if it is not known), recorded (false for file services, and for what
 was never completed), in_use, bytes (all donors together) and donors (donor, bytes); and `unanswered`, a list of donors
@@ -158,8 +158,8 @@ mod tests {
         };
         let names = [(id_of("volume"), "volume")].into();
         let text = list.as_text(&names);
-        assert!(text.contains("volume: in use, 12M"), "{text}");
-        assert!(text.contains("00000000000000ab: without a record, not in use, 12M"), "{text}");
+        assert!(text.contains("volume: in use, 12 MB"), "{text}");
+        assert!(text.contains("00000000000000ab: without a record, not in use, 12 MB"), "{text}");
         assert!(text.matches("shm://two").count() == 2, "{text}");
         let json = list.as_json(&names);
         assert_eq!(json["volumes"][0]["id"], "00000000000000ab");

@@ -19,8 +19,8 @@ use crate::engine::{ACCESS, Parsed, Refusal as AccessRefusal, answer};
 /// Bytes zeroed between two turns of the endpoint.
 const ZEROED_PER_TURN: u64 = 2 << 20;
 
-/// Fills these bytes of a donor's memory with zeros. Pages that are zero are not written: those that were lent but never
-/// used may have taken nothing from the system.
+/// Fills these bytes of a donor's memory with zeros. Pages that are zero are not written: those that were lent but
+/// never used may have taken nothing from the system.
 fn zero(memory: &SharedMemory, range: Range<u64>) {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut page = ZEROS;
