@@ -75,7 +75,8 @@ impl<L: MemoryProvider> Program for Donor<L> {
 
     fn turn(&mut self, rpc: &mut Rpc) -> Result<Flow, Failed> {
         let service = &mut self.0;
-        Ok(rpc.turn_with(|call| service.handle_call(call)).into())
+        let busy = rpc.turn_with(|call| service.handle_call(call));
+        Ok((service.turn() | busy).into())
     }
 }
 

@@ -476,3 +476,80 @@ fn a_donor_that_is_asked_for_its_memory_back_ends_when_volumes_have_moved() {
     idle.process.signal(Signal::USR1);
     assert!(idle.process.wait().success());
 }
+
+/// What `sinew memory volumes` lists.
+fn volumes(donors: &[String]) -> Vec<serde_json::Value> {
+    let output = run(sinew(&["memory", "volumes", "--json", "--volume", "disk"]).args(donors));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(list["unanswered"], serde_json::json!([]));
+    list["volumes"].as_array().unwrap().clone()
+}
+
+fn remove(donors: &[String], more: &[&str]) -> (Option<i32>, String, String) {
+    let output = run(sinew(&["memory", "remove", "--json"]).args(donors).args(more));
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_volume_is_removed_with_all_its_memory_and_not_from_a_writer_that_lives() {
+    let folder = Folder::new();
+    let donors: Vec<Server> = (0..3).map(|_| donor("shm")).collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    assert_eq!(volumes(&addresses), [] as [serde_json::Value; 0]);
+    // The donors have room for one such volume, with its two copies.
+    let device = Device::start(&folder, &addresses, &["--size", "40M", "--volume", "disk"]);
+    let mut client = device.client();
+    (0..40 << 20).step_by(1 << 20).for_each(|at| client.write(at, &[7; 1 << 20]).unwrap());
+    drop(client);
+    let [listed] = &volumes(&addresses)[..] else { panic!("it is the only one") };
+    assert_eq!((&listed["name"], &listed["recorded"], &listed["in_use"]), (&"disk".into(), &true.into(), &true.into()));
+    let bytes = listed["bytes"].as_u64().unwrap();
+    assert!(bytes > 80 << 20 && listed["donors"].as_array().unwrap().len() == 3, "{listed}");
+    let (status, _, why) = remove(&addresses, &["--volume", "disk"]);
+    assert!(status == Some(1) && why.contains("is alive") && why.contains("--force"), "{why}");
+    device.end();
+    assert_eq!(volumes(&addresses)[0]["in_use"], false);
+    let at = format!("unix:{}", folder.0.join("other").display());
+    let serve = ["serve", "block", "--at", &at, "--size", "40M", "--volume", "other"];
+    let full = text(&run(sinew(&serve).args(&addresses)).stderr);
+    assert!(full.contains("do not fit") && full.contains("sinew memory volumes"), "{full}");
+    let (status, out, why) = remove(&addresses, &["--volume", "disk"]);
+    assert_eq!(status, Some(0), "{why}");
+    let removed: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&removed["name"], &removed["left"]), (&"disk".into(), &serde_json::Value::Null));
+    assert_eq!(removed["bytes"], bytes);
+    assert_eq!(volumes(&addresses), [] as [serde_json::Value; 0]);
+    // The memory is lent again, and holds nothing of the volume that had it.
+    let device = Device::start(&folder, &addresses, &["--size", "40M", "--volume", "other"]);
+    assert!(device.client().read(0, 4 << 20).unwrap().iter().all(|byte| *byte == 0));
+    let id = volumes(&addresses)[0]["id"].as_str().unwrap().to_owned();
+    device.process.signal(Signal::KILL);
+    let (status, _, why) = remove(&addresses, &["--id", &id, "--force"]);
+    assert_eq!((status, volumes(&addresses).len()), (Some(0), 0), "{why}");
+    let (status, _, why) = remove(&addresses, &["--volume", "nothing"]);
+    assert!(status == Some(1) && why.contains("no donor has anything"), "{why}");
+}
+
+#[test]
+fn what_a_file_service_had_is_removed_by_its_id_once_the_service_is_gone() {
+    let folder = Folder::new();
+    let donors: Vec<Server> = (0..2).map(|_| donor("shm")).collect();
+    let addresses: Vec<String> = donors.iter().map(|donor| donor.address.clone()).collect();
+    let address = format!("shm://{}", unique("files"));
+    let data = folder.0.join("data").display().to_string();
+    let mut command = sinew(&["serve", "files", &address, "--child", "--copies", "2", "--data", &data]);
+    let service = Server::of(command.args(addresses.iter().flat_map(|donor| ["--donor", donor])));
+    let listed = |in_use: bool| volumes(&addresses).first().filter(|listed| listed["in_use"] == in_use).cloned();
+    common::eventually("the service has memory", || listed(true).is_some());
+    let listed_now = listed(true).unwrap();
+    let id = listed_now["id"].as_str().unwrap();
+    assert_eq!((&listed_now["recorded"], &listed_now["name"]), (&false.into(), &serde_json::Value::Null));
+    let (status, _, why) = remove(&addresses, &["--id", id]);
+    assert!(status == Some(1) && why.contains("is alive"), "{why}");
+    drop(service);
+    assert!(listed(false).is_some());
+    let (status, out, why) = remove(&addresses, &["--id", id]);
+    assert!(status == Some(0) && out.contains(&listed_now["bytes"].to_string()), "{out} {why}");
+    assert_eq!(volumes(&addresses), [] as [serde_json::Value; 0]);
+}

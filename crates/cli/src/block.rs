@@ -34,7 +34,8 @@ of donors (`sinew serve memory`) it is a volume in their memory, with --copies o
 survives as long as one of its copies does, whatever else dies, and the next server that opens the volume by its name
 finds it again. A volume that does not exist yet is created, with --size. It has one writer: a new server waits until
 the last one has been silent for three seconds, and is refused while that one lives, unless --force takes the volume
-from it. Late writes of a replaced writer never appear.
+from it. Late writes of a replaced writer never appear. The volume keeps its memory until `sinew memory remove` removes
+it, or the donors end.
 
 With --last-copy FILE a file of this host holds the whole volume as well: the device's bytes, and a trailer of 4 KB.
 Data that no donor has any more is read from the file; writes of such data fail. This takes the volume's size on disk,

@@ -99,6 +99,7 @@ Examples:
   sinew advise cache --nic cx3        # which design suits a workload
   sinew serve memory shm://donor1 --memory 1G   # memory for others
   sinew fsck shm://donor1             # checks a volume there
+  sinew memory volumes shm://donor1   # lists what has memory there
   sinew limits                        # what the machine itself allows
 
 Sizes are in bytes and take K, M and G for powers of 1024, as in 64K; counts take
@@ -142,7 +143,7 @@ enum Command {
     /// Use an ordered index, and measure it
     #[command(subcommand)]
     Index(Box<index::Command>),
-    /// Measure access to memory that another host lends
+    /// List and remove volumes in memory that other hosts lend, and measure access to it
     #[command(subcommand)]
     Memory(Box<memory::Command>),
     /// Measure lookups that overlap their cache misses

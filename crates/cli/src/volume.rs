@@ -109,9 +109,7 @@ pub fn open<D: Donors>(
     args: &VolumeArgs,
     interrupt: Interrupt,
 ) -> anyhow::Result<Result<Volume<D>, D>> {
-    let config = VolumeConfig::default();
-    let lease_ns = if args.force { 0 } else { config.lease_ns };
-    let mut opening = Opening::new(donors, id_of(&args.volume), VolumeConfig { lease_ns, ..config });
+    let mut opening = Opening::new(donors, id_of(&args.volume), config(args.force));
     match turn_opening(&mut opening, interrupt)? {
         Ok(volume) => Ok(Ok(volume)),
         Err(error @ OpenError::NotFound(_)) => Ok(Err(opening.into_donors().with_context(|| error.to_string())?)),
@@ -120,6 +118,12 @@ pub fn open<D: Donors>(
         }
         Err(error) => bail!("opening the volume \"{}\": {}", args.volume, names.with_addresses(error)),
     }
+}
+
+/// Configuration of a volume that is taken from its writer, if it is forced, or else only once that is dead.
+pub fn config(is_forced: bool) -> VolumeConfig {
+    let config = VolumeConfig::default();
+    VolumeConfig { lease_ns: if is_forced { 0 } else { config.lease_ns }, ..config }
 }
 
 fn turn_opening<D: Donors>(
@@ -148,9 +152,14 @@ fn check_found<D: Donors>(volume: &Volume<D>, args: &VolumeArgs, new: &NewArgs) 
     Ok(())
 }
 
-/// Asks all donors. Returns the survey, and the donors that do not answer, each with the reason.
-fn survey<D: Donors>(donors: D, names: &DonorNames, interrupt: Interrupt) -> anyhow::Result<(Survey<D>, Vec<String>)> {
-    let mut survey = Survey::new(donors);
+/// Asks all donors for the memory that is free for a volume. Returns the survey, and the donors that do not answer, each with the reason.
+fn survey<D: Donors>(
+    donors: D,
+    names: &DonorNames,
+    volume: &str,
+    interrupt: Interrupt,
+) -> anyhow::Result<(Survey<D>, Vec<String>)> {
+    let mut survey = Survey::for_volume(donors, id_of(volume));
     drive(&mut survey, interrupt, |survey| Ok(survey.turn().then_some(())))?;
     let silent = survey.results().zip(names.all()).filter_map(|(result, name)| match result {
         Ok(_) => None,
@@ -172,7 +181,7 @@ pub fn unknown<D: Donors>(
     volume: &str,
     interrupt: Interrupt,
 ) -> anyhow::Result<anyhow::Error> {
-    let (_, silent) = survey(donors, names, interrupt)?;
+    let (_, silent) = survey(donors, names, volume, interrupt)?;
     Ok(if silent.is_empty() {
         anyhow!(
             "no donor knows the volume \"{volume}\": give its name with --volume, and the addresses of the donors that \
@@ -197,7 +206,7 @@ fn make<D: Donors>(
     new: &NewArgs,
     interrupt: Interrupt,
 ) -> anyhow::Result<Volume<D>> {
-    let (survey, silent) = survey(donors, names, interrupt)?;
+    let (survey, silent) = survey(donors, names, &args.volume, interrupt)?;
     let name = &args.volume;
     ensure!(
         silent.is_empty(),
@@ -208,10 +217,15 @@ fn make<D: Donors>(
     let rooms: Vec<_> = survey.results().filter_map(|result| result.as_ref().ok().copied()).collect();
     let number = SystemEntropy::new().context("drawing the volume's random number")?.next_u64();
     let placed = place_volume(size as u64, new.copies.unwrap_or(COPIES), slab_len(size as u64), number, &rooms);
-    let placed: NewVolume = placed.with_context(|| format!("making the volume \"{name}\""))?;
-    let mut opening = Opening::create(survey.into_donors(), id_of(name), placed, VolumeConfig::default());
+    let placed: NewVolume = placed.with_context(|| {
+        format!("making the volume \"{name}\" (`sinew memory volumes` lists who has the donors' memory)")
+    })?;
+    let mut opening = Opening::create(survey.into_donors(), id_of(name), placed, config(args.force));
     match turn_opening(&mut opening, interrupt)? {
         Ok(volume) => Ok(volume),
+        Err(error @ OpenError::InUse) => {
+            bail!("making the volume \"{name}\": {error}, or take the volume from it with --force")
+        }
         Err(error) => bail!("making the volume \"{name}\": {}", names.with_addresses(error)),
     }
 }

@@ -29,6 +29,11 @@
 //! - **A donor that wants its memory back** says so when it is asked how much it has, which a volume does every second.
 //!   Copies are made elsewhere first. A slab is given back once the voters keep a record that no longer names it, and
 //!   no earlier operation on it is in flight, since its donor may then lend it to another volume.
+//! - **Memory that was given back is zeroed** before it is lent again, a few MB between two turns of the donor's thread
+//!   ([`Service::turn`]), so that it answers heartbeats meanwhile. Memory that nobody has had is not touched.
+//! - **A removed volume** leaves an empty record at its voters, which the donor keeps for as long as it runs: an older
+//!   record of a voter that was away does not bring the volume back. Slabs of which there is no record, such as a file
+//!   service's, are [discarded](Call::Discard).
 //! - **Authentication.** A donor that other hosts can reach demands the key (an answer to its nonce), unless it was
 //!   started with `--open`.
 
@@ -43,8 +48,8 @@ mod stragglers;
 mod wire;
 
 pub use memory_provider::{CallsOnly, DonorMemory, MemoryProvider, NoGrant, PrivateMemory};
-pub use protocol::{Answer, Call, LentSlab, Refusal, Stored};
+pub use protocol::{Answer, Call, LentSlab, Refusal, Stored, VolumeSummary};
 pub use service::{Service, ServiceConfig, ServiceStats};
 pub use sinew_rpc::gate::{Gate, KEY_LEN_MIN, Key, PROOF_LEN, Side};
-pub use state::{Donor, DonorLimits, LANES_MAX};
+pub use state::{Donor, DonorLimits, LANES_MAX, VOLUMES_PER_ANSWER};
 pub use wire::{AccessPath, CONTROL, Request, Response};

@@ -5,6 +5,7 @@
 //!   none.
 //! - [`Pool`]: donors within reach, in the form that a [volume](crate::volume) uses: [`VerbsDonors`], [`CallDonors`].
 //! - [`Survey`]: which donors answer, and how much memory they have free.
+//! - [`Inventory`]: which volumes have memory at the donors.
 //! - [`place_volume`]: chooses the donors of each segment by their free memory.
 //!
 //! # Design
@@ -18,6 +19,7 @@ mod access_method;
 mod config;
 mod donor_handle;
 mod donors;
+mod inventory;
 mod link;
 mod place;
 mod survey;
@@ -27,5 +29,6 @@ pub use access_method::{AccessMethod, Calls, Verbs};
 pub use config::{AdmissionMaker, PoolConfig};
 pub use donor_handle::DonorHandle;
 pub use donors::{CallDonors, Pool, VerbsDonors};
+pub use inventory::{Inventory, ListedVolume};
 pub use place::{DonorSpace, NoSpace, place_volume};
 pub use survey::Survey;

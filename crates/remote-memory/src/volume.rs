@@ -13,6 +13,7 @@
 //!   then reads the headers ([`Opening`]).
 //! - A page that is read is compared with its checksum in the map. A bad copy is passed over, and the page is written
 //!   anew.
+//! - A volume that nobody needs any more is removed as a new writer would open it ([`Removal`]).
 //! - Segments that lack copies get new ones in the background.
 //! - [`Check`] inspects all slots of all copies, and reports what is wrong.
 //!
@@ -35,6 +36,12 @@
 //!   voter between them; surviving the death of any one donor takes three.
 //! - **A new writer** takes a higher epoch at the voters, has donors reset the old writer's queue pairs, and only then
 //!   reads what they hold.
+//! - **Removal.** A volume that its donors merely forgot could come back by the record of a voter that was away. So the
+//!   one who removes it wins the voters and fences the donors as a writer does, records that the volume is empty at a
+//!   majority of the voters, and only then gives its slabs back. That record stays at the voters. A donor that was away
+//!   keeps its slabs until the removal is repeated, or a volume of the same name is made.
+//! - **A volume that is made** has slabs before it has a record. If that fails, they are given back, and if the one who
+//!   makes it dies, the next attempt gives them back.
 //! - **Leases.** Donors count heartbeats of the writer that fenced a volume, and report the count to anybody who asks.
 //!   A program that opens a volume watches for the length of a lease whether the count grows. There is no common clock.
 //!   Two things depend on the lease: that a live writer keeps its volume, and that a writer that was stopped and replaced
@@ -54,6 +61,7 @@ mod open;
 mod open_error;
 mod read;
 mod record;
+mod removal;
 mod repair;
 mod requests;
 mod revive;
@@ -76,4 +84,5 @@ pub use donors::{CallFailed, DONORS_MAX, Donors, Event};
 pub use open::{NewVolume, Opening};
 pub use open_error::OpenError;
 pub use record::{BadRecord, DonorId, Member, Record, Voter, id_of};
+pub use removal::{Removal, Removed};
 pub use slot::{HEADER, Header, Shape, SlotState, Version, checksum};

@@ -111,6 +111,7 @@ impl Scene {
                 };
                 call.reply(&answer)
             });
+            service.turn();
         }
         world.advance();
         world.donors[liar.lane] = lying;

@@ -18,8 +18,9 @@ const AFTER_HELP: &str = "\
 Other hosts keep volumes in this memory; at ADDRESS they ask for slabs (large pieces) of it. With an address of shm://
 or ibverbs:// they read and write the memory themselves, past this program; with one of udp:// or xdp:// this program
 does so for them, by calls. --fabric overrides that. Memory is taken from the system as it is used, and is lost with the
-server: so a volume has copies at several donors. A volume keeps its memory until it moves a copy elsewhere or the
-servers end; what it gives back is zeroed before another volume gets it.
+server: so a volume has copies at several donors. A volume keeps its memory until it moves a copy elsewhere, is removed
+(`sinew memory remove`) or the servers end. `sinew memory volumes` lists who has memory here. What is given back is
+zeroed before it is lent again.
 
 SIGUSR1 asks for the memory back: the server lends nothing more, open volumes (serve block) and file services (serve
 files) move what they have here to other donors with room, and the server ends once nothing is left here. Meanwhile new
@@ -235,7 +236,7 @@ impl<L: MemoryProvider> Program for Part<L> {
 
     fn turn(&mut self, rpc: &mut Rpc) -> anyhow::Result<Flow> {
         let service = &mut self.service;
-        let busy = rpc.turn_with(|call| service.handle_call(call));
+        let busy = rpc.turn_with(|call| service.handle_call(call)) | self.service.turn();
         while let Some(event) = rpc.poll_client_event() {
             self.service.handle_event(event);
         }

@@ -61,7 +61,9 @@ impl Donors for Near {
     }
 
     fn call(&mut self, lane: usize, tag: u64, call: Call) {
-        let result = self.donors[lane].handle(&call, &mut |_| {}).map_err(Into::into);
+        let donor = &mut self.donors[lane];
+        let result = donor.handle(&call).map_err(Into::into);
+        while donor.next_to_zero(u64::MAX).is_some() {}
         self.events.push(Event::CallAnswered { tag, result });
     }
 

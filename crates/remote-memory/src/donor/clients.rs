@@ -25,6 +25,11 @@ impl Clients {
         self.admitted.len()
     }
 
+    /// Whether no client is admitted, and none is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.admitted.is_empty() && self.expelled.is_empty()
+    }
+
     pub fn is_admitted(&self, client: u64) -> bool {
         self.admitted.range((client, 0)..=(client, u8::MAX)).next().is_some()
     }

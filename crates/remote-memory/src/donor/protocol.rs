@@ -79,7 +79,8 @@ pub enum Call {
         /// Epoch of the writer.
         epoch: u32,
     },
-    /// Takes a slab for a volume, all zeros.
+    /// Takes a slab for a volume, all zeros. What was given back is lent again once it is zeroed, which the donor does
+    /// between other calls; until then the call may be refused as [zeroing](Refusal::Zeroing).
     Take {
         /// The volume.
         volume: u64,
@@ -99,6 +100,20 @@ pub enum Call {
     },
     /// Asks how much memory there is.
     Stat,
+    /// Asks for the volumes that the donor knows, in the order of their numbers. Changes nothing.
+    Volumes {
+        /// Lowest number that is asked for.
+        from: u64,
+    },
+    /// Gives back all slabs of a volume of which the donor has no record, and takes access away from everyone, the
+    /// caller included. Such slabs were taken by a service that keeps its records elsewhere, or by a writer that never
+    /// recorded them.
+    Discard {
+        /// The volume.
+        volume: u64,
+        /// Epoch that fenced the volume last.
+        epoch: u32,
+    },
 }
 
 impl Call {
@@ -106,6 +121,21 @@ impl Call {
     pub fn requests_access(&self) -> bool {
         matches!(self, Self::Fence { .. } | Self::Admit { .. })
     }
+}
+
+/// Facts about a volume that a donor knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeSummary {
+    /// The volume.
+    pub volume: u64,
+    /// Epoch that fenced it here last; 0 if none has.
+    pub fence: u32,
+    /// Bytes lent to it.
+    pub bytes: u64,
+    /// Heartbeats of the writer that fenced it last, as in [`Answer::Inspected`].
+    pub beats: u64,
+    /// Whether the donor keeps a record of it.
+    pub has_record: bool,
 }
 
 /// A slab lent to a volume.
@@ -137,7 +167,8 @@ pub enum Answer {
     Inspected {
         /// Number of this run of the donor; what an earlier run knew is lost.
         incarnation: u64,
-        /// Highest epoch that the donor has voted for; 0 if there is none.
+        /// Highest epoch that the donor has voted for; 0 if there is none. To [`Call::Inspect`] it is the epoch that
+        /// fenced the volume here, if that is higher.
         promised: u32,
         /// The volume's record, if there is one.
         stored: Option<Stored>,
@@ -178,7 +209,7 @@ pub enum Answer {
         /// The slab.
         lent: LentSlab,
     },
-    /// The slab is free again.
+    /// The slab is free again, or all of a volume's slabs are.
     Freed,
     /// The writer has left.
     Left,
@@ -186,13 +217,18 @@ pub enum Answer {
     Stat {
         /// As in [`Answer::Inspected`].
         incarnation: u64,
-        /// Bytes that can be lent.
+        /// Bytes that can be lent now.
         free: u64,
+        /// Bytes that can be lent once they are zeroed: they were given back.
+        zeroing: u64,
         /// All bytes of the donor.
         len: u64,
         /// The donor wants its memory back: volumes move their data elsewhere.
         is_withdrawing: bool,
     },
+    /// Volumes that the donor knows, from the number asked for on, in the order of their numbers. If there are as many
+    /// as [`VOLUMES_PER_ANSWER`](super::VOLUMES_PER_ANSWER), there may be more.
+    Volumes(Vec<VolumeSummary>),
 }
 
 /// Reason why a donor refuses a call.
@@ -228,6 +264,16 @@ pub enum Refusal {
         asked: u64,
         /// Bytes that can be lent.
         free: u64,
+    },
+    /// There is no room for a slab until the donor has zeroed what was given back.
+    #[error(
+        "it has no room for a slab of {asked} bytes until it has zeroed {zeroing} bytes that were given back: ask again"
+    )]
+    Zeroing {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that were given back and are not zeroed yet.
+        zeroing: u64,
     },
     /// The volume has no such slab.
     #[error("it has no slab {slab} of this volume")]

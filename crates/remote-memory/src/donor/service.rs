@@ -16,6 +16,27 @@ use super::stragglers::SetAside;
 use super::wire::{AccessPath, CONTROL, Request, Response};
 use crate::engine::{ACCESS, Parsed, Refusal as AccessRefusal, answer};
 
+/// Bytes zeroed between two turns of the endpoint.
+const ZEROED_PER_TURN: u64 = 2 << 20;
+
+/// Fills these bytes of a donor's memory with zeros. Pages that are zero are not written: those that were lent but
+/// never used may have taken nothing from the system.
+fn zero(memory: &SharedMemory, range: Range<u64>) {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut page = ZEROS;
+    let mut at = range.start;
+    while at < range.end {
+        let page = &mut page[..(range.end - at).min(4096) as usize];
+        // A donor's slabs lie in its memory.
+        let is_zero = memory.read(at as usize, page).is_ok() && *page == ZEROS[..page.len()];
+        if !is_zero {
+            let written = memory.write(at as usize, &ZEROS[..page.len()]);
+            debug_assert!(written.is_ok());
+        }
+        at += page.len() as u64;
+    }
+}
+
 /// Configuration of a donor.
 pub struct ServiceConfig {
     /// Bytes that it lends.
@@ -181,19 +202,12 @@ impl<L: MemoryProvider> Service<L> {
         response.to_bytes()
     }
 
-    fn handle(&mut self, call: &Call) -> Result<Answer, Refusal> {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        let memory = &*self.memory;
-        let mut zero = |range: Range<u64>| {
-            let mut at = range.start;
-            while at < range.end {
-                let len = (range.end - at).min(ZEROS.len() as u64);
-                // The donor's slabs lie in its memory.
-                let _ = memory.write(at as usize, &ZEROS[..len as usize]);
-                at += len;
-            }
-        };
-        self.donor.handle(call, &mut zero)
+    /// Zeroes a part of what was given back, at most 2 MB, and returns whether there was any. The thread that turns the
+    /// endpoint calls this in each turn: memory is lent again only once it is zeroed.
+    pub fn turn(&mut self) -> bool {
+        let Some(range) = self.donor.next_to_zero(ZEROED_PER_TURN) else { return false };
+        zero(&self.memory, range);
+        true
     }
 
     /// Handles a call. When this returns, those who have lost access cannot reach the memory any more, and nothing sent
@@ -211,7 +225,12 @@ impl<L: MemoryProvider> Service<L> {
         }
         // Within an epoch, the writer and its clients rely on the places that they were told before.
         let begins_epoch = matches!(*call, Call::Fence { volume, epoch } if epoch > self.donor.fence_of(volume));
-        let mut answer = self.handle(call)?;
+        if let Call::Discard { volume, epoch } = *call {
+            self.donor.check_discard(volume, epoch)?;
+            self.grants.retain(|(of, _)| of != volume);
+            self.set_aside.evade(&self.provider, &self.memory, &mut self.donor, volume, true)?;
+        }
+        let mut answer = self.donor.handle(call)?;
         let access_path = match *call {
             Call::Fence { volume, .. } => {
                 let donor = &self.donor;
@@ -246,5 +265,60 @@ impl<L: MemoryProvider> Service<L> {
         let (grant, access_path) = self.provider.lend(&self.memory, addresses)?;
         self.grants.grant(to, grant);
         Ok(access_path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinew_fabric::SeededGenerator;
+
+    use super::super::memory_provider::CallsOnly;
+    use super::*;
+
+    const LEN: u64 = 8 << 20;
+
+    #[test]
+    fn no_byte_of_one_volume_is_lent_to_another_and_the_donor_answers_while_it_zeroes() {
+        let config = ServiceConfig::new(2 * LEN as usize, None);
+        let mut service = Service::new(&CallsOnly, config, Box::new(SeededGenerator::new(1))).unwrap();
+        let ask = |service: &mut Service<CallsOnly>, call: Call| service.call(&call, &[]).map(|(answer, _)| answer);
+        (1..3).for_each(|volume| _ = ask(&mut service, Call::Fence { volume, epoch: 1 }).unwrap());
+        let take = |service: &mut Service<CallsOnly>, volume, len| ask(service, Call::Take { volume, epoch: 1, len });
+        let slabs: Vec<_> = (0..2).map(|_| take(&mut service, 1, LEN).unwrap()).collect();
+        service.memory().write(0, &vec![0xEE; 2 * LEN as usize]).unwrap();
+        for taken in slabs {
+            let Answer::Taken { lent, .. } = taken else { panic!("{taken:?}") };
+            ask(&mut service, Call::Free { volume: 1, epoch: 1, slab: lent.slab }).unwrap();
+        }
+        let mut turns = 0;
+        while let Err(refusal) = take(&mut service, 2, 2 * LEN) {
+            let zeroing = 2 * LEN - turns * ZEROED_PER_TURN;
+            assert_eq!(refusal, Refusal::Zeroing { asked: 2 * LEN, zeroing });
+            assert!(ask(&mut service, Call::Heartbeat { volume: 2, epoch: 1 }).is_ok());
+            assert!(service.turn());
+            turns += 1;
+        }
+        assert_eq!((turns, service.turn()), (2 * LEN / ZEROED_PER_TURN, false));
+        let mut bytes = vec![1; 2 * LEN as usize];
+        service.memory().read(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn whoever_has_access_to_what_is_discarded_loses_it_the_caller_included() {
+        let config = ServiceConfig::new(LEN as usize, None);
+        let mut service = Service::new(&CallsOnly, config, Box::new(SeededGenerator::new(1))).unwrap();
+        let mut tokens = Vec::new();
+        let fence = Call::Fence { volume: 1, epoch: 1 };
+        for call in [fence, Call::Admit { volume: 1, epoch: 1, client: 1, lane: 0 }] {
+            let (_, path) = service.call(&call, &[]).unwrap();
+            let Some(AccessPath::Calls { token, .. }) = path else { panic!("{path:?}") };
+            tokens.push(token);
+        }
+        assert!(tokens.iter().all(|token| service.grants.volume_of(*token) == Some(1)));
+        assert!(service.call(&Call::Discard { volume: 1, epoch: 2 }, &[]).is_err());
+        assert!(tokens.iter().all(|token| service.grants.volume_of(*token) == Some(1)));
+        service.call(&Call::Discard { volume: 1, epoch: 1 }, &[]).unwrap();
+        assert!(tokens.iter().all(|token| service.grants.volume_of(*token).is_none()));
     }
 }

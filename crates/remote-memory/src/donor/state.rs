@@ -1,20 +1,28 @@
 //! A donor as a state machine.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::clients::Clients;
-use super::protocol::{Answer, Call, LentSlab, Refusal, Stored};
-use super::slabs::Slabs;
+use super::protocol::{Answer, Call, LentSlab, Refusal, Stored, VolumeSummary};
+use super::slabs::{NoSlab, Slabs};
 
 /// Lanes that one client can have at once.
 pub const LANES_MAX: u8 = 16;
 
+/// Volumes that one [`Answer::Volumes`] lists, at most.
+pub const VOLUMES_PER_ANSWER: usize = 256;
+/// Longest record of a volume that was [removed](crate::volume::Removal), in bytes: it lists ten voters, and no copies.
+const EMPTY_RECORD_LEN_MAX: usize = 256;
+
 /// Limits on what callers can make a donor keep.
 #[derive(Clone, Copy, Debug)]
 pub struct DonorLimits {
-    /// Volumes known at once.
+    /// Volumes known at once that have slabs, clients, or a record longer than that of a removed volume.
     pub volumes_max: usize,
+    /// Volumes known at once besides those, such as removed ones. They are kept until the donor ends: if it forgot
+    /// them, an old record of another voter could bring a removed volume back.
+    pub empty_volumes_max: usize,
     /// Longest record, in bytes.
     pub record_len_max: usize,
     /// Lanes admitted at once, over the clients of all volumes.
@@ -23,9 +31,11 @@ pub struct DonorLimits {
 
 impl Default for DonorLimits {
     fn default() -> Self {
-        Self { volumes_max: 4096, record_len_max: 256 << 10, clients_max: 4096 }
+        Self { volumes_max: 4096, empty_volumes_max: 65_536, record_len_max: 256 << 10, clients_max: 4096 }
     }
 }
+
+const TOO_MANY_VOLUMES: &str = "the donor has as many volumes as it can take";
 
 #[derive(Default)]
 struct VolumeState {
@@ -39,13 +49,31 @@ struct VolumeState {
     beats: u64,
     stored: Option<Stored>,
     clients: Clients,
+    /// Bytes of its slabs.
+    bytes: u64,
+    /// Whether it is one of those that [`DonorLimits::volumes_max`] limits.
+    is_counted: bool,
+}
+
+impl VolumeState {
+    fn summary(&self, volume: u64) -> VolumeSummary {
+        let Self { fence, bytes, beats, .. } = *self;
+        VolumeSummary { volume, fence, bytes, beats, has_record: self.stored.is_some() }
+    }
+
+    fn is_empty(&self) -> bool {
+        let record_len = self.stored.as_ref().map_or(0, |stored| stored.record.len());
+        self.bytes == 0 && self.clients.is_empty() && record_len <= EMPTY_RECORD_LEN_MAX
+    }
 }
 
 /// A donor's state: which slabs belong to which volume, who may use them, and the votes.
 pub struct Donor {
     incarnation: u64,
     slabs: Slabs,
-    volumes: HashMap<u64, VolumeState>,
+    volumes: BTreeMap<u64, VolumeState>,
+    /// Volumes that are counted.
+    counted: usize,
     sessions: u64,
     /// Lanes of clients admitted now, over all volumes.
     admitted: usize,
@@ -66,7 +94,8 @@ impl Donor {
         Self {
             incarnation,
             slabs: Slabs::new(len),
-            volumes: HashMap::new(),
+            volumes: BTreeMap::new(),
+            counted: 0,
             sessions: 0,
             admitted: 0,
             is_withdrawing: false,
@@ -86,7 +115,7 @@ impl Donor {
 
     /// Bytes lent to volumes.
     pub fn lent_bytes(&self) -> u64 {
-        self.slabs.len() - self.slabs.free_bytes() - self.slabs.set_aside_bytes()
+        self.slabs.lent_bytes()
     }
 
     /// Slabs that overlap these bytes, each with its volume, or `None` where it is [set aside](Self::relocate).
@@ -117,9 +146,20 @@ impl Donor {
         self.slabs.release(slab);
     }
 
-    /// Bytes in no slab, lent or set aside.
+    /// Bytes that can be lent: in no slab, lent or set aside, and all zero.
     pub fn free_bytes(&self) -> u64 {
         self.slabs.free_bytes()
+    }
+
+    /// Bytes that were given back and are not zeroed yet.
+    pub fn zeroing_bytes(&self) -> u64 {
+        self.slabs.zeroing_bytes()
+    }
+
+    /// Next bytes that were given back and are to be zeroed, at most `len_max`, rounded to pages. The caller must fill
+    /// them with zeros before it handles another call: they can be lent again.
+    pub fn next_to_zero(&mut self, len_max: u64) -> Option<Range<u64>> {
+        self.slabs.next_to_zero(len_max)
     }
 
     /// Whether this session gives access to the volume's slabs: that of the last [fence](Answer::Fenced), or of a
@@ -145,20 +185,20 @@ impl Donor {
     }
 
     /// Handles a call. After [`Answer::Fenced`], [`Answer::Admitted`] and [`Answer::Expelled`], the caller must cut off
-    /// everyone who [is no longer allowed](Self::allows) before it sends the answer. `zero` fills these bytes of the
-    /// memory with zeros.
+    /// everyone who [is no longer allowed](Self::allows) before it sends the answer; before [`Call::Discard`], it must
+    /// cut off everyone.
     ///
     /// # Errors
     ///
     /// [`Refusal`]; nothing has changed then.
-    pub fn handle(&mut self, call: &Call, zero: &mut dyn FnMut(Range<u64>)) -> Result<Answer, Refusal> {
+    pub fn handle(&mut self, call: &Call) -> Result<Answer, Refusal> {
         let incarnation = self.incarnation;
         match call {
             Call::Inspect { volume } => {
                 let held = self.volumes.get(volume);
                 Ok(Answer::Inspected {
                     incarnation,
-                    promised: held.map_or(0, |held| held.promised),
+                    promised: held.map_or(0, |held| held.promised.max(held.fence)),
                     stored: held.and_then(|held| held.stored.clone()),
                     beats: held.map_or(0, |held| held.beats),
                 })
@@ -185,8 +225,12 @@ impl Donor {
                 {
                     return Err(Refusal::OlderRecord { held: stored.generation });
                 }
+                let is_small = record.len() <= EMPTY_RECORD_LEN_MAX;
+                self.check_count(*volume, is_small)?;
+                let held = self.volume_state(*volume)?;
                 held.promised = *epoch;
                 held.stored = Some(Stored { epoch: *epoch, generation: *generation, record: record.clone() });
+                self.count(*volume);
                 Ok(Answer::Recorded { incarnation })
             }
             Call::Fence { volume, epoch } => {
@@ -199,6 +243,7 @@ impl Donor {
                 (held.fence, held.session, held.beats) = (*epoch, session, held.beats + 1);
                 self.sessions = session;
                 self.admitted -= removed;
+                self.count(*volume);
                 Ok(Answer::Fenced { incarnation, session, slabs: self.slabs.slabs_of(*volume).collect() })
             }
             Call::Admit { volume, epoch, client, lane } => {
@@ -213,14 +258,18 @@ impl Donor {
                 if is_new && self.admitted >= self.limits.clients_max {
                     return Err(Refusal::Invalid("the donor has as many clients as it can take"));
                 }
+                self.check_count(*volume, false)?;
                 self.volume_state(*volume)?.clients.admit(*client, *lane, session);
                 self.sessions = session;
                 self.admitted += usize::from(is_new);
+                self.count(*volume);
                 Ok(Answer::Admitted { incarnation, session })
             }
             Call::Expel { volume, epoch, client } => {
                 self.check(*volume, *epoch)?;
+                self.check_count(*volume, false)?;
                 self.admitted -= self.volume_state(*volume)?.clients.expel(*client);
+                self.count(*volume);
                 Ok(Answer::Expelled { incarnation })
             }
             Call::Heartbeat { volume, epoch } => {
@@ -245,20 +294,39 @@ impl Donor {
                 if *len == 0 {
                     return Err(Refusal::Invalid("a slab has at least one byte"));
                 }
-                let free = self.free_to_lend();
+                let (asked, free) = (*len, self.free_to_lend());
                 if self.is_withdrawing {
-                    return Err(Refusal::Full { asked: *len, free });
+                    return Err(Refusal::Full { asked, free });
                 }
-                let (lent, dirty) = self.slabs.take(*volume, *len).ok_or(Refusal::Full { asked: *len, free })?;
-                if dirty > 0 {
-                    zero(lent.base..lent.base + dirty);
-                }
+                self.check_count(*volume, false)?;
+                let zeroing = self.slabs.zeroing_bytes();
+                let lent = self.slabs.take(*volume, *len).map_err(|why| match why {
+                    NoSlab::Full => Refusal::Full { asked, free },
+                    NoSlab::Zeroing => Refusal::Zeroing { asked, zeroing },
+                })?;
+                self.count(*volume);
                 Ok(Answer::Taken { incarnation, lent })
             }
             Call::Free { volume, epoch, slab } => {
                 self.check(*volume, *epoch)?;
                 let was_removed = self.slabs.give_back(*volume, *slab);
+                self.count(*volume);
                 if was_removed { Ok(Answer::Freed) } else { Err(Refusal::NoSlab { slab: *slab }) }
+            }
+            Call::Volumes { from } => {
+                let listed = self.volumes.range(*from..).take(VOLUMES_PER_ANSWER);
+                Ok(Answer::Volumes(listed.map(|(volume, held)| held.summary(*volume)).collect()))
+            }
+            Call::Discard { volume, epoch } => {
+                self.check_discard(*volume, *epoch)?;
+                let held = self.volume_state(*volume)?;
+                let removed = std::mem::take(&mut held.clients).admitted_lanes();
+                // Nobody has access any more.
+                (held.session, held.beats) = (0, 0);
+                self.admitted -= removed;
+                self.slabs.give_all_back(*volume);
+                self.count(*volume);
+                Ok(Answer::Freed)
             }
             Call::Stat => Ok(self.stat()),
         }
@@ -268,6 +336,7 @@ impl Donor {
         Answer::Stat {
             incarnation: self.incarnation,
             free: self.free_to_lend(),
+            zeroing: if self.is_withdrawing { 0 } else { self.slabs.zeroing_bytes() },
             len: self.slabs.len(),
             is_withdrawing: self.is_withdrawing,
         }
@@ -278,10 +347,41 @@ impl Donor {
     }
 
     fn volume_state(&mut self, volume: u64) -> Result<&mut VolumeState, Refusal> {
-        if !self.volumes.contains_key(&volume) && self.volumes.len() >= self.limits.volumes_max {
-            return Err(Refusal::Invalid("the donor has as many volumes as it can take"));
+        let volumes_max = self.limits.volumes_max.saturating_add(self.limits.empty_volumes_max);
+        if !self.volumes.contains_key(&volume) && self.volumes.len() >= volumes_max {
+            return Err(Refusal::Invalid(TOO_MANY_VOLUMES));
         }
         Ok(self.volumes.entry(volume).or_default())
+    }
+
+    /// Checks that the volume may have more than a removed one, unless it `stays_empty`.
+    fn check_count(&self, volume: u64, stays_empty: bool) -> Result<(), Refusal> {
+        let is_counted = self.volumes.get(&volume).is_some_and(|held| held.is_counted);
+        let has_room = stays_empty || is_counted || self.counted < self.limits.volumes_max;
+        if has_room { Ok(()) } else { Err(Refusal::Invalid(TOO_MANY_VOLUMES)) }
+    }
+
+    /// Counts a volume that has changed.
+    fn count(&mut self, volume: u64) {
+        let bytes = self.slabs.bytes_of(volume);
+        let Some(held) = self.volumes.get_mut(&volume) else { return };
+        held.bytes = bytes;
+        let is_counted = !held.is_empty();
+        let before = std::mem::replace(&mut held.is_counted, is_counted);
+        self.counted = self.counted - usize::from(before) + usize::from(is_counted);
+    }
+
+    /// Checks that a [`Call::Discard`] may be done.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::handle`].
+    pub fn check_discard(&self, volume: u64, epoch: u32) -> Result<(), Refusal> {
+        self.check(volume, epoch)?;
+        if self.volumes.get(&volume).is_some_and(|held| held.stored.is_some()) {
+            return Err(Refusal::Invalid("the donor has a record of this volume, which must be emptied first"));
+        }
+        Ok(())
     }
 
     /// Checks that the epoch is the one that fenced the volume last: only that writer admits clients and takes or frees
@@ -302,11 +402,15 @@ mod tests {
     const VOLUME: u64 = 7;
 
     fn donor() -> Donor {
-        Donor::new(3, 1 << 20, DonorLimits { volumes_max: 2, record_len_max: 10, clients_max: 3 })
+        Donor::new(
+            3,
+            1 << 20,
+            DonorLimits { volumes_max: 2, empty_volumes_max: 1, record_len_max: 300, clients_max: 3 },
+        )
     }
 
     fn ask(donor: &mut Donor, call: Call) -> Result<Answer, Refusal> {
-        donor.handle(&call, &mut |_| {})
+        donor.handle(&call)
     }
 
     #[test]
@@ -449,18 +553,25 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_zeroed_before_it_is_given_to_another() {
+    fn memory_is_lent_again_once_it_is_zeroed_and_fresh_memory_at_once() {
         let mut donor = donor();
-        let mut zeroed = Vec::new();
+        let len = 1 << 19;
+        let take = |donor: &mut Donor, volume, len| ask(donor, Call::Take { volume, epoch: 1, len });
         for volume in [1, 2] {
             ask(&mut donor, Call::Fence { volume, epoch: 1 }).unwrap();
-            let call = Call::Take { volume, epoch: 1, len: 4096 };
-            let Ok(Answer::Taken { lent, .. }) = donor.handle(&call, &mut |range| zeroed.push(range)) else {
-                panic!("it has room")
-            };
-            ask(&mut donor, Call::Free { volume, epoch: 1, slab: lent.slab }).unwrap();
         }
-        assert_eq!((zeroed.len(), zeroed[0].clone()), (1, 0..4096));
+        let Ok(Answer::Taken { lent, .. }) = take(&mut donor, 1, len) else { panic!("it has room") };
+        assert_eq!(donor.next_to_zero(u64::MAX), None);
+        ask(&mut donor, Call::Free { volume: 1, epoch: 1, slab: lent.slab }).unwrap();
+        let stat = |free, zeroing| Answer::Stat { incarnation: 3, free, zeroing, len: 1 << 20, is_withdrawing: false };
+        assert_eq!(ask(&mut donor, Call::Stat), Ok(stat(len, len)));
+        assert!(take(&mut donor, 2, len).is_ok(), "half of the memory is fresh");
+        assert_eq!(take(&mut donor, 2, len), Err(Refusal::Zeroing { asked: len, zeroing: len }));
+        assert_eq!(take(&mut donor, 2, len + 1), Err(Refusal::Full { asked: len + 1, free: 0 }));
+        assert_eq!((donor.next_to_zero(4096), donor.zeroing_bytes()), (Some(0..4096), len - 4096));
+        assert!(take(&mut donor, 2, len).is_err() && donor.next_to_zero(u64::MAX) == Some(4096..len));
+        assert_eq!(ask(&mut donor, Call::Stat), Ok(stat(len, 0)));
+        assert!(take(&mut donor, 2, len).is_ok() && donor.next_to_zero(u64::MAX).is_none());
     }
 
     #[test]
@@ -471,7 +582,7 @@ mod tests {
         let Ok(Answer::Taken { lent, .. }) = ask(&mut donor, take.clone()) else { panic!("it has room") };
         donor.begin_withdrawal();
         assert_eq!(ask(&mut donor, take), Err(Refusal::Full { asked: 4096, free: 0 }));
-        let stat = Answer::Stat { incarnation: 3, free: 0, len: 1 << 20, is_withdrawing: true };
+        let stat = Answer::Stat { incarnation: 3, free: 0, zeroing: 0, len: 1 << 20, is_withdrawing: true };
         assert_eq!((ask(&mut donor, Call::Stat), donor.lent_bytes()), (Ok(stat), 4096));
         ask(&mut donor, Call::Free { volume: 1, epoch: 1, slab: lent.slab }).unwrap();
         assert_eq!(donor.lent_bytes(), 0);
@@ -480,15 +591,92 @@ mod tests {
     #[test]
     fn callers_cannot_have_a_donor_keep_more_than_its_limits() {
         let mut donor = donor();
-        let record = |len| Call::Record { volume: 1, epoch: 1, generation: 1, record: vec![0; len].into() };
-        assert!(ask(&mut donor, record(11)).is_err() && ask(&mut donor, record(10)).is_ok());
+        let record = |volume, len| Call::Record { volume, epoch: 1, generation: 1, record: vec![0; len].into() };
+        assert!(ask(&mut donor, record(1, 301)).is_err() && ask(&mut donor, record(1, 300)).is_ok());
         let claim = |volume| Call::Claim { volume, epoch: 2 };
-        assert!(ask(&mut donor, claim(1)).is_ok() && ask(&mut donor, claim(2)).is_ok());
-        assert!(matches!(ask(&mut donor, claim(3)), Err(Refusal::Invalid(_))));
-        assert!(ask(&mut donor, Call::Inspect { volume: 3 }).is_ok());
+        assert!((1..4).all(|volume| ask(&mut donor, claim(volume)).is_ok()));
+        assert!(matches!(ask(&mut donor, claim(4)), Err(Refusal::Invalid(_))));
+        assert!(ask(&mut donor, Call::Inspect { volume: 4 }).is_ok());
         let take = |len| Call::Take { volume: 2, epoch: 1, len };
         ask(&mut donor, Call::Fence { volume: 2, epoch: 1 }).unwrap();
         assert!(ask(&mut donor, take(0)).is_err() && ask(&mut donor, take(u64::MAX)).is_err());
         assert!(ask(&mut donor, take((1 << 20) + 1)).is_err() && ask(&mut donor, take(1 << 20)).is_ok());
+    }
+
+    #[test]
+    fn volumes_that_have_nothing_are_counted_apart_from_those_that_have_something() {
+        let mut donor = donor();
+        let record = |volume, epoch, len| Call::Record { volume, epoch, generation: 1, record: vec![0; len].into() };
+        for volume in 1..4 {
+            assert!(ask(&mut donor, Call::Fence { volume, epoch: 1 }).is_ok());
+        }
+        let take = |volume| Call::Take { volume, epoch: 1, len: 4096 };
+        let Ok(Answer::Taken { lent, .. }) = ask(&mut donor, take(1)) else { panic!("it has room") };
+        assert!(ask(&mut donor, record(2, 1, 300)).is_ok());
+        let refused = Err(Refusal::Invalid(TOO_MANY_VOLUMES));
+        assert_eq!([take(3), record(3, 1, 300)].map(|call| ask(&mut donor, call)), [refused.clone(), refused.clone()]);
+        assert!(admit(&mut donor, 3, 1, 1).is_err() && ask(&mut donor, record(3, 1, 200)).is_ok());
+        // The volume is removed: what is left of it is its short record.
+        assert!(ask(&mut donor, record(2, 2, 200)).is_ok() && ask(&mut donor, take(3)).is_ok());
+        assert_eq!(ask(&mut donor, record(2, 2, 300)), refused);
+        ask(&mut donor, Call::Free { volume: 1, epoch: 1, slab: lent.slab }).unwrap();
+        assert!(ask(&mut donor, record(2, 2, 300)).is_ok());
+        assert_eq!(ask(&mut donor, Call::Fence { volume: 4, epoch: 1 }), refused);
+    }
+
+    #[test]
+    fn all_volumes_are_listed_a_part_at_a_time() {
+        let mut donor = Donor::new(3, 1 << 20, DonorLimits::default());
+        let all = 2 * VOLUMES_PER_ANSWER as u64 + 1;
+        (0..all).for_each(|volume| _ = ask(&mut donor, Call::Fence { volume: volume * 3, epoch: 5 }).unwrap());
+        ask(&mut donor, Call::Take { volume: 0, epoch: 5, len: 4096 }).unwrap();
+        ask(&mut donor, Call::Record { volume: 3, epoch: 5, generation: 1, record: vec![1].into() }).unwrap();
+        ask(&mut donor, Call::Leave { volume: 6, epoch: 5 }).unwrap();
+        let (mut listed, mut from) = (Vec::new(), 0);
+        loop {
+            let Ok(Answer::Volumes(part)) = ask(&mut donor, Call::Volumes { from }) else { panic!("it lists them") };
+            from = part.last().map_or(u64::MAX, |last| last.volume + 1);
+            let is_last = part.len() < VOLUMES_PER_ANSWER;
+            listed.extend(part);
+            if is_last {
+                break;
+            }
+        }
+        assert!(listed.iter().map(|summary| summary.volume).eq((0..all).map(|volume| volume * 3)));
+        let summary = |volume, bytes, beats, has_record| VolumeSummary { volume, fence: 5, bytes, beats, has_record };
+        let expected = [summary(0, 4096, 1, false), summary(3, 0, 1, true), summary(6, 0, 0, false)];
+        assert_eq!(listed[..3], expected);
+    }
+
+    #[test]
+    fn what_has_no_record_is_discarded_by_who_fenced_it_last_and_what_has_one_is_not() {
+        let mut donor = donor();
+        let fence = |epoch| Call::Fence { volume: VOLUME, epoch };
+        ask(&mut donor, fence(4)).unwrap();
+        ask(&mut donor, Call::Take { volume: VOLUME, epoch: 4, len: 4096 }).unwrap();
+        let session = admit(&mut donor, VOLUME, 4, 1).unwrap();
+        let discard = |epoch| Call::Discard { volume: VOLUME, epoch };
+        assert_eq!(ask(&mut donor, discard(3)), Err(Refusal::OlderEpoch { held: 4 }));
+        assert_eq!(ask(&mut donor, discard(5)), Err(Refusal::NotFenced { epoch: 5 }));
+        assert!(donor.allows(VOLUME, session) && donor.lent_bytes() == 4096);
+        assert_eq!(ask(&mut donor, discard(4)), Ok(Answer::Freed));
+        assert_eq!((donor.lent_bytes(), donor.zeroing_bytes(), donor.admitted), (0, 4096, 0));
+        assert!((1..=session).all(|session| !donor.allows(VOLUME, session)));
+        assert_eq!(ask(&mut donor, discard(4)), Ok(Answer::Freed), "a call that comes twice does no harm");
+        assert!(ask(&mut donor, fence(3)).is_err(), "an earlier writer does not come back");
+        let record = Call::Record { volume: VOLUME, epoch: 4, generation: 1, record: vec![1].into() };
+        ask(&mut donor, record).unwrap();
+        ask(&mut donor, Call::Take { volume: VOLUME, epoch: 4, len: 4096 }).unwrap();
+        assert!(matches!(ask(&mut donor, discard(4)), Err(Refusal::Invalid(_))));
+        assert_eq!(donor.lent_bytes(), 4096);
+    }
+
+    #[test]
+    fn a_new_writer_learns_of_the_epoch_that_fenced_a_donor_without_a_vote() {
+        let mut donor = donor();
+        ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 6 }).unwrap();
+        let inspected = ask(&mut donor, Call::Inspect { volume: VOLUME });
+        assert!(matches!(inspected, Ok(Answer::Inspected { promised: 6, .. })), "{inspected:?}");
+        assert!(ask(&mut donor, Call::Claim { volume: VOLUME, epoch: 6 }).is_ok(), "no vote was given");
     }
 }

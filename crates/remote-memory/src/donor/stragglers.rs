@@ -134,8 +134,8 @@ mod tests {
             let ground = lends.allocate(len as usize).unwrap();
             let mut donor = Donor::new(1, len, DonorLimits::default());
             for volume in 1..3 {
-                donor.handle(&Call::Fence { volume, epoch: 1 }, &mut |_| {}).unwrap();
-                let taken = donor.handle(&Call::Take { volume, epoch: 1, len: SLAB }, &mut |_| {}).unwrap();
+                donor.handle(&Call::Fence { volume, epoch: 1 }).unwrap();
+                let taken = donor.handle(&Call::Take { volume, epoch: 1, len: SLAB }).unwrap();
                 let Answer::Taken { lent, .. } = taken else { panic!("{taken:?}") };
                 ground.write(lent.base as usize, &[volume as u8; SLAB as usize]).unwrap();
             }
@@ -182,7 +182,7 @@ mod tests {
         for left in (0..2).rev() {
             world.lends.0.borrow_mut().pop();
             world.asides.release(&world.lends, &world.ground, &mut world.donor);
-            assert_eq!(world.donor.free_bytes(), if left == 0 { SLAB } else { 0 });
+            assert_eq!(world.donor.zeroing_bytes(), if left == 0 { SLAB } else { 0 });
         }
     }
 
@@ -191,7 +191,7 @@ mod tests {
         for (more, may, has_client) in [(0, true, false), (1, false, false), (1, true, true)] {
             let mut world = World::new(more);
             if has_client {
-                world.donor.handle(&Call::Admit { volume: 1, epoch: 1, client: 1, lane: 0 }, &mut |_| {}).unwrap();
+                world.donor.handle(&Call::Admit { volume: 1, epoch: 1, client: 1, lane: 0 }).unwrap();
             }
             let old = world.slab(1);
             world.stop(old.base, 1);

@@ -7,7 +7,7 @@ use sinew_fabric::verbs::{QpAddress, RemoteMemory};
 use sinew_rpc::RequestType;
 use sinew_rpc::gate::PROOF_LEN;
 
-use super::protocol::{Answer, Call, LentSlab, Refusal, Stored};
+use super::protocol::{Answer, Call, LentSlab, Refusal, Stored, VolumeSummary};
 
 /// Request type of the calls that control a donor.
 pub const CONTROL: RequestType = RequestType::new(48);
@@ -107,6 +107,14 @@ impl<'a> Reader<'a> {
         Some(u64::from_le_bytes(*word))
     }
 
+    fn flag(&mut self) -> Option<bool> {
+        match self.word()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
     fn half(&mut self) -> Option<u32> {
         u32::try_from(self.word()?).ok()
     }
@@ -171,6 +179,8 @@ impl Request {
             Call::Take { volume, epoch, len } => writer_for(6, *volume, *epoch).word(*len).0,
             Call::Free { volume, epoch, slab } => writer_for(7, *volume, *epoch).word(*slab).0,
             Call::Stat => vec![8],
+            Call::Volumes { from } => Writer::new(13).word(*from).0,
+            Call::Discard { volume, epoch } => writer_for(14, *volume, *epoch).0,
             Call::Heartbeat { volume, epoch } => writer_for(11, *volume, *epoch).0,
             Call::Leave { volume, epoch } => writer_for(12, *volume, *epoch).0,
             Call::Admit { volume, epoch, client, lane } => {
@@ -189,7 +199,8 @@ impl Request {
             1 => Self::Prove(reader.proof()?),
             8 => Self::Call(Call::Stat, Vec::new()),
             2 => Self::Call(Call::Inspect { volume: reader.word()? }, Vec::new()),
-            3..=7 | 9..=12 => {
+            13 => Self::Call(Call::Volumes { from: reader.word()? }, Vec::new()),
+            3..=7 | 9..=12 | 14 => {
                 let (volume, epoch) = (reader.word()?, reader.half()?);
                 let mut addresses = Vec::new();
                 let call = match kind {
@@ -208,6 +219,7 @@ impl Request {
                     }
                     11 => Call::Heartbeat { volume, epoch },
                     12 => Call::Leave { volume, epoch },
+                    14 => Call::Discard { volume, epoch },
                     _ => Call::Expel { volume, epoch, client: reader.word()? },
                 };
                 Self::Call(call, addresses)
@@ -236,6 +248,7 @@ impl Response {
                     Refusal::OtherFabric => (17, [0, 0], ""),
                     Refusal::WriterStopped => (18, [0, 0], ""),
                     Refusal::NotFenced { epoch } => (20, [u64::from(*epoch), 0], ""),
+                    Refusal::Zeroing { asked, zeroing } => (22, [*asked, *zeroing], ""),
                 };
                 Writer::new(kind).word(words[0]).word(words[1]).bytes(text.as_bytes()).0
             }
@@ -266,8 +279,17 @@ impl Response {
                 }
                 Answer::Freed => vec![12],
                 Answer::Left => vec![19],
-                Answer::Stat { incarnation, free, len, is_withdrawing: wants_back } => {
-                    Writer::new(13).word(*incarnation).word(*free).word(*len).word((*wants_back).into()).0
+                Answer::Stat { incarnation, free, zeroing, len, is_withdrawing: wants_back } => {
+                    let writer = Writer::new(13).word(*incarnation).word(*free).word(*zeroing);
+                    writer.word(*len).word((*wants_back).into()).0
+                }
+                Answer::Volumes(volumes) => {
+                    let mut writer = Writer::new(21).word(volumes.len() as u64);
+                    for VolumeSummary { volume, fence, bytes, beats, has_record } in volumes {
+                        writer = writer.word(*volume).word((*fence).into()).word(*bytes).word(*beats);
+                        writer = writer.word((*has_record).into());
+                    }
+                    writer.0
                 }
             },
         }
@@ -284,7 +306,7 @@ impl Response {
             0 => Self::Nonce(reader.proof()?),
             1 => Self::Welcome,
             2 => Self::NotAdmitted,
-            3..=7 | 16..=18 | 20 => {
+            3..=7 | 16..=18 | 20 | 22 => {
                 let (first, second, _) = (reader.word()?, reader.word()?, reader.bytes()?);
                 Self::Refused(match kind {
                     3 => Refusal::OlderEpoch { held: u32::try_from(first).ok()? },
@@ -295,6 +317,7 @@ impl Response {
                     17 => Refusal::OtherFabric,
                     18 => Refusal::WriterStopped,
                     20 => Refusal::NotFenced { epoch: u32::try_from(first).ok()? },
+                    22 => Refusal::Zeroing { asked: first, zeroing: second },
                     // The donor's own text is not taken over from the wire.
                     _ => Refusal::Invalid(
                         "the donor says that the call is invalid, or asks for more than any caller may have",
@@ -324,17 +347,20 @@ impl Response {
             12 => Self::Answer(Answer::Freed, None),
             19 => Self::Answer(Answer::Left, None),
             13 => {
-                let (incarnation, free, len) = (reader.word()?, reader.word()?, reader.word()?);
-                let wants_back = match reader.word()? {
-                    0 => false,
-                    1 => true,
-                    _ => return None,
-                };
-                Self::Answer(Answer::Stat { incarnation, free, len, is_withdrawing: wants_back }, None)
+                let (incarnation, free, zeroing) = (reader.word()?, reader.word()?, reader.word()?);
+                let (len, is_withdrawing) = (reader.word()?, reader.flag()?);
+                Self::Answer(Answer::Stat { incarnation, free, zeroing, len, is_withdrawing }, None)
             }
             14 => {
                 let (incarnation, session) = (reader.word()?, reader.word()?);
                 Self::Answer(Answer::Admitted { incarnation, session }, reader.access_path()?)
+            }
+            21 => {
+                let summary = |reader: &mut Reader<'_>| {
+                    let (volume, fence, bytes) = (reader.word()?, reader.half()?, reader.word()?);
+                    Some(VolumeSummary { volume, fence, bytes, beats: reader.word()?, has_record: reader.flag()? })
+                };
+                Self::Answer(Answer::Volumes(reader.list(summary)?), None)
             }
             15 => Self::Answer(Answer::Expelled { incarnation: reader.word()? }, None),
             _ => return None,
@@ -368,6 +394,8 @@ mod tests {
             Call::Heartbeat { volume: 1, epoch: 2 },
             Call::Leave { volume: 1, epoch: 2 },
             Call::Stat,
+            Call::Volumes { from: u64::MAX },
+            Call::Discard { volume: 1, epoch: 2 },
         ];
         let call = |call: Call| {
             let addresses = if call.requests_access() { vec![address(), address()] } else { Vec::new() };
@@ -388,6 +416,7 @@ mod tests {
     fn responses_come_back_as_they_were_and_parts_of_them_do_not() {
         let lent = LentSlab { slab: 1, base: 2, len: 3 };
         let stored = Stored { epoch: 1, generation: 2, record: vec![3].into() };
+        let summary = |volume, has_record| VolumeSummary { volume, fence: 3, bytes: 4, beats: 5, has_record };
         let access_path =
             AccessPath::Verbs { queue_pairs: vec![address()], memory: RemoteMemory { address: 1, rkey: 2, len: 3 } };
         let answers = [
@@ -403,8 +432,10 @@ mod tests {
             (Answer::Taken { incarnation: 1, lent }, None),
             (Answer::Freed, None),
             (Answer::Left, None),
-            (Answer::Stat { incarnation: 1, free: 2, len: 3, is_withdrawing: false }, None),
-            (Answer::Stat { incarnation: 1, free: 0, len: 3, is_withdrawing: true }, None),
+            (Answer::Stat { incarnation: 1, free: 2, zeroing: 4, len: 3, is_withdrawing: false }, None),
+            (Answer::Stat { incarnation: 1, free: 0, zeroing: 0, len: 3, is_withdrawing: true }, None),
+            (Answer::Volumes(Vec::new()), None),
+            (Answer::Volumes(vec![summary(1, true), summary(2, false)]), None),
         ];
         let refusals = [
             Refusal::OlderEpoch { held: 1 },
@@ -415,6 +446,7 @@ mod tests {
             Refusal::OtherFabric,
             Refusal::WriterStopped,
             Refusal::NotFenced { epoch: 1 },
+            Refusal::Zeroing { asked: 1, zeroing: 2 },
         ];
         let responses = answers
             .into_iter()

@@ -1,6 +1,8 @@
 //! Opening a volume: finds its record, wins a majority of its voters, ends its last writer's access, and then scans the
 //! contents of its slots.
 
+mod freeing;
+
 use std::io;
 use std::sync::Arc;
 
@@ -55,8 +57,12 @@ enum Step {
     /// Waits until no earlier writer can be [confirmed](super::confirmation) any more.
     Outlasting,
     Fencing,
+    /// Slabs are given back that no record names, or none any more.
+    Freeing,
     Taking,
     Recording,
+    /// The end of an opening that failed, or of a removal.
+    Leaving,
     Scanning(Box<Scan>),
 }
 
@@ -85,12 +91,24 @@ struct LeaseWatch {
     next_inspection_ns: Option<u64>,
 }
 
+/// Patience with donors that zero memory before they lend it.
+struct ZeroingWatch {
+    /// Least that was left to zero, in bytes, over all donors that were waited for.
+    left: u64,
+    /// When that has taken too long.
+    until_ns: u64,
+    /// When the donors are asked again; `None` while they are being asked.
+    retry_ns: Option<u64>,
+}
+
 /// A volume that is being opened.
 pub struct Opening<D: Donors> {
     donors: Option<D>,
     config: VolumeConfig,
     id: u64,
     new: Option<NewVolume>,
+    /// Whether the volume is to be removed instead of opened.
+    removes: bool,
     step: Step,
     reports: Vec<DonorReport>,
     epoch: u32,
@@ -103,6 +121,15 @@ pub struct Opening<D: Donors> {
     /// For each slab asked for, its lane and segment.
     takes: Vec<(usize, usize)>,
     taken: Vec<Option<(Member, u64)>>,
+    /// For each slab asked for, how much its donor must zero before it lends it.
+    zeroing: Vec<Option<u64>>,
+    zeroing_watch: Option<ZeroingWatch>,
+    /// Slabs to be given back, each with its lane.
+    frees: Vec<(usize, LentSlab)>,
+    freed_bytes: u64,
+    /// Why the volume is not made; what was done is undone first.
+    failure: Option<OpenError>,
+    is_removed: bool,
     watching: Option<LeaseWatch>,
     /// When the last writer is fenced, at the earliest.
     fence_at_ns: u64,
@@ -124,6 +151,7 @@ impl<D: Donors> Opening<D> {
             config,
             id,
             new: None,
+            removes: false,
             step: Step::Looking,
             reports: vec![DonorReport::default(); lanes],
             epoch: 0,
@@ -135,6 +163,12 @@ impl<D: Donors> Opening<D> {
             record: None,
             takes: Vec::new(),
             taken: Vec::new(),
+            zeroing: Vec::new(),
+            zeroing_watch: None,
+            frees: Vec::new(),
+            freed_bytes: 0,
+            failure: None,
+            is_removed: false,
             watching: None,
             fence_at_ns: 0,
             fenced_ns: 0,
@@ -146,7 +180,8 @@ impl<D: Donors> Opening<D> {
         opening
     }
 
-    /// Makes a volume, and opens it.
+    /// Makes a volume, and opens it. Slabs that an earlier attempt took are given back first. If the volume cannot be
+    /// made, what was taken for it is given back.
     pub fn create(donors: D, id: u64, new: NewVolume, config: VolumeConfig) -> Self {
         let mut opening = Self::new(donors, id, config);
         opening.new = Some(new);
@@ -194,6 +229,7 @@ impl<D: Donors> Opening<D> {
         }
         self.events = events;
         self.inspect_or_heartbeat();
+        self.take_again();
         if let (Step::Scanning(scan), Some(donors)) = (&mut self.step, &mut self.donors)
             && scan.turn(donors)
         {
@@ -209,6 +245,15 @@ impl<D: Donors> Opening<D> {
 
     fn call(&mut self, lane: usize, number: usize, call: Call) {
         self.waiting += 1;
+        self.send(lane, number, call);
+    }
+
+    /// Calls a donor, whose answer is not waited for.
+    fn tell(&mut self, lane: usize, call: Call) {
+        self.send(lane, UNAWAITED, call);
+    }
+
+    fn send(&mut self, lane: usize, number: usize, call: Call) {
         if let Some(donors) = &mut self.donors {
             donors.call(lane, OPENING_TAG | u64::from(self.attempts) << 32 | number as u64, call);
         }
@@ -231,12 +276,15 @@ impl<D: Donors> Opening<D> {
     }
 
     fn answered(&mut self, number: usize, result: Result<Answer, CallFailed>) -> Result<(), OpenError> {
-        if self.waiting == 0 {
+        if self.waiting == 0 || number == UNAWAITED {
             return Ok(());
         }
         self.waiting -= 1;
-        let lane =
-            if matches!(self.step, Step::Taking) { self.takes.get(number).map_or(0, |take| take.0) } else { number };
+        let lane = match self.step {
+            Step::Taking => self.takes.get(number).map_or(0, |take| take.0),
+            Step::Freeing => self.frees.get(number).map_or(0, |free| free.0),
+            _ => number,
+        };
         match (&self.step, result) {
             (_, Err(CallFailed::Refused(Refusal::OlderEpoch { held }))) => self.older = self.older.max(Some(held)),
             (Step::Looking | Step::Claiming, Ok(Answer::Inspected { incarnation, promised, stored, beats })) => {
@@ -251,6 +299,7 @@ impl<D: Donors> Opening<D> {
                 }
                 (report.incarnation, report.promised, report.stored) = (Some(incarnation), promised, stored);
                 report.beats = beats;
+                report.why.clear();
             }
             (Step::Fencing, Ok(Answer::Fenced { incarnation, slabs, .. }))
                 if self.reports[lane].incarnation == Some(incarnation) =>
@@ -263,6 +312,15 @@ impl<D: Donors> Opening<D> {
                     *taken = Some((member, lent.base));
                 }
             }
+            (Step::Taking, Err(CallFailed::Refused(Refusal::Zeroing { zeroing, .. }))) => {
+                if let Some(of) = self.zeroing.get_mut(number) {
+                    *of = Some(zeroing);
+                }
+            }
+            (Step::Freeing, Ok(Answer::Freed)) => {
+                self.freed_bytes += self.frees.get(number).map_or(0, |(_, lent)| lent.len);
+            }
+            (Step::Freeing, Err(CallFailed::Refused(Refusal::NoSlab { .. }))) | (Step::Leaving, Ok(Answer::Left)) => {}
             (Step::Recording, Ok(Answer::Recorded { incarnation }))
                 if self.reports[lane].incarnation == Some(incarnation) =>
             {
@@ -278,8 +336,10 @@ impl<D: Donors> Opening<D> {
             Step::Looking => self.on_inspected(),
             Step::Claiming => self.on_claimed(),
             Step::Fencing => self.on_fenced(),
+            Step::Freeing => self.on_freed(),
             Step::Taking => self.on_all_taken(),
             Step::Recording => self.on_recorded(),
+            Step::Leaving => self.on_left(),
             Step::Outlasting | Step::Scanning(_) => Ok(()),
         }
     }
@@ -344,13 +404,17 @@ impl<D: Donors> Opening<D> {
             watching.next_inspection_ns = None;
             self.call_all(Step::Looking, |_| true, Call::Inspect { volume: self.id });
         }
-        if matches!(self.step, Step::Scanning(_)) && now_ns >= self.next_heartbeat_ns {
+        if self.sends_heartbeats() && now_ns >= self.next_heartbeat_ns {
             self.next_heartbeat_ns = now_ns + self.config.heartbeat_ns;
             for lane in (0..self.reports.len()).filter(|lane| self.reports[*lane].fenced).collect::<Vec<_>>() {
-                self.call(lane, UNAWAITED, Call::Heartbeat { volume: self.id, epoch: self.epoch });
+                self.tell(lane, Call::Heartbeat { volume: self.id, epoch: self.epoch });
             }
-            self.waiting = 0;
         }
+    }
+
+    /// Whether this writer has access, and is not about to leave.
+    fn sends_heartbeats(&self) -> bool {
+        matches!(self.step, Step::Freeing | Step::Taking | Step::Recording | Step::Scanning(_))
     }
 
     /// Whether the last writer must still be waited for.
@@ -388,10 +452,9 @@ impl<D: Donors> Opening<D> {
     }
 
     fn on_inspected(&mut self) -> Result<(), OpenError> {
-        let record = self.latest()?;
-        if record.is_some() && self.new.is_none() && self.watch_lease()? {
-            return Ok(());
-        }
+        let latest = self.latest()?;
+        let earlier = latest.as_ref().map_or(0, |record| record.epoch);
+        let record = latest.filter(|record| self.counts(record));
         let voters = match (&record, &self.new) {
             (Some(_), Some(_)) => return Err(OpenError::Exists(self.id)),
             (Some(record), None) => record.voters.clone(),
@@ -404,12 +467,15 @@ impl<D: Donors> Opening<D> {
                 new.voters.iter().filter_map(voter).collect()
             }
         };
+        // A volume that is made may have had a writer, too, which did not come to record it.
+        if self.watch_lease()? {
+            return Ok(());
+        }
         let lanes = self.voting_lanes(&voters);
-        if !is_majority(&voters, self.ids(), lanes) {
+        if !self.suffices(&voters, lanes) {
             return Err(OpenError::NoMajority(self.lacking_voters(&voters)));
         }
         let promised = self.reports.iter().map(|known| known.promised).max().unwrap_or(0);
-        let earlier = record.as_ref().map_or(0, |record| record.epoch);
         self.epoch = promised
             .max(earlier)
             .checked_add(1)
@@ -420,7 +486,7 @@ impl<D: Donors> Opening<D> {
         (self.claims, self.older) = (0, None);
         let call = Call::Claim { volume: self.id, epoch: self.epoch };
         self.call_all(Step::Claiming, |lane| lanes >> lane & 1 == 1, call);
-        Ok(())
+        if self.waiting == 0 { self.on_claimed() } else { Ok(()) }
     }
 
     fn new_record(&self, voters: Vec<Voter>) -> Result<Record, OpenError> {
@@ -463,12 +529,12 @@ impl<D: Donors> Opening<D> {
     fn on_claimed(&mut self) -> Result<(), OpenError> {
         if self.new.is_none() {
             // An answer may have brought a later record, with other voters.
-            self.record = self.latest()?;
-        } else if self.latest()?.is_some() {
+            self.record = self.latest()?.filter(|record| self.counts(record));
+        } else if self.latest()?.is_some_and(|record| self.counts(&record)) {
             return Err(OpenError::Exists(self.id));
         }
         let Some(record) = &self.record else { return Err(OpenError::NotFound(self.id)) };
-        if !is_majority(&record.voters, self.ids(), self.claims) {
+        if !self.suffices(&record.voters, self.claims) {
             return Err(self.no_majority(&record.voters));
         }
         self.older = None;
@@ -500,30 +566,45 @@ impl<D: Donors> Opening<D> {
         if let Some(held) = self.older {
             return Err(OpenError::TakenOver { held });
         }
-        let Some(new) = self.new.clone() else { return self.write_record() };
+        if self.new.is_none() {
+            return self.write_record();
+        }
+        // No record names what an earlier attempt to make the volume took.
+        self.free(self.listed_slabs())
+    }
+
+    fn take_slabs(&mut self) -> Result<(), OpenError> {
+        let Some(new) = self.new.clone() else { return Err(OpenError::NotFound(self.id)) };
         (self.step, self.waiting) = (Step::Taking, 0);
         self.attempts += 1;
         self.takes.clear();
-        let len = Shape::within(new.slab_len).slab_len();
         for (segment, donors) in new.segments.iter().enumerate() {
             for donor in donors {
-                let lane = self.lane_of(*donor).filter(|lane| self.reports[*lane].fenced);
-                let lane = lane.ok_or_else(|| OpenError::Full(format!("donor {:016x} does not answer", donor.0)))?;
+                let Some(lane) = self.lane_of(*donor).filter(|lane| self.reports[*lane].fenced) else {
+                    let why = self.lane_of(*donor).map_or("", |lane| &*self.reports[lane].why);
+                    let why = if why.is_empty() { "it does not answer" } else { why };
+                    return self.undo(OpenError::Full(format!("donor {:016x}: {why}", donor.0)));
+                };
                 self.takes.push((lane, segment));
             }
         }
         self.taken = vec![None; self.takes.len()];
-        for (number, (lane, _)) in self.takes.clone().into_iter().enumerate() {
-            self.call(lane, number, Call::Take { volume: self.id, epoch: self.epoch, len });
-        }
+        self.zeroing = vec![None; self.takes.len()];
+        (0..self.takes.len()).for_each(|number| self.take(number));
         Ok(())
     }
 
     fn on_all_taken(&mut self) -> Result<(), OpenError> {
+        if let Some(held) = self.older {
+            return Err(OpenError::TakenOver { held });
+        }
+        if self.waits_for_zeroing() {
+            return Ok(());
+        }
         let segments = self.new.as_ref().map_or(0, |new| new.segments.len());
         let mut members = vec![Vec::new(); segments];
         for ((lane, segment), taken) in self.takes.clone().into_iter().zip(self.taken.clone()) {
-            let Some((member, base)) = taken else { return Err(OpenError::Full(self.failures())) };
+            let Some((member, base)) = taken else { return self.undo(OpenError::Full(self.failures())) };
             self.reports[lane].slabs.push(LentSlab { slab: member.slab, base, len: u64::MAX });
             members[segment].push(member);
         }
@@ -546,6 +627,9 @@ impl<D: Donors> Opening<D> {
     fn write_record(&mut self) -> Result<(), OpenError> {
         let Some(mut record) = self.record.take() else { return Err(OpenError::NotFound(self.id)) };
         (record.epoch, record.generation) = (self.epoch, record.generation + 1);
+        if self.removes || self.failure.is_some() {
+            record.remove();
+        }
         let shape = Shape { slots: record.slots };
         for members in &mut record.segments {
             if members.iter().any(|member| self.reachable_at(member, shape).is_some()) {
@@ -557,13 +641,20 @@ impl<D: Donors> Opening<D> {
         let call = Call::Record { volume: self.id, epoch: self.epoch, generation: record.generation, record: bytes };
         self.record = Some(record);
         self.call_all(Step::Recording, |lane| lanes >> lane & 1 == 1, call);
-        Ok(())
+        if self.waiting == 0 { self.on_recorded() } else { Ok(()) }
     }
 
     fn on_recorded(&mut self) -> Result<(), OpenError> {
+        if self.failure.is_some() {
+            return self.free(self.taken_slabs());
+        }
         let Some(record) = self.record.clone() else { return Err(OpenError::NotFound(self.id)) };
-        if !is_majority(&record.voters, self.ids(), self.acks) {
-            return Err(self.no_majority(&record.voters));
+        if !self.suffices(&record.voters, self.acks) {
+            let error = self.no_majority(&record.voters);
+            return if self.new.is_some() { self.undo(error) } else { Err(error) };
+        }
+        if self.removes {
+            return self.free(self.listed_slabs());
         }
         self.free_orphans(&record);
         let shape = Shape { slots: record.slots };
@@ -599,10 +690,8 @@ impl<D: Donors> Opening<D> {
             );
         }
         for (lane, slab) in orphans {
-            self.call(lane, UNAWAITED, Call::Free { volume: self.id, epoch: self.epoch, slab });
+            self.tell(lane, Call::Free { volume: self.id, epoch: self.epoch, slab });
         }
-        // Their answers are ignored.
-        self.waiting = 0;
     }
 
     /// Begins again without the donors that failed during the scan: it may have found pages that only they have, which
@@ -652,16 +741,15 @@ impl<D: Donors> Readiness for Opening<D> {
     }
 
     fn arm(&mut self, now_ns: u64) -> io::Result<Armed> {
+        let beats = self.sends_heartbeats().then_some(self.next_heartbeat_ns);
         match (&mut self.donors, &mut self.mending_volume) {
             (Some(donors), _) => {
                 let armed = donors.arm(now_ns)?;
-                let until_ns = match self.step {
-                    Step::Looking => self.watching.as_ref().and_then(|watching| watching.next_inspection_ns),
-                    Step::Outlasting => Some(self.fence_at_ns),
-                    Step::Scanning(_) => Some(self.next_heartbeat_ns),
-                    _ => None,
-                };
-                let next = Armed::Sleep { until_ns }.on_clock(donors.now_ns(), now_ns);
+                let looks = self.watching.as_ref().and_then(|watching| watching.next_inspection_ns);
+                let takes = self.zeroing_watch.as_ref().and_then(|watch| watch.retry_ns);
+                let fences = matches!(self.step, Step::Outlasting).then_some(self.fence_at_ns);
+                let due_ns = [looks, beats, takes, fences].into_iter().flatten().min();
+                let next = Armed::Sleep { until_ns: due_ns }.on_clock(donors.now_ns(), now_ns);
                 Ok(if let Armed::Sleep { until_ns } = next { armed.min_deadline(until_ns) } else { armed })
             }
             (None, Some(volume)) => volume.arm(now_ns),

@@ -33,6 +33,9 @@ pub enum OpenError {
     /// The donors have no room for the volume.
     #[error("no room for the volume{}", because(.0))]
     Full(String),
+    /// Some donors do not answer, and may keep a record of the volume, or some of its memory.
+    #[error("the volume is removed only when all donors that are named answer{}", because(.0))]
+    Unanswered(String),
     /// Donors failed while the volume was being opened.
     #[error("donors failed while the volume was opened{}", because(.0))]
     Failed(String),

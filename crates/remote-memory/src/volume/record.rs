@@ -162,6 +162,17 @@ impl Record {
             && self.segments.iter().all(have_distinct)
     }
 
+    /// Whether it is the record of a removed volume, which keeps earlier records from counting.
+    pub fn is_removed(&self) -> bool {
+        self.pages == 0 && self.segments.is_empty()
+    }
+
+    /// Makes it the record of a removed volume.
+    pub fn remove(&mut self) {
+        self.pages = 0;
+        self.segments.clear();
+    }
+
     /// Key that orders records: the later one is greater.
     pub fn order(&self) -> (u32, u64) {
         (self.epoch, self.generation)
@@ -171,6 +182,18 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_of_a_removed_volume_says_so_and_is_as_short_as_donors_expect() {
+        let voters = vec![Voter { donor: DonorId(9), incarnation: 5 }; 10];
+        let segments = vec![vec![Member { donor: DonorId(9), incarnation: 5, slab: 1 }]; 20];
+        let mut record =
+            Record { volume: 1, number: 2, epoch: 3, generation: 4, pages: 5, slots: 6, copies: 1, voters, segments };
+        assert!(!record.is_removed());
+        record.remove();
+        assert!(record.is_removed() && Record::read(&record.to_bytes()).is_ok_and(|read| read.is_removed()));
+        assert!(record.to_bytes().len() <= 256);
+    }
 
     #[test]
     fn a_record_comes_back_as_it_was_and_nothing_else_does() {

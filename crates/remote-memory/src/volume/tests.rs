@@ -5,4 +5,5 @@ mod leases;
 mod model;
 mod opening;
 mod random;
+mod removing;
 mod revival;

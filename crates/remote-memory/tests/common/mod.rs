@@ -130,6 +130,7 @@ impl<M: AccessKind> World<M> {
         for donor in self.donors.iter_mut().flatten() {
             let Donor { service, rpc } = donor;
             rpc.turn_with(|call| service.handle_call(call));
+            service.turn();
         }
         let step_ns = if self.network.in_flight() > 0 { 2_000 } else { 20_000 };
         self.network.run_until(self.network.now_ns() + step_ns);

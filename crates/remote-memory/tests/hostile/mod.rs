@@ -84,7 +84,7 @@ pub fn donor(bytes: &[u8]) {
             );
         }
         let donor = world.service.donor();
-        assert_eq!(donor.lent_bytes() + donor.free_bytes(), MEMORY as u64);
+        assert_eq!(donor.lent_bytes() + donor.zeroing_bytes() + donor.free_bytes(), MEMORY as u64);
     }
     if caller_kind == CallerKind::Anybody {
         return;
@@ -152,6 +152,7 @@ impl World {
     fn advance(&mut self) {
         let service = &mut self.service;
         self.rpc.turn_with(|call| service.handle_call(call));
+        service.turn();
         self.clock.advance(2_000);
     }
 
@@ -268,7 +269,7 @@ impl<'a> Steps<'a> {
         let kind = self.small();
         let volume = if caller_kind == CallerKind::Neighbour { GOOD + 1 + self.small() % 4 } else { self.word() };
         let (epoch, client) = (self.word() as u32, self.word());
-        let call = match kind % 10 {
+        let call = match kind % 13 {
             0 => Call::Inspect { volume },
             1 => Call::Claim { volume, epoch },
             2 => Call::Record { volume, epoch, generation: client, record: self.bytes().into() },
@@ -277,6 +278,9 @@ impl<'a> Steps<'a> {
             6 => Call::Free { volume, epoch, slab: client },
             7 => Call::Admit { volume, epoch, client, lane: self.small() as u8 },
             8 => Call::Expel { volume, epoch, client },
+            10 => Call::Discard { volume, epoch },
+            11 => Call::Volumes { from: volume },
+            12 => Call::Leave { volume, epoch },
             _ => Call::Stat,
         };
         Request::Call(call, Vec::new()).to_bytes()

@@ -80,9 +80,10 @@ impl Net {
         if !host.is_alive {
             return Err(CallFailed::Unreachable("it is down".into()));
         }
-        let memory = &mut host.memory;
-        let zero = &mut |range: std::ops::Range<u64>| memory[range.start as usize..range.end as usize].fill(0);
-        let answer = host.donor.handle(call, zero).map_err(CallFailed::from);
+        let answer = host.donor.handle(call).map_err(CallFailed::from);
+        while let Some(range) = host.donor.next_to_zero(u64::MAX) {
+            host.memory[range.start as usize..range.end as usize].fill(0);
+        }
         if host.has_straggler && matches!(call, Call::Expel { .. } | Call::Fence { .. }) {
             return Err(Refusal::WriterStopped.into());
         }

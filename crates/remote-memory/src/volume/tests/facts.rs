@@ -675,7 +675,7 @@ fn a_check_gives_signs_of_life_until_it_is_over() {
     run_until_idle(&world, &mut volume);
     crash(&world, volume);
     let mut check = Check::new(open(&world, &arena, config()).unwrap());
-    let beats = || match world.borrow_mut().hosts[0].donor.handle(&Call::Inspect { volume: ID }, &mut |_| {}) {
+    let beats = || match world.borrow_mut().hosts[0].donor.handle(&Call::Inspect { volume: ID }) {
         Ok(Answer::Inspected { beats, .. }) => beats,
         other => panic!("{other:?}"),
     };

@@ -18,7 +18,7 @@ fn leased() -> VolumeConfig {
 }
 
 fn beats(world: &Shared, host: usize) -> u64 {
-    match world.borrow_mut().hosts[host].donor.handle(&Call::Inspect { volume: ID }, &mut |_| {}) {
+    match world.borrow_mut().hosts[host].donor.handle(&Call::Inspect { volume: ID }) {
         Ok(Answer::Inspected { beats, .. }) => beats,
         other => panic!("{other:?}"),
     }
@@ -78,7 +78,7 @@ fn a_voter_that_has_voted_for_the_next_writer_confirms_the_last_one_no_more() {
     let mut old = create(&world, &arena, PAGES, 2, leased());
     run_until_idle(&world, &mut old);
     for host in &mut world.borrow_mut().hosts {
-        host.donor.handle(&Call::Claim { volume: ID, epoch: 2 }, &mut |_| {}).unwrap();
+        host.donor.handle(&Call::Claim { volume: ID, epoch: 2 }).unwrap();
     }
     turn_for(&world, &mut old, 2 * LEASE_NS);
     assert!(read(&world, &mut old, 0, BLOCK).is_err(), "another writer may be writing by now");
@@ -98,7 +98,7 @@ fn a_writer_whose_heartbeat_comes_between_the_last_look_and_the_vote_is_fenced_o
         world.borrow_mut().step();
     }
     let beat = Call::Heartbeat { volume: ID, epoch: old.epoch() };
-    let beat = |host: usize| world.borrow_mut().hosts[host].donor.handle(&beat, &mut |_| {}).is_ok();
+    let beat = |host: usize| world.borrow_mut().hosts[host].donor.handle(&beat).is_ok();
     assert!((0..3).any(beat), "a donor has not voted yet");
     let beat_ns = world.borrow().now_ns;
     while next.turn().unwrap().is_none() {

@@ -55,6 +55,8 @@ pub struct World {
     pub holds_answers: bool,
     /// What is sent to this donor stays on its way.
     pub slow: Option<usize>,
+    /// Bytes that each donor zeroes in a step; 0 if it does not get round to that.
+    pub zeroed_per_step: u64,
     memory_len: u64,
     sent: Vec<Sent>,
     late_writes: Vec<LateWrite>,
@@ -76,6 +78,7 @@ impl World {
             volume: 7,
             holds_answers: false,
             slow: None,
+            zeroed_per_step: 64 << 10,
             memory_len,
             sent: Vec::new(),
             late_writes: Vec::new(),
@@ -122,6 +125,11 @@ impl World {
     /// Lets one random event happen.
     pub fn step(&mut self) {
         self.now_ns += 1 + self.random.below(20_000);
+        for host in self.hosts.iter_mut().filter(|_| self.zeroed_per_step > 0) {
+            if let Some(range) = host.donor.next_to_zero(self.zeroed_per_step) {
+                host.memory[range.start as usize..range.end as usize].fill(0);
+            }
+        }
         if !self.late_writes.is_empty() && self.random.below(8) == 0 {
             let index = self.random.below(self.late_writes.len() as u64) as usize;
             let ghost = self.late_writes.swap_remove(index);
@@ -161,12 +169,13 @@ impl World {
         let event = match kind {
             SentKind::Call(call) => {
                 let host = &mut self.hosts[lane];
-                let memory = &mut host.memory;
                 let mut result = Err(CallFailed::Unreachable("the network is down".into()));
                 if reaches {
-                    let zero =
-                        &mut |range: std::ops::Range<u64>| memory[range.start as usize..range.end as usize].fill(0);
-                    result = host.donor.handle(&call, zero).map_err(CallFailed::from);
+                    result = host.donor.handle(&call).map_err(CallFailed::from);
+                }
+                if let Ok(Answer::Taken { lent, .. }) = &result {
+                    let bytes = &host.memory[lent.base as usize..(lent.base + lent.len) as usize];
+                    assert!(bytes.iter().all(|byte| *byte == 0), "{lent:?} is not all zeros");
                 }
                 if let Ok(Answer::Fenced { session, .. }) = &result {
                     self.sessions.insert((writer, lane), *session);

@@ -20,7 +20,7 @@ fn a_record_that_a_donor_made_up_is_refused_before_anything_is_made_room_for() {
     record.slots = u32::MAX;
     record.voters.truncate(1);
     let call = Call::Record { volume: ID, epoch: 1000, generation: 1, record: record.to_bytes().into() };
-    world.borrow_mut().hosts[0].donor.handle(&call, &mut |_| {}).unwrap();
+    world.borrow_mut().hosts[0].donor.handle(&call).unwrap();
     assert_eq!(open(&world, &arena, config()).err(), Some(OpenError::BadRecord(BadRecord)));
     // Nobody makes such a volume.
     let new = NewVolume { slab_len: u64::MAX, ..new_volume(&world, 32, 2) };
