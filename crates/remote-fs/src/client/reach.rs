@@ -210,7 +210,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             Ok(Answer::Admitted { incarnation, .. }) => {
                 let Some(connection) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
                 (connection.admitted, connection.incarnation) = (Some(admitted_as), incarnation);
-                connection.expelled_as = None;
+                (connection.expelled_as, connection.retry_at_ns) = (None, 0);
                 connection.check_incarnation(copy.incarnation).inspect_err(|_| {
                     connection.gone_incarnation = Some((copy.incarnation, now_ns + RETRY_PAUSE_NS));
                 })
