@@ -50,9 +50,11 @@ impl PageSums {
 
     /// Walks on for a while.
     pub fn collect(&mut self, tree: &Tree) {
-        let Some((ino, mut at)) = self.next.take() else { return };
+        let Some(next) = self.next.take() else { return };
         let mut visits = VISITS_MAX;
-        for (ino, inode) in tree.inodes_from(ino) {
+        for (ino, inode) in tree.inodes_from(next.0) {
+            // The file at which the walk stopped may be gone, and another come next.
+            let at = if ino == next.0 { next.1 } else { 0 };
             if visits == 0 {
                 self.next = Some((ino, at));
                 return;
@@ -67,7 +69,6 @@ impl PageSums {
                     return;
                 }
             }
-            at = 0;
         }
     }
 
@@ -202,6 +203,26 @@ mod tests {
         for page in 0..files.placed {
             assert_eq!(sums.of(page / 100, page % 100, 1), Some(&[sum_of(page)][..]), "page {page}");
         }
+    }
+
+    #[test]
+    fn a_walk_that_stopped_in_a_file_that_is_gone_skips_nothing_of_the_next() {
+        let mut files = Files { tree: Tree::new(Time::default()), placed: 0 };
+        let [long, next] = [0, 1].map(|name| files.add(name));
+        (0..2 * VISITS_MAX as u64).for_each(|at| drop(files.write(long, at * 64)));
+        let kept = files.write(next, 0);
+        let mut sums = PageSums::default();
+        sums.begin([(kept.pages.segment, 100)]);
+        sums.collect(&files.tree);
+        assert!(sums.is_collecting());
+        let context = Context { caller: &Caller::default(), now: Time::default(), opened: None };
+        let unlink = Request::Unlink { parent: Ino::ROOT, name: b"0".to_vec() };
+        files.tree.change(context, &unlink, &mut Vec::new()).unwrap();
+        assert!(files.tree.drop_orphan(long, &mut Vec::new()));
+        while sums.is_collecting() {
+            sums.collect(&files.tree);
+        }
+        assert_eq!(sums.of(kept.pages.segment, kept.pages.first, 1), Some(&kept.sums.0[..]));
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub(super) struct Search {
 
 /// The right bytes of a page, for a copy where they were wrong.
 pub(super) struct Mend {
-    lane: usize,
-    at: u64,
+    member: Member,
+    page: u32,
     source: Slice,
 }
 
@@ -45,6 +45,11 @@ enum Next {
 
 fn page(bytes: &[u8], index: usize) -> &[u8] {
     &bytes[index * PAGE..(index + 1) * PAGE]
+}
+
+/// Where a copy has a page of its segment.
+fn address(member: &Member, page: u32) -> u64 {
+    member.base + u64::from(page) * PAGE as u64
 }
 
 impl<D: Donors> Memory<D> {
@@ -132,8 +137,7 @@ impl<D: Donors> Memory<D> {
         };
         let len = step as usize * PAGE;
         let Ok(target) = self.donors.arena().alloc(len, len) else { return false };
-        let at = source.base + u64::from(next) * PAGE as u64;
-        self.submit(store, CallPurpose::Read(lane), Move::Read { at, target });
+        self.submit(store, CallPurpose::Read(lane), Move::Read { at: address(source, next), target });
         true
     }
 
@@ -162,14 +166,12 @@ impl<D: Donors> Memory<D> {
             {
                 Next::Write(Search { bytes, found, .. }) => {
                     let buffer = bytes.freeze();
-                    let at = |member: &Member, index| member.base + (u64::from(repair.next) + index) * PAGE as u64;
-                    let mend = |(member, index): &(Member, usize)| {
+                    let mend = |(member, index): (Member, usize)| {
                         let source = Slice { buffer: buffer.clone(), start: index * PAGE, len: PAGE };
-                        Some(Mend { lane: self.lanes.index_of(member)?, at: at(member, *index as u64), source })
+                        Mend { member, page: repair.next + index as u32, source }
                     };
-                    self.mends = found.iter().filter_map(mend).collect();
-                    store.stats.mended_pages += self.mends.len() as u64;
-                    let write = Move::Write { at: at(&to, 0), source: buffer.into() };
+                    self.mends = found.into_iter().map(mend).collect();
+                    let write = Move::Write { at: address(&to, repair.next), source: buffer.into() };
                     self.submit(store, CallPurpose::Write(repair.lane), write);
                 }
                 Next::ReadFrom(source) => {
@@ -179,15 +181,12 @@ impl<D: Donors> Memory<D> {
                 }
                 Next::GiveUp => self.end_repair(store, false),
             },
-            (CallPurpose::Write(_), None, ..) => match self.mends.pop() {
-                Some(Mend { lane, at, source }) => {
-                    self.submit(store, CallPurpose::Write(lane), Move::Write { at, source });
-                }
-                None => {
+            (CallPurpose::Write(_), None, ..) => {
+                if !self.mend_next(store, repair.segment) {
                     store.unpin();
                     self.repair = Some(Repair { next: repair.next + repair.step, step: 0, ..repair });
                 }
-            },
+            }
             (CallPurpose::Read(lane) | CallPurpose::Write(lane), ..) => {
                 // The connection is broken. The next fence makes a new one.
                 self.end_repair(store, false);
@@ -195,6 +194,22 @@ impl<D: Donors> Memory<D> {
             }
             _ => {}
         }
+    }
+
+    /// Writes the next page to a copy where it was wrong. Returns whether there was one.
+    fn mend_next<K: Disk>(&mut self, store: &mut Store<K>, segment: u32) -> bool {
+        while let Some(Mend { member, page, source }) = self.mends.pop() {
+            let members = store.state.segments.get(&segment).map_or(&[][..], |found| &found.members);
+            // The memory of a copy that was taken out meanwhile may be given back, and lent to others.
+            let is_copy = members.contains(&member) && self.lanes.reaches(&member);
+            if let Some(lane) = self.lanes.index_of(&member).filter(|_| is_copy) {
+                store.stats.mended_pages += 1;
+                let write = Move::Write { at: address(&member, page), source };
+                self.submit(store, CallPurpose::Write(lane), write);
+                return true;
+            }
+        }
+        false
     }
 
     /// Checks pages that were read for the current step. The wrong ones are to be read from another copy.

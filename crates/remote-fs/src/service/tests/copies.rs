@@ -390,6 +390,7 @@ fn a_copy_that_is_right_where_others_are_wrong_is_not_left_before_another_is_rig
             let _ = client.ask(&mut world, Request::Heartbeat);
         }
         assert_eq!(world.service().donors_withdrawing().map(|(_, has_all)| has_all).collect::<Vec<_>>(), [true]);
+        assert!(world.service().stats().mended_pages > 0);
         world.net.borrow_mut().hosts[lane].is_alive = false;
         for at in 0..200 {
             let found = client.read(&mut world, handle, at);
