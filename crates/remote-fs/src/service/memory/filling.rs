@@ -181,12 +181,7 @@ impl<D: Donors> Memory<D> {
                 }
                 Next::GiveUp => self.end_repair(store, false),
             },
-            (CallPurpose::Write(_), None, ..) => {
-                if !self.mend_next(store, repair.segment) {
-                    store.unpin();
-                    self.repair = Some(Repair { next: repair.next + repair.step, step: 0, ..repair });
-                }
-            }
+            (CallPurpose::Write(_), None, ..) => self.mend_or_end_step(store, repair),
             (CallPurpose::Read(lane) | CallPurpose::Write(lane), ..) => {
                 // The connection is broken. The next fence makes a new one.
                 self.end_repair(store, false);
@@ -196,20 +191,20 @@ impl<D: Donors> Memory<D> {
         }
     }
 
-    /// Writes the next page to a copy where it was wrong. Returns whether there was one.
-    fn mend_next<K: Disk>(&mut self, store: &mut Store<K>, segment: u32) -> bool {
+    /// Writes the next page to a copy where it was wrong. If there is none, the step is over.
+    fn mend_or_end_step<K: Disk>(&mut self, store: &mut Store<K>, repair: Repair) {
         while let Some(Mend { member, page, source }) = self.mends.pop() {
-            let members = store.state.segments.get(&segment).map_or(&[][..], |found| &found.members);
+            let members = store.state.segments.get(&repair.segment).map_or(&[][..], |found| &found.members);
             // The memory of a copy that was taken out meanwhile may be given back, and lent to others.
             let is_copy = members.contains(&member) && self.lanes.reaches(&member);
             if let Some(lane) = self.lanes.index_of(&member).filter(|_| is_copy) {
                 store.stats.mended_pages += 1;
                 let write = Move::Write { at: address(&member, page), source };
-                self.submit(store, CallPurpose::Write(lane), write);
-                return true;
+                return self.submit(store, CallPurpose::Write(lane), write);
             }
         }
-        false
+        store.unpin();
+        self.repair = Some(Repair { next: repair.next + repair.step, step: 0, ..repair });
     }
 
     /// Checks pages that were read for the current step. The wrong ones are to be read from another copy.
