@@ -22,9 +22,15 @@ use sinew::shm::verbs::ShmDevice;
 use sinew_mount::files::{self, CacheLifetimes, Files, Lock, LockFamily, LockKind};
 use sinew_mount::remote::MakeLane;
 use sinew_mount::{Remote, Result};
-use sinew_remote_fs::client::{Client, ClientConfig, ClientError, Lane, RangeChange};
-use sinew_remote_fs::protocol::{Access, Caller, Error, Ino, PAGE, Time};
-use sinew_remote_memory::pool::{AccessMethod, Verbs};
+use sinew_remote_fs::client::{Client, ClientConfig, ClientError, Lane, RangeChange, Whence};
+use sinew_remote_fs::protocol::{
+    Access, Answer, Caller, Envelope, Error, FILES, Ino, Join, Joined, Message, PAGE, Reply, Request, SetAttr, Time,
+    VERSION,
+};
+use sinew_remote_memory::donor::{Answer as DonorAnswer, Call};
+use sinew_remote_memory::pool::{AccessMethod, DonorHandle, PoolConfig, Verbs};
+use sinew_remote_memory::volume::Event;
+use sinew_rpc::{Endpoint, SessionId, SharedEndpoint};
 
 type Method = Verbs<ShmDevice>;
 type FileLane = Lane<Rpc, Method>;
@@ -156,6 +162,141 @@ fn data_for_which_others_have_taken_the_room_is_lost_and_no_other_and_the_next_s
     assert_eq!(one.sync(file), Ok(()), "it is told once");
     assert!(read(&mut other, ino, 0, 8) == vec![0; 8 * PAGE]);
     assert!(read(&mut other, ino, 20, 2) == bytes(2, 2), "what replaces pages needs no room");
+}
+
+/// A client that says what a test wants it to.
+struct Plain {
+    rpc: SharedEndpoint<Rpc>,
+    session: SessionId,
+    joined: Joined,
+}
+
+impl Plain {
+    fn join(address: &str) -> Self {
+        let mut rpc = SharedEndpoint::new(common::client(address));
+        let session = rpc.connect(address).unwrap();
+        let mut send = |message: &Message| send(&mut rpc, session, message);
+        assert_eq!(send(&Message::Greet(VERSION)), Reply::Welcome);
+        let join = Message::Join(Join { before: None, opens: Vec::new(), locks: Vec::new() });
+        let Reply::Joined(joined) = send(&join) else { panic!("it lets everybody in") };
+        Self { rpc, session, joined }
+    }
+
+    fn ask(&mut self, request: Request) -> Answer {
+        let Joined { client, secret, .. } = self.joined;
+        let (sequence, settled, epoch, caller) = (0, 0, 0, Caller::default());
+        let message = Message::Request(Envelope { client, secret, sequence, settled, epoch, caller, request });
+        match send(&mut self.rpc, self.session, &message) {
+            Reply::Answer(answer) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The copies of the segment that has a file's first page, as donors and whether they are whole, and how often they
+    /// have changed.
+    fn copies(&mut self, ino: Ino) -> (Vec<(u64, bool)>, u32) {
+        self.ask(Request::Open { handle: 1, ino, access: READ_WRITE });
+        let Answer::Layout(mut layout) = self.ask(Request::Layout { handle: 1, at: 0, count: 1 }) else {
+            panic!("it is open")
+        };
+        self.ask(Request::Close { handle: 1 });
+        let place = layout.places.remove(0);
+        (place.copies.iter().map(|copy| (copy.donor.0, copy.is_whole)).collect(), place.generation)
+    }
+
+    /// Has all donors refuse a client's number, as they do once the client has left.
+    fn expel(&self, client: u64) {
+        for donor in &self.joined.donors {
+            let (_, method) = self::client(&donor.address);
+            let rpc = SharedEndpoint::new(common::client(&donor.address));
+            let mut handle = DonorHandle::new(donor.address.parse().unwrap(), rpc, &method, &PoolConfig::default());
+            handle.call(1, Call::Expel { volume: self.joined.volume, epoch: self.joined.epoch, client });
+            let mut events = Vec::new();
+            while events.is_empty() {
+                handle.turn();
+                handle.poll(&mut events);
+            }
+            assert!(matches!(events[0], Event::CallAnswered { result: Ok(DonorAnswer::Expelled { .. }), .. }));
+        }
+    }
+}
+
+fn send(rpc: &mut SharedEndpoint<Rpc>, session: SessionId, message: &Message) -> Reply {
+    let reply = rpc.call_within(session, FILES, &message.to_bytes(), PATIENCE.as_nanos() as u64).unwrap();
+    Reply::read(&reply).unwrap()
+}
+
+#[test]
+fn a_client_whose_number_donors_refuse_goes_on_under_another_and_no_copy_counts_as_lost() {
+    let cluster = Cluster::new(2, 2, false);
+    let mut one = lane(&cluster.address);
+    let (ino, file) = create(&mut one, b"file");
+    assert_eq!(one.write(file, 0, &bytes(1, 8)), Ok(8 * PAGE));
+    one.sync(file).unwrap();
+    // Numbers are consecutive.
+    let mut other = Plain::join(&cluster.address);
+    let before = other.copies(ino);
+    assert_eq!(before.0.iter().filter(|(_, is_whole)| *is_whole).count(), 2);
+    other.expel(other.joined.client - 1);
+    assert_eq!(one.write(file, 4 * PAGE as u64, &bytes(2, 8)), Ok(8 * PAGE));
+    one.sync(file).unwrap();
+    assert!(read(&mut one, ino, 0, 12) == [&bytes(1, 8)[..4 * PAGE], &bytes(2, 8)].concat());
+    // The same if a read is what comes next.
+    other.expel(other.joined.client + 1);
+    assert!(read(&mut one, ino, 4, 8) == bytes(2, 8));
+    assert_eq!(other.copies(ino), before);
+}
+
+fn size(bytes: u64) -> SetAttr {
+    SetAttr { size: Some(bytes), ..SetAttr::default() }
+}
+
+#[test]
+fn what_another_client_has_cut_off_does_not_come_back_with_a_page_that_was_written_in_part() {
+    let cluster = small();
+    let (mut one, mut other) = (lane(&cluster.address), lane(&cluster.address));
+    let (ino, file) = create(&mut one, b"file");
+    assert_eq!(one.write(file, 0, &[b'X'; PAGE]), Ok(PAGE));
+    one.sync(file).unwrap();
+    assert_eq!(one.write(file, 0, b"a"), Ok(1));
+    for bytes in [50, PAGE as u64] {
+        other.set_attributes(&Caller::default(), ino, size(bytes), None).unwrap();
+    }
+    one.sync(file).unwrap();
+    let mut expected = [&b"a"[..], &[b'X'; 49]].concat();
+    expected.resize(PAGE, 0);
+    assert!(read(&mut other, ino, 0, 1) == expected);
+}
+
+#[test]
+fn a_file_is_not_cut_before_what_was_written_to_it_is_committed_or_lost() {
+    let cluster = small();
+    let (client, method) = client(&cluster.address);
+    let mut one = Lane::new(&client, 0, common::client(&cluster.address), &method);
+    one.begin(PATIENCE.as_nanos() as u64).unwrap();
+    let mut other = lane(&cluster.address);
+    let (ino, file) = create(&mut one, b"file");
+    assert_eq!(one.write(file, 0, &bytes(1, 4)), Ok(4 * PAGE));
+    one.sync(file).unwrap();
+    // Another client has changed a page that was written in part, so it must be written anew, and there is no memory.
+    assert_eq!(one.write(file, 3 * PAGE as u64, &[7; 9]), Ok(9));
+    let theirs = open(&mut other, ino);
+    assert_eq!(other.write(theirs, 3 * PAGE as u64, &bytes(2, 1)), Ok(PAGE));
+    other.sync(theirs).unwrap();
+    let arena = method.arena();
+    let mut taken = Vec::new();
+    for len in [1 << 20, 64 * PAGE, PAGE] {
+        taken.extend(std::iter::from_fn(|| arena.alloc(len, len).ok()));
+    }
+    let cut = |one: &mut FileLane| one.set_attributes(&Caller::default(), ino, size(PAGE as u64), None);
+    assert_eq!(cut(&mut one).err(), Some(ClientError::NoMemory));
+    assert_eq!(one.change_range(file, 0, 9, RangeChange::Hole, true), Err(ClientError::NoMemory));
+    assert_eq!(one.seek(file, 0, Whence::Hole), Err(ClientError::NoMemory));
+    drop(taken);
+    assert_eq!(cut(&mut one).map(|attr| attr.size), Ok(PAGE as u64));
+    let _ = one.sync(file);
+    assert_eq!(one.attributes(ino).map(|attr| attr.size), Ok(PAGE as u64));
+    assert!(read(&mut other, ino, 0, 1) == bytes(1, 1));
 }
 
 type RemoteFiles = Remote<Rpc, Method>;

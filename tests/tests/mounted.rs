@@ -110,6 +110,7 @@ fn whoever_opens_a_file_sees_what_others_have_closed() {
     drop(held);
     wait_until(|| wanted.try_lock_shared().is_ok());
     facts::lock_crosswise(&a.point, &b.point);
+    facts::lock_after_waits(&a.point, &b.point);
     a.end();
     b.end();
 }

@@ -412,12 +412,14 @@ fn counters(stats: &Stats) -> Map<String, Value> {
         lost_copies,
         moved_copies,
         repaired,
+        mended_pages,
         ..
     } = *stats;
     let counters = json!({
         "answered": answered, "refused": refused, "malformed": malformed, "not_admitted": not_admitted,
         "changes": changes, "syncs": syncs, "dead_clients": clients_expired, "lost_copies": lost_copies,
         "moved_copies": moved_copies, "repaired_copies": repaired,
+        "mended_pages": mended_pages,
     });
     match counters {
         Value::Object(counters) => counters,

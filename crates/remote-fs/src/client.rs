@@ -40,12 +40,14 @@
 //!   requests under that number, and commits its written data. If a lock is lost, its file is lost too, since another
 //!   client may have changed it. If lanes opened, closed or locked files while the client joined, the service is told
 //!   in the same way.
-//! - **The commit of a partial page names the checksum of the page that it replaces.** If the file has another page
-//!   there by now, the commit is refused, and the written bytes are merged into that page.
+//! - **The commit of a partial page names the contents of the page that it replaces**: the checksum, and how many bytes
+//!   of the page belong to the file. If the file has another page there by now, or was cut within it, the commit is
+//!   refused, and the written bytes are merged into the page as it is.
 //! - **A page whose checksum differs** was replaced, or is damaged. The layout is asked for again: if it has changed,
 //!   the pages are read from the new place; if not, the other copies are tried.
 //! - **Before it blames a donor for a failed write**, the client asks the service whether it is still known: otherwise
-//!   an expelled client would have healthy copies removed.
+//!   an expelled client would have healthy copies removed. A donor that refuses the client's number is never blamed.
+//!   If it still has the copy, it has only lost track of which clients left, and the client joins under a new number.
 //! - **Pages are reserved when data is written, not when it is flushed**, so it is `write` that reports a lack of room.
 //! - **On a full file system** a write reserves pages only to overwrite others, as many as the service has, and commits
 //!   what it wrote before it asks for more. Each written page remembers for which purpose it has room.

@@ -269,7 +269,11 @@ impl DurableState {
     /// [`Error::Invalid`] when the bytes are not a record, or the reason why the operation cannot have been performed
     /// in this state.
     pub fn replay(&mut self, record: &[u8]) -> Result<(), Error> {
-        let op: Op = postcard::from_bytes(record).map_err(|_| Error::Invalid)?;
+        let mut op: Op = postcard::from_bytes(record).map_err(|_| Error::Invalid)?;
+        if let Op::Change { request: Request::Commit { extents, .. }, .. } = &mut op {
+            // The pages were found to replace what they were derived from. Versions name that differently.
+            extents.iter_mut().for_each(|extent| extent.replaces = None);
+        }
         self.apply(&op, &mut Vec::new()).map(|_| ())
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{PAGE, Pages, Run, Sums};
+use crate::protocol::{PAGE, Pages, Run, Sums, contents_name};
 use ranges::Ranges;
 
 /// Pages of a chunk.
@@ -106,9 +106,13 @@ impl Map {
         chunk.and_then(|chunk| chunk.get((at % CHUNK) as usize)).copied().unwrap_or(Slot::HOLE)
     }
 
-    /// Whether the pages from `at` on have these checksums; 0 stands for a hole.
-    pub fn has(&self, at: u64, sums: &Sums) -> bool {
-        (at..).zip(&sums.0).all(|(at, sum)| self.slot(at).sum == *sum)
+    /// Whether the pages from `at` on have the contents with these [names](contents_name); 0 stands for a hole.
+    pub fn has(&self, at: u64, names: &Sums) -> bool {
+        let name = |at| match self.slot(at) {
+            slot if slot.is_hole() => 0,
+            slot => contents_name(slot.sum, self.last_len(at).into()),
+        };
+        (at..).zip(&names.0).all(|(at, expected)| name(at) == *expected)
     }
 
     /// Sets pages. Replaced pages are added to `freed`.
@@ -215,6 +219,18 @@ impl Map {
             }
         }
         (runs, end)
+    }
+
+    /// Passes the stored pages of up to `chunks_max` chunks to `each`, from that of page `at` on: segment, page in it,
+    /// checksum. Returns the number of chunks, and the page to go on from unless these were the last.
+    pub fn visit(&self, at: u64, chunks_max: usize, mut each: impl FnMut(u32, u32, u64)) -> (usize, Option<u64>) {
+        let mut chunks = self.chunks.range(at / CHUNK..);
+        let mut visited = 0;
+        for (_, chunk) in chunks.by_ref().take(chunks_max) {
+            chunk.iter().filter(|slot| !slot.is_hole()).for_each(|slot| each(slot.segment, slot.page, slot.sum));
+            visited += 1;
+        }
+        (visited, chunks.next().map(|(number, _)| number * CHUNK))
     }
 
     /// Returns the first page at or after `at` that is not a hole.

@@ -59,7 +59,7 @@ pub use limits::{
     LOCK_WAIT_NS, LOCK_WAITS_MAX, LOCKS_MAX, NAME_LEN_MAX, OPENS_MAX, PAGE, READDIR_MAX, REQUEST_LEN_MAX,
     RESERVE_PAGES_MAX, SECRET_LEN, SEGMENTS_MAX, XATTR_VALUE_MAX, XATTRS_LEN_MAX,
 };
-pub use page::{Extent, Pages, Placement, Reservation, Run, SegmentCopy, Sums};
+pub use page::{Extent, Pages, Placement, Reservation, Run, SegmentCopy, Sums, contents_name};
 pub use request::{
     Access, Envelope, Join, Lock, LockKind, LockOwner, Message, Mode, NodeKind, OpenFile, Request, SetAttr, SetTime,
     SetXattr,

@@ -36,7 +36,10 @@
 //! - **New copies.** Clients write to a new copy from its first moment, while the service fills it, step by step, with
 //!   the pages of files. (A commit names the generation of the copies that were written, so a client that did not know
 //!   of the new copy is refused.) Pages that become free during a step wait for its end, so that the step overwrites
-//!   nothing newer.
+//!   nothing newer. Each page is checked by its checksum before it is copied; one that is wrong is looked for in the
+//!   other copies, and put right in those where it was wrong (`memory/filling.rs`). The checksums of a segment's pages
+//!   are collected from the maps of all files before it is filled, a bounded number at each turn (`page_sums.rs`).
+//!   While a copy that may have the right bytes is out of reach, the new one does not count.
 //! - **After a restart**, inodes without a name stay until all clients have come back or are dead, since a client may
 //!   have them open. Inodes that have lost their name since then are dropped at once.
 //! - **Blame.** When a client blames a donor, that donor's copy is removed only if the service itself reaches another
@@ -55,6 +58,7 @@ mod growth;
 mod lanes;
 mod memory;
 mod orphans;
+mod page_sums;
 mod quota;
 mod reads;
 mod repair;

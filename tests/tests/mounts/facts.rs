@@ -49,6 +49,7 @@ pub const MORE: &[(&str, Fact)] = &[
     ("extended_attributes_are_kept", extended_attributes_are_kept),
     ("a_lock_is_waited_for", a_lock_is_waited_for),
     ("processes_that_wait_for_each_other_are_told", processes_that_wait_for_each_other_are_told),
+    ("a_wait_for_a_lock_that_was_interrupted_is_over", a_wait_for_a_lock_that_was_interrupted_is_over),
 ];
 
 fn error<T>(result: std::io::Result<T>) -> Option<Errno> {
@@ -549,6 +550,84 @@ fn a_lock_is_waited_for(at: &Path) {
 
 fn processes_that_wait_for_each_other_are_told(at: &Path) {
     lock_crosswise(at, at);
+}
+
+fn a_wait_for_a_lock_that_was_interrupted_is_over(at: &Path) {
+    lock_after_waits(at, at);
+}
+
+/// Processes, each at a mount of the same directory, of which one waits for a lock until it is interrupted, and another
+/// until it is killed. Nobody who asks later is kept from a lock by these waits.
+pub fn lock_after_waits(one: &Path, other: &Path) {
+    const SCRIPT: &str = "import fcntl, signal, sys
+def interrupt(*_):
+    raise TimeoutError
+signal.signal(signal.SIGALRM, interrupt)
+own, wanted = [open(path, 'a') for path in sys.argv[1:]]
+fcntl.lockf(own, fcntl.LOCK_EX, 1)
+print('own', flush=True)
+for seconds in iter(sys.stdin.readline, ''):
+    signal.setitimer(signal.ITIMER_REAL, float(seconds))
+    try:
+        fcntl.lockf(wanted, fcntl.LOCK_EX, 1)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print('both', flush=True)
+    except TimeoutError:
+        print('interrupted', flush=True)
+    except OSError as error:
+        print(error, flush=True)
+";
+    struct Locker {
+        process: Process,
+        output: BufReader<ChildStdout>,
+    }
+    impl Locker {
+        fn start(at: &Path, own: &str, wanted: &str) -> Option<Self> {
+            let mut command = Command::new("python3");
+            command.args(["-c", SCRIPT]).args([at.join(own), at.join(wanted)]);
+            let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok().map(Process)?;
+            let output = BufReader::new(process.0.stdout.take().unwrap());
+            Some(Self { process, output })
+        }
+
+        fn next(&mut self) -> String {
+            let mut line = String::new();
+            self.output.read_line(&mut line).unwrap();
+            line.trim().to_owned()
+        }
+
+        /// Asks for the other lock, for so many seconds.
+        fn ask(&mut self, seconds: &str) {
+            self.process.0.stdin.as_mut().unwrap().write_all(format!("{seconds}\n").as_bytes()).unwrap();
+        }
+
+        fn end(&mut self) {
+            drop(self.process.0.stdin.take());
+            assert!(self.process.wait().success());
+        }
+    }
+    let (Some(mut first), Some(mut second)) = (Locker::start(one, "p", "q"), Locker::start(other, "q", "p")) else {
+        return skipped("no python3");
+    };
+    assert_eq!([first.next(), second.next()], ["own", "own"]);
+    second.ask("0.3");
+    assert_eq!(second.next(), "interrupted");
+    // If the second still counted as waiting for the first, this would be refused.
+    first.ask("60");
+    std::thread::sleep(Duration::from_millis(200));
+    second.end();
+    assert_eq!(first.next(), "both");
+    let mut killed = Locker::start(other, "r", "p").unwrap();
+    assert_eq!(killed.next(), "own");
+    killed.ask("60");
+    std::thread::sleep(Duration::from_millis(200));
+    killed.process.0.kill().unwrap();
+    assert!(!killed.process.wait().success());
+    first.end();
+    let mut last = Locker::start(one, "r", "p").unwrap();
+    last.ask("60");
+    assert_eq!([last.next(), last.next()], ["own", "both"]);
+    last.end();
 }
 
 /// Two processes, each at a mount of the same directory, lock a byte of one file and wait for that of the other's.

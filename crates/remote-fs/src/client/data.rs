@@ -30,6 +30,8 @@ pub(super) struct BadCopy {
     copy: SegmentCopy,
     /// Whether it was readable, but had wrong bytes.
     has_wrong_bytes: bool,
+    /// Whether its donor refuses this client's number.
+    is_expelled: bool,
     why: String,
 }
 
@@ -71,6 +73,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         at: u64,
         stored: &Stored,
     ) -> Result<Option<MessageBuffer>, ClientError> {
+        let mut joined = self.client.identity().joined;
         let mut bad = match self.fetch_once(stored)? {
             Ok(buffer) => return Ok(Some(buffer)),
             Err(bad) => bad,
@@ -89,6 +92,10 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 pause *= 2;
             }
             self.learn_places(&[stored.pages.segment])?;
+            let segment = stored.pages.segment;
+            let expelled: Vec<_> = bad.iter().filter(|bad| bad.is_expelled).map(|bad| (segment, bad.copy)).collect();
+            self.join_anew_if_expelled(joined, &expelled)?;
+            joined = self.client.identity().joined;
             bad = match self.fetch_once(stored)? {
                 Ok(buffer) => return Ok(Some(buffer)),
                 Err(bad) => bad,
@@ -139,8 +146,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         let at = copy.base + u64::from(stored.pages.first) * PAGE as u64;
         let mut transfers = [CopyTransfer::new(*copy, Op::Read { at, target })];
         self.transfer(&mut transfers, None);
-        let [CopyTransfer { target, error, .. }] = transfers;
-        let bad = |has_wrong_bytes, why| BadCopy { copy: *copy, has_wrong_bytes, why };
+        let [CopyTransfer { target, error, is_expelled, .. }] = transfers;
+        let bad = |has_wrong_bytes, why| BadCopy { copy: *copy, has_wrong_bytes, is_expelled, why };
         let Some(buffer) = target.filter(|_| error.is_none()) else {
             return Ok(Err(bad(false, error.unwrap_or_default())));
         };

@@ -23,7 +23,7 @@ const CHUNK: usize = CHUNK_PAGES as usize * PAGE;
 pub(super) struct Partial {
     /// Ranges written, as start and end; ascending, and none touch.
     ranges: Vec<(u16, u16)>,
-    /// Checksum of the page underneath; 0 for a hole.
+    /// [Name](crate::protocol::contents_name) of the contents of the page underneath; 0 for a hole.
     pub replaces: u64,
 }
 
@@ -214,11 +214,12 @@ impl Dirty {
                 let replaces = match (older_copy, base) {
                     (Some(frosted), _) => {
                         target.copy_from_slice(&frosted.buffer[bytes_of(index)]);
+                        // All of its bytes belong to the file, unless it is cut after the commit.
                         checksum(target)
                     }
-                    (None, Some((bytes, sum))) => {
+                    (None, Some((bytes, contents))) => {
                         target.copy_from_slice(bytes);
-                        sum
+                        contents
                     }
                     (None, None) => {
                         target.fill(0);
@@ -298,7 +299,7 @@ impl Dirty {
         Ok(())
     }
 
-    /// Fresh pages that were written only in part, with the checksum of the page underneath.
+    /// Fresh pages that were written only in part, with the name of the contents of the page underneath.
     pub fn partials(&self) -> Vec<(u64, u64)> {
         let of = |(chunk, fresh): (&u64, &Fresh)| {
             let first = chunk * CHUNK_PAGES;
@@ -308,12 +309,12 @@ impl Dirty {
     }
 
     /// Puts the written bytes of a fresh page over the page that the file has now.
-    pub fn rebase(&mut self, page: u64, base: &[u8], sum: u64) {
+    pub fn rebase(&mut self, page: u64, base: &[u8], contents: u64) {
         let (chunk, index) = chunk_and_index(page);
         let Some(fresh) = self.fresh.get_mut(&chunk) else { return };
         let Some(partial) = fresh.partial.get_mut(&index) else { return };
         let merged = partial.merge_over(&fresh.buffer[bytes_of(index)], base);
-        partial.replaces = sum;
+        partial.replaces = contents;
         fresh.buffer[bytes_of(index)].copy_from_slice(&merged);
     }
 

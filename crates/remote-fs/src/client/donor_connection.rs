@@ -14,12 +14,34 @@ pub(super) struct DonorConnection<E: Endpoint, A: AccessMethod> {
     pub gone_incarnation: Option<(u64, u64)>,
     /// Time before which the donor is not tried again.
     pub retry_at_ns: u64,
-    pub last_error: String,
+    pub last_error: NotAdmitted,
+    /// Client number and epoch that the donor refuses.
+    pub expelled_as: Option<(u64, u32)>,
+}
+
+/// Reason why a donor does not admit a lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct NotAdmitted {
+    pub why: String,
+    /// Whether the donor refuses the client's number, which was expelled, or is taken for one that was.
+    pub is_expelled: bool,
+}
+
+impl From<String> for NotAdmitted {
+    fn from(why: String) -> Self {
+        Self { why, is_expelled: false }
+    }
+}
+
+impl From<&str> for NotAdmitted {
+    fn from(why: &str) -> Self {
+        Self::from(why.to_owned())
+    }
 }
 
 impl<E: Endpoint, A: AccessMethod> DonorConnection<E, A> {
     /// Checks that the connection leads to the run of the donor that has the copy.
-    pub fn check_incarnation(&self, incarnation: u64) -> Result<(), String> {
+    pub fn check_incarnation(&self, incarnation: u64) -> Result<(), NotAdmitted> {
         if self.incarnation == incarnation {
             return Ok(());
         }

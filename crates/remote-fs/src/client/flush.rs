@@ -301,9 +301,9 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         file.lock().layout.clear();
         let partials = file.lock().dirty.partials();
         for (page, replaced) in partials {
-            let (base, sum) = self.committed_page(file, page)?;
-            if sum != replaced {
-                file.lock().dirty.rebase(page, &base, sum);
+            let (base, contents) = self.committed_page(file, page)?;
+            if contents != replaced {
+                file.lock().dirty.rebase(page, &base, contents);
             }
         }
         Ok(())
@@ -489,10 +489,14 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             }
             self.transfer(&mut transfers, Some((batch.of.client, batch.of.epoch)));
             let mut failed: BTreeMap<(u32, u64), (SegmentCopy, String, bool)> = BTreeMap::new();
+            let mut expelled: BTreeMap<(u32, u64), SegmentCopy> = BTreeMap::new();
             for (transfer, segment) in transfers.iter().zip(&segments) {
                 if let Some(why) = &transfer.error {
                     let (is_late, copy) = (transfer.is_late, transfer.copy);
                     failed.insert((*segment, copy.donor.0), (copy, why.clone(), is_late));
+                    if transfer.is_expelled {
+                        expelled.insert((*segment, copy.donor.0), copy);
+                    }
                 }
             }
             for (transfer, segment) in transfers.iter().zip(&segments) {
@@ -508,6 +512,17 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             self.ask_as_root(Request::Heartbeat)?;
             if self.client.identity().joined != batch.of.joined {
                 return Err(Error::Rejoin.into());
+            }
+            if !expelled.is_empty() {
+                // That is no fault of the copies.
+                failed.retain(|of, _| !expelled.contains_key(of));
+                let expelled: Vec<_> = expelled.iter().map(|((segment, _), copy)| (*segment, *copy)).collect();
+                let segments: BTreeSet<u32> = expelled.iter().map(|(segment, _)| *segment).collect();
+                self.learn_places(&segments.into_iter().collect::<Vec<_>>())?;
+                self.join_anew_if_expelled(batch.of.joined, &expelled)?;
+                if self.client.identity().joined != batch.of.joined {
+                    return Err(Error::Rejoin.into());
+                }
             }
             for ((segment, donor), (copy, why, is_late)) in failed {
                 // The donor cuts a process off that has been stopped for a while. Its copy counts as lost only when a

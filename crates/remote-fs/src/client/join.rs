@@ -12,7 +12,7 @@ use super::lane::Lane;
 use super::shared::{Client, Handle, Identity};
 use crate::protocol::{
     Access, Caller, EXTENTS_MAX, Envelope, Error, Ino, Join, Joined, Lock, LockOwner, Message, OpenFile,
-    RESERVE_PAGES_MAX, Reply, Request,
+    RESERVE_PAGES_MAX, Reply, Request, SegmentCopy,
 };
 use crate::space::Purpose;
 
@@ -153,6 +153,40 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             }
             self.pause(PAUSE);
         }
+    }
+
+    /// Joins under a new number if a donor with one of these copies, as they are known now, refuses the client's number,
+    /// which was that of the identity `seen`. The copies are none the worse for it.
+    pub(super) fn join_anew_if_expelled(
+        &mut self,
+        seen: u64,
+        expelled: &[(u32, SegmentCopy)],
+    ) -> Result<(), ClientError> {
+        // A donor that wants its memory back has cut off everyone, but it has no copies any more.
+        let is_copy = |(segment, copy): &(u32, SegmentCopy)| {
+            let place = self.client.place(*segment);
+            let is_it = |now: &SegmentCopy| (now.donor, now.incarnation) == (copy.donor, copy.incarnation);
+            place.is_some_and(|place| place.copies.iter().any(is_it))
+        };
+        if !expelled.iter().any(is_copy) {
+            return Ok(());
+        }
+        let until = self.now_ns() + self.client.config.service_timeout_ns;
+        {
+            let client = std::sync::Arc::clone(&self.client);
+            let _held = client.joining.lock().unwrap_or_else(PoisonError::into_inner);
+            let identity = client.identity();
+            if identity.joined != seen {
+                return Ok(());
+            }
+            client.log(&format!("a donor no longer admits client {}, which joins again", identity.client));
+            match self.send_as(&identity, Request::Leave, until) {
+                // If the service has not heard of it, it gives the same number again, and this is repeated.
+                Ok(_) | Err(Interrupted::Again(_)) => {}
+                Err(Interrupted::Failed(failed)) => return Err(failed),
+            }
+        }
+        self.join(seen, until)
     }
 
     /// Tells the service what it has missed. What it refuses is lost.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::protocol::{Extent, Layout, PAGE, Pages, Run, Sums};
+use crate::protocol::{Extent, Layout, PAGE, Pages, Run, Sums, contents_name};
 
 /// Consecutive pages of the same kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,13 @@ pub(super) struct Stored {
     pub sums: Vec<u64>,
     /// Bytes of the last page that belong to the file.
     pub last_len: usize,
+}
+
+impl Stored {
+    /// The [name](contents_name) of the last page's contents.
+    pub fn contents(&self) -> u64 {
+        self.sums.last().map_or(0, |sum| contents_name(*sum, self.last_len))
+    }
 }
 
 /// The known part of a file's layout.
@@ -110,12 +117,12 @@ impl LayoutCache {
         Piece::Hole { count: next - at }
     }
 
-    /// The checksum of a page; 0 for a hole, `None` if unknown.
-    pub fn sum(&self, page: u64) -> Option<u64> {
+    /// The [name](contents_name) of a page's contents; 0 for a hole, `None` if unknown.
+    pub fn contents(&self, page: u64) -> Option<u64> {
         match self.piece(page, 1) {
             Piece::Unknown => None,
             Piece::Hole { .. } => Some(0),
-            Piece::Stored(stored) => stored.sums.first().copied(),
+            Piece::Stored(stored) => Some(stored.contents()),
         }
     }
 

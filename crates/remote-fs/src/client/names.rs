@@ -124,6 +124,18 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         self.ask_attr(&Caller::default(), Request::GetAttr { ino })
     }
 
+    /// Commits what was written to a file, before a change that comes after it, or a look at what the file has. The
+    /// program is told of what is lost at its next sync.
+    ///
+    /// # Errors
+    ///
+    /// The reason why some data is neither committed nor lost, for example a lack of memory. It would be committed
+    /// after the change, and undo it.
+    fn write_out_first(&mut self, file: &Arc<File>) -> Result<(), ClientError> {
+        let written = self.write_out(file);
+        if file.lock().dirty.is_empty() { Ok(()) } else { written }
+    }
+
     /// Sets attributes. If the size is set through an open handle, `handle` is that handle; it is used only if it is
     /// open for writing.
     ///
@@ -150,9 +162,11 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             }
             _ => {
                 if let Some(file) = &file {
-                    // Earlier writes come first, and their time is older. If that fails, the program is told at its
-                    // next sync.
-                    let _ = self.write_out(file);
+                    // Earlier writes come first, and their time is older.
+                    let written = self.write_out_first(file);
+                    if set.size.is_some() || set.mtime.is_some() {
+                        written?;
+                    }
                 }
                 attr(self.ask(caller, request)?)?
             }
@@ -592,8 +606,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         if len == 0 {
             return Err(Error::Invalid.into());
         }
-        // If this fails, the program is told at its next sync.
-        let _ = self.write_out(&file);
+        self.write_out_first(&file)?;
         let page = PAGE as u64;
         let mut cleared = None;
         if how != RangeChange::Reserve {
@@ -641,8 +654,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     /// [`ClientError`].
     pub fn seek(&mut self, handle: u64, at: u64, whence: Whence) -> Result<Option<u64>, ClientError> {
         let (file, _) = self.file_of_handle(handle)?;
-        // If this fails, the program is told at its next sync.
-        let _ = self.write_out(&file);
+        self.write_out_first(&file)?;
         let page = PAGE as u64;
         let mut from = at;
         loop {

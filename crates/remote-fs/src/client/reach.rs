@@ -1,13 +1,13 @@
 //! Reads and writes of donors' memory, by the calling thread.
 
 use sinew_mem::MessageBuffer;
-use sinew_remote_memory::donor::{Answer, Call};
+use sinew_remote_memory::donor::{Answer, Call, Refusal};
 use sinew_remote_memory::engine::Op;
 use sinew_remote_memory::pool::{AccessMethod, DonorHandle, PoolConfig};
 use sinew_remote_memory::volume::{CallFailed, Event};
 use sinew_rpc::Endpoint;
 
-use super::donor_connection::DonorConnection;
+use super::donor_connection::{DonorConnection, NotAdmitted};
 use super::lane::Lane;
 use crate::protocol::SegmentCopy;
 
@@ -25,16 +25,18 @@ pub(super) struct CopyTransfer {
     pub error: Option<String>,
     /// Whether it failed because the donor did not answer within [`donor_timeout_ns`](super::ClientConfig).
     pub is_late: bool,
+    /// Whether it failed because the donor refuses this client's number. That says nothing about the copy.
+    pub is_expelled: bool,
     is_completed: bool,
 }
 
 impl CopyTransfer {
     pub fn new(copy: SegmentCopy, op: Op) -> Self {
-        Self { copy, op: Some(op), target: None, error: None, is_late: false, is_completed: false }
+        Self { copy, op: Some(op), target: None, error: None, is_late: false, is_expelled: false, is_completed: false }
     }
 
-    fn fail(&mut self, why: String) {
-        (self.error, self.is_completed, self.op) = (Some(why), true, None);
+    fn fail(&mut self, NotAdmitted { why, is_expelled }: NotAdmitted) {
+        (self.error, self.is_expelled, self.is_completed, self.op) = (Some(why), is_expelled, true, None);
     }
 }
 
@@ -158,7 +160,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
     }
 
     /// Has the donor admit this lane, unless it has done so.
-    fn ensure_admitted(&mut self, copy: &SegmentCopy, reserved_as: Option<(u64, u32)>) -> Result<(), String> {
+    fn ensure_admitted(&mut self, copy: &SegmentCopy, reserved_as: Option<(u64, u32)>) -> Result<(), NotAdmitted> {
         let identity = self.client.identity();
         let admitted_as = (identity.client, identity.epoch);
         if reserved_as.is_some_and(|reserved_as| reserved_as != admitted_as) {
@@ -169,7 +171,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             let donors = self.client.donors();
             let known = donors.iter().find(|known| known.donor == copy.donor);
             let known = known.ok_or("the service has not said where the donor is")?;
-            let address = known.address.parse().map_err(|error| format!("{}: {error}", known.address))?;
+            let unknown = |error| NotAdmitted::from(format!("{}: {error}", known.address));
+            let address = known.address.parse().map_err(unknown)?;
             let config = PoolConfig { key: self.client.config.key.clone(), ..self.client.config.pool.clone() };
             let handle = DonorHandle::new(address, self.rpc.share(), &self.access_method, &config);
             let connection = DonorConnection {
@@ -178,7 +181,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 incarnation: 0,
                 gone_incarnation: None,
                 retry_at_ns: 0,
-                last_error: String::new(),
+                last_error: NotAdmitted::default(),
+                expelled_as: None,
             };
             self.donors.insert(key, connection);
         }
@@ -196,7 +200,9 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         if connection.gone_incarnation.is_some_and(|(run, until_ns)| run == copy.incarnation && now_ns < until_ns) {
             return connection.check_incarnation(copy.incarnation);
         }
-        if now_ns < connection.retry_at_ns {
+        // Under another number it may be admitted at once.
+        let has_other_number = connection.expelled_as.is_some_and(|expelled_as| expelled_as != admitted_as);
+        if now_ns < connection.retry_at_ns && !has_other_number {
             return Err(connection.last_error.clone());
         }
         let (volume, epoch, client, lane) = (identity.volume, identity.epoch, identity.client, self.number);
@@ -204,22 +210,26 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             Ok(Answer::Admitted { incarnation, .. }) => {
                 let Some(connection) = self.donors.get_mut(&key) else { return Err("it is not there".into()) };
                 (connection.admitted, connection.incarnation) = (Some(admitted_as), incarnation);
+                (connection.expelled_as, connection.retry_at_ns) = (None, 0);
                 connection.check_incarnation(copy.incarnation).inspect_err(|_| {
                     connection.gone_incarnation = Some((copy.incarnation, now_ns + RETRY_PAUSE_NS));
                 })
             }
             other => {
+                let is_expelled = matches!(other, Err(CallFailed::Refused(Refusal::Expelled { .. })));
                 let why = match other {
                     Ok(_) => "its answer is unexpected".into(),
                     Err(error) => error.to_string(),
                 };
+                let not_admitted = NotAdmitted { why, is_expelled };
                 let now_ns = self.now_ns();
                 if let Some(connection) = self.donors.get_mut(&key) {
                     connection.admitted = None;
                     connection.retry_at_ns = now_ns + RETRY_PAUSE_NS;
-                    connection.last_error.clone_from(&why);
+                    connection.last_error.clone_from(&not_admitted);
+                    connection.expelled_as = is_expelled.then_some(admitted_as);
                 }
-                Err(why)
+                Err(not_admitted)
             }
         }
     }

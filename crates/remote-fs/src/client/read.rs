@@ -210,7 +210,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
     }
 
-    /// Returns one page as committed, with its checksum: zeros and 0 for a hole.
+    /// Returns one page as committed, and the [name](crate::protocol::contents_name) of its contents: zeros and 0 for a hole.
     pub(super) fn committed_page(&mut self, file: &Arc<File>, page: u64) -> Result<(Vec<u8>, u64), ClientError> {
         for _ in 0..ATTEMPTS {
             let piece = file.lock().layout.piece(page, 1);
@@ -220,7 +220,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 Piece::Stored(stored) => {
                     if let Some(mut buffer) = self.fetch(file, page, &stored)? {
                         zero_tail(&mut buffer, &stored);
-                        return Ok((buffer.to_vec(), stored.sums[0]));
+                        return Ok((buffer.to_vec(), stored.contents()));
                     }
                 }
             }

@@ -18,7 +18,7 @@ const ROOM_WAIT_NS: u64 = 5_000_000_000;
 /// Pause before another request for pages.
 const PAUSE_NS: u64 = 1_000_000;
 
-/// Pages as they were before a partial write, each with its checksum.
+/// Pages as they were before a partial write, each with the name of its contents.
 type Bases = HashMap<u64, (Vec<u8>, u64)>;
 
 /// The part of a range that lies in the page of its first byte: the page, the offset in it, and the length.
@@ -48,8 +48,8 @@ impl FileState {
             if self.dirty.page(*page).is_some() {
                 return false;
             }
-            match (bases.get(page), self.layout.sum(*page)) {
-                (Some((_, had)), Some(sum)) => *had != sum,
+            match (bases.get(page), self.layout.contents(*page)) {
+                (Some((_, had)), Some(has)) => *had != has,
                 // It is not read again: if the page has changed meanwhile, the commit is refused.
                 (Some(_), None) => false,
                 (None, Some(0)) => false,
@@ -277,7 +277,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             let mut from = at;
             while !rest.is_empty() {
                 let (page, offset, len) = page_part(from, rest.len());
-                let base = bases.get(&page).map(|(bytes, sum)| (&bytes[..], *sum));
+                let base = bases.get(&page).map(|(bytes, contents)| (&bytes[..], *contents));
                 let wrote = state.dirty.write(&self.client.arena, page, offset, &rest[..len], base, purpose);
                 if wrote.is_err() {
                     break;

@@ -105,8 +105,13 @@ proptest! {
             prop_assert_eq!(map.allocated_pages(), promised.len() as u64);
             let lacks = |page: &u64| !model.contains_key(page) && !promised.contains(page);
             prop_assert_eq!(map.lacking(asked, asked + 50), (asked..asked + 50).filter(lacks).count() as u64);
-            let sums = Sums((asked..asked + 5).map(|at| model.get(&at).map_or(0, |page| page.2)).collect());
-            prop_assert!(map.has(asked, &sums));
+            let name = |at| model.get(&at).map_or(0, |page| contents_name(page.2, page.3.into()));
+            prop_assert!(map.has(asked, &Sums((asked..asked + 5).map(name).collect())));
+            let (mut visited, mut next) = (Vec::new(), Some(0));
+            while let Some(at) = next {
+                next = map.visit(at, 2, |segment, page, sum| visited.push((segment, page, sum))).1;
+            }
+            prop_assert_eq!(visited, model.values().map(|page| (page.0, page.1, page.2)).collect::<Vec<_>>());
             prop_assert_eq!(map.next_stored(asked), model.range(asked..).next().map(|(at, _)| *at));
             let (runs, until) = map.runs(asked, 280, |_| false);
             prop_assert!(runs.len() <= 1 && (until == 280 || runs.len() == 1));

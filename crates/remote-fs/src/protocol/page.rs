@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use sinew_remote_memory::volume::DonorId;
 
+use super::limits::PAGE;
+
 /// Checksums of consecutive pages; 0 stands for a hole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(pub Vec<u64>);
@@ -62,10 +64,21 @@ pub struct Extent {
     pub generation: u32,
     /// Checksum of each page; never 0.
     pub sums: Sums,
-    /// If the pages are derived from the file's contents (a page was written in part): the checksums of these contents,
-    /// 0 for holes. If the file's pages have changed since, the commit fails with
+    /// If the pages are derived from the file's contents (a page was written in part): what [names](contents_name) these
+    /// contents, 0 for holes. If the file's pages have changed since, or have been cut, the commit fails with
     /// [`Error::PagesChanged`](super::Error::PagesChanged).
     pub replaces: Option<Sums>,
+}
+
+/// Names the contents of a page that is stored: by its checksum, and, if not all of its bytes belong to the file, by
+/// their number. The same bytes are other contents once the file was cut within the page.
+pub fn contents_name(sum: u64, len: usize) -> u64 {
+    if len >= PAGE {
+        return sum;
+    }
+    // An odd factor keeps lengths apart, and the shift spreads them over all bits.
+    let mixed = (len as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (sum ^ mixed ^ (mixed >> 29)).max(1)
 }
 
 /// A copy of a segment.

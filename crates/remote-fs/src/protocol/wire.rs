@@ -17,7 +17,7 @@ pub const FILES: RequestType = RequestType::new(56);
 
 /// Version of the protocol. It changes with the encoding or the meaning of any message or reply. Programs of version 1
 /// did not say it.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Error for bytes that are not a valid message or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

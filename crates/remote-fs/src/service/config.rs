@@ -129,4 +129,6 @@ pub struct Stats {
     pub moved_copies: u64,
     /// Copies restored.
     pub repaired: u64,
+    /// Pages that were wrong in a copy when others were restored from it, and were put right there.
+    pub mended_pages: u64,
 }

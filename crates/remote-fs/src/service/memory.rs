@@ -1,24 +1,24 @@
 //! The donors' memory: fencing, growth by segments, and restoring of missing copies.
 
+mod filling;
 mod withdrawal;
 
 use std::collections::{BTreeSet, HashMap};
 
-use sinew_mem::MessageBuffer;
 use sinew_remote_memory::donor::{Answer, Call, LentSlab, Refusal};
-use sinew_remote_memory::engine::Op as Move;
 use sinew_remote_memory::volume::{CallFailed, DonorId, Donors, Event};
 
 use super::config::{Config, Failure};
 use super::growth::{self, Growth};
 use super::lanes::{DonorLane, LaneState, Lanes, Withdrawal};
 use super::orphans::FormerCopies;
-use super::repair::{self, Repair, RepairContext, RepairPlan, STEP};
+use super::repair::{self, Repair};
 use super::retired_clients::RetiredClients;
 use super::store::Store;
 use crate::disk::Disk;
 use crate::durable_state::{Member, Op};
 use crate::protocol::{Error, PAGE};
+use filling::{Mend, Search};
 
 /// Purpose of a call or transfer whose answer is awaited.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,10 @@ pub(super) struct Memory<D> {
     growth: Option<Growth>,
     growth_again_ns: u64,
     repair: Option<Repair>,
+    /// The search for pages of the repair's current step that were wrong where they were read first.
+    search: Option<Search>,
+    /// Right bytes that are still to be written to copies where they were wrong, before the step is over.
+    mends: Vec<Mend>,
     repair_again_ns: u64,
     retired: RetiredClients,
     orphans: FormerCopies,
@@ -74,6 +78,8 @@ impl<D: Donors> Memory<D> {
             growth: None,
             growth_again_ns: 0,
             repair: None,
+            search: None,
+            mends: Vec::new(),
             repair_again_ns: 0,
             retired: RetiredClients::default(),
             orphans: FormerCopies::default(),
@@ -229,7 +235,7 @@ impl<D: Donors> Memory<D> {
             self.next_periodic_ns = now_ns + self.config.stat_interval_ns;
             self.run_periodic(store);
         }
-        self.continue_repair(store);
+        busy |= self.continue_repair(store);
         self.grow(store, wants_more);
         if std::mem::take(&mut self.has_changed) {
             for (number, segment) in &store.state.segments {
@@ -415,11 +421,12 @@ impl<D: Donors> Memory<D> {
             }
             (CallPurpose::Repair(lane), Ok(Answer::Taken { incarnation, lent })) => {
                 let to = self.member(lane, incarnation, lent, false);
-                let begun = self.repair.as_mut().is_some_and(|repair| repair.begin(store, to));
+                let is_there = self.lanes.is_fenced(&to);
+                let begun = is_there && self.repair.as_mut().is_some_and(|repair| repair.begin(store, to));
                 self.lanes.0[lane].free = self.lanes.0[lane].free.saturating_sub(lent.len);
                 self.has_changed = true;
                 if !begun {
-                    self.free(lane, lent.slab);
+                    self.free_granted(&to);
                     self.end_repair(store, false);
                 }
             }
@@ -459,6 +466,14 @@ impl<D: Donors> Memory<D> {
     fn free(&mut self, lane: usize, slab: u64) {
         let (volume, epoch) = (self.volume, self.epoch);
         self.call(lane, CallPurpose::Free(lane), Call::Free { volume, epoch, slab });
+    }
+
+    /// Frees a slab that was granted and is not used after all. If its donor has restarted since, the slab is gone, and
+    /// its number may be that of another, which is in use.
+    fn free_granted(&mut self, member: &Member) {
+        if let Some(lane) = self.lanes.index_of(member).filter(|_| self.lanes.is_fenced(member)) {
+            self.free(lane, member.slab);
+        }
     }
 
     /// Handles a successful fence: no client of an earlier epoch writes to this donor any more.
@@ -585,111 +600,7 @@ impl<D: Donors> Memory<D> {
             return;
         }
         for member in &growth.members {
-            if let Some(lane) = self.lanes.index_of(member) {
-                self.free(lane, member.slab);
-            }
+            self.free_granted(member);
         }
-    }
-
-    fn continue_repair<K: Disk>(&mut self, store: &mut Store<K>) {
-        let Some(repair) = self.repair else {
-            if self.repair_again_ns > self.now_ns {
-                return;
-            }
-            self.repair_again_ns = self.now_ns + self.config.stat_interval_ns / 8;
-            for (segment, members) in repair::abandoned(store, None) {
-                let incomplete = store.state.segments[&segment].members.iter().find(|member| !member.is_whole).copied();
-                if let (Some(half), Ok(_)) = (incomplete, store.perform(&Op::Members { segment, members })) {
-                    self.orphans.add(segment, half, &self.lanes, self.now_ns);
-                }
-            }
-            let until_ns = self.now_ns.saturating_sub(self.config.donor_timeout_ns);
-            let context = RepairContext { orphans: &self.orphans, retired: &self.retired, until_ns };
-            return match repair::plan(store, &self.lanes, &context, self.config.copies) {
-                None => {}
-                Some(RepairPlan::Take { segment, lane, len }) => {
-                    self.repair = Some(Repair { segment, lane, to: None, next: 0, step: 0 });
-                    let (volume, epoch) = (self.volume, self.epoch);
-                    self.call(lane, CallPurpose::Repair(lane), Call::Take { volume, epoch, len });
-                }
-                Some(RepairPlan::Adopt { segment, lane, to }) => {
-                    let mut repair = Repair { segment, lane, to: None, next: 0, step: 0 };
-                    if repair.begin(store, to) {
-                        self.repair = Some(repair);
-                        self.has_changed = true;
-                    }
-                }
-            };
-        };
-        let (Some(to), 0) = (repair.to, repair.step) else { return };
-        let Some(segment) = store.state.segments.get(&repair.segment) else { return self.end_repair(store, false) };
-        let (source, is_copy) = (repair.source(segment, &self.lanes), segment.members.contains(&to));
-        let (Some(source), true, true) = (source, is_copy, self.lanes.reaches(&to)) else {
-            return self.end_repair(store, false);
-        };
-        let Some((first, count)) = store.space.used(repair.segment, repair.next, STEP) else {
-            return self.end_repair(store, true);
-        };
-        let len = count as usize * PAGE;
-        // There is room again once the previous step is done.
-        let Ok(target) = self.donors.arena().alloc(len, len) else { return };
-        let Some(lane) = self.lanes.index_of(source) else { return };
-        let at = source.base + u64::from(first) * PAGE as u64;
-        // The contents of these pages do not change until they are copied.
-        store.pinned = Some(repair.segment);
-        self.repair = Some(Repair { next: first, step: count, ..repair });
-        self.submit(store, CallPurpose::Read(lane), Move::Read { at, target });
-    }
-
-    fn submit<K: Disk>(&mut self, store: &mut Store<K>, purpose: CallPurpose, op: Move) {
-        let (CallPurpose::Read(lane) | CallPurpose::Write(lane)) = purpose else { return };
-        self.last_tag += 1;
-        self.purposes.insert(self.last_tag, purpose);
-        if self.donors.submit(lane, self.last_tag, op).is_err() {
-            // None of our own transfers is in flight there, so the lane is filled by another user, or broken.
-            self.purposes.remove(&self.last_tag);
-            self.end_repair(store, false);
-        }
-    }
-
-    fn on_moved<K: Disk>(
-        &mut self,
-        store: &mut Store<K>,
-        tag: u64,
-        error: Option<String>,
-        target: Option<MessageBuffer>,
-    ) {
-        let Some(purpose) = self.purposes.remove(&tag) else { return };
-        let Some(repair) = self.repair else { return };
-        match (purpose, error, target, repair.to) {
-            (CallPurpose::Read(_), None, Some(bytes), Some(to)) => {
-                let at = to.base + u64::from(repair.next) * PAGE as u64;
-                self.submit(store, CallPurpose::Write(repair.lane), Move::Write { at, source: bytes.freeze().into() });
-            }
-            (CallPurpose::Write(_), None, ..) => {
-                store.unpin();
-                self.repair = Some(Repair { next: repair.next + repair.step, step: 0, ..repair });
-            }
-            (CallPurpose::Read(lane) | CallPurpose::Write(lane), ..) => {
-                // The connection is broken. The next fence makes a new one.
-                self.end_repair(store, false);
-                self.set_away(lane, self.now_ns);
-            }
-            _ => {}
-        }
-    }
-
-    fn end_repair<K: Disk>(&mut self, store: &mut Store<K>, is_whole: bool) {
-        store.unpin();
-        let Some(repair) = self.repair.take() else { return };
-        let is_recorded = repair.end(store, is_whole);
-        if is_recorded && is_whole {
-            store.stats.repaired += 1;
-            self.repair_again_ns = self.now_ns;
-            self.leave_copies(store);
-        } else if let (true, Some(to)) = (is_recorded, repair.to) {
-            self.orphans.add(repair.segment, to, &self.lanes, self.now_ns);
-        }
-        self.has_changed = true;
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct LackingSegment {
 
 /// The segments that lack a copy and have one to copy from: first those with too few copies, then those whose copies
 /// only have to move.
-fn lacking_segments<K: Disk>(store: &Store<K>, lanes: &Lanes, copies: usize) -> Vec<LackingSegment> {
+pub(super) fn lacking_segments<K: Disk>(store: &Store<K>, lanes: &Lanes, copies: usize) -> Vec<LackingSegment> {
     let copies = copies.min(lanes.0.len());
     let lacks = |segment: &Segment| {
         segment.members.iter().filter(|member| !lanes.is_withdrawing(member)).count() < copies
@@ -186,8 +186,9 @@ impl Repair {
         store.perform(&Op::Members { segment: self.segment, members }).is_ok()
     }
 
-    /// The copy to copy from.
-    pub fn source<'a>(&self, segment: &'a Segment, lanes: &Lanes) -> Option<&'a Member> {
-        segment.members.iter().find(|member| member.is_whole && lanes.reaches(member))
+    /// The copy to copy from: a whole one within reach that is not among those `tried`.
+    pub fn source(segment: &Segment, lanes: &Lanes, tried: &[Member]) -> Option<Member> {
+        let may_be = |member: &&Member| member.is_whole && lanes.reaches(member) && !tried.contains(member);
+        segment.members.iter().find(may_be).copied()
     }
 }

@@ -1,10 +1,11 @@
 //! The durable state with its journal, and the free pages.
 
 use super::config::{Failure, OpenError, Stats};
+use super::page_sums::PageSums;
 use crate::disk::{Disk, DiskError};
 use crate::durable_state::{DurableState, Op};
 use crate::journal::Journal;
-use crate::protocol::{Answer, Error, PAGE, Pages, Time};
+use crate::protocol::{Answer, Error, PAGE, Pages, Request, Time};
 use crate::space::Space;
 
 /// Room for the record that may follow a change (dropping an inode), in bytes.
@@ -18,6 +19,8 @@ pub(super) struct Store<K> {
     pub state: DurableState,
     pub space: Space,
     pub stats: Stats,
+    /// Checksums for the repairs in progress.
+    pub sums: PageSums,
     journal: Option<Journal<K>>,
     /// Segment that a repair is copying from. Pages freed there become free at the end of the step.
     pub pinned: Option<u32>,
@@ -60,7 +63,8 @@ impl<K: Disk> Store<K> {
         }
         let mut begin = |op| state.apply(op, &mut Vec::new());
         starts.iter().try_for_each(|op| begin(op).map(drop)).map_err(|error| OpenError::Unknown(error.to_string()))?;
-        Ok(Self { state, space, stats: Stats::default(), journal, pinned: None, deferred: Vec::new() })
+        let (stats, sums) = (Stats::default(), PageSums::default());
+        Ok(Self { state, space, stats, sums, journal, pinned: None, deferred: Vec::new() })
     }
 
     /// Whether changes wait for the disk.
@@ -87,6 +91,9 @@ impl<K: Disk> Store<K> {
             journal.append(&bytes);
         }
         self.stats.changes += 1;
+        if let Op::Change { request: Request::Commit { extents, .. }, .. } = op {
+            self.sums.note(extents);
+        }
         freed.into_iter().for_each(|pages| self.release(pages));
         Ok(answer)
     }

@@ -108,6 +108,11 @@ impl Tree {
         self.inodes.iter().map(|(ino, inode)| (*ino, inode))
     }
 
+    /// Iterates over the inodes from this one on.
+    pub fn inodes_from(&self, ino: Ino) -> impl Iterator<Item = (Ino, &Inode)> {
+        self.inodes.range(ino..).map(|(ino, inode)| (*ino, inode))
+    }
+
     /// Iterates over the inodes without a name.
     pub fn orphans(&self) -> impl Iterator<Item = Ino> {
         self.orphans.iter().copied()

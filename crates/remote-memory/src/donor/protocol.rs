@@ -281,7 +281,8 @@ pub enum Refusal {
         /// Number of the slab.
         slab: u64,
     },
-    /// The client was expelled, or its number is so low that the donor no longer knows whether it was.
+    /// The client was expelled, or others with lower and higher numbers were, and the donor no longer keeps apart which
+    /// of those between them were.
     #[error("it no longer admits client {client}: join the volume again, under a new number")]
     Expelled {
         /// Number of the client.

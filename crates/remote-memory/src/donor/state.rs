@@ -25,7 +25,8 @@ pub struct DonorLimits {
     pub empty_volumes_max: usize,
     /// Longest record, in bytes.
     pub record_len_max: usize,
-    /// Lanes admitted at once, over the clients of all volumes.
+    /// Lanes admitted at once, over the clients of all volumes; and ranges of numbers of expelled clients that are kept
+    /// for each volume.
     pub clients_max: usize,
 }
 
@@ -268,7 +269,8 @@ impl Donor {
             Call::Expel { volume, epoch, client } => {
                 self.check(*volume, *epoch)?;
                 self.check_count(*volume, false)?;
-                self.admitted -= self.volume_state(*volume)?.clients.expel(*client);
+                let ranges_max = self.limits.clients_max;
+                self.admitted -= self.volume_state(*volume)?.clients.expel(*client, ranges_max);
                 self.count(*volume);
                 Ok(Answer::Expelled { incarnation })
             }
@@ -550,6 +552,18 @@ mod tests {
         ask(&mut donor, Call::Fence { volume: 2, epoch: 2 }).unwrap();
         assert!((3..5).all(|client| admit(&mut donor, 2, 2, client).is_ok()));
         assert!(admit(&mut donor, 2, 2, 5).is_err());
+    }
+
+    #[test]
+    fn a_client_that_comes_late_is_admitted_however_many_others_have_left() {
+        let mut donor = donor();
+        ask(&mut donor, Call::Fence { volume: VOLUME, epoch: 1 }).unwrap();
+        for client in 2..5_000 {
+            ask(&mut donor, Call::Expel { volume: VOLUME, epoch: 1, client }).unwrap();
+        }
+        assert!(admit(&mut donor, VOLUME, 1, 1).is_ok() && admit(&mut donor, VOLUME, 1, 5_000).is_ok());
+        assert_eq!(admit(&mut donor, VOLUME, 1, 2), Err(Refusal::Expelled { client: 2 }));
+        assert_eq!(admit(&mut donor, VOLUME, 1, 4_999), Err(Refusal::Expelled { client: 4_999 }));
     }
 
     #[test]

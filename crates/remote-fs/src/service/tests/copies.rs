@@ -63,6 +63,19 @@ pub fn until_whole(world: &mut World, client: &mut Client) {
     });
 }
 
+/// Runs until a file's first segment has this many whole copies at donors that are alive.
+fn until_whole_with(world: &mut World, client: &mut Client, handle: u64, copies: usize) {
+    for _ in 0..15 {
+        world.run(1_000);
+        let _ = client.ask(world, Request::Heartbeat);
+    }
+    world.run_until("it has its copies", |world| {
+        let place = client.place(world, handle, 0);
+        let is_alive = |copy: &SegmentCopy| world.net.borrow().hosts[(copy.donor.0 - 100) as usize].is_alive;
+        place.copies.iter().filter(|copy| copy.is_whole && is_alive(copy)).count() == copies
+    });
+}
+
 /// Writes files of a hundred pages until there is no memory left, or `max` pages. The first byte of each is its number.
 pub fn fill(world: &mut World, client: &mut Client, max: usize) -> Vec<u64> {
     let mut handles = Vec::new();
@@ -332,4 +345,153 @@ fn a_donor_that_restarts_while_it_gives_its_memory_back_is_a_donor_again_for_all
             assert!(admitted.is_ok(), "restarted after {restart_after}: {admitted:?}");
         }
     }
+}
+
+/// Changes a byte of a file's page in a copy, as if its donor's memory had failed.
+fn damage(world: &World, copy: &SegmentCopy, page: u32) {
+    let at = (copy.base + u64::from(page) * PAGE as u64) as usize;
+    world.net.borrow_mut().hosts[(copy.donor.0 - 100) as usize].memory[at + 17] ^= 4;
+}
+
+/// The place of a file's page in its segment.
+fn page_in_segment(world: &mut World, client: &mut Client, handle: u64, at: u64) -> u32 {
+    match client.ask(world, Request::Layout { handle, at, count: 1 }) {
+        Ok(Answer::Layout(layout)) => layout.runs[0].pages.first,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_copy_that_is_right_where_others_are_wrong_is_not_left_before_another_is_right() {
+    for seed in 0..10 {
+        let mut world = World::new(3, 6 * MB, config(2), seed);
+        let mut client = Client::new(&mut world, 1);
+        let (_, handle) = client.create(&mut world, "f").unwrap();
+        let mut expected: Vec<u8> = (0..200).map(|at| at as u8).collect();
+        for at in 0..200 {
+            client.write(&mut world, handle, at, &page(expected[at as usize])).unwrap();
+        }
+        // Each copy has a page that is wrong there, and is read first or second.
+        let copies = client.place(&mut world, handle, 9).copies;
+        for (copy, at) in copies.iter().zip([9, 90]) {
+            let page = page_in_segment(&mut world, &mut client, handle, at);
+            damage(&world, copy, page);
+        }
+        let lane = (copies[seed as usize % 2].donor.0 - 100) as usize;
+        world.net.borrow_mut().hosts[lane].donor.begin_withdrawal();
+        // Other pages are replaced meanwhile.
+        for round in 0..60 {
+            let at = [3, 150, 91, 10][round % 4];
+            expected[at] = round as u8 ^ 0x55;
+            client.write(&mut world, handle, at as u64, &page(expected[at])).unwrap();
+        }
+        for _ in 0..20 {
+            world.run(1_000);
+            let _ = client.ask(&mut world, Request::Heartbeat);
+        }
+        assert_eq!(world.service().donors_withdrawing().map(|(_, has_all)| has_all).collect::<Vec<_>>(), [true]);
+        assert!(world.service().stats().mended_pages > 0);
+        world.net.borrow_mut().hosts[lane].is_alive = false;
+        for at in 0..200 {
+            let found = client.read(&mut world, handle, at);
+            assert!(found == Some(page(expected[at as usize])), "page {at}, seed {seed}");
+        }
+        // Both copies have the right bytes of all pages now, so each suffices.
+        let copies = client.place(&mut world, handle, 9).copies;
+        assert_eq!(copies.iter().filter(|copy| copy.is_whole).count(), 2, "seed {seed}");
+        for other in copies {
+            let other = (other.donor.0 - 100) as usize;
+            world.net.borrow_mut().hosts[other].is_alive = false;
+            assert!(client.read(&mut world, handle, 9) == Some(page(expected[9])), "seed {seed}");
+            world.net.borrow_mut().hosts[other].is_alive = true;
+        }
+    }
+}
+
+#[test]
+fn a_copy_made_after_a_loss_has_the_right_bytes_if_any_copy_has_them() {
+    let mut world = world(4, 3);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    for at in 0..100 {
+        client.write(&mut world, handle, at, &page(at as u8)).unwrap();
+    }
+    let copies = client.place(&mut world, handle, 5).copies;
+    let damaged = page_in_segment(&mut world, &mut client, handle, 5);
+    damage(&world, &copies[0], damaged);
+    for lost in [2, 1] {
+        world.net.borrow_mut().hosts[(copies[lost].donor.0 - 100) as usize].is_alive = false;
+        until_whole_with(&mut world, &mut client, handle, 3 - usize::from(lost == 1));
+        for at in 0..100 {
+            assert!(client.read(&mut world, handle, at) == Some(page(at as u8)), "page {at}");
+        }
+    }
+}
+
+#[test]
+fn a_page_that_is_wrong_everywhere_does_not_keep_others_from_having_their_copies() {
+    let mut world = world(3, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    for at in 0..100 {
+        client.write(&mut world, handle, at, &page(at as u8)).unwrap();
+    }
+    let copies = client.place(&mut world, handle, 5).copies;
+    let damaged = page_in_segment(&mut world, &mut client, handle, 5);
+    damage(&world, &copies[0], damaged);
+    world.net.borrow_mut().restart((copies[1].donor.0 - 100) as usize);
+    until_whole(&mut world, &mut client);
+    world.net.borrow_mut().restart((copies[0].donor.0 - 100) as usize);
+    until_whole(&mut world, &mut client);
+    for at in 0..100 {
+        let expected = (at != 5).then(|| page(at as u8));
+        assert!(client.read(&mut world, handle, at) == expected, "page {at}");
+    }
+}
+
+#[test]
+fn a_slab_of_an_earlier_run_of_a_donor_is_not_freed_by_its_number_in_a_later_one() {
+    let mut world = world(4, 2);
+    let mut client = Client::new(&mut world, 1);
+    let (_, handle) = client.create(&mut world, "f").unwrap();
+    client.write(&mut world, handle, 0, &page(7)).unwrap();
+    let copies = client.place(&mut world, handle, 0).copies;
+    let used: Vec<usize> = copies.iter().map(|copy| (copy.donor.0 - 100) as usize).collect();
+    let [quick, silent] = (0..4).filter(|lane| !used.contains(lane)).collect::<Vec<_>>()[..] else { panic!("two") };
+    world.run_until("all donors are there", |world| world.service().donors_ready() == (4, 4));
+    world.run(1_100);
+    let slabs = |world: &World| -> Vec<u64> {
+        let net = world.net.borrow();
+        net.hosts[quick].donor.slabs_of(net.volume).map(|lent| lent.slab).collect()
+    };
+    assert!(slabs(&world).is_empty());
+    // Of the donors that are asked for another segment, one answers, and is restarted before the other does.
+    world.net.borrow_mut().held = Some(silent);
+    let mut written = 1;
+    while slabs(&world).is_empty() {
+        client.write(&mut world, handle, written, &page(7)).unwrap();
+        written += 1;
+    }
+    let before = slabs(&world);
+    world.net.borrow_mut().restart(quick);
+    // The later run lends a slab for a missing copy, under the same number.
+    world.net.borrow_mut().hosts[used[1]].is_alive = false;
+    for _ in 0..15 {
+        world.run(1_000);
+        let _ = client.ask(&mut world, Request::Heartbeat);
+    }
+    world.run_until("the copy is made", |world| {
+        let copies = client.place(world, handle, 0).copies;
+        copies.iter().any(|copy| copy.is_whole && copy.donor.0 == 100 + quick as u64)
+    });
+    assert!(slabs(&world).contains(&before[0]));
+    {
+        let mut net = world.net.borrow_mut();
+        net.hosts[silent].is_alive = false;
+        net.held = None;
+    }
+    world.run(3_000);
+    assert!(slabs(&world).contains(&before[0]));
+    world.net.borrow_mut().hosts[used[0]].is_alive = false;
+    assert_eq!(client.read(&mut world, handle, 0), Some(page(7)));
 }

@@ -439,6 +439,29 @@ fn on_a_full_disk_nothing_changes_and_all_can_be_read() {
 }
 
 #[test]
+fn memory_that_cannot_be_recorded_on_a_full_disk_is_not_waited_for() {
+    let mut world = world(2, 2);
+    let mut client = Client::new(&mut world, 1);
+    client.create(&mut world, "f").unwrap();
+    world.disk.fail_at(1, Fault::Full);
+    for len in [60_000, 1_000, 1] {
+        let request = |made| {
+            let (name, value) = (format!("user.{}", made % 4).into_bytes(), vec![0; len]);
+            Request::SetXattr { ino: Ino::ROOT, name, value, how: SetXattr::Any }
+        };
+        let refused = (0..10_000).find_map(|made| client.ask(&mut world, request(made)).err());
+        assert_eq!(refused, Some(Error::NoSpace));
+    }
+    let mut reserve = |world: &mut World| client.ask(world, Request::Reserve { pages: 256 });
+    let is_granted =
+        |answer: &Result<Answer, Error>| matches!(answer, Ok(Answer::Reserved(fresh)) if !fresh.runs.is_empty());
+    let refused = (0..100).find_map(|_| Some(reserve(&mut world)).filter(|answer| !is_granted(answer)));
+    assert_eq!(refused, Some(Err(Error::NoSpace)), "donors have more, and it is of no use");
+    world.disk.heal();
+    world.run_until("there is more", |world| is_granted(&reserve(world)));
+}
+
+#[test]
 fn a_copy_that_a_client_does_not_reach_stays_while_nobody_is_known_to_have_another() {
     let mut world = world(2, 2);
     let mut client = Client::new(&mut world, 1);

@@ -61,6 +61,8 @@ pub struct Net {
     pub late_writes: Vec<LateWrite>,
     pub volume: u64,
     services: u32,
+    /// A lane to which nothing is delivered for now.
+    pub held: Option<usize>,
 }
 
 impl Net {
@@ -143,7 +145,11 @@ impl Net {
         if self.sent.is_empty() {
             return;
         }
-        let index = self.random.below(self.sent.len() as u64) as usize;
+        let mut index = self.random.below(self.sent.len() as u64) as usize;
+        if self.held.is_some() {
+            let Some(other) = self.sent.iter().position(|sent| Some(sent.lane) != self.held) else { return };
+            index = other;
+        }
         let Sent { service, lane, tag, kind } = self.sent.swap_remove(index);
         let event = match kind {
             SentKind::Call(call, incarnation, number) => {
@@ -263,6 +269,7 @@ impl World {
             late_writes: Vec::new(),
             volume: 0,
             services: 0,
+            held: None,
         };
         for _ in 0..donors {
             let host = net.fresh();

@@ -290,6 +290,22 @@ fn a_commit_happens_as_a_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_page_that_was_cut_since_it_was_read_is_not_replaced_by_what_was_derived_from_it() {
+    let mut world = World::new();
+    let ino = world.file(5, "f", 0o644).ino;
+    world.commit(ino, 8192, &[], &[extent(0, 0, &[1, 2])]).unwrap();
+    let derived = |first, from| Extent { replaces: Some(Sums(vec![from])), ..extent(1, first, &[3]) };
+    for bytes in [5000, 8192] {
+        world.set(&caller(5, &[]), ino, size(bytes)).unwrap();
+    }
+    assert_eq!(world.commit(ino, 0, &[], &[derived(10, 2)]), Err(Error::PagesChanged), "904 bytes of it are left");
+    assert_eq!(world.commit(ino, 0, &[], &[derived(10, contents_name(2, 905))]), Err(Error::PagesChanged));
+    assert_eq!(world.tree.map(ino).unwrap().all().pop().map(|run| run.last_len), Some(904));
+    assert!(world.commit(ino, 0, &[], &[derived(10, contents_name(2, 904))]).is_ok());
+    assert!(world.commit(ino, 0, &[], &[derived(11, 3)]).is_ok(), "all of it belongs to the file");
+}
+
+#[test]
 fn what_is_cut_off_reads_as_zeros_when_the_file_goes_on() {
     let mut world = World::new();
     let ino = world.file(5, "f", 0o644).ino;
