@@ -86,6 +86,12 @@ impl Flow {
         self.in_flight + self.batch <= self.depth
     }
 
+    /// Number of further requests that can be pushed.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        self.depth - self.in_flight
+    }
+
     /// Whether the next request must be signaled: its turn has come, or it is the last of a batch and no further batch
     /// fits until something completes.
     #[inline(always)]

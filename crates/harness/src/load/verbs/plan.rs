@@ -127,6 +127,9 @@ pub struct VerbsPlan {
     pub window: usize,
     /// Requests started together.
     pub doorbell: usize,
+    /// Whether all requests for which there is room start together, as in the clients of stores, by those calls of
+    /// verbs that cost the least. Only for READs, and for echoes of form `ws`.
+    pub starts_together: bool,
     /// Signaling interval: one request in this many is signaled.
     pub signal: usize,
     /// Whether messages are copied into the requests.
@@ -182,6 +185,7 @@ impl VerbsPlan {
             size,
             window: 128,
             doorbell: 1,
+            starts_together: false,
             signal: 64,
             inline: false,
             header_only: false,
@@ -386,6 +390,8 @@ impl VerbsPlan {
         let is_single = is_read && self.reads == 1 && window == 1 && per_qp * self.qps == 1;
         ensure!(!self.fresh || is_single, "the plan's `fresh` is for one READ at a time");
         ensure!(!self.inline || !(is_read || self.is_atomic()), "--inline: this request has no source");
+        let is_list = is_read && self.reads == 1 && !self.fresh && doorbell == 1 && signal == 1;
+        ensure!(!self.starts_together || is_list, "the plan's `starts_together` is for READs that are all signaled");
         match (self.work, self.carrier) {
             (WorkKind::Load(Op::Send), _)
             | (_, TransportKind::Rc)

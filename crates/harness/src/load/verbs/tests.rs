@@ -82,7 +82,8 @@ fn plans() -> impl Iterator<Item = (VerbsPlan, bool)> {
     let many = many.chain(inline_sends);
     let one = VerbsPlan { window: 1, signal: 1, ..VerbsPlan::new(WorkKind::Load(Op::Read), TransportKind::Rc, 64) };
     let objects = VerbsPlan { reads: 3, ..one.clone() };
-    many.chain([(one.clone(), true), (objects, true), (VerbsPlan { fresh: true, ..one }, true)])
+    let lists = VerbsPlan { window: 8, qps: 2, starts_together: true, ..one.clone() };
+    many.chain([(one.clone(), true), (objects, true), (lists, false), (VerbsPlan { fresh: true, ..one }, true)])
 }
 
 #[test]
