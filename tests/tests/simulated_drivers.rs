@@ -106,7 +106,7 @@ fn echoes_are_driven_in_virtual_time() {
             call.reply(request);
         })
     };
-    let shape = echo::Shape { size: 32, window: 8, batch: 1, sink: false };
+    let shape = echo::Shape { size: 32, answer: echo::Answer::Echo, window: 8, batch: 1 };
     check(8, |seed| {
         driven(seed, server(), |rpc, session, clock| {
             let mut rpc = Some(rpc);

@@ -32,6 +32,7 @@ The server answers these request types:
   2 sink     checks a test message, and answers 32 bytes with the verdict
   3 report   the endpoint's counters as JSON
   4 sleep    a worker answers, after the milliseconds given in the request
+  5 repeat   as many bytes come back as the first 4 say (little-endian): the request, over and over
 
 --json prints first `serving`, a list of addresses, and at the end `endpoints`, with the address, sessions,
 requests_handled, packets_received, packets_sent and drops by reason of each.

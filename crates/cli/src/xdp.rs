@@ -9,7 +9,7 @@ use sinew::host::Interrupt;
 use sinew::shm::Hub;
 use sinew::xdp::testbed::Side;
 use sinew_harness::limits::xdp::{ForwardBench, Middle, Mover, XdpEcho};
-use sinew_harness::load::echo::Shape;
+use sinew_harness::load::echo::{Answer, Shape};
 use sinew_harness::run::{Interrupted, Progress};
 use sinew_harness::{Comparison, Figure, MeasureSides, Unit, figure, machine, units};
 
@@ -206,7 +206,7 @@ fn calls(kind: Kind, setting: &Setting, interrupt: Interrupt, progress: &mut Pro
             fabric,
             options: options.to_owned(),
             limits: limits.clone(),
-            shape: Shape { size: CALL_LEN, window, batch, sink: false },
+            shape: Shape { size: CALL_LEN, answer: Answer::Echo, window, batch },
             sessions,
         };
         clients.push(Echoes::start(&plan, &setting.client_cpus, server.addresses(), &Hub::new(), interrupt)?);

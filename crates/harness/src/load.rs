@@ -56,6 +56,8 @@ pub struct Slice {
     pub elapsed_ns: u64,
     /// Latency of requests in ns, or a sample of them.
     pub latency: Histogram<u64>,
+    /// Calls that these requests took, for stores that combine requests.
+    pub calls: u64,
     /// Requests that asked for a key, for stores.
     pub gets: u64,
     /// Gets whose key was found.
@@ -67,7 +69,7 @@ pub struct Slice {
 impl Slice {
     /// An empty slice.
     pub fn new() -> Self {
-        Self { done: 0, elapsed_ns: 0, latency: histogram(), gets: 0, hits: 0, lost: 0 }
+        Self { done: 0, elapsed_ns: 0, latency: histogram(), calls: 0, gets: 0, hits: 0, lost: 0 }
     }
 
     /// Millions of requests a second.
@@ -78,6 +80,7 @@ impl Slice {
     /// Adds the results of another slice, except for its time.
     pub fn add(&mut self, other: &Self) {
         self.done += other.done;
+        self.calls += other.calls;
         self.gets += other.gets;
         self.hits += other.hits;
         self.lost += other.lost;

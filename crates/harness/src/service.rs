@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sinew::EndpointReport;
 use sinew::fabric::{Dropped, PortStats};
+use sinew::mem::copy_small;
 use sinew::prelude::*;
 use sinew::rpc::{PacketDrop, Stats};
 
@@ -19,7 +20,11 @@ pub const SINK: RequestType = RequestType::new(2);
 pub const REPORT: RequestType = RequestType::new(3);
 /// Answers `slept` from a worker, after the number of milliseconds that the request states in decimal digits.
 pub const SLEEP: RequestType = RequestType::new(4);
+/// Answers with as many bytes as the number in the request's first [`LEN_LEN`] bytes says: the request, over and over.
+pub const REPEAT: RequestType = RequestType::new(5);
 
+/// Length of the number in a request of [`REPEAT`], in bytes.
+pub const LEN_LEN: usize = 4;
 /// Longest sleep of [`SLEEP`], in milliseconds.
 const SLEEP_MAX_MS: u64 = 60_000;
 
@@ -76,6 +81,14 @@ pub fn nexus(config: Config) -> sinew::Result<Nexus> {
         .handle(SINK, |call: Call| {
             let verdict = Verdict::of(call.request());
             call.reply_with(VERDICT_LEN, |target| verdict.write(target));
+        })
+        .handle(REPEAT, |call: Call| {
+            let request = call.request();
+            let len = request.first_chunk::<LEN_LEN>().map_or(0, |len| u32::from_le_bytes(*len) as usize);
+            call.reply_with(len, |target| {
+                let parts = target.chunks_mut(request.len().max(1));
+                parts.for_each(|part| copy_small(part, &request[..part.len()]));
+            });
         })
         // The endpoint's loop answers these, since handlers do not see the counters.
         .handle_polled(REPORT)

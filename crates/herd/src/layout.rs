@@ -77,9 +77,19 @@ impl Layout {
         in_range("bytes", bytes, "up to 64 GiB: fewer clients, or a shorter window", bytes <= REGION_LEN_MAX)
     }
 
+    /// Bytes that a client writes for a request whose body has `len` bytes.
+    pub fn request_bytes(len: usize) -> usize {
+        len.next_multiple_of(8) + FOOT_LEN
+    }
+
+    /// Bytes that a worker sends for an answer whose body has `len` bytes.
+    pub fn answer_bytes(len: usize) -> usize {
+        len + ANSWER_HEAD_LEN
+    }
+
     /// Distance from one slot to the next, in bytes.
     pub fn slot_len(&self) -> usize {
-        stride(self.request_len_max.next_multiple_of(8) + FOOT_LEN)
+        stride(Self::request_bytes(self.request_len_max))
     }
 
     /// Length of the region, in bytes.
@@ -103,7 +113,7 @@ impl Layout {
 
     /// Distance from one kept answer to the next, in bytes.
     pub(crate) fn answer_stride(&self) -> usize {
-        stride(self.response_len_max + ANSWER_HEAD_LEN)
+        stride(Self::answer_bytes(self.response_len_max))
     }
 }
 

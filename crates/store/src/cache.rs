@@ -33,8 +33,8 @@
 //! What this table adds to MICA's, and why:
 //!
 //! - **A position is a place and a lap**, 36 and 11 bits of the slot. An item is present until the log's head passes
-//!   it; one subtraction tells. Laps repeat after 2,048, so every bucket is visited once in a lap, and slots of items
-//!   that are gone are emptied; items and evictions are counted at the same time.
+//!   it; one subtraction tells. Laps repeat after 2,048, so no slot may outlive its item: it is emptied when the log's
+//!   tail passes the item, and items and evictions are counted at the same time.
 //! - **Words, not bytes.** Table and log are `sinew_mem::TableWords`, relaxed atomics, so the same safe code serves a
 //!   thread that has its partition to itself, and readers in other threads. Readers copy, and then check that a version
 //!   has not changed (there are up to 64 K versions, shared by the buckets). In the log they also check that the head,

@@ -10,9 +10,10 @@ use sinew::host::{HostClock, Interrupt, WakeOnInterrupt};
 use sinew::kv::ordered::{Pipeline, PipelineConfig};
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
+use sinew_harness::load::Slice;
 use sinew_harness::load::cache::Fills;
+use sinew_harness::load::echo::{self, Answer};
 use sinew_harness::load::index::{Index, KEY_LEN, Shape};
-use sinew_harness::load::{Slice, echo};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::units::{counted, parse_count};
@@ -164,7 +165,7 @@ impl Plan<'_> {
             fabric: self.args.fabric,
             options: self.options.clone(),
             limits: self.args.limits.clone(),
-            shape: echo::Shape { size: 1 + KEY_LEN, window, batch, sink: false },
+            shape: echo::Shape { size: 1 + KEY_LEN, answer: Answer::Echo, window, batch },
             sessions: window.div_ceil(usize::from(self.args.limits.slots)),
         }
     }

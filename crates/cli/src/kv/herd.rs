@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Device;
-use sinew::herd::{ClientConfig, ClientStats};
+use sinew::herd::{ClientConfig, ClientStats, Layout};
 use sinew::host::{HostClock, Interrupt};
 use sinew::kv::herd::{CacheClient, layout};
 use sinew_harness::load::Slice;
 use sinew_harness::load::store::Store;
-use sinew_harness::load::verbs::{EchoForm, Op, Shape, TransportKind, VerbsPlan, WorkKind, name};
+use sinew_harness::load::verbs::{EchoForm, EchoMix, Op, Shape, TransportKind, VerbsPlan, WorkKind, name};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Workload};
@@ -30,10 +30,11 @@ use serve::{Schedule, WINDOW, WorkerArgs};
 pub const HELP: &str = "\
 Starts a server process that stores all keys (or uses --address HOST:PORT of a `sinew serve herd` with the same
 --workers, --window, --keys and --value-size). --threads threads with --clients clients each keep their windows full
-of requests, and check every answer. The baseline, measured by turns, is the rate of `sinew verbs echo --form ws`:
-messages of an item's size that are written to a server and sent straight back. That echo is itself compared with the
-rate at which one thread could make one WRITE and one SEND of such a message for each: both are measured by turns, too,
-as `sinew verbs rate` does. Latencies run from the request to its answer, including the wait in the window.
+of requests, and check every answer. The baseline, measured by turns, is an echo without a cache: messages as long as
+those of GETs and PUTs, in the same shares, are written to as many server threads by the same calls of verbs, and
+others, as long as the answers, are sent straight back. That echo is itself compared with the rate at which one thread
+could make one WRITE and one SEND, as long as those of the more frequent request: both are measured by turns, too, as
+`sinew verbs rate` does. Latencies run from the request to its answer, including the wait in the window.
 
 Examples:
   sinew kv bench herd-opt --keys 8M --json
@@ -107,24 +108,42 @@ impl Args {
 }
 
 impl HerdPlan<'_> {
+    /// Bytes of the messages of GETs that hit and of PUTs, there and back, and their shares.
+    fn mix(&self) -> EchoMix {
+        let value_size = self.args.workload.value_size;
+        let lens = |there, back| [Layout::request_bytes(there), Layout::answer_bytes(back)];
+        let puts = (1.0 - self.workload.get_percent / 100.0) * f64::from(EchoMix::PARTS);
+        EchoMix {
+            first: lens(KEY_LEN, value_size),
+            second: lens(KEY_LEN + value_size, 0),
+            second_parts: (puts.round() as u32).min(EchoMix::PARTS),
+        }
+    }
+
     /// The same messages without a cache: echoed, only written, and only sent. They are the sides from [`ECHO`] on.
     fn bare(&self) -> [(Kind, VerbsPlan); 3] {
-        let (size, window) = (KEY_LEN + self.args.workload.value_size, self.args.window);
-        let plan = |work, carrier| VerbsPlan {
+        let (mix, window) = (self.mix(), self.args.window);
+        let plan = |work, carrier, size| VerbsPlan {
             window,
-            inline: size <= INLINE_DEFAULT,
             qps: self.args.clients.into(),
             threads: self.setting.client_cpus.len(),
+            inbound_threads: self.setting.server_cpus.len(),
             shape: Shape::Inbound,
-            cpus: vec![self.setting.server_cpus.first().copied().flatten()],
+            cpus: self.setting.server_cpus.clone(),
             ..VerbsPlan::new(work, carrier, size)
         };
-        let rate = |op, carrier| {
-            let plan = plan(WorkKind::Load(op), carrier);
-            (Kind::Rate, VerbsPlan { doorbell: window.min(DOORBELL), signal: plan.signal.min(window), ..plan })
+        let rate = |op, carrier, size| {
+            let plan = plan(WorkKind::Load(op), carrier, size);
+            let (inline, doorbell) = (size <= INLINE_DEFAULT, window.min(DOORBELL));
+            (Kind::Rate, VerbsPlan { inline, doorbell, signal: plan.signal.min(window), ..plan })
         };
-        let echo = plan(WorkKind::Echo(EchoForm::Ws), TransportKind::Uc);
-        [(Kind::Echo, echo), rate(Op::Write, TransportKind::Uc), rate(Op::Send, TransportKind::Ud)]
+        let echo = plan(WorkKind::Echo(EchoForm::Ws), TransportKind::Uc, mix.size());
+        let [there, back] = if mix.second_parts > EchoMix::PARTS / 2 { mix.second } else { mix.first };
+        [
+            (Kind::Echo, VerbsPlan { mix: Some(mix), ..echo }),
+            rate(Op::Write, TransportKind::Uc, there),
+            rate(Op::Send, TransportKind::Ud, back),
+        ]
     }
 
     /// Clients over all threads.

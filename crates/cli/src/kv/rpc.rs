@@ -1,4 +1,4 @@
-//! `sinew kv bench rpc`: the cache over RPC, beside echoes of the same messages.
+//! `sinew kv bench rpc`: the cache over RPC, beside calls of the same lengths without a cache.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use sinew::kv::cache::protocol::VALUE_AT;
 use sinew::kv::cache::{ClientConfig, Connecting};
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
+use sinew_harness::load::Slice;
 use sinew_harness::load::cache::{Cache, Fills, Shape};
-use sinew_harness::load::{Slice, echo};
+use sinew_harness::load::echo::{self, Answer};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Mix, Workload};
@@ -28,9 +29,10 @@ use crate::{Outcome, Usage, interrupted};
 
 pub const HELP: &str = "\
 Starts a server process (or uses --address), fills its cache, and keeps --window requests in flight, --batch of which
-are sent together. Every value that comes back is checked in full. The baseline is the rate of echoes by the same RPC
-layer, each as long as the longer of a get and its answer, times the keys of a get. With --rate (open loop), a result
-is valid if 95 % of the requests due were answered. --peer also starts memcached and Redis, and measures all by turns,
+are sent together. Every value that comes back is checked in full. The baseline is the rate of calls by the same RPC
+layer, as long as a get of the mean number of keys and its answer, times the keys that a call of the cache had: a get
+ends before a PUT, and each partition gets a call of its own. With --rate (open loop), a result is valid if 95 % of
+the requests due were answered. --peer also starts memcached and Redis, and measures all by turns,
 over TCP, with 8 x 128 and 16 x 64 requests in flight.
 
 Examples:
@@ -139,12 +141,22 @@ impl CachePlan<'_> {
         self.setting.client_cpus.len()
     }
 
-    /// Bytes of a get, and of its answer.
+    /// Bytes of a get with the mean number of keys, and of its answer.
     fn message_lens(&self) -> [usize; 2] {
-        match self.shape.keys_per_get {
-            1 => [1 + KEY_LEN, VALUE_AT + self.mean_value_len()],
-            keys => [2 + keys * (2 + KEY_LEN), 2 + keys * (4 + self.mean_value_len())],
+        match (self.shape.keys_per_get, self.mean_keys()) {
+            (1, _) => [1 + KEY_LEN, VALUE_AT + self.mean_value_len()],
+            (_, keys) => [2 + keys * (2 + KEY_LEN), 2 + keys * (4 + self.mean_value_len())],
         }
+    }
+
+    /// Mean number of keys with which a get reaches a partition. Gets that follow one another are combined up to the
+    /// next PUT, and shared out among the partitions.
+    fn mean_keys(&self) -> usize {
+        let (share, most) = (self.workload.get_percent / 100.0, self.shape.keys_per_get as i32);
+        let combined: f64 = (0..most).map(|nth| share.powi(nth)).sum();
+        let partitions = self.threads() as f64;
+        let asked = partitions * (1.0 - (1.0 - 1.0 / partitions).powf(combined));
+        (combined / asked).round().max(1.0) as usize
     }
 
     /// Mean length of the values of the first keys, in bytes.
@@ -153,15 +165,15 @@ impl CachePlan<'_> {
         (0..KEYS).map(|key| self.workload.sizes.of(key)).sum::<usize>().div_ceil(KEYS as usize)
     }
 
-    /// Echoes as long as the longer of a get and its answer.
+    /// Calls as long as a get and its answer.
     fn echo(&self) -> EchoPlan {
         let Shape { window, batch, .. } = self.shape;
-        let size = self.message_lens().into_iter().max().unwrap_or(0);
+        let [size, answer_len] = self.message_lens();
         EchoPlan {
             fabric: self.fabric,
             options: self.options.clone(),
             limits: self.args.limits.clone(),
-            shape: echo::Shape { size, window, batch, sink: false },
+            shape: echo::Shape { size, answer: Answer::Bytes(answer_len), window, batch },
             sessions: window.div_ceil(usize::from(self.args.limits.slots)),
         }
     }
@@ -201,6 +213,8 @@ struct CacheSides<'a> {
     echoes: Echoes,
     peers: Vec<Peer>,
     sum: Slice,
+    /// Keys of each call to the cache, in its last slice.
+    keys_per_call: f64,
 }
 
 impl MeasureSides for CacheSides<'_> {
@@ -210,12 +224,14 @@ impl MeasureSides for CacheSides<'_> {
             0 => {
                 let slices = self.loaders.slices(duration, |_, _| ())?;
                 slices.iter().for_each(|slice| self.sum.add(slice));
+                let total = |of: fn(&Slice) -> u64| slices.iter().map(of).sum::<u64>();
+                let (keys, calls) = (total(|slice| slice.done), total(|slice| slice.calls));
+                self.keys_per_call = if calls == 0 { 1.0 } else { keys as f64 / calls as f64 };
                 slices.iter().map(Slice::mops).sum::<f64>() / threads
             }
             1 => {
                 let slices = self.echoes.slice(self.plan.echo().sessions, duration)?;
-                let keys = self.plan.shape.keys_per_get as f64;
-                slices.iter().map(Slice::mops).sum::<f64>() * keys / threads
+                slices.iter().map(Slice::mops).sum::<f64>() * self.keys_per_call / threads
             }
             peer => self.peers[peer - 2].1.slice(duration)?,
         };
@@ -260,7 +276,7 @@ fn measure_until(plan: &CachePlan<'_>, interrupt: Interrupt, progress: &mut Prog
         }
     })?;
     let echoes = Echoes::start(&plan.echo(), client_cpus, echo_server.addresses(), &Hub::new(), interrupt)?;
-    let mut turns = CacheSides { plan, loaders, echoes, peers, sum: Slice::new() };
+    let mut turns = CacheSides { plan, loaders, echoes, peers, sum: Slice::new(), keys_per_call: 1.0 };
     progress("filling the cache", 0.0);
     let (keys, threads) = (plan.workload.keys, plan.threads());
     let share = move |index: usize| (keys * index / threads) as u64;
@@ -282,7 +298,14 @@ fn figure(plan: &CachePlan<'_>, measured: &Measured, sum: Slice, peers: Vec<Peer
     let Shape { window, batch, keys_per_get, rate } = plan.shape;
     let title = format!("cache over RPC over {}, keys asked for or stored, each client thread", plan.fabric.name());
     let figure = measured.figure("kv rpc", title, Unit::Mops, 0);
-    let mut figure = figure.compared_with(measured, 1, Comparison::Baseline, "echoes of the same messages");
+    let keys_per_call = sum.done as f64 / sum.calls.max(1) as f64;
+    let times = if keys_per_get > 1 {
+        format!(", times the {} keys of a call", units::figure(keys_per_call))
+    } else {
+        String::new()
+    };
+    let what = format!("calls as long as a get and its answer{times}");
+    let mut figure = figure.compared_with(measured, 1, Comparison::Baseline, what);
     if let (Some(rate), Some(value)) = (rate, figure.value)
         // Otherwise the latencies of its requests only show how long the overload lasted.
         && value * 1e6 < 0.95 * rate
@@ -316,6 +339,7 @@ fn figure(plan: &CachePlan<'_>, measured: &Measured, sum: Slice, peers: Vec<Peer
         "total_mops": figure.value.map(|value| units::rounded(value * plan.threads() as f64)),
         "hit_percent": units::rounded(sum.hit_percent()),
         "keys_checked": sum.done,
+        "keys_per_call": units::rounded(keys_per_call),
         "peers": peers.into_iter().map(|peer| peer.json).collect::<Vec<Value>>(),
     });
     figure.latency = Some(sum.latency);

@@ -10,7 +10,7 @@ use super::{memcached, rpc};
 use crate::fabrics::Fabric;
 use crate::measure::parse_args;
 
-/// Measures GETs and PUTs over RPC, with every value checked, beside echoes of the same messages.
+/// Measures GETs and PUTs over RPC, with every value checked, beside calls of the same lengths.
 pub fn over_rpc(fabric: Fabric, duration: Duration, progress: &mut Progress<'_>) -> anyhow::Result<Figure> {
     let args: rpc::Args = parse_args(&["--fabric", fabric.name(), "--keys", "100K"], duration)?;
     rpc::measure(&args.plan()?, progress)

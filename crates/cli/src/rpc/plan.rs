@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sinew_harness::load::echo::Shape;
+use sinew_harness::load::echo::{Answer, Shape};
 use sinew_harness::reference::{References, Yardstick};
 use sinew_harness::{Unit, machine};
 
@@ -128,12 +128,12 @@ impl RpcPlan {
 
     /// Work of the client threads.
     pub fn clients(&self) -> EchoPlan {
-        let sink = self.kind == Kind::Bandwidth;
+        let answer = if self.kind == Kind::Bandwidth { Answer::Verdict } else { Answer::Echo };
         EchoPlan {
             fabric: self.fabric,
             options: self.options(),
             limits: self.limits.clone(),
-            shape: Shape { size: self.size, window: self.window, batch: self.batch, sink },
+            shape: Shape { size: self.size, answer, window: self.window, batch: self.batch },
             sessions: self.sessions,
         }
     }

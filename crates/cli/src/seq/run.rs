@@ -9,8 +9,9 @@ use sinew::host::{HostClock, Interrupt};
 use sinew::sequencer::rpc::RpcClient;
 use sinew::shm::Hub;
 use sinew::{Endpoint, FabricEndpoint};
+use sinew_harness::load::Slice;
+use sinew_harness::load::echo::{self, Answer};
 use sinew_harness::load::sequencer::{SeenNumbers, Sequencer, SequencerLoad};
-use sinew_harness::load::{Slice, echo};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::{Comparison, Drivers, Figure, MeasureSides, Measured, Unit, machine, units};
@@ -74,7 +75,7 @@ impl SequencerPlan {
     }
 
     fn echo(&self) -> EchoPlan {
-        let shape = echo::Shape { size: ECHO_LEN, window: self.window, batch: self.batch, sink: false };
+        let shape = echo::Shape { size: ECHO_LEN, answer: Answer::Echo, window: self.window, batch: self.batch };
         EchoPlan { fabric: self.fabric, options: String::new(), limits: self.limits(), shape, sessions: 1 }
     }
 }

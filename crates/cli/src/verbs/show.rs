@@ -72,7 +72,7 @@ pub fn figure(setup: &Setup<'_>, measured: &Measured, meter: Option<&Meter>, fou
     figure.latency = matches!(kind, Kind::Latency | Kind::Echo).then_some(found.latency);
     figure.setup = json!(plan);
     if let Value::Object(fields) = &mut figure.setup {
-        fields.retain(|key, _| !["work", "fresh"].contains(&&key[..]));
+        fields.retain(|key, _| !["work", "fresh", "starts_together", "mix", "inbound_threads"].contains(&&key[..]));
     }
     figure.setup["op"] = setup.what().into();
     figure.setup["fabric"] = setup.fabric.name().into();

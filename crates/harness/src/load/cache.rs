@@ -212,6 +212,7 @@ impl<E: Endpoint, C: Clock> Cache<E, C> {
             ensure!(all_good, "the cache gave a wrong value");
             if counts {
                 self.slice.done += keys;
+                self.slice.calls += 1;
                 self.slice.gets += gets;
                 self.slice.hits += hits;
             }

@@ -1,4 +1,4 @@
-//! Echoes of test messages, and large requests that a server checks.
+//! Echoes of test messages, calls with answers of another length, and large requests that a server checks.
 
 use anyhow::{Context, anyhow, bail, ensure};
 use sinew::Endpoint;
@@ -18,17 +18,51 @@ const SAMPLE_ALL_FROM: usize = 4096;
 /// Most sessions being opened at a time, so that a server's headroom for management packets suffices.
 const CONNECTING_MAX: usize = 12;
 
+/// Answer to each call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The request itself.
+    Echo,
+    /// As many bytes of the request, over and over. The request, which says how many, has at least 8 bytes.
+    Bytes(usize),
+    /// Whether the request was right, in 32 bytes; the server checks it. A sequence number comes before the request.
+    Verdict,
+}
+
 /// Load that a slice keeps in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Length of each request in bytes, and of each response to an echo.
+    /// Length of each request, in bytes.
     pub size: usize,
+    /// Answer to each request.
+    pub answer: Answer,
     /// Calls in flight.
     pub window: usize,
     /// Calls enqueued together.
     pub batch: usize,
-    /// Whether the server checks the request and answers with 32 bytes, instead of echoing.
-    pub sink: bool,
+}
+
+impl Shape {
+    /// Bytes before the test message in a request.
+    fn head_len(&self) -> usize {
+        match self.answer {
+            Answer::Echo => 0,
+            Answer::Bytes(_) => service::LEN_LEN,
+            Answer::Verdict => service::SEQUENCE_LEN,
+        }
+    }
+
+    fn request_len(&self) -> usize {
+        self.size + if self.answer == Answer::Verdict { service::SEQUENCE_LEN } else { 0 }
+    }
+
+    fn response_len(&self) -> usize {
+        match self.answer {
+            Answer::Echo => self.size,
+            Answer::Bytes(len) => len,
+            Answer::Verdict => service::VERDICT_LEN,
+        }
+    }
 }
 
 /// A driver of calls over one endpoint.
@@ -126,17 +160,14 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         self.sessions[index as usize]
     }
 
-    fn request_len(&self) -> usize {
-        self.shape.size + if self.shape.sink { service::SEQUENCE_LEN } else { 0 }
-    }
-
     /// Allocates buffers for all calls, unless that was done.
     fn prepare(&mut self) -> anyhow::Result<()> {
-        let Shape { size, window, sink, .. } = self.shape;
-        let (request_len, response_len) = (self.request_len(), if sink { service::VERDICT_LEN } else { size });
+        let Shape { size, window, answer, .. } = self.shape;
+        let (request_len, response_len) = (self.shape.request_len(), self.shape.response_len());
         if self.idle.len() == window {
             return Ok(());
         }
+        ensure!(!matches!(answer, Answer::Bytes(_)) || size >= 2 * service::LEN_LEN, "a request of {size} bytes");
         let alloc = |len| {
             self.rpc.alloc(len).with_context(|| {
                 let (calls, size) = (units::counted(window, "call"), units::size(size));
@@ -145,7 +176,10 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         };
         for tag in 0..window {
             let mut request = alloc(request_len)?;
-            pattern::write_body(&mut request[request_len - size..]);
+            pattern::write_body(&mut request[self.shape.head_len()..]);
+            if let (Answer::Bytes(len), Some(head)) = (answer, request.first_chunk_mut()) {
+                *head = u32::try_from(len)?.to_le_bytes();
+            }
             let mut response = alloc(response_len)?;
             response[..].fill(0);
             self.idle.push((tag, request, response));
@@ -160,14 +194,21 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         let Some((tag, mut request, response)) = self.idle.pop() else { bail!("no idle call") };
         self.sequence += 1;
         let sequence = self.sequence;
-        let request_type = if self.shape.sink {
-            let (head, message) = request.split_at_mut(service::SEQUENCE_LEN);
-            head.copy_from_slice(&sequence.to_le_bytes());
-            pattern::write_stamps(message, sequence);
-            service::SINK
-        } else {
-            pattern::write_stamps(&mut request, sequence);
-            service::ECHO
+        let request_type = match self.shape.answer {
+            Answer::Echo => {
+                pattern::write_stamps(&mut request, sequence);
+                service::ECHO
+            }
+            Answer::Bytes(_) => {
+                pattern::write_stamps(&mut request[service::LEN_LEN..], sequence);
+                service::REPEAT
+            }
+            Answer::Verdict => {
+                let (head, message) = request.split_at_mut(service::SEQUENCE_LEN);
+                head.copy_from_slice(&sequence.to_le_bytes());
+                pattern::write_stamps(message, sequence);
+                service::SINK
+            }
         };
         self.in_flight[tag] = InFlight { sequence, began_ns };
         let session = self.upcoming.pop().unwrap_or_else(|| self.random_session());
@@ -191,8 +232,9 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
     /// Starts a batch, and chooses the sessions of the next one.
     #[inline]
     fn start_batch(&mut self) -> anyhow::Result<()> {
-        let Shape { size, window, batch, sink } = self.shape;
-        let sampled = self.batches.is_multiple_of(SAMPLE_EVERY) || sink || size >= SAMPLE_ALL_FROM || window == 1;
+        let Shape { size, window, batch, answer } = self.shape;
+        let is_large = answer == Answer::Verdict || size >= SAMPLE_ALL_FROM;
+        let sampled = self.batches.is_multiple_of(SAMPLE_EVERY) || is_large || window == 1;
         self.batches += 1;
         let stamp_ns = if sampled { self.clock.now_ns() } else { 0 };
         for _ in 0..batch {
@@ -217,13 +259,20 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         // Checking an answer is not part of its latency.
         let now_ns = if began_ns == 0 { 0 } else { self.clock.now_ns() };
         completion.result?;
-        let good = if self.shape.sink {
-            let expected = Verdict { sequence, len: self.shape.size as u64, good: true };
-            Verdict::read(&completion.response) == Some(expected)
-        } else {
-            completion.response.len() == self.shape.size && pattern::check(&completion.response, sequence)
+        let is_good = match self.shape.answer {
+            Answer::Echo => {
+                completion.response.len() == self.shape.size && pattern::check(&completion.response, sequence)
+            }
+            Answer::Bytes(len) => {
+                let (request, mut parts) = (&completion.request, completion.response.chunks(self.shape.size));
+                completion.response.len() == len && parts.all(|part| *part == request[..part.len()])
+            }
+            Answer::Verdict => {
+                let expected = Verdict { sequence, len: self.shape.size as u64, good: true };
+                Verdict::read(&completion.response) == Some(expected)
+            }
         };
-        ensure!(good, "the answer to call {sequence} is wrong: {} bytes", completion.response.len());
+        ensure!(is_good, "the answer to call {sequence} is wrong: {} bytes", completion.response.len());
         if began_ns != 0 {
             self.slice.latency.saturating_record(now_ns.saturating_sub(began_ns));
         }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use sinew_fabric::layer::{Layer, Layered, OwnedPacket, Pool};
 use sinew_fabric::verbs::port::{UdPort, UdPortConfig};
 use sinew_fabric::{Clock, PacketPort, PacketTx, SeededGenerator, TxPacket};
-use sinew_harness::load::echo::{Echo, Shape};
+use sinew_harness::load::echo::{Answer, Echo, Shape};
 use sinew_harness::service::ECHO;
 use sinew_rpc::{Call, Config, Nexus, Rpc, SessionEvent, SessionId};
 use sinew_sim::nic::{NicUse, Profile};
@@ -200,7 +200,7 @@ impl Actor for Caller {
         let doing = turn(rpc);
         let RpcRun { callers, window, batch, measured_ns, .. } = self.run;
         if self.wanted > 0 && self.ready.get() == callers {
-            let shape = Shape { size: SIZE, window, batch, sink: false };
+            let shape = Shape { size: SIZE, answer: Answer::Echo, window, batch };
             let (rpc, open) = (self.rpc.take().expect("it was there"), std::mem::take(&mut self.open));
             let load = Echo::new(rpc, self.clock.clone(), open, shape);
             let driven = Driven::new(load, self.clock.clone(), &[measured_ns], IDLE_TURN_NS, &self.found);

@@ -642,6 +642,19 @@ impl Cache {
         }
     }
 
+    /// Counts an item of a full bucket as gone: one that has expired or was cleared, or else the oldest one. Returns the
+    /// place of its slot in the bucket.
+    #[cold]
+    fn displace(&mut self, bucket: usize, oldest: usize, now_s: u32) -> usize {
+        let slots = self.view.bucket(bucket);
+        let is_dead = |slot: &Slot| self.entry_of(*slot).is_some_and(|entry| self.is_dead(&entry, now_s));
+        let at = slots.iter().position(is_dead).unwrap_or(oldest);
+        if let Some(entry) = self.entry_of(slots[at]) {
+            self.count_evicted(&entry, now_s);
+        }
+        at
+    }
+
     /// Finds a slot of `bucket` for one more item.
     fn find_free_slot(&mut self, bucket: usize, now_s: u32) -> Result<usize, PutError> {
         if self.view.evicts {
@@ -651,9 +664,7 @@ impl Cache {
             // An empty slot if there is one, else that of the oldest item.
             let (at, slot) =
                 slots.into_iter().enumerate().max_by_key(|(_, slot)| age(*slot)).expect("a bucket has slots");
-            if let Some(entry) = self.entry_of(slot) {
-                self.count_evicted(&entry, now_s);
-            }
+            let at = if slot.is_item() { self.displace(bucket, at, now_s) } else { at };
             return Ok(bucket * SLOTS + at);
         }
         let mut last = bucket;

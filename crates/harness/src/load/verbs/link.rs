@@ -23,6 +23,8 @@ const LOOKS_BEFORE_SLEEP: u32 = 1000;
 const NAP_NS: u64 = 20_000_000;
 /// Longest inline source of a message, in bytes, if the device allows as much.
 const INLINE_MAX: usize = 1024;
+/// As [`INLINE_MAX`], of the messages of a mix: as much as in HERD.
+const MIX_INLINE_MAX: usize = 256;
 
 /// Verbs objects of a device's thread.
 pub type Thread<D> = <<D as Device>::Domain as ProtectionDomain>::Thread;
@@ -86,6 +88,12 @@ impl Flow {
         self.in_flight + self.batch <= self.depth
     }
 
+    /// Number of further requests that can be pushed.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        self.depth - self.in_flight
+    }
+
     /// Whether the next request must be signaled: its turn has come, or it is the last of a batch and no further batch
     /// fits until something completes.
     #[inline(always)]
@@ -129,7 +137,9 @@ impl Flow {
 pub struct Link<D: Device> {
     pub qp: Qp<D>,
     /// UD queue pair for the answers of echoes whose requests are WRITEs.
-    reply: Option<Qp<D>>,
+    pub(super) reply: Option<Qp<D>>,
+    /// Queue of its receives, if they do not complete in that of the thread.
+    reply_cq: Option<Cq<D>>,
     pub exposed: Option<<D::Domain as ProtectionDomain>::Exposed>,
     pub remote: Option<RemoteMemory>,
     /// Destination of datagrams.
@@ -138,7 +148,7 @@ pub struct Link<D: Device> {
     /// Messages, or requests, that this side has made so far.
     pub made: u64,
     /// Sources of requests that are not inline, by their place in the window.
-    staged: Vec<Option<Frozen>>,
+    pub(super) staged: Vec<Option<Frozen>>,
 }
 
 /// Result of a turn.
@@ -167,6 +177,8 @@ pub struct Rig<D: Device> {
     side: Side,
     pub plan: VerbsPlan,
     pub layout: Layout,
+    /// Longest source of a request that the queue pairs take inline, in bytes.
+    pub inline_max: usize,
     /// The message that is being put together; `seen` is one that is being checked.
     pub message: Vec<u8>,
     /// Messages of a list, one after another.
@@ -219,24 +231,27 @@ impl<D: Device> Rig<D> {
         // A block takes at most half as much again as is asked for, including what is in front of it.
         let block_bytes = (plan.size.max(64) + 512) * 3 / 2;
         let arena = domain.arena((count.max(1) * (plan.buffers(side) + 2) * block_bytes).max(16 << 20))?;
-        let config = QpConfig {
-            send_depth,
-            receive_depth: receives,
-            // For `fresh`, a word says which message is asked for.
-            inline_max: if plan.inline {
-                plan.size.max(8)
-            } else if plan.fresh {
-                8
-            } else {
-                0
-            },
-            ..QpConfig::new(plan.carrier.transport())
+        let inline_max = if plan.mix.is_some() {
+            MIX_INLINE_MAX.min(attributes.inline_max)
+        } else if plan.inline {
+            plan.size.max(8)
+        } else if plan.fresh {
+            // A word says which message is asked for.
+            8
+        } else {
+            0
         };
+        let config =
+            QpConfig { send_depth, receive_depth: receives, inline_max, ..QpConfig::new(plan.carrier.transport()) };
         let (mut links, mut addresses) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for _ in 0..count {
             let mut qp = thread.queue_pair(&config, &cq, &cq)?;
             let reply_config = QpConfig { transport: Transport::Ud, ..config };
-            let mut reply = plan.has_reply_qp().then(|| thread.queue_pair(&reply_config, &cq, &cq)).transpose()?;
+            let has_own_queue = plan.mix.is_some() && side == Side::Client;
+            let reply_cq = has_own_queue.then(|| thread.completion_queue(send_depth + receives)).transpose()?;
+            let receives_in = reply_cq.as_ref().unwrap_or(&cq);
+            let reply = plan.has_reply_qp().then(|| thread.queue_pair(&reply_config, &cq, receives_in));
+            let mut reply = reply.transpose()?;
             let exposed = plan.exposes(side).then(|| domain.expose(plan.exposed_bytes(), Access::ALL)).transpose()?;
             for qp in std::iter::once(&mut qp).chain(&mut reply).filter(|qp| !qp.transport().is_connected()) {
                 qp.connect(None).context("starting a UD queue pair")?;
@@ -247,7 +262,8 @@ impl<D: Device> Rig<D> {
                 memory: exposed.as_ref().map(|exposed| exposed.remote().to_bytes()),
             });
             let staged = (0..plan.requests()).map(|_| None).collect();
-            links.push(Link { qp, reply, exposed, remote: None, to: None, flow: Flow::of(plan), made: 0, staged });
+            let flow = Flow::of(plan);
+            links.push(Link { qp, reply, reply_cq, exposed, remote: None, to: None, flow, made: 0, staged });
         }
         let mut message = vec![0; plan.message_len()];
         message::write_body(&mut message);
@@ -258,6 +274,7 @@ impl<D: Device> Rig<D> {
             arena,
             side,
             layout: plan.layout(),
+            inline_max,
             messages: message.repeat(plan.doorbell),
             message,
             seen: vec![0; plan.size],
@@ -352,6 +369,31 @@ impl<D: Device> Rig<D> {
         let shown = cq.poll_messages(&mut links[index].qp, completions, BURST, |message| take(plan, message));
         let shown = shown.map_err(|refused| anyhow!("posting a receive: {refused}"))?;
         self.check_polled(shown + self.completions.len())
+    }
+
+    /// Passes the answers of a link, which come to a queue of their own, to `take` while they lie in their receives.
+    /// Returns their number.
+    #[inline]
+    pub fn poll_answers(&mut self, index: usize, take: impl FnMut(Message<'_>)) -> anyhow::Result<usize> {
+        let Self { links, completions, .. } = self;
+        let Link { reply: Some(reply), reply_cq: Some(cq), .. } = &mut links[index] else {
+            bail!("a link has no queue of its own for answers")
+        };
+        let shown = cq.poll_messages(reply, completions, BURST, take);
+        let shown = shown.map_err(|refused| anyhow!("posting a receive: {refused}"))?;
+        // A receive that does not show a message has failed.
+        self.check_polled(shown)
+    }
+
+    /// Takes the completions of this side's own requests, when no others come to the thread's queue.
+    #[inline]
+    pub fn take_own_completions(&mut self) -> anyhow::Result<()> {
+        self.poll()?;
+        let Self { links, completions, .. } = self;
+        for completion in completions.drain(..) {
+            links[link_of(completion.id).0].flow.completed();
+        }
+        Ok(())
     }
 
     #[inline]

@@ -114,13 +114,21 @@ impl Layout {
     /// last, so only that word is polled; a torn message has not arrived.
     #[inline(always)]
     pub fn arrived(self, memory: &SharedMemory, slot: usize, sequence: u64, message: &mut [u8]) -> bool {
-        let last = (self.size - 1) & !7;
-        let Ok(word) = memory.load(self.offset(slot) + last) else { return false };
-        let expected = if self.size < SHORT { sequence } else { pattern::stamp(sequence, last) };
-        let bits = 8 * (self.size - last) as u32;
-        let differing = (u64::from_le(word) ^ expected) << (64 - bits);
-        differing == 0 && memory.read(self.offset(slot), message).is_ok() && is_good(message, sequence)
+        arrived_at(memory, self.offset(slot), sequence, &mut message[..self.size])
     }
+}
+
+/// Whether message number `sequence`, which is as long as `message`, has arrived at an offset, a multiple of 8; if so,
+/// reads it into `message`, as [`Layout::arrived`] does.
+#[inline(always)]
+pub fn arrived_at(memory: &SharedMemory, offset: usize, sequence: u64, message: &mut [u8]) -> bool {
+    let len = message.len();
+    let last = (len - 1) & !7;
+    let Ok(word) = memory.load(offset + last) else { return false };
+    let expected = if len < SHORT { sequence } else { pattern::stamp(sequence, last) };
+    let bits = 8 * (len - last) as u32;
+    let differing = (u64::from_le(word) ^ expected) << (64 - bits);
+    differing == 0 && memory.read(offset, message).is_ok() && is_good(message, sequence)
 }
 
 /// Two words behind the messages: the number of the message asked for, and of the one written. Each is two lines away

@@ -74,6 +74,62 @@ pub enum Wait {
     Adaptive,
 }
 
+/// Two kinds of messages in a random order, and their lengths in bytes. The lengths there are multiples of 8, and none is
+/// less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EchoMix {
+    /// Lengths of the first kind, there and back.
+    pub first: [usize; 2],
+    /// Lengths of the second kind.
+    pub second: [usize; 2],
+    /// Messages of the second kind among [`Self::PARTS`].
+    pub second_parts: u32,
+}
+
+impl EchoMix {
+    /// All messages.
+    pub const PARTS: u32 = 1 << 16;
+
+    /// Kind of the `nth` message of a link: 0 is the first, and 1 the second.
+    #[inline(always)]
+    pub fn kind(&self, nth: u64) -> usize {
+        // Both sides draw it anew for each message: the finalizer of splitmix64, in part.
+        let product = (nth ^ nth >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let product = (product ^ product >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        usize::from(((product >> 48) as u32) < self.second_parts)
+    }
+
+    /// Lengths of the messages there, by kind.
+    #[inline(always)]
+    pub fn there(&self) -> [usize; 2] {
+        [self.first[0], self.second[0]]
+    }
+
+    /// Lengths of the messages back, by kind.
+    #[inline(always)]
+    pub fn back(&self) -> [usize; 2] {
+        [self.first[1], self.second[1]]
+    }
+
+    /// The longest of these lengths, up to a multiple of 8: the size in a plan.
+    pub fn size(&self) -> usize {
+        self.first.into_iter().chain(self.second).fold(0, usize::max).next_multiple_of(8)
+    }
+
+    fn check(&self, plan: &VerbsPlan) -> anyhow::Result<()> {
+        let lens = self.first.into_iter().chain(self.second);
+        let fit = lens.clone().all(|len| (8..=SIZE_MAX).contains(&len)) && self.size() == plan.size;
+        ensure!(fit, "the plan's `mix` has lengths from 8 up to the plan's size");
+        ensure!(self.there().iter().all(|len| len.is_multiple_of(8)), "the plan's `mix` has lengths there in words");
+        ensure!(self.second_parts <= Self::PARTS, "the plan's `mix` has more messages of a kind than of all kinds");
+        let is_echo = plan.work == WorkKind::Echo(EchoForm::Ws) && plan.doorbell == 1 && plan.wait == Wait::Poll;
+        ensure!(is_echo, "the plan's `mix` is for echoes of form `ws` whose sides poll");
+        ensure!(plan.window.is_power_of_two(), "the plan's `mix` takes a window that is a power of two");
+        Ok(())
+    }
+}
+
 /// Work of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -127,6 +183,11 @@ pub struct VerbsPlan {
     pub window: usize,
     /// Requests started together.
     pub doorbell: usize,
+    /// Whether all READs for which there is room start together, by the call that costs the least, as in the clients of
+    /// stores.
+    pub starts_together: bool,
+    /// Lengths of an echo's messages, if they are not all `size` long. All for which there is room start together, too.
+    pub mix: Option<EchoMix>,
     /// Signaling interval: one request in this many is signaled.
     pub signal: usize,
     /// Whether messages are copied into the requests.
@@ -141,6 +202,8 @@ pub struct VerbsPlan {
     pub qps: usize,
     /// Threads of a side that has several.
     pub threads: usize,
+    /// Threads of the server, if clients are connected to all of them in the inbound shape.
+    pub inbound_threads: usize,
     /// Connections between the threads.
     pub shape: Shape,
     /// Way in which the threads wait.
@@ -182,6 +245,8 @@ impl VerbsPlan {
             size,
             window: 128,
             doorbell: 1,
+            starts_together: false,
+            mix: None,
             signal: 64,
             inline: false,
             header_only: false,
@@ -189,6 +254,7 @@ impl VerbsPlan {
             fresh: false,
             qps: 1,
             threads: 1,
+            inbound_threads: 1,
             shape: Shape::Pairs,
             wait: Wait::Poll,
             cpus: Vec::new(),
@@ -314,7 +380,7 @@ impl VerbsPlan {
     pub fn sides(&self) -> (usize, usize) {
         match self.shape {
             Shape::Pairs | Shape::All => (self.threads, self.threads),
-            Shape::Inbound => (self.threads, 1),
+            Shape::Inbound => (self.threads, self.inbound_threads),
             Shape::Outbound => (1, self.threads),
         }
     }
@@ -360,7 +426,13 @@ impl VerbsPlan {
         ensure!((1..=THREADS_MAX).contains(&self.threads), "--threads: must be from 1 to {THREADS_MAX}");
         ensure!(self.cpus.len() <= THREADS_MAX, "the plan names too many processors");
         ensure!((1..=LINKS_MAX).contains(&self.qps), "--qps: must be from 1 to {LINKS_MAX}");
-        let per_qp = self.threads * if self.shape == Shape::All { self.threads } else { 1 };
+        ensure!((1..=THREADS_MAX).contains(&self.inbound_threads), "the plan's server has up to {THREADS_MAX} threads");
+        let peers = match self.shape {
+            Shape::All => self.threads,
+            Shape::Inbound => self.inbound_threads,
+            Shape::Pairs | Shape::Outbound => 1,
+        };
+        let per_qp = self.threads * peers;
         ensure!(per_qp * self.qps <= LINKS_MAX, "--threads and --qps: must be {LINKS_MAX} queue pairs at most");
         let of_link = |side| {
             let exposed = if self.exposes(side) { self.exposed_bytes() } else { 0 };
@@ -386,6 +458,9 @@ impl VerbsPlan {
         let is_single = is_read && self.reads == 1 && window == 1 && per_qp * self.qps == 1;
         ensure!(!self.fresh || is_single, "the plan's `fresh` is for one READ at a time");
         ensure!(!self.inline || !(is_read || self.is_atomic()), "--inline: this request has no source");
+        let is_list = is_read && self.reads == 1 && !self.fresh && doorbell == 1 && signal == 1;
+        ensure!(!self.starts_together || is_list, "the plan's `starts_together` is for READs that are all signaled");
+        self.mix.map_or(Ok(()), |mix| mix.check(self))?;
         match (self.work, self.carrier) {
             (WorkKind::Load(Op::Send), _)
             | (_, TransportKind::Rc)
@@ -473,6 +548,7 @@ mod tests {
 
     #[test]
     fn links_are_as_the_shape_says() {
+        let (work, carrier) = (WorkKind::Load(Op::Send), TransportKind::Ud);
         let links = |shape| {
             VerbsPlan { shape, threads: 2, qps: 2, ..plan(WorkKind::Load(Op::Send), TransportKind::Ud) }.links()
         };
@@ -480,5 +556,7 @@ mod tests {
         assert_eq!(links(Shape::Inbound), [(0, 0), (0, 0), (1, 0), (1, 0)]);
         assert_eq!(links(Shape::Outbound), [(0, 0), (0, 0), (0, 1), (0, 1)]);
         assert_eq!(links(Shape::All).len(), 8);
+        let inbound = VerbsPlan { shape: Shape::Inbound, threads: 2, inbound_threads: 3, ..plan(work, carrier) };
+        assert_eq!(inbound.links(), [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]);
     }
 }

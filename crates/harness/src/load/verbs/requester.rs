@@ -8,6 +8,7 @@ use anyhow::ensure;
 use super::echoes::Echoes;
 use super::fresh::Fresh;
 use super::link::{LinkAddress, Rig};
+use super::mixed::MixedEchoes;
 use super::plan::{EchoForm, Side, VerbsPlan, Wait, WorkKind};
 use super::stream::Stream;
 use crate::load::{Load, Slice, Span, State};
@@ -20,6 +21,7 @@ enum WorkDriver {
     Stream(Stream),
     Fresh(Fresh),
     Echoes(Echoes),
+    Mixed(MixedEchoes),
 }
 
 /// A driver of requests on the queue pairs of a client thread.
@@ -52,7 +54,10 @@ impl<D: Device, C: Clock> Requester<D, C> {
         let driver = match plan.work {
             WorkKind::Load(_) if plan.fresh => WorkDriver::Fresh(Fresh::new(&rig)?),
             WorkKind::Load(op) => WorkDriver::Stream(Stream::new(&rig, op, times)?),
-            WorkKind::Echo(form) => WorkDriver::Echoes(Echoes::new(&rig, form)),
+            WorkKind::Echo(form) => match plan.mix {
+                Some(mix) => WorkDriver::Mixed(MixedEchoes::new(&rig, mix)),
+                None => WorkDriver::Echoes(Echoes::new(&rig, form)),
+            },
         };
         Ok((Self { driver, rig, clock, last_arrival_ns: 0, span: Span::default(), slice: Slice::new() }, addresses))
     }
@@ -79,7 +84,7 @@ impl<D: Device, C: Clock> Load for Requester<D, C> {
         self.last_arrival_ns = now_ns;
         match &mut self.driver {
             WorkDriver::Stream(stream) => stream.begin(),
-            WorkDriver::Fresh(_) => {}
+            WorkDriver::Fresh(_) | WorkDriver::Mixed(_) => {}
             WorkDriver::Echoes(echoes) => echoes.begin(),
         }
         Ok(())
@@ -93,6 +98,7 @@ impl<D: Device, C: Clock> Load for Requester<D, C> {
             WorkDriver::Stream(stream) => stream.turn(rig, clock, (now_ns, may_start), slice)?,
             WorkDriver::Fresh(fresh) => fresh.turn(rig, clock, may_start, slice)?,
             WorkDriver::Echoes(echoes) => echoes.turn(rig, clock, may_start, slice)?,
+            WorkDriver::Mixed(echoes) => echoes.turn(rig, clock, may_start, slice)?,
         };
         if outcome.has_returned {
             self.last_arrival_ns = now_ns;

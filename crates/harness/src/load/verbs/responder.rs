@@ -9,6 +9,7 @@ use sinew::fabric::verbs::{Completion, CompletionQueue, Device, Opcode};
 
 use super::link::{LinkAddress, MessageOp, Rig, is_arrival, link_of};
 use super::message::{self, Exchange};
+use super::mixed::MixedAnswers;
 use super::plan::{EchoForm, Op, Side, TransportKind, VerbsPlan, Wait, WorkKind};
 use crate::units;
 
@@ -82,6 +83,8 @@ pub struct Responder<D: Device> {
     credit_every: u64,
     /// Link whose datagrams were looked at last.
     shown: usize,
+    /// Answers to a mix of messages, if the plan has one.
+    mixed: Option<MixedAnswers>,
 }
 
 impl<D: Device> Responder<D> {
@@ -104,7 +107,8 @@ impl<D: Device> Responder<D> {
         let slots = if matches!(plan.work, WorkKind::Echo(_)) { plan.window } else { 0 };
         let progress = Progress { slots: (0..slots as u64).collect(), ..Progress::default() };
         let credit_every = (plan.receives() as u64 / 4).max(1);
-        Ok((Self { rig, progress: vec![progress; count], owed: VecDeque::new(), credit_every, shown: 0 }, addresses))
+        let (progress, mixed) = (vec![progress; count], plan.mix.map(|mix| MixedAnswers::new(mix, count)));
+        Ok((Self { rig, progress, owed: VecDeque::new(), credit_every, shown: 0, mixed }, addresses))
     }
 
     /// Connects the links, in their order.
@@ -165,6 +169,9 @@ impl<D: Device> Responder<D> {
     #[inline]
     pub fn turn(&mut self) -> anyhow::Result<usize> {
         let mut found = 0;
+        if let Some(mixed) = &mut self.mixed {
+            return mixed.turn(&mut self.rig);
+        }
         if self.rig.plan.fresh {
             return self.write_what_is_asked();
         }
@@ -324,6 +331,9 @@ impl<D: Device> Responder<D> {
         for (index, &made) in made.iter().enumerate() {
             let found = self.check_memory(index, made)?;
             self.progress[index].findings.add(found);
+            if let Some(mixed) = &self.mixed {
+                self.progress[index].findings.received = mixed.received(index);
+            }
             self.progress[index].checked_until = made;
             sum.add(self.progress[index].findings);
         }

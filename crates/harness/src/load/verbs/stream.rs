@@ -2,7 +2,7 @@
 
 use anyhow::{Context, anyhow, bail, ensure};
 use sinew::fabric::Clock;
-use sinew::fabric::verbs::{Completion, Device, Opcode, Operation, QueuePair, Request};
+use sinew::fabric::verbs::{Completion, Device, Opcode, Operation, QueuePair, RemoteMemory, Request};
 use sinew::mem::MessageBuffer;
 
 use super::link::{MessageOp, Rig, TurnOutcome, id, link_of};
@@ -23,6 +23,8 @@ pub struct Stream {
     receives: u64,
     /// Buffers for results of READs and atomics.
     targets: Vec<MessageBuffer>,
+    /// Buffers of READs that were performed when they were posted.
+    filled: Vec<MessageBuffer>,
     /// Whether each request is timed.
     times: bool,
     /// Time when the request in flight began, which is when the one before it ended.
@@ -61,7 +63,8 @@ impl Stream {
         }
         let receives = if plan.has_credits() { plan.receives() as u64 } else { u64::MAX / 2 };
         let (credits, blocked_ns) = (vec![0; count], vec![None; count]);
-        Ok(Self { op, credits, blocked_ns, receives, targets, times, began_ns: None })
+        let filled = Vec::with_capacity(plan.window);
+        Ok(Self { op, credits, blocked_ns, receives, targets, filled, times, began_ns: None })
     }
 
     pub fn begin(&mut self) {
@@ -77,6 +80,9 @@ impl Stream {
         (now_ns, may_start): (u64, bool),
         slice: &mut Slice,
     ) -> anyhow::Result<TurnOutcome> {
+        if rig.plan.starts_together {
+            return self.turn_with_lists(rig, may_start, slice);
+        }
         let mut is_busy = false;
         for index in 0..rig.links.len() {
             let flow = &rig.links[index].flow;
@@ -112,6 +118,72 @@ impl Stream {
         }
         let is_drained = rig.links.iter().all(|link| link.flow.in_flight == 0);
         Ok(TurnOutcome { is_busy: is_busy || has_returned, has_returned, is_drained })
+    }
+
+    /// Starts all READs for which there is room on each link. Those that the device performs at once are over then, and
+    /// the queue is polled only for others.
+    #[inline]
+    fn turn_with_lists<D: Device>(
+        &mut self,
+        rig: &mut Rig<D>,
+        may_start: bool,
+        slice: &mut Slice,
+    ) -> anyhow::Result<TurnOutcome> {
+        let (mut done, mut in_flight) = (0, 0);
+        for index in 0..rig.links.len() {
+            if may_start {
+                done += self.post_reads(rig, index)?;
+            }
+            in_flight += rig.links[index].flow.in_flight;
+        }
+        if (in_flight > 0 || done == 0) && rig.poll()? > 0 {
+            let collected = self.collect(rig)?;
+            done += collected;
+            in_flight -= collected as usize;
+        }
+        if may_start {
+            slice.done += done;
+        }
+        Ok(TurnOutcome { is_busy: done > 0, has_returned: done > 0, is_drained: in_flight == 0 })
+    }
+
+    /// Posts as many READs as there is room for on a link, as a list. Returns the number of those that are over.
+    #[inline]
+    fn post_reads<D: Device>(&mut self, rig: &mut Rig<D>, index: usize) -> anyhow::Result<u64> {
+        let Self { targets, filled, .. } = self;
+        let layout = rig.layout;
+        let link = &mut rig.links[index];
+        let count = link.flow.room().min(targets.len());
+        if count == 0 {
+            return Ok(0);
+        }
+        let RemoteMemory { address, rkey, len } = link.remote.context("the other side exposes no memory")?;
+        let first = link.made;
+        let reads = (first..first + count as u64).zip(targets.drain(targets.len() - count..)).map(|(nth, target)| {
+            let mut target = target;
+            spoil(&mut target);
+            let offset = layout.offset(layout.place(nth).0) as u64;
+            // The other side's memory has room for the whole layout, and the device checks bounds.
+            let remote = RemoteMemory { address: address.wrapping_add(offset), rkey, len: len.saturating_sub(offset) };
+            (id(index, nth * READS_MAX as u64), target, remote)
+        });
+        let mut wrong = None;
+        let posted = link.qp.post_reads(reads, |id, target| {
+            let nth = link_of(id).1 / READS_MAX as u64;
+            if !is_right(&target, nth, nth % layout.slots as u64 + 1) {
+                wrong = Some(nth);
+            }
+            filled.push(target);
+        });
+        posted.map_err(|refused| anyhow!("posting READs after {first}: {refused}"))?;
+        if let Some(nth) = wrong {
+            bail!("READ {nth} did not return what is there: the fabric corrupts data");
+        }
+        let done = filled.len();
+        targets.append(filled);
+        link.made += count as u64;
+        link.flow.in_flight += count - done;
+        Ok(done as u64)
     }
 
     /// Whether the other side has room for a batch on a link.

@@ -6,7 +6,7 @@ use sinew::fabric::verbs::{Device, Opcode};
 use sinew::shm::verbs::{ShmDevice, ShmDomain};
 
 use super::link::{LinkAddress, Rig, link_of};
-use super::plan::{EchoForm, Op, Side, TransportKind, VerbsPlan, WorkKind};
+use super::plan::{EchoForm, EchoMix, Op, Side, TransportKind, VerbsPlan, WorkKind};
 use super::{Requester, Responder};
 use crate::load::{Load, Slice, State};
 
@@ -80,9 +80,16 @@ fn plans() -> impl Iterator<Item = (VerbsPlan, bool)> {
     let inline_sends = loads.clone().filter(sends).map(|plan| (VerbsPlan { inline: true, ..plan }, false));
     let many = loads.chain(echoes).map(move |plan| (VerbsPlan { inline: inline(&plan), ..plan }, false));
     let many = many.chain(inline_sends);
+    let mixes = [([32, 40], [64, 8]), ([24, 8], [400, 301])].map(|(first, second)| {
+        let mix = EchoMix { first, second, second_parts: EchoMix::PARTS / 4 };
+        let echo = of(WorkKind::Echo(EchoForm::Ws), TransportKind::Uc, mix.size());
+        (VerbsPlan { doorbell: 1, qps: 2, signal: 3, mix: Some(mix), ..echo }, false)
+    });
+    let many = many.chain(mixes);
     let one = VerbsPlan { window: 1, signal: 1, ..VerbsPlan::new(WorkKind::Load(Op::Read), TransportKind::Rc, 64) };
     let objects = VerbsPlan { reads: 3, ..one.clone() };
-    many.chain([(one.clone(), true), (objects, true), (VerbsPlan { fresh: true, ..one }, true)])
+    let lists = VerbsPlan { window: 8, qps: 2, starts_together: true, ..one.clone() };
+    many.chain([(one.clone(), true), (objects, true), (lists, false), (VerbsPlan { fresh: true, ..one }, true)])
 }
 
 #[test]
@@ -161,6 +168,39 @@ fn a_link_whose_last_messages_were_lost_goes_on_while_others_are_answered() {
     let receives = plan.receives() as u64;
     assert!(answered > 10 * receives && unanswered > receives, "{answered} {unanswered} {receives}");
     assert!(unanswered < 7 * receives, "one that hears of nothing waits: {unanswered}");
+}
+
+#[test]
+fn a_mix_has_both_kinds_of_messages_in_their_shares() {
+    let mix = EchoMix { first: [32, 40], second: [64, 8], second_parts: EchoMix::PARTS / 20 };
+    let second = (0..100_000).filter(|nth| mix.kind(*nth) == 1).count();
+    assert!((4_700..5_300).contains(&second), "{second}");
+    for (parts, kind) in [(0, 0), (EchoMix::PARTS, 1)] {
+        let mix = EchoMix { second_parts: parts, ..mix };
+        assert!((0..1_000).all(|nth| mix.kind(nth) == kind));
+    }
+}
+
+#[test]
+fn a_mix_whose_lengths_do_not_fit_its_plan_is_refused() {
+    let good = EchoMix { first: [32, 40], second: [64, 8], second_parts: 1 };
+    let plan = |mix: EchoMix, size| VerbsPlan {
+        window: 16,
+        mix: Some(mix),
+        ..VerbsPlan::new(WorkKind::Echo(EchoForm::Ws), TransportKind::Uc, size)
+    };
+    assert!(plan(good, 64).check().is_ok());
+    for (bad, size) in [
+        (good, 72),
+        (good, 32),
+        (EchoMix { first: [33, 40], ..good }, 64),
+        (EchoMix { first: [32, 4], ..good }, 64),
+        (EchoMix { second_parts: EchoMix::PARTS + 1, ..good }, 64),
+    ] {
+        assert!(plan(bad, size).check().is_err(), "{bad:?} {size}");
+    }
+    assert!(VerbsPlan { window: 12, ..plan(good, 64) }.check().is_err());
+    assert!(VerbsPlan { work: WorkKind::Echo(EchoForm::Ww), ..plan(good, 64) }.check().is_err());
 }
 
 #[test]
