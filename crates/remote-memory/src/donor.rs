@@ -26,8 +26,8 @@
 //!   Its clients are *admitted* beside it, each under a number that the service gave it, until they are *expelled* or a
 //!   later epoch fences. A donor keeps expelled numbers as ranges. Numbers are consecutive, so there are about as many
 //!   ranges as clients at one time, however many have left. If there are more than [`DonorLimits::clients_max`], the
-//!   lowest gaps are closed, and a client in such a gap that the donor has not admitted must join under a new number. So
-//!   the donor's memory is bounded, and no expelled client comes back.
+//!   lowest gaps are closed, and a client in such a gap that the donor has not admitted must join under a new number.
+//!   So the donor's memory is bounded, and no expelled client comes back.
 //! - **A donor that wants its memory back** says so when it is asked how much it has, which a volume does every second.
 //!   Copies are made elsewhere first. A slab is given back once the voters keep a record that no longer names it, and
 //!   no earlier operation on it is in flight, since its donor may then lend it to another volume.

@@ -155,8 +155,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
     }
 
-    /// Joins under a new number if a donor with one of these copies, as they are known now, refuses the client's number,
-    /// which was that of the identity `seen`. The copies are none the worse for it.
+    /// Joins under a new number if a donor that refuses the client's number has one of these copies, as far as is known
+    /// now. The number is that of the identity `seen`. The copies are none the worse for it.
     pub(super) fn join_anew_if_expelled(
         &mut self,
         seen: u64,

@@ -210,7 +210,8 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         }
     }
 
-    /// Returns one page as committed, and the [name](crate::protocol::contents_name) of its contents: zeros and 0 for a hole.
+    /// Returns one page as committed, and the [name](crate::protocol::contents_name) of its contents: zeros and 0 for a
+    /// hole.
     pub(super) fn committed_page(&mut self, file: &Arc<File>, page: u64) -> Result<(Vec<u8>, u64), ClientError> {
         for _ in 0..ATTEMPTS {
             let piece = file.lock().layout.piece(page, 1);

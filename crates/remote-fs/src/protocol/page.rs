@@ -64,8 +64,8 @@ pub struct Extent {
     pub generation: u32,
     /// Checksum of each page; never 0.
     pub sums: Sums,
-    /// If the pages are derived from the file's contents (a page was written in part): what [names](contents_name) these
-    /// contents, 0 for holes. If the file's pages have changed since, or have been cut, the commit fails with
+    /// If the pages are derived from the file's contents (a page was written in part): the [names](contents_name) of
+    /// these contents, 0 for holes. If the file's pages have changed since, or have been cut, the commit fails with
     /// [`Error::PagesChanged`](super::Error::PagesChanged).
     pub replaces: Option<Sums>,
 }

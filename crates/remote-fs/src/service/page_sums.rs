@@ -1,8 +1,8 @@
 //! The checksums that pages of some segments should have, by which the repair of these segments checks what it copies.
 //!
-//! A map leads from a file's page to a page of a segment, and not back. So all maps are walked, a bounded number of pages
-//! at each turn, and what clients commit meanwhile is noted as it is committed. One walk serves many segments, since a
-//! donor that is gone leaves many with a missing copy.
+//! A map leads from a file's page to a page of a segment, and not back. So all maps are walked, a bounded number of
+//! pages at each turn, and what clients commit meanwhile is noted as it is committed. One walk serves many segments,
+//! since a donor that is gone leaves many with a missing copy.
 
 use std::collections::BTreeMap;
 

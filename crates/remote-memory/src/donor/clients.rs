@@ -83,8 +83,8 @@ impl Expelled {
         self.lasts.insert(first, behind.unwrap_or(client));
     }
 
-    /// Closes the gaps between the lowest ranges until there are at most `ranges_max`. The numbers in such a gap count as
-    /// expelled: the oldest clients that have not been admitted here must join again, under new numbers.
+    /// Closes the gaps between the lowest ranges until there are at most `ranges_max`. The numbers in such a gap count
+    /// as expelled: the oldest clients that have not been admitted here must join again, under new numbers.
     fn shrink(&mut self, ranges_max: usize) {
         while self.lasts.len() > ranges_max.max(1) {
             let Some((first, _)) = self.lasts.pop_first() else { return };

@@ -1,8 +1,8 @@
 //! The making of a missing copy: the service copies the pages of files, step by step, from a copy that is whole.
 //!
 //! What is copied is checked first. Pages that are wrong in the copy that was read are searched for in the others, and
-//! written to those copies, too, where they were wrong. So the new copy is right wherever any is. Otherwise the copy with
-//! the right bytes might be the one that is left once the new one counts.
+//! written to those copies, too, where they were wrong. So the new copy is right wherever any is. Otherwise the copy
+//! with the right bytes might be the one that is left once the new one counts.
 
 use sinew_fabric::verbs::Slice;
 use sinew_mem::MessageBuffer;
