@@ -18,6 +18,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::rights::can_mount;
 use common::{Folder, PATIENCE, run, sinew, text};
 use device::rdma_device;
 use mounts::remote::{Cluster, Mounted, is_mounted, wait_until};
@@ -43,6 +44,27 @@ fn remote_files_are_as_posix_has_them() {
         }
         mounted.end();
     }
+}
+
+#[test]
+fn a_mount_is_measured_beside_one_of_memory_and_judged_by_its_ratios() {
+    if !can_mount() {
+        return;
+    }
+    let bench = |ratio: &str| {
+        let args = ["files", "bench", "--size", "16M", "--reads", "100", "--repetitions", "1", "--json"];
+        run(sinew(&args).args(["--fail-if-ratio-below", ratio]))
+    };
+    for (ratio, status) in [("0", 0), ("1e9", 3)] {
+        let output = bench(ratio);
+        let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let figures = result["figures"].as_array().unwrap();
+        assert!(figures.len() == 3 && figures.iter().all(|figure| figure["ratio"].as_f64().unwrap() > 0.0), "{result}");
+        // Other tests may disturb it.
+        let is_valid = result["invalid_because"].as_array().unwrap().is_empty();
+        assert_eq!(output.status.code(), Some(if is_valid { status } else { 4 }), "{}", text(&output.stderr));
+    }
+    assert_eq!(bench("-1").status.code(), Some(2));
 }
 
 #[test]

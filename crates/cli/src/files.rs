@@ -9,8 +9,11 @@ use anyhow::{Context, anyhow, ensure};
 use serde_json::json;
 use sinew::fabric::verbs::Device;
 use sinew::host::Interrupt;
+use sinew_harness::others::Watch;
 use sinew_harness::run::Interrupted;
+use sinew_harness::threshold::parse_ratio;
 use sinew_harness::units::{self, parse_size};
+use sinew_harness::validity;
 use sinew_mount::files::Caller;
 use sinew_mount::{Files, InMemory, Mount};
 
@@ -31,7 +34,7 @@ request after the other. Without ADDRESS the command starts a service with one c
 memory.
 
 --json prints `figures`, a list with name, unit, remote, memory (medians of the repetitions), ratio (the median of the
-ratios within repetitions), ratio_min and ratio_max.
+ratios within repetitions), ratio_min and ratio_max; and `invalid_because`, a list of what disturbed the measurement.
 
 Examples:
   sinew files bench
@@ -56,6 +59,10 @@ pub struct Args {
     /// Times that each mount is measured, 1 to 255
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     repetitions: u8,
+    /// Exit with status 3 if the ratio of a rate is below this or that of a time above its inverse, and with 4 if other
+    /// programs disturbed the measurement
+    #[arg(long, value_name = "RATIO", allow_negative_numbers = true, value_parser = parse_ratio)]
+    fail_if_ratio_below: Option<f64>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -90,6 +97,23 @@ impl Args {
         self.device.check()?;
         ensure!(self.size >= SIZE_MIN, "--size {}: at least {}", units::size(self.size), units::size(SIZE_MIN));
         self.address.as_deref().map_or(Ok(()), mount::check_address)
+    }
+
+    /// Judges the figures by the threshold, if there is one.
+    fn judge(&self, found: &[MeasuredRates], disturbed: &[String]) -> Outcome {
+        let Some(least) = self.fail_if_ratio_below else { return Outcome::Done };
+        if let Some(why) = disturbed.first() {
+            output::complain(format_args!("the ratios were not judged: the result is INVALID, since {why}"));
+            return Outcome::NotJudged;
+        }
+        let mut outcome = Outcome::Done;
+        for rates in found.iter().filter(|rates| rates.quality() < least) {
+            let [_, ratio, _] = rates.ratio();
+            let (side, bound) = if rates.kind.is_time { ("above", least.recip()) } else { ("below", least) };
+            output::complain(format_args!("{}: the ratio is {ratio:.3}, {side} {bound:.3}", rates.kind.text));
+            outcome = Outcome::ThresholdMissed;
+        }
+        outcome
     }
 
     /// Starts a service of our own, if no address was given.
@@ -138,6 +162,12 @@ impl MeasuredRates {
         [least, median(self.ratios()), self.ratios().fold(0.0, f64::max)]
     }
 
+    /// The median ratio, or its inverse for a time: 1 is as good as memory, and more is better.
+    fn quality(&self) -> f64 {
+        let [_, middle, _] = self.ratio();
+        if self.kind.is_time { middle.recip() } else { middle }
+    }
+
     fn to_json(&self) -> serde_json::Value {
         let [least, middle, most] = self.ratio();
         let (remote, memory) = (median(self.remote.iter().copied()), median(self.memory.iter().copied()));
@@ -177,6 +207,7 @@ impl Job for Benching<'_> {
         let memory = mount_at(InMemory::new(1 << 40, &Caller::default()), &folder.0.join("memory"))?;
         let mut found: Vec<MeasuredRates> =
             KINDS.iter().map(|kind| MeasuredRates { kind, remote: Vec::new(), memory: Vec::new() }).collect();
+        let watch = Watch::new(&[None], server.as_ref().map(ServerProcess::id));
         let measured = with_progress(|progress| {
             for repetition in 0..args.repetitions {
                 for (index, (point, is_remote)) in [(remote.point(), true), (memory.point(), false)].iter().enumerate()
@@ -193,16 +224,20 @@ impl Job for Benching<'_> {
             }
             Ok::<_, anyhow::Error>(())
         });
+        let disturbed: Vec<String> = watch.share().and_then(validity::others).into_iter().collect();
         remote.unmount().context("unmounting")?;
         memory.unmount().context("unmounting")?;
         measured?;
         if args.json {
-            output::print(json!({ "figures": found.iter().map(MeasuredRates::to_json).collect::<Vec<_>>() }))?;
+            let figures: Vec<_> = found.iter().map(MeasuredRates::to_json).collect();
+            output::print(json!({ "figures": figures, "invalid_because": disturbed }))?;
         } else {
             let heads = ["past the kernel's cache", "remote", "memory", "ratio"];
-            output::print(table::of(&heads, found.iter().map(MeasuredRates::to_row), table::FIGURES))?;
+            let table = table::of(&heads, found.iter().map(MeasuredRates::to_row), table::FIGURES);
+            let invalid = disturbed.iter().map(|why| format!("\nINVALID: {why}"));
+            output::print(invalid.fold(table, |text, line| text + &line))?;
         }
-        Ok(Outcome::Done)
+        Ok(args.judge(&found, &disturbed))
     }
 }
 

@@ -77,6 +77,19 @@ pub fn pair(clients: &[Option<usize>], servers: &[Option<usize>]) -> Pair {
     Some([(*clients.first()?)?, (*servers.first()?)?])
 }
 
+/// Share of this process's own memory that has huge pages, in percent, if the system says so. Random reads of memory
+/// without them also miss the TLB.
+pub fn huge_pages_percent() -> Option<f64> {
+    huge_percent(&std::fs::read_to_string("/proc/self/smaps_rollup").ok()?)
+}
+
+fn huge_percent(rollup: &str) -> Option<f64> {
+    let kb =
+        |name: &str| rollup.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
+    let (all, huge): (f64, f64) = (kb("Anonymous:")?, kb("AnonHugePages:")?);
+    (all > 0.0).then(|| 100.0 * huge / all)
+}
+
 /// Pins the calling thread, unless `cpu` is `None`.
 pub fn pin(cpu: Option<usize>) -> anyhow::Result<()> {
     match cpu {
@@ -228,6 +241,13 @@ mod tests {
     #[test]
     fn what_the_kernel_writes_of_a_thread_is_read() {
         assert_eq!((waited_ns("5 17 3\n"), waited_ns("5"), waited_ns("")), (Some(17), None, None));
+    }
+
+    #[test]
+    fn what_the_kernel_writes_of_huge_pages_is_read() {
+        let rollup = "0-1 ---p [rollup]\nRss:  99 kB\nAnonymous:     40 kB\nAnonHugePages:     30 kB\n";
+        assert_eq!(huge_percent(rollup), Some(75.0));
+        assert_eq!((huge_percent(""), huge_percent("Anonymous: 0 kB\nAnonHugePages: 0 kB")), (None, None));
     }
 
     #[test]

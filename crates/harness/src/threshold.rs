@@ -70,7 +70,12 @@ pub struct Thresholds {
     fail_if_ratio_above: Option<f64>,
 }
 
-fn parse_ratio(text: &str) -> Result<f64, String> {
+/// Parses a ratio.
+///
+/// # Errors
+///
+/// The text is no number, or has a unit.
+pub fn parse_ratio(text: &str) -> Result<f64, String> {
     let threshold: Threshold = text.parse()?;
     if threshold.unit.is_some() { Err("a ratio has no unit".to_owned()) } else { Ok(threshold.value) }
 }

@@ -12,14 +12,16 @@ pub struct Kind {
     pub name: &'static str,
     pub text: &'static str,
     pub unit: &'static str,
+    /// Whether the figure is a time, of which less is better.
+    pub is_time: bool,
     act: fn(&mut Load) -> anyhow::Result<f64>,
 }
 
 /// All kinds, in the order in which they run: a file is written before it is read.
 pub const KINDS: [Kind; 3] = [
-    Kind { name: "write-1m", text: "write, 1 MB at a time", unit: "GB/s", act: Load::write },
-    Kind { name: "read-1m", text: "read, 1 MB at a time", unit: "GB/s", act: Load::read },
-    Kind { name: "read-4k", text: "read, 4 KB at random", unit: "us", act: Load::read_randomly },
+    Kind { name: "write-1m", text: "write, 1 MB at a time", unit: "GB/s", is_time: false, act: Load::write },
+    Kind { name: "read-1m", text: "read, 1 MB at a time", unit: "GB/s", is_time: false, act: Load::read },
+    Kind { name: "read-4k", text: "read, 4 KB at random", unit: "us", is_time: true, act: Load::read_randomly },
 ];
 
 const MB: usize = 1 << 20;

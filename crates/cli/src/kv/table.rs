@@ -203,6 +203,7 @@ fn figure(plan: &TablePlan, measured: &Measured, at: usize, latency: Histogram<u
         "items": stats.items,
         "item_bytes": stats.item_bytes,
         "index_bytes": stats.index_bytes,
+        "huge_pages_percent": machine::huge_pages_percent().map(units::rounded),
         "gain": if at > 0 && plan.forms[0] == Form::Batch(1) { measured.median_ratio(2 * at, 0).map(units::rounded) } else { None },
     });
     figure
@@ -232,7 +233,13 @@ fn text_of(plan: &TablePlan, figures: &[Figure], stats: &CacheStats) -> String {
     let memory = |bytes: usize| units::size(if bytes < 1 << 20 { bytes } else { bytes >> 20 << 20 });
     let mut lines = vec![
         format!("{}; {:.1} % of the GETs hit.", workload_text(&plan.workload, KEY_LEN), hit_percent(stats)),
-        format!("Items take {}, their index {}.", memory(stats.item_bytes), memory(stats.index_bytes)),
+        format!(
+            "Items take {}, their index {}{}.",
+            memory(stats.item_bytes),
+            memory(stats.index_bytes),
+            machine::huge_pages_percent()
+                .map_or_else(String::new, |huge| format!("; {huge:.0} % of all is on huge pages"))
+        ),
         "The limit is pairs of random cache lines, read in the same way; p50 and p99 are for one request.".to_owned(),
     ];
     lines.extend(
