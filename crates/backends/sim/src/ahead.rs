@@ -27,7 +27,7 @@ impl Ahead {
     /// Prefetches for the events that come within reach as time passes to `now_ns`.
     #[inline]
     pub fn look(&mut self, now_ns: u64, world: &World, actors: &[ActorSlot]) {
-        if self.done_ns[0] < now_ns + STEPS_NS[0] {
+        if self.done_ns[0] < now_ns.saturating_add(STEPS_NS[0]) {
             self.go_on(now_ns, world, actors);
         }
     }
@@ -35,10 +35,10 @@ impl Ahead {
     #[inline(never)]
     fn go_on(&mut self, now_ns: u64, world: &World, actors: &[ActorSlot]) {
         for (step, (done_ns, ahead_ns)) in self.done_ns.iter_mut().zip(STEPS_NS).enumerate() {
-            let (from_ns, to_ns) = (*done_ns + 1, now_ns + ahead_ns);
+            let (from_ns, to_ns) = (done_ns.saturating_add(1), now_ns.saturating_add(ahead_ns));
             *done_ns = to_ns;
             world.events.show(from_ns, to_ns, |event| match event {
-                Event::Turn { actor, .. } => prefetch_turn(step, actors.get(actor as usize), world, to_ns),
+                Event::Turn { actor, number } => prefetch_turn(step, actors.get(actor as usize), number, world, to_ns),
                 Event::Landed { flight, .. } | Event::Sent { first: flight, .. } => {
                     prefetch_landing(step, flight, world, actors);
                 }
@@ -50,10 +50,14 @@ impl Ahead {
 
 /// Prefetches what an actor's turn reads.
 #[inline]
-fn prefetch_turn(step: usize, slot: Option<&ActorSlot>, world: &World, until_ns: u64) {
+fn prefetch_turn(step: usize, slot: Option<&ActorSlot>, number: u32, world: &World, until_ns: u64) {
     let Some(slot) = slot else { return };
     if step == 0 {
         return sinew_mem::prefetch_read(slot);
+    }
+    if slot.turn != number {
+        // Another turn has replaced it.
+        return;
     }
     let (Some(port), Some(actor)) = (slot.ports.first(), slot.actor.as_deref()) else { return };
     let node = &world.nodes[port.0];

@@ -22,7 +22,9 @@ pub trait Actor {
     fn turn(&mut self) -> ActorState;
 
     /// Prefetches what its next turn will read for a packet that it finds then. Where many actors have turns in between,
-    /// the caches hold nothing of this one. The default does nothing, and nothing that it does may be seen.
+    /// the caches hold nothing of this one. An implementation reads the actor's own state alone, and changes nothing: it
+    /// must not use ports or the network, which are borrowed meanwhile, so that it would panic. The default does
+    /// nothing.
     fn prefetch(&self, packet: &[u8], step: PrefetchStep) {
         let _ = (packet, step);
     }
@@ -68,7 +70,7 @@ pub(crate) struct ActorSlot {
     /// When its next turn is scheduled, if it is.
     next_ns: Option<u64>,
     /// Number of the turn that it waits for.
-    turn: u32,
+    pub turn: u32,
     core: CoreState,
     /// Bounds, as a time and a number, of the wakes that its last turn has seen: a wake below both needs no further
     /// turn.

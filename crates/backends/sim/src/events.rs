@@ -246,7 +246,7 @@ impl Events {
     /// Shows the events that are scheduled for the times `from_ns` to `to_ns`, as far as they are on the wheel.
     #[inline]
     pub fn show(&self, from_ns: u64, to_ns: u64, mut show: impl FnMut(Event)) {
-        for time_ns in from_ns.max(self.now_ns)..=to_ns.min(self.now_ns + (REACH as u64 - 1)) {
+        for time_ns in from_ns.max(self.now_ns)..=to_ns.min(self.now_ns.saturating_add(REACH as u64 - 1)) {
             let place = time_ns as usize % REACH;
             let mut next = self.wheel[place].first;
             while next != NONE {

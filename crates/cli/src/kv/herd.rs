@@ -5,7 +5,7 @@ pub mod serve;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use sinew::fabric::verbs::Device;
 use sinew::herd::{ClientConfig, ClientStats, Layout};
@@ -13,7 +13,7 @@ use sinew::host::{HostClock, Interrupt};
 use sinew::kv::herd::{CacheClient, layout};
 use sinew_harness::load::Slice;
 use sinew_harness::load::store::Store;
-use sinew_harness::load::verbs::{EchoForm, EchoMix, Op, Shape, TransportKind, VerbsPlan, WorkKind, name};
+use sinew_harness::load::verbs::{EchoForm, EchoMix, LINKS_MAX, Op, Shape, TransportKind, VerbsPlan, WorkKind, name};
 use sinew_harness::reference::Yardstick;
 use sinew_harness::run::Progress;
 use sinew_harness::workload::{KEY_LEN, Workload};
@@ -31,8 +31,8 @@ pub const HELP: &str = "\
 Starts a server process that stores all keys (or uses --address HOST:PORT of a `sinew serve herd` with the same
 --workers, --window, --keys and --value-size). --threads threads with --clients clients each keep their windows full
 of requests, and check every answer. The baseline, measured by turns, is an echo without a cache: messages as long as
-those of GETs and PUTs, in the same shares, are written to as many server threads by the same calls of verbs, and
-others, as long as the answers, are sent straight back. That echo is itself compared with the rate at which one thread
+those of GETs and PUTs, in the same shares, are written to as many server threads by the calls of verbs that herd-opt
+makes by default, and others, as long as the answers, are sent straight back. That echo is itself compared with the rate at which one thread
 could make one WRITE and one SEND, as long as those of the more frequent request: both are measured by turns, too, as
 `sinew verbs rate` does. Latencies run from the request to its answer, including the wait in the window.
 
@@ -102,6 +102,10 @@ impl Args {
         let plan = HerdPlan { args: self, schedule, workload, setting };
         self.device.check()?;
         serve::check_value_size(self.workload.value_size)?;
+        ensure!(
+            threads.0 * threads.1 * usize::from(self.clients) <= LINKS_MAX,
+            "--threads, --clients and --workers: together {LINKS_MAX} connections at most"
+        );
         plan.bare().iter().try_for_each(|(_, bare)| bare.check())?;
         Ok(plan)
     }
@@ -263,7 +267,7 @@ fn figure(
     let (design, all) = (name(plan.schedule), plan.all_clients());
     let title = format!("{design} over {}, items of {} B", fabric.name(), KEY_LEN + plan.args.workload.value_size);
     let figure = measured.figure(format!("kv {design}"), title, Unit::Mops, 0);
-    let what = "the same messages written and sent straight back";
+    let what = "messages as long, written and answered without a cache";
     let mut figure = figure.compared_with(measured, ECHO, Comparison::Baseline, what);
     let median = |side| Some(measured.slices(side)).filter(|slices| !slices.is_empty()).map(|all| units::median(&all));
     let [echo, write, send, both] = [ECHO, WRITE, SEND, BOTH].map(median);

@@ -30,8 +30,8 @@ use crate::{Outcome, Usage, interrupted};
 pub const HELP: &str = "\
 Starts a server process (or uses --address), fills its cache, and keeps --window requests in flight, --batch of which
 are sent together. Every value that comes back is checked in full. The baseline is the rate of calls by the same RPC
-layer, as long as a get of the mean number of keys and its answer, times the keys that a call of the cache had: a get
-ends before a PUT, and each partition gets a call of its own. With --rate (open loop), a result is valid if 95 % of
+layer, as long as a get of the mean number of keys of a call, PUTs included, and its answer, times the keys that a call
+of the cache had: a get ends before a PUT, and each partition gets a call of its own. With --rate (open loop), a result is valid if 95 % of
 the requests due were answered. --peer also starts memcached and Redis, and measures all by turns,
 over TCP, with 8 x 128 and 16 x 64 requests in flight.
 
@@ -149,14 +149,15 @@ impl CachePlan<'_> {
         }
     }
 
-    /// Mean number of keys with which a get reaches a partition. Gets that follow one another are combined up to the
-    /// next PUT, and shared out among the partitions.
+    /// Mean number of keys of a call, PUTs included. Gets that follow one another are combined up to the next PUT, and
+    /// shared out among the partitions.
     fn mean_keys(&self) -> usize {
         let (share, most) = (self.workload.get_percent / 100.0, self.shape.keys_per_get as i32);
         let combined: f64 = (0..most).map(|nth| share.powi(nth)).sum();
         let partitions = self.threads() as f64;
         let asked = partitions * (1.0 - (1.0 - 1.0 / partitions).powf(combined));
-        (combined / asked).round().max(1.0) as usize
+        let calls_per_key = share * asked / combined + (1.0 - share);
+        calls_per_key.recip().round().max(1.0) as usize
     }
 
     /// Mean length of the values of the first keys, in bytes.

@@ -167,7 +167,10 @@ impl<E: Endpoint, C: Clock> Echo<E, C> {
         if self.idle.len() == window {
             return Ok(());
         }
-        ensure!(!matches!(answer, Answer::Bytes(_)) || size >= 2 * service::LEN_LEN, "a request of {size} bytes");
+        ensure!(
+            !matches!(answer, Answer::Bytes(_)) || size >= 2 * service::LEN_LEN,
+            "a request of {size} bytes is too short to say how long its answer is"
+        );
         let alloc = |len| {
             self.rpc.alloc(len).with_context(|| {
                 let (calls, size) = (units::counted(window, "call"), units::size(size));

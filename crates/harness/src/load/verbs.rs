@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 pub use link::{Cq, LinkAddress, NTH_MASK, Qp, Thread, bytes_of, check_device, digits};
 pub use message::{Exchange, Layout};
 pub use plan::{
-    EchoForm, EchoMix, Op, POINTER, SIZE_MAX, Shape, Side, THREADS_MAX, TransportKind, VerbsPlan, WINDOW_MAX, Wait,
-    WorkKind, name,
+    EchoForm, EchoMix, LINKS_MAX, Op, POINTER, SIZE_MAX, Shape, Side, THREADS_MAX, TransportKind, VerbsPlan,
+    WINDOW_MAX, Wait, WorkKind, name,
 };
 pub use requester::Requester;
 pub use responder::{Findings, Responder};

@@ -648,7 +648,9 @@ impl Cache {
     fn displace(&mut self, bucket: usize, oldest: usize, now_s: u32) -> usize {
         let slots = self.view.bucket(bucket);
         let is_dead = |slot: &Slot| self.entry_of(*slot).is_some_and(|entry| self.is_dead(&entry, now_s));
-        let at = slots.iter().position(is_dead).unwrap_or(oldest);
+        // If no item ever expires and nothing was cleared, the items need not be read.
+        let may_be_dead = self.any_expires || self.cleared() > 0;
+        let at = if may_be_dead { slots.iter().position(is_dead) } else { None }.unwrap_or(oldest);
         if let Some(entry) = self.entry_of(slots[at]) {
             self.count_evicted(&entry, now_s);
         }

@@ -144,9 +144,8 @@ impl MixedEchoes {
                 let (bytes, remote) = write(nth);
                 (nth, bytes, InlineOperation::Write(remote), None)
             });
-            let is_inline = images.lens.iter().all(|len| *len <= inline_max);
             let Link { qp, flow, made, staged, .. } = link;
-            Poster { qp, flow, made, staged, arena, index }.post(requests, next, is_inline)?;
+            Poster { qp, flow, made, staged, arena, index }.post(requests, next, images, inline_max)?;
         }
         Ok(())
     }
@@ -253,10 +252,9 @@ impl MixedAnswers {
         let (operation, end) = (InlineOperation::Send(link.to), next[index]);
         let requests = (first..end)
             .map(|nth| (nth, images.at(mix.kind(nth), (nth - first) as usize), operation, Some(nth as u32)));
-        let is_inline = images.lens.iter().all(|len| len <= inline_max);
         let Link { reply, flow, made, staged, .. } = link;
         let qp = reply.as_mut().context("there is no queue pair for answers")?;
-        Poster { qp, flow, made, staged, arena, index }.post(requests, end, is_inline)?;
+        Poster { qp, flow, made, staged, arena, index }.post(requests, end, images, *inline_max)?;
         Ok(count)
     }
 }
@@ -285,13 +283,14 @@ struct Poster<'a, Q> {
 }
 
 impl<Q: QueuePair> Poster<'_, Q> {
-    /// Posts messages, of which the last has number `end - 1`, with one doorbell: as a list if all of them are inline.
+    /// Posts messages, of which the last has number `end - 1`, with one doorbell: as a list if both kinds are inline.
     #[inline(always)]
     fn post<'b>(
         self,
         messages: impl Iterator<Item = (u64, &'b [u8], InlineOperation, Option<u32>)>,
         end: u64,
-        is_inline: bool,
+        images: &Images,
+        inline_max: usize,
     ) -> anyhow::Result<()> {
         let Self { qp, flow, made, staged, arena, index } = self;
         let requests = messages.map(
@@ -303,12 +302,16 @@ impl<Q: QueuePair> Poster<'_, Q> {
                 InlineRequest { id: id(index, nth), bytes, operation, immediate, signaled }
             },
         );
-        if is_inline {
+        if images.lens.iter().all(|len| *len <= inline_max) {
             qp.post_inline_list(requests)
                 .map_err(|error| anyhow!("posting a list of requests before {end}: {error}"))?;
         } else {
             for request in requests {
-                push_staged(qp, staged, arena, request)?;
+                if request.bytes.len() <= inline_max {
+                    qp.push_inline(request).map_err(|error| anyhow!("posting a request before {end}: {error}"))?;
+                } else {
+                    push_staged(qp, staged, arena, request)?;
+                }
             }
             qp.doorbell();
         }

@@ -74,8 +74,8 @@ pub enum Wait {
     Adaptive,
 }
 
-/// Two kinds of messages in a random order, and their lengths in bytes. The lengths there are multiples of 8, and none is
-/// less.
+/// Two kinds of messages in a random order, and their lengths in bytes. Messages to the server have lengths that are
+/// multiples of 8, and no length is under 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EchoMix {
@@ -214,7 +214,7 @@ pub struct VerbsPlan {
 }
 
 /// Most queue pairs of one run, and most bytes of buffers and exposed memory of one side.
-const LINKS_MAX: usize = 4096;
+pub const LINKS_MAX: usize = 4096;
 const BYTES_MAX: usize = 4 << 30;
 /// Longest message, in bytes.
 pub const SIZE_MAX: usize = 64 << 20;
