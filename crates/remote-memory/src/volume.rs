@@ -13,7 +13,7 @@
 //!   then reads the headers ([`Opening`]).
 //! - A page that is read is compared with its checksum in the map. A bad copy is passed over, and the page is written
 //!   anew.
-//! - A volume that nobody needs any more is removed as a new writer would open it ([`Removal`]).
+//! - A volume that nobody needs any more is taken over, as by a new writer, and then removed ([`Removal`]).
 //! - Segments that lack copies get new ones in the background.
 //! - [`Check`] inspects all slots of all copies, and reports what is wrong.
 //!

@@ -13,16 +13,16 @@ use crate::{Outcome, Usage, output, volume};
 
 const AFTER_HELP: &str = "\
 Removes a volume with all its data, and gives its memory back at all donors that are named. Name all that hold it. One
-that does not answer keeps its part until the command is repeated, or a volume of this name is made there; it does not
-bring the volume back. The command can be repeated at any time.
+that does not answer keeps its part until the command is repeated, or a volume of this name is made there, but it does
+not bring the volume back. The command can be repeated at any time.
 
 A volume is removed only when its writer has been silent for three seconds, or shut down cleanly: first stop the
 `sinew serve block`, or whatever has it open, on the host where that runs. --force removes the volume all the same, and
 its writer fails.
 
 What has no record at the donors (a file service, or a volume that was never completed) is removed by its --id, which
-`sinew memory volumes` shows, and only when all donors that are named answer. A file service that starts again later
-finds its files lost.
+`sinew memory volumes` shows, and only when all donors that are named answer. Name all donors of the pool then: at most
+five of a volume's donors keep its record. A file service that starts again later finds its files lost.
 
 The exit status is 1 if the volume is not found, or if some of its memory may be left.
 
@@ -113,11 +113,16 @@ impl WithDonors for Removing<'_> {
 
     fn run<D: Donors + 'static>(self, donors: D, names: &DonorNames) -> anyhow::Result<Removed> {
         let Self { args, interrupt } = self;
-        let mut removal = Removal::new(donors, args.id(), volume::config(args.force));
+        let make = if args.id.is_some() { Removal::of_unrecorded } else { Removal::new };
+        let mut removal = make(donors, args.id(), volume::config(args.force));
         let removed = drive(&mut removal, interrupt, |removal| Ok(removal.turn().transpose()))?;
         let what = args.what();
         match removed {
-            Ok(Removed { bytes, left }) => Ok(Removed { bytes, left: names.with_addresses(left) }),
+            Ok(removed) => Ok(Removed { left: names.with_addresses(&removed.left), ..removed }),
+            Err(OpenError::NotFound(_)) if args.volume.is_some() => bail!(
+                "no donor has a record of {what}: name all donors that hold it; `sinew memory volumes` lists what they \
+                 have, and what has no record is removed by its --id"
+            ),
             Err(OpenError::NotFound(_)) => {
                 bail!("no donor has anything of {what}: `sinew memory volumes` lists what they have")
             }

@@ -25,8 +25,8 @@ given with --volume, or is the default one.
 
 It takes three seconds if a writer may be alive: a volume is in use if its writer sends a heartbeat in that time.
 
---json prints `volumes`, a list with id, name (null if it is not known), recorded (false for file services, and for what
-was never completed), in_use, bytes (all donors together) and donors (donor, bytes); and `unanswered`, a list of donors
+--json prints `volumes`, a list with id, name (null if it is not known), recorded (false for file services, for what was
+never completed, and if none of the donors that keep the volume's record, five at most, is named and answers), in_use, bytes (all donors together) and donors (donor, bytes); and `unanswered`, a list of donors
 that do not answer, with donor and why.
 
 Examples:
@@ -129,8 +129,8 @@ impl List {
             let what = match (volume.has_record, volume.is_in_use) {
                 (true, true) => "in use",
                 (true, false) => "not in use",
-                (false, true) => "without a record, in use",
-                (false, false) => "without a record, not in use",
+                (false, true) => "no record at these donors, in use",
+                (false, false) => "no record at these donors, not in use",
             };
             rows.push(vec![format!("{name}: {what}, {}", units::size(volume.bytes() as usize))]);
             let row = |(donor, bytes): &(DonorId, u64)| {
@@ -159,7 +159,7 @@ mod tests {
         let names = [(id_of("volume"), "volume")].into();
         let text = list.as_text(&names);
         assert!(text.contains("volume: in use, 12 MB"), "{text}");
-        assert!(text.contains("00000000000000ab: without a record, not in use, 12 MB"), "{text}");
+        assert!(text.contains("00000000000000ab: no record at these donors, not in use, 12 MB"), "{text}");
         assert!(text.matches("shm://two").count() == 2, "{text}");
         let json = list.as_json(&names);
         assert_eq!(json["volumes"][0]["id"], "00000000000000ab");

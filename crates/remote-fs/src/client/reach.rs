@@ -216,7 +216,9 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                 })
             }
             other => {
-                let is_expelled = matches!(other, Err(CallFailed::Refused(Refusal::Expelled { .. })));
+                let was_refused = matches!(other, Err(CallFailed::Refused(Refusal::Expelled { .. })));
+                // If it refuses a new number, too, the donor is at fault, and not the number.
+                let is_expelled = was_refused && !has_other_number;
                 let why = match other {
                     Ok(_) => "its answer is unexpected".into(),
                     Err(error) => error.to_string(),
@@ -227,7 +229,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
                     connection.admitted = None;
                     connection.retry_at_ns = now_ns + RETRY_PAUSE_NS;
                     connection.last_error.clone_from(&not_admitted);
-                    connection.expelled_as = is_expelled.then_some(admitted_as);
+                    connection.expelled_as = was_refused.then_some(admitted_as);
                 }
                 Err(not_admitted)
             }

@@ -51,6 +51,8 @@ pub(super) struct DonorLane {
     pub note_refusal: Option<(u64, u64)>,
     /// Whether the donor has reported its free bytes since it was fenced.
     pub knows_free: bool,
+    /// Bytes that were given back to it and are free once it has zeroed them.
+    pub zeroing: u64,
     pub next_stat_ns: u64,
     pub stat_in_flight: bool,
     /// When to ask it again to cut off the clients that it could not cut off.
@@ -94,7 +96,7 @@ impl DonorLane {
 
     /// Whether it may have more to lend than is known.
     pub fn may_gain_memory(&self) -> bool {
-        !(self.is_given_up || self.is_ready() && self.knows_free)
+        !(self.is_given_up || self.is_ready() && self.knows_free && self.zeroing == 0)
     }
 }
 
@@ -112,6 +114,7 @@ impl Lanes {
             free: 0,
             note_refusal: None,
             knows_free: false,
+            zeroing: 0,
             next_stat_ns: 0,
             stat_in_flight: false,
             expel_again_ns: None,

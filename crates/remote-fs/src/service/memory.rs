@@ -20,6 +20,9 @@ use crate::durable_state::{Member, Op};
 use crate::protocol::{Error, PAGE};
 use filling::{Mend, Search};
 
+/// How many times as often a donor is asked for its free memory while it zeroes some.
+const STATS_WHILE_ZEROING: u64 = 8;
+
 /// Purpose of a call or transfer whose answer is awaited.
 #[derive(Clone, Copy, Debug)]
 enum CallPurpose {
@@ -399,12 +402,15 @@ impl<D: Donors> Memory<D> {
                 self.lanes.0[lane].away_reason = result.err().map(|why| why.to_string());
                 self.set_away(lane, again_ns);
             }
-            (CallPurpose::Stat(lane), Ok(Answer::Stat { incarnation, free, is_withdrawing, .. })) => {
+            (CallPurpose::Stat(lane), Ok(Answer::Stat { incarnation, free, zeroing, is_withdrawing, .. })) => {
                 let now_ns = self.now_ns;
                 let known = &mut self.lanes.0[lane];
                 known.stat_in_flight = false;
                 known.set_free(free);
-                (known.knows_free, known.next_stat_ns) = (true, now_ns + self.config.stat_interval_ns);
+                known.zeroing = zeroing;
+                // What it zeroes is free soon.
+                let pause_ns = self.config.stat_interval_ns / if zeroing > 0 { STATS_WHILE_ZEROING } else { 1 };
+                (known.knows_free, known.next_stat_ns) = (true, now_ns + pause_ns);
                 if known.incarnation != Some(incarnation) {
                     // It has restarted, and does not know us any more.
                     self.set_away(lane, now_ns);

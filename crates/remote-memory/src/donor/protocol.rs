@@ -113,6 +113,8 @@ pub enum Call {
         volume: u64,
         /// Epoch that fenced the volume last.
         epoch: u32,
+        /// Session of that [fence](Answer::Fenced): one that came later, by another caller, is not cut off.
+        session: u64,
     },
 }
 

@@ -19,8 +19,8 @@ use crate::engine::{ACCESS, Parsed, Refusal as AccessRefusal, answer};
 /// Bytes zeroed between two turns of the endpoint.
 const ZEROED_PER_TURN: u64 = 2 << 20;
 
-/// Fills these bytes of a donor's memory with zeros. Pages that are zero are not written: those that were lent but
-/// never used may have taken nothing from the system.
+/// Fills these bytes of a donor's memory with zeros. Pages that are zero are not written: in private memory, those
+/// that were lent but never used have taken nothing from the system. (In shared memory, reading takes them.)
 fn zero(memory: &SharedMemory, range: Range<u64>) {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut page = ZEROS;
@@ -225,8 +225,8 @@ impl<L: MemoryProvider> Service<L> {
         }
         // Within an epoch, the writer and its clients rely on the places that they were told before.
         let begins_epoch = matches!(*call, Call::Fence { volume, epoch } if epoch > self.donor.fence_of(volume));
-        if let Call::Discard { volume, epoch } = *call {
-            self.donor.check_discard(volume, epoch)?;
+        if let Call::Discard { volume, epoch, session } = *call {
+            self.donor.check_discard(volume, epoch, session)?;
             self.grants.retain(|(of, _)| of != volume);
             self.set_aside.evade(&self.provider, &self.memory, &mut self.donor, volume, true)?;
         }
@@ -308,17 +308,20 @@ mod tests {
     fn whoever_has_access_to_what_is_discarded_loses_it_the_caller_included() {
         let config = ServiceConfig::new(LEN as usize, None);
         let mut service = Service::new(&CallsOnly, config, Box::new(SeededGenerator::new(1))).unwrap();
-        let mut tokens = Vec::new();
+        let (mut tokens, mut session) = (Vec::new(), 0);
         let fence = Call::Fence { volume: 1, epoch: 1 };
         for call in [fence, Call::Admit { volume: 1, epoch: 1, client: 1, lane: 0 }] {
-            let (_, path) = service.call(&call, &[]).unwrap();
+            let (answer, path) = service.call(&call, &[]).unwrap();
+            if let Answer::Fenced { session: fenced, .. } = answer {
+                session = fenced;
+            }
             let Some(AccessPath::Calls { token, .. }) = path else { panic!("{path:?}") };
             tokens.push(token);
         }
         assert!(tokens.iter().all(|token| service.grants.volume_of(*token) == Some(1)));
-        assert!(service.call(&Call::Discard { volume: 1, epoch: 2 }, &[]).is_err());
+        assert!(service.call(&Call::Discard { volume: 1, epoch: 2, session }, &[]).is_err());
         assert!(tokens.iter().all(|token| service.grants.volume_of(*token) == Some(1)));
-        service.call(&Call::Discard { volume: 1, epoch: 1 }, &[]).unwrap();
+        service.call(&Call::Discard { volume: 1, epoch: 1, session }, &[]).unwrap();
         assert!(tokens.iter().all(|token| service.grants.volume_of(*token).is_none()));
     }
 }

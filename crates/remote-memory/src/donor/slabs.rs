@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::protocol::LentSlab;
 
-/// Slabs begin at multiples of this.
-const ALIGN: u64 = 4096;
+/// Slabs begin at multiples of this, and their lengths are multiples of it.
+pub(super) const ALIGN: u64 = 4096;
 
 /// The use of a part of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

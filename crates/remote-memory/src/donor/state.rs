@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::clients::Clients;
 use super::protocol::{Answer, Call, LentSlab, Refusal, Stored, VolumeSummary};
-use super::slabs::{NoSlab, Slabs};
+use super::slabs::{ALIGN, NoSlab, Slabs};
 
 /// Lanes that one client can have at once.
 pub const LANES_MAX: u8 = 16;
@@ -293,8 +293,8 @@ impl Donor {
             }
             Call::Take { volume, epoch, len } => {
                 self.check(*volume, *epoch)?;
-                if *len == 0 {
-                    return Err(Refusal::Invalid("a slab has at least one byte"));
+                if *len == 0 || !len.is_multiple_of(ALIGN) {
+                    return Err(Refusal::Invalid("a slab has whole pages of 4 KB, and at least one"));
                 }
                 let (asked, free) = (*len, self.free_to_lend());
                 if self.is_withdrawing {
@@ -319,8 +319,8 @@ impl Donor {
                 let listed = self.volumes.range(*from..).take(VOLUMES_PER_ANSWER);
                 Ok(Answer::Volumes(listed.map(|(volume, held)| held.summary(*volume)).collect()))
             }
-            Call::Discard { volume, epoch } => {
-                self.check_discard(*volume, *epoch)?;
+            Call::Discard { volume, epoch, session } => {
+                self.check_discard(*volume, *epoch, *session)?;
                 let held = self.volume_state(*volume)?;
                 let removed = std::mem::take(&mut held.clients).admitted_lanes();
                 // Nobody has access any more.
@@ -378,8 +378,12 @@ impl Donor {
     /// # Errors
     ///
     /// As of [`Self::handle`].
-    pub fn check_discard(&self, volume: u64, epoch: u32) -> Result<(), Refusal> {
+    pub fn check_discard(&self, volume: u64, epoch: u32, session: u64) -> Result<(), Refusal> {
         self.check(volume, epoch)?;
+        // Without a session nobody has access, and there is nobody to cut off.
+        if self.volumes.get(&volume).is_some_and(|held| held.session != 0 && held.session != session) {
+            return Err(Refusal::NotFenced { epoch });
+        }
         if self.volumes.get(&volume).is_some_and(|held| held.stored.is_some()) {
             return Err(Refusal::Invalid("the donor has a record of this volume, which must be emptied first"));
         }
@@ -581,7 +585,7 @@ mod tests {
         assert_eq!(ask(&mut donor, Call::Stat), Ok(stat(len, len)));
         assert!(take(&mut donor, 2, len).is_ok(), "half of the memory is fresh");
         assert_eq!(take(&mut donor, 2, len), Err(Refusal::Zeroing { asked: len, zeroing: len }));
-        assert_eq!(take(&mut donor, 2, len + 1), Err(Refusal::Full { asked: len + 1, free: 0 }));
+        assert_eq!(take(&mut donor, 2, len + ALIGN), Err(Refusal::Full { asked: len + ALIGN, free: 0 }));
         assert_eq!((donor.next_to_zero(4096), donor.zeroing_bytes()), (Some(0..4096), len - 4096));
         assert!(take(&mut donor, 2, len).is_err() && donor.next_to_zero(u64::MAX) == Some(4096..len));
         assert_eq!(ask(&mut donor, Call::Stat), Ok(stat(len, 0)));
@@ -613,8 +617,8 @@ mod tests {
         assert!(ask(&mut donor, Call::Inspect { volume: 4 }).is_ok());
         let take = |len| Call::Take { volume: 2, epoch: 1, len };
         ask(&mut donor, Call::Fence { volume: 2, epoch: 1 }).unwrap();
-        assert!(ask(&mut donor, take(0)).is_err() && ask(&mut donor, take(u64::MAX)).is_err());
-        assert!(ask(&mut donor, take((1 << 20) + 1)).is_err() && ask(&mut donor, take(1 << 20)).is_ok());
+        assert!([0, 1, ALIGN + 1, u64::MAX].iter().all(|len| ask(&mut donor, take(*len)).is_err()));
+        assert!(ask(&mut donor, take((1 << 20) + ALIGN)).is_err() && ask(&mut donor, take(1 << 20)).is_ok());
     }
 
     #[test]
@@ -666,10 +670,17 @@ mod tests {
     fn what_has_no_record_is_discarded_by_who_fenced_it_last_and_what_has_one_is_not() {
         let mut donor = donor();
         let fence = |epoch| Call::Fence { volume: VOLUME, epoch };
-        ask(&mut donor, fence(4)).unwrap();
+        let fenced = |donor: &mut Donor| match ask(donor, fence(4)) {
+            Ok(Answer::Fenced { session, .. }) => session,
+            other => panic!("{other:?}"),
+        };
+        let earlier = fenced(&mut donor);
+        let writers = fenced(&mut donor);
         ask(&mut donor, Call::Take { volume: VOLUME, epoch: 4, len: 4096 }).unwrap();
         let session = admit(&mut donor, VOLUME, 4, 1).unwrap();
-        let discard = |epoch| Call::Discard { volume: VOLUME, epoch };
+        let discard = |epoch| Call::Discard { volume: VOLUME, epoch, session: writers };
+        let of_earlier = Call::Discard { volume: VOLUME, epoch: 4, session: earlier };
+        assert_eq!(ask(&mut donor, of_earlier), Err(Refusal::NotFenced { epoch: 4 }));
         assert_eq!(ask(&mut donor, discard(3)), Err(Refusal::OlderEpoch { held: 4 }));
         assert_eq!(ask(&mut donor, discard(5)), Err(Refusal::NotFenced { epoch: 5 }));
         assert!(donor.allows(VOLUME, session) && donor.lent_bytes() == 4096);

@@ -180,7 +180,7 @@ impl Request {
             Call::Free { volume, epoch, slab } => writer_for(7, *volume, *epoch).word(*slab).0,
             Call::Stat => vec![8],
             Call::Volumes { from } => Writer::new(13).word(*from).0,
-            Call::Discard { volume, epoch } => writer_for(14, *volume, *epoch).0,
+            Call::Discard { volume, epoch, session } => writer_for(14, *volume, *epoch).word(*session).0,
             Call::Heartbeat { volume, epoch } => writer_for(11, *volume, *epoch).0,
             Call::Leave { volume, epoch } => writer_for(12, *volume, *epoch).0,
             Call::Admit { volume, epoch, client, lane } => {
@@ -219,7 +219,7 @@ impl Request {
                     }
                     11 => Call::Heartbeat { volume, epoch },
                     12 => Call::Leave { volume, epoch },
-                    14 => Call::Discard { volume, epoch },
+                    14 => Call::Discard { volume, epoch, session: reader.word()? },
                     _ => Call::Expel { volume, epoch, client: reader.word()? },
                 };
                 Self::Call(call, addresses)
@@ -280,7 +280,7 @@ impl Response {
                 Answer::Freed => vec![12],
                 Answer::Left => vec![19],
                 Answer::Stat { incarnation, free, zeroing, len, is_withdrawing: wants_back } => {
-                    let writer = Writer::new(13).word(*incarnation).word(*free).word(*zeroing);
+                    let writer = Writer::new(23).word(*incarnation).word(*free).word(*zeroing);
                     writer.word(*len).word((*wants_back).into()).0
                 }
                 Answer::Volumes(volumes) => {
@@ -346,7 +346,7 @@ impl Response {
             11 => Self::Answer(Answer::Taken { incarnation: reader.word()?, lent: lent(&mut reader)? }, None),
             12 => Self::Answer(Answer::Freed, None),
             19 => Self::Answer(Answer::Left, None),
-            13 => {
+            23 => {
                 let (incarnation, free, zeroing) = (reader.word()?, reader.word()?, reader.word()?);
                 let (len, is_withdrawing) = (reader.word()?, reader.flag()?);
                 Self::Answer(Answer::Stat { incarnation, free, zeroing, len, is_withdrawing }, None)
@@ -395,7 +395,7 @@ mod tests {
             Call::Leave { volume: 1, epoch: 2 },
             Call::Stat,
             Call::Volumes { from: u64::MAX },
-            Call::Discard { volume: 1, epoch: 2 },
+            Call::Discard { volume: 1, epoch: 2, session: 3 },
         ];
         let call = |call: Call| {
             let addresses = if call.requests_access() { vec![address(), address()] } else { Vec::new() };

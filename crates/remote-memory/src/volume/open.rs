@@ -294,7 +294,10 @@ impl<D: Donors> Opening<D> {
                 if is_claimed {
                     self.claims |= 1 << lane;
                 }
-                if report.beats != beats || report.promised != promised && !is_claimed {
+                // The count of heartbeats begins again with each writer, which its record tells from the last.
+                let order = |stored: &Option<Stored>| stored.as_ref().map(|stored| (stored.epoch, stored.generation));
+                let has_other_record = order(&report.stored) != order(&stored);
+                if report.beats != beats || has_other_record || report.promised != promised && !is_claimed {
                     report.since_ns = now_ns;
                 }
                 (report.incarnation, report.promised, report.stored) = (Some(incarnation), promised, stored);
@@ -467,6 +470,7 @@ impl<D: Donors> Opening<D> {
                 new.voters.iter().filter_map(voter).collect()
             }
         };
+        record.iter().try_for_each(|record| self.check_map(record))?;
         // A volume that is made may have had a writer, too, which did not come to record it.
         if self.watch_lease()? {
             return Ok(());
@@ -487,6 +491,14 @@ impl<D: Donors> Opening<D> {
         let call = Call::Claim { volume: self.id, epoch: self.epoch };
         self.call_all(Step::Claiming, |lane| lanes >> lane & 1 == 1, call);
         if self.waiting == 0 { self.on_claimed() } else { Ok(()) }
+    }
+
+    /// Checks that there is room for the map of the volume's pages, which a removal does not need.
+    fn check_map(&self, record: &Record) -> Result<(), OpenError> {
+        if self.removes || Map::has_room(record.pages) {
+            return Ok(());
+        }
+        Err(OpenError::Invalid("there is too little memory here for a map of the volume's pages"))
     }
 
     fn new_record(&self, voters: Vec<Voter>) -> Result<Record, OpenError> {
@@ -518,6 +530,7 @@ impl<D: Donors> Opening<D> {
             voters,
             segments: placed,
         };
+        self.check_map(&record)?;
         if !record.is_sound() {
             return Err(OpenError::Invalid(
                 "a volume has copies and voters at different donors, slabs of up to 1 TiB, and less than 16 TiB in all",
@@ -534,6 +547,7 @@ impl<D: Donors> Opening<D> {
             return Err(OpenError::Exists(self.id));
         }
         let Some(record) = &self.record else { return Err(OpenError::NotFound(self.id)) };
+        self.check_map(record)?;
         if !self.suffices(&record.voters, self.claims) {
             return Err(self.no_majority(&record.voters));
         }
@@ -626,7 +640,9 @@ impl<D: Donors> Opening<D> {
     /// Sends this writer's record to the voters, without the copies that cannot be reached.
     fn write_record(&mut self) -> Result<(), OpenError> {
         let Some(mut record) = self.record.take() else { return Err(OpenError::NotFound(self.id)) };
-        (record.epoch, record.generation) = (self.epoch, record.generation + 1);
+        // A record of a new epoch counts as later, whatever its number.
+        let generation = if record.epoch == self.epoch { record.generation.saturating_add(1) } else { 1 };
+        (record.epoch, record.generation) = (self.epoch, generation);
         if self.removes || self.failure.is_some() {
             record.remove();
         }
@@ -636,7 +652,12 @@ impl<D: Donors> Opening<D> {
                 members.retain(|member| self.reachable_at(member, shape).is_some());
             }
         }
-        let lanes = self.voting_lanes(&record.voters);
+        let mut lanes = self.voting_lanes(&record.voters);
+        if self.removes {
+            // Nor may an earlier record stay at donors that vote no more.
+            let keeps = |(_, known): &(usize, &DonorReport)| known.fenced && known.stored.is_some();
+            lanes |= self.reports.iter().enumerate().filter(keeps).fold(0, |all, (lane, _)| all | 1 << lane);
+        }
         let bytes: Arc<[u8]> = record.to_bytes().into();
         let call = Call::Record { volume: self.id, epoch: self.epoch, generation: record.generation, record: bytes };
         self.record = Some(record);
@@ -660,9 +681,6 @@ impl<D: Donors> Opening<D> {
         let shape = Shape { slots: record.slots };
         if shape.pages() == 0 || (record.segments.len() as u64) < record.pages.div_ceil(u64::from(shape.pages())) {
             return Err(OpenError::BadRecord(super::record::BadRecord));
-        }
-        if !Map::has_room(record.pages) {
-            return Err(OpenError::Failed("there is too little memory for a map of the volume's pages".into()));
         }
         let hold = |member: &Member| {
             let (lane, base) = self.reachable_at(member, shape).unzip();

@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_record_of_a_removed_volume_says_so_and_is_as_short_as_donors_expect() {
-        let voters = vec![Voter { donor: DonorId(9), incarnation: 5 }; 10];
+        let voters = (0..10).map(|donor| Voter { donor: DonorId(donor), incarnation: 5 }).collect();
         let segments = vec![vec![Member { donor: DonorId(9), incarnation: 5, slab: 1 }]; 20];
         let mut record =
             Record { volume: 1, number: 2, epoch: 3, generation: 4, pages: 5, slots: 6, copies: 1, voters, segments };

@@ -18,6 +18,8 @@ const DISCARD_TAG: u64 = 1 << 62;
 /// What a [`Removal`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
+    /// Whether a donor had a record of the volume.
+    pub was_recorded: bool,
     /// Bytes of the slabs that were given back, over all donors.
     pub bytes: u64,
     /// The donors that may still have some, each with the reason; empty if there are none. Removing the volume again,
@@ -28,11 +30,15 @@ pub struct Removed {
 /// A volume that is being removed, unless its writer is [alive](VolumeConfig::lease_ns).
 ///
 /// If no donor that answers has a record of it, it may be a file service's, or one that was never completed. Then its
-/// slabs are discarded where they lie; all donors must answer, because one that does not may have the record.
+/// slabs are discarded where they lie, if that [was asked for](Self::of_unrecorded); all donors must answer, because
+/// one that does not may have the record. At most five of a volume's donors keep its record, so all donors should be
+/// named.
 pub struct Removal<D: Donors> {
     stage: Stage<D>,
     id: u64,
     lease_ns: u64,
+    /// Whether what has no record is discarded.
+    discards: bool,
 }
 
 // One of it exists at a time.
@@ -46,7 +52,13 @@ enum Stage<D: Donors> {
 impl<D: Donors> Removal<D> {
     /// Begins to remove a volume. A removal can be repeated, and does again only what is left to do.
     pub fn new(donors: D, id: u64, config: VolumeConfig) -> Self {
-        Self { stage: Stage::Recorded(Opening::remove(donors, id, config)), id, lease_ns: config.lease_ns }
+        let lease_ns = config.lease_ns;
+        Self { stage: Stage::Recorded(Opening::remove(donors, id, config)), id, lease_ns, discards: false }
+    }
+
+    /// As [`Self::new`], but slabs of which no donor has a record are discarded.
+    pub fn of_unrecorded(donors: D, id: u64, config: VolumeConfig) -> Self {
+        Self { discards: true, ..Self::new(donors, id, config) }
     }
 
     /// Makes progress. Returns what was done once that is all; from then on it does nothing more.
@@ -58,7 +70,7 @@ impl<D: Donors> Removal<D> {
         match &mut self.stage {
             Stage::Recorded(opening) => {
                 let removed = match opening.turn() {
-                    Err(error @ OpenError::NotFound(_)) => {
+                    Err(error @ OpenError::NotFound(_)) if self.discards => {
                         let Stage::Recorded(opening) = std::mem::replace(&mut self.stage, Stage::Over(None)) else {
                             return Err(error);
                         };
@@ -70,7 +82,7 @@ impl<D: Donors> Removal<D> {
                 };
                 let Some((bytes, left)) = removed else { return Ok(None) };
                 self.end();
-                Ok(Some(Removed { bytes, left }))
+                Ok(Some(Removed { was_recorded: true, bytes, left }))
             }
             Stage::Unrecorded(discarding) => {
                 let removed = discarding.turn()?;
@@ -135,6 +147,8 @@ impl<D: Donors> Readiness for Removal<D> {
 enum Step {
     Listing,
     Fencing,
+    /// Looks whether another writer began meanwhile.
+    Confirming,
     Discarding,
 }
 
@@ -142,7 +156,8 @@ enum Step {
 #[derive(Clone, Default)]
 struct Held {
     summary: Option<VolumeSummary>,
-    is_fenced: bool,
+    /// Session of our fence.
+    session: Option<u64>,
     is_discarded: bool,
     why: String,
 }
@@ -202,19 +217,21 @@ impl<D: Donors> Discarding<D> {
         if self.waiting > 0 || self.look_ns.is_some() {
             return Ok(None);
         }
+        let volume = self.id;
         match self.step {
-            Step::Listing => self.on_listed(),
+            Step::Listing => return self.on_listed(),
             Step::Fencing => {
-                let volume = self.id;
-                // Its fence was told to be below the highest epoch.
-                self.call_all(Step::Discarding, |held| {
-                    let epoch = held.summary.filter(|_| held.is_fenced)?.fence + 1;
-                    Some(Call::Discard { volume, epoch })
-                });
-                Ok(None)
+                self.call_all(Step::Confirming, |held| held.session.map(|_| Call::Volumes { from: volume }));
             }
-            Step::Discarding => Ok(Some(self.outcome())),
+            Step::Confirming => self.call_all(Step::Discarding, |held| {
+                // Its fence was told to be below the highest epoch.
+                let (epoch, session) = (held.summary?.fence + 1, held.session?);
+                Some(Call::Discard { volume, epoch, session })
+            }),
+            Step::Discarding => return Ok(Some(self.outcome())),
         }
+        // Where no donor was fenced, none is asked.
+        Ok((self.waiting == 0).then(|| self.outcome()))
     }
 
     fn answered(&mut self, lane: usize, result: Result<Answer, CallFailed>) -> Result<(), OpenError> {
@@ -230,10 +247,18 @@ impl<D: Donors> Discarding<D> {
                     return Err(OpenError::InUse);
                 }
             }
-            (Step::Fencing, Ok(Answer::Fenced { .. })) => held.is_fenced = true,
+            (Step::Fencing, Ok(Answer::Fenced { session, .. })) => held.session = Some(session),
+            (Step::Confirming, Ok(Answer::Volumes(volumes))) => {
+                // A fence counts as a heartbeat. One of the same epoch may have come before ours or after it: a service
+                // that starts again takes the next epoch, as this does.
+                let ours = held.summary.map(|found| (self.id, found.fence + 1, found.beats + 1));
+                if volumes.first().map(|found| (found.volume, found.fence, found.beats)) != ours {
+                    return Err(OpenError::InUse);
+                }
+            }
             (Step::Discarding, Ok(Answer::Freed)) => held.is_discarded = true,
-            (_, Ok(_)) => held.why = "it gave an unexpected answer".into(),
-            (_, Err(error)) => held.why = error.to_string(),
+            (_, Ok(_)) => (held.session, held.why) = (None, "it gave an unexpected answer".into()),
+            (_, Err(error)) => (held.session, held.why) = (None, error.to_string()),
         }
         Ok(())
     }
@@ -273,6 +298,6 @@ impl<D: Donors> Discarding<D> {
     fn outcome(&self) -> Removed {
         let discarded = self.held.iter().filter(|held| held.is_discarded);
         let bytes = discarded.filter_map(|held| held.summary).map(|found| found.bytes).fold(0, u64::saturating_add);
-        Removed { bytes, left: self.failures() }
+        Removed { was_recorded: false, bytes, left: self.failures() }
     }
 }

@@ -193,7 +193,7 @@ impl World {
     /// Makes a volume with one slab. Returns the token for its memory, and the base of the slab.
     fn volume(&mut self, client: &mut Client, epoch: u32) -> (u64, u64) {
         let (_, path) = self.call(client, Call::Fence { volume: GOOD, epoch });
-        let taken = self.call(client, Call::Take { volume: GOOD, epoch, len: WRITTEN.len() as u64 });
+        let taken = self.call(client, Call::Take { volume: GOOD, epoch, len: 4096 });
         match (path, taken) {
             (Some(AccessPath::Calls { token, .. }), (Answer::Taken { lent, .. }, _)) => (token, lent.base),
             other => panic!("{other:?}"),
@@ -278,7 +278,7 @@ impl<'a> Steps<'a> {
             6 => Call::Free { volume, epoch, slab: client },
             7 => Call::Admit { volume, epoch, client, lane: self.small() as u8 },
             8 => Call::Expel { volume, epoch, client },
-            10 => Call::Discard { volume, epoch },
+            10 => Call::Discard { volume, epoch, session: client },
             11 => Call::Volumes { from: volume },
             12 => Call::Leave { volume, epoch },
             _ => Call::Stat,

@@ -9,8 +9,8 @@ use crate::volume::slot::Shape;
 use crate::volume::{Donors, OpenError, VolumeConfig};
 
 impl<D: Donors> Opening<D> {
-    /// Removes a volume, as its last writer does. Neither its turns nor its readiness ever end in an open volume: once
-    /// it is [removed](Self::removed), there is nothing more to do.
+    /// Removes a volume, as its last writer does. It never yields an open volume: `turn` returns `None`, and once the
+    /// volume is [removed](Self::removed), there is nothing more to do.
     pub(in crate::volume) fn remove(donors: D, id: u64, config: VolumeConfig) -> Self {
         let mut opening = Self::new(donors, id, config);
         opening.removes = true;

@@ -30,7 +30,10 @@ fn try_create(world: &Shared, arena: &Arena, new: NewVolume) -> Result<Volume<Wr
 }
 
 fn remove_with(world: &Shared, arena: &Arena, config: VolumeConfig) -> Result<Removed, OpenError> {
-    let mut removal = Removal::new(Writer::new(world, arena), ID, config);
+    finish(world, Removal::of_unrecorded(Writer::new(world, arena), ID, config))
+}
+
+fn finish(world: &Shared, mut removal: Removal<Writer>) -> Result<Removed, OpenError> {
     for _ in 0..1_000_000 {
         if let Some(removed) = removal.turn()? {
             return Ok(removed);
@@ -154,10 +157,10 @@ fn a_removed_volume_is_gone_with_all_its_memory_and_its_name_is_free() {
     crash(&world, volume);
     let before: u64 = lent(&world).iter().sum();
     let removed = remove(&world, &arena).unwrap();
-    assert_eq!(removed, Removed { bytes: before, left: String::new() });
+    assert_eq!(removed, Removed { was_recorded: true, bytes: before, left: String::new() });
     assert_eq!(lent(&world), [0; 3]);
     assert_eq!(open(&world, &arena, config()).err(), Some(OpenError::NotFound(ID)));
-    assert_eq!(remove(&world, &arena), Ok(Removed::default()), "it can be repeated");
+    assert_eq!(remove(&world, &arena), Ok(Removed { was_recorded: true, ..Removed::default() }), "it can be repeated");
     let mut again = create(&world, &arena, 150, 2, config());
     assert!(read(&world, &mut again, 0, 150 * BLOCK).unwrap().iter().all(|byte| *byte == 0));
     write(&world, &mut again, 0, &[8; BLOCK]).unwrap();
@@ -196,7 +199,7 @@ fn a_volume_is_not_removed_from_a_writer_that_lives_unless_it_is_forced() {
     let (world, arena) = (World::new(3, 4 << 20, 1), arena());
     let mut volume = create(&world, &arena, 32, 2, config());
     let patient = VolumeConfig { lease_ns: 2_000_000, ..config() };
-    let mut removal = Removal::new(Writer::new(&world, &arena), ID, patient);
+    let mut removal = Removal::of_unrecorded(Writer::new(&world, &arena), ID, patient);
     let refused = loop {
         match removal.turn() {
             Ok(None) => {}
@@ -260,7 +263,7 @@ fn a_volume_whose_voters_have_forgotten_it_is_removed_where_it_still_lies() {
             world.borrow_mut().restart(lane);
         });
         let held = lent(&world)[2];
-        assert_eq!(remove(&world, &arena), Ok(Removed { bytes: held, left: String::new() }));
+        assert_eq!(remove(&world, &arena), Ok(Removed { was_recorded: true, bytes: held, left: String::new() }));
         assert_eq!(lent(&world), [0; 3]);
         create(&world, &arena, 16, 2, config());
     }
@@ -274,6 +277,9 @@ fn slabs_without_a_record_are_discarded_when_all_donors_answer_and_nobody_uses_t
         call(&world, lane, Call::Fence { volume: ID, epoch });
         call(&world, lane, Call::Take { volume: ID, epoch, len: 4096 });
     }
+    // Only who says so discards what has no record.
+    let recorded_only = Removal::new(Writer::new(&world, &arena), ID, config());
+    assert_eq!(finish(&world, recorded_only), Err(OpenError::NotFound(ID)));
     world.borrow_mut().hosts[2].is_alive = false;
     let refused = remove(&world, &arena);
     assert!(
@@ -282,7 +288,7 @@ fn slabs_without_a_record_are_discarded_when_all_donors_answer_and_nobody_uses_t
     );
     world.borrow_mut().hosts[2].is_alive = true;
     let patient = VolumeConfig { lease_ns: 2_000_000, ..config() };
-    let mut removal = Removal::new(Writer::new(&world, &arena), ID, patient);
+    let mut removal = Removal::of_unrecorded(Writer::new(&world, &arena), ID, patient);
     let refused = loop {
         match removal.turn() {
             Ok(None) => {}
@@ -292,10 +298,39 @@ fn slabs_without_a_record_are_discarded_when_all_donors_answer_and_nobody_uses_t
         world.borrow_mut().step();
     };
     assert_eq!((refused, lent(&world)), (Err(OpenError::InUse), vec![4096, 4096, 0]));
-    assert_eq!(remove_with(&world, &arena, patient), Ok(Removed { bytes: 8192, left: String::new() }));
+    assert_eq!(
+        remove_with(&world, &arena, patient),
+        Ok(Removed { was_recorded: false, bytes: 8192, left: String::new() })
+    );
     assert_eq!(lent(&world), [0; 3]);
     // A volume of this name has later epochs than those who used the memory.
     create(&world, &arena, 16, 2, config());
+}
+
+#[test]
+fn slabs_of_a_service_that_starts_again_while_they_are_discarded_stay() {
+    let (world, arena) = (World::new(3, 4 << 20, 1), arena());
+    call(&world, 1, Call::Fence { volume: ID, epoch: 5 });
+    call(&world, 1, Call::Take { volume: ID, epoch: 5, len: 4096 });
+    let fence = || match call(&world, 1, Call::Volumes { from: ID }) {
+        Answer::Volumes(volumes) => volumes[0].fence,
+        other => panic!("{other:?}"),
+    };
+    let mut removal = Removal::of_unrecorded(Writer::new(&world, &arena), ID, config());
+    let mut has_begun = false;
+    let refused = loop {
+        match removal.turn() {
+            Ok(None) => {}
+            other => break other,
+        }
+        if !has_begun && fence() == 6 {
+            // The service takes the epoch after its last, as the removal has done.
+            has_begun = true;
+            call(&world, 1, Call::Fence { volume: ID, epoch: 6 });
+        }
+        world.borrow_mut().step();
+    };
+    assert_eq!((refused, lent(&world)), (Err(OpenError::InUse), vec![0, 4096, 0]));
 }
 
 #[test]
