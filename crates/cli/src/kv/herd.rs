@@ -32,9 +32,10 @@ Starts a server process that stores all keys (or uses --address HOST:PORT of a `
 --workers, --window, --keys and --value-size). --threads threads with --clients clients each keep their windows full
 of requests, and check every answer. The baseline, measured by turns, is an echo without a cache: messages as long as
 those of GETs and PUTs, in the same shares, are written to as many server threads by the calls of verbs that herd-opt
-makes by default, and others, as long as the answers, are sent straight back. That echo is itself compared with the rate at which one thread
-could make one WRITE and one SEND, as long as those of the more frequent request: both are measured by turns, too, as
-`sinew verbs rate` does. Latencies run from the request to its answer, including the wait in the window.
+makes by default, and others, as long as the answers, are sent straight back. That echo is itself compared with the
+rate at which one thread could make one WRITE and one SEND, as long as those of the more frequent request: both are
+measured by turns, too, as `sinew verbs rate` does. Latencies run from the request to its answer, including the wait in
+the window.
 
 Examples:
   sinew kv bench herd-opt --keys 8M --json

@@ -30,10 +30,10 @@ use crate::{Outcome, Usage, interrupted};
 pub const HELP: &str = "\
 Starts a server process (or uses --address), fills its cache, and keeps --window requests in flight, --batch of which
 are sent together. Every value that comes back is checked in full. The baseline is the rate of calls by the same RPC
-layer, as long as a get of the mean number of keys of a call, PUTs included, and its answer, times the keys that a call
-of the cache had: a get ends before a PUT, and each partition gets a call of its own. With --rate (open loop), a result is valid if 95 % of
-the requests due were answered. --peer also starts memcached and Redis, and measures all by turns,
-over TCP, with 8 x 128 and 16 x 64 requests in flight.
+layer, times the keys that a call of the cache had. They are as long as a get, and its answer, of as many keys as a
+call has on average, PUTs included: a get ends before a PUT, and each partition gets a call of its own. With --rate
+(open loop), a result is valid if 95 % of the requests due were answered. --peer also starts memcached and Redis, and
+measures all by turns, over TCP, with 8 x 128 and 16 x 64 requests in flight.
 
 Examples:
   sinew kv bench rpc --fabric udp --window 512 --batch 32

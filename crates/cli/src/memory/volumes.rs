@@ -25,9 +25,10 @@ given with --volume, or is the default one.
 
 It takes three seconds if a writer may be alive: a volume is in use if its writer sends a heartbeat in that time.
 
---json prints `volumes`, a list with id, name (null if it is not known), recorded (false for file services, for what was
-never completed, and if none of the donors that keep the volume's record, five at most, is named and answers), in_use, bytes (all donors together) and donors (donor, bytes); and `unanswered`, a list of donors
-that do not answer, with donor and why.
+--json prints `volumes`, a list with id, name (null if it is not known), recorded, in_use, bytes (all donors together)
+and donors (donor, bytes); and `unanswered`, a list of donors that do not answer, with donor and why. recorded is false
+for file services, for what was never completed, and if no donor that keeps the volume's record (five at most) is named
+and answers.
 
 Examples:
   sinew memory volumes shm://donor1 shm://donor2 shm://donor3

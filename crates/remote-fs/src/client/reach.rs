@@ -205,6 +205,10 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
         if now_ns < connection.retry_at_ns && !has_other_number {
             return Err(connection.last_error.clone());
         }
+        // If it refuses a second number, too, the donor is at fault, and stays so for that number.
+        let is_at_fault = connection.expelled_as.is_some_and(|refused| {
+            refused.0 != admitted_as.0 || refused == admitted_as && !connection.last_error.is_expelled
+        });
         let (volume, epoch, client, lane) = (identity.volume, identity.epoch, identity.client, self.number);
         match self.admit(key, Call::Admit { volume, epoch, client, lane }) {
             Ok(Answer::Admitted { incarnation, .. }) => {
@@ -217,8 +221,7 @@ impl<E: Endpoint, A: AccessMethod> Lane<E, A> {
             }
             other => {
                 let was_refused = matches!(other, Err(CallFailed::Refused(Refusal::Expelled { .. })));
-                // If it refuses a new number, too, the donor is at fault, and not the number.
-                let is_expelled = was_refused && !has_other_number;
+                let is_expelled = was_refused && !is_at_fault;
                 let why = match other {
                     Ok(_) => "its answer is unexpected".into(),
                     Err(error) => error.to_string(),

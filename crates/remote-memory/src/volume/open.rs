@@ -294,7 +294,8 @@ impl<D: Donors> Opening<D> {
                 if is_claimed {
                     self.claims |= 1 << lane;
                 }
-                // The count of heartbeats begins again with each writer, which its record tells from the last.
+                // After a writer has left, the count of heartbeats begins again, and may come to be the same; the next
+                // writer's record differs.
                 let order = |stored: &Option<Stored>| stored.as_ref().map(|stored| (stored.epoch, stored.generation));
                 let has_other_record = order(&report.stored) != order(&stored);
                 if report.beats != beats || has_other_record || report.promised != promised && !is_claimed {
@@ -530,12 +531,12 @@ impl<D: Donors> Opening<D> {
             voters,
             segments: placed,
         };
-        self.check_map(&record)?;
         if !record.is_sound() {
             return Err(OpenError::Invalid(
                 "a volume has copies and voters at different donors, slabs of up to 1 TiB, and less than 16 TiB in all",
             ));
         }
+        self.check_map(&record)?;
         Ok(Record { segments: Vec::new(), ..record })
     }
 
@@ -670,7 +671,8 @@ impl<D: Donors> Opening<D> {
             return self.free(self.taken_slabs());
         }
         let Some(record) = self.record.clone() else { return Err(OpenError::NotFound(self.id)) };
-        if !self.suffices(&record.voters, self.acks) {
+        let acks = self.acks & self.voting_lanes(&record.voters);
+        if !self.suffices(&record.voters, acks) {
             let error = self.no_majority(&record.voters);
             return if self.new.is_some() { self.undo(error) } else { Err(error) };
         }

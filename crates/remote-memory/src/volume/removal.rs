@@ -31,8 +31,8 @@ pub struct Removed {
 ///
 /// If no donor that answers has a record of it, it may be a file service's, or one that was never completed. Then its
 /// slabs are discarded where they lie, if that [was asked for](Self::of_unrecorded); all donors must answer, because
-/// one that does not may have the record. At most five of a volume's donors keep its record, so all donors should be
-/// named.
+/// one that does not may have the record. Only donors that vote, or did, have a volume's record, so all donors should
+/// be named.
 pub struct Removal<D: Donors> {
     stage: Stage<D>,
     id: u64,
@@ -235,6 +235,7 @@ impl<D: Donors> Discarding<D> {
     }
 
     fn answered(&mut self, lane: usize, result: Result<Answer, CallFailed>) -> Result<(), OpenError> {
+        let is_forced = self.lease_ns == 0;
         let held = &mut self.held[lane];
         match (self.step, result) {
             (Step::Listing, Ok(Answer::Volumes(volumes))) => {
@@ -251,8 +252,13 @@ impl<D: Donors> Discarding<D> {
             (Step::Confirming, Ok(Answer::Volumes(volumes))) => {
                 // A fence counts as a heartbeat. One of the same epoch may have come before ours or after it: a service
                 // that starts again takes the next epoch, as this does.
-                let ours = held.summary.map(|found| (self.id, found.fence + 1, found.beats + 1));
-                if volumes.first().map(|found| (found.volume, found.fence, found.beats)) != ours {
+                let ours = held.summary.map(|found| (self.id, found.fence + 1, found.beats.saturating_add(1)));
+                let now = volumes.first().map(|found| {
+                    // A writer that is ended by force may have sent heartbeats before the fence.
+                    let beats = ours.filter(|_| is_forced).map_or(found.beats, |ours| ours.2);
+                    (found.volume, found.fence, beats)
+                });
+                if now != ours {
                     return Err(OpenError::InUse);
                 }
             }
