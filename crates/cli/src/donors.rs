@@ -16,8 +16,8 @@ use sinew::rpc::Endpoint;
 use sinew_harness::run::Interrupted;
 
 use crate::fabrics::{self, Fabric, Purpose};
-use crate::memory::reach::{AccessArgs, AccessMeans, KeyArgs, is_of_this_host};
 use crate::paging;
+use crate::reach::{AccessArgs, AccessMeans, KeyArgs, is_of_this_host};
 use crate::verbs::{Job, VerbsFabric};
 
 /// Options that say how to reach donors.

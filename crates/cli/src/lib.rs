@@ -54,6 +54,7 @@ mod outfile;
 mod output;
 mod own_pair;
 mod paging;
+mod reach;
 mod replica;
 mod rpc;
 mod seq;

@@ -1,6 +1,5 @@
 //! `sinew serve memory` and `sinew memory`: donors, what they lend, and the cost of going to them.
 //!
-//! - `reach` has the options that donors and their users share.
 //! - `serve` lends memory to other hosts.
 //! - `volumes` lists who has donors' memory.
 //! - `remove` gives the memory of a volume back.
@@ -11,7 +10,6 @@
 
 pub mod bench;
 pub mod polling;
-pub mod reach;
 pub mod registering;
 pub mod remove;
 pub mod serve;

@@ -152,7 +152,8 @@ fn check_found<D: Donors>(volume: &Volume<D>, args: &VolumeArgs, new: &NewArgs) 
     Ok(())
 }
 
-/// Asks all donors for the memory that is free for a volume. Returns the survey, and the donors that do not answer, each with the reason.
+/// Asks all donors for the memory that is free for a volume. Returns the survey, and the donors that do not answer,
+/// each with the reason.
 fn survey<D: Donors>(
     donors: D,
     names: &DonorNames,

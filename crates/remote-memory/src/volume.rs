@@ -44,10 +44,10 @@
 //!   makes it dies, the next attempt gives them back.
 //! - **Leases.** Donors count heartbeats of the writer that fenced a volume, and report the count to anybody who asks.
 //!   A program that opens a volume watches for the length of a lease whether the count grows. There is no common clock.
-//!   Two things depend on the lease: that a live writer keeps its volume, and that a writer that was stopped and replaced
-//!   does not answer, with zeros, for pages that it never wrote: it answers from its map alone only while a majority of
-//!   the voters has answered a heartbeat within a lease. It is the fence that keeps a replaced writer from writing, and
-//!   from reading pages.
+//!   Two things depend on the lease: that a live writer keeps its volume, and that a writer that was stopped and
+//!   replaced does not answer, with zeros, for pages that it never wrote: it answers from its map alone only while a
+//!   majority of the voters has answered a heartbeat within a lease. It is the fence that keeps a replaced writer from
+//!   writing, and from reading pages.
 
 mod check;
 mod clear;
@@ -80,9 +80,9 @@ mod tests;
 pub use check::{Check, CheckReport};
 pub use config::{VolumeConfig, VolumeStats};
 pub use core::Volume;
-pub use donors::{CallFailed, DONORS_MAX, Donors, Event};
+pub use donors::{CallFailed, Donors, Event};
 pub use open::{NewVolume, Opening};
 pub use open_error::OpenError;
-pub use record::{BadRecord, DonorId, Member, Record, Voter, id_of};
+pub use record::{BadRecord, DONORS_MAX, DonorId, Member, Record, Voter, id_of};
 pub use removal::{Removal, Removed};
 pub use slot::{HEADER, Header, Shape, SlotState, Version, checksum};

@@ -438,8 +438,8 @@ impl<P: PacketPort, C: Clock> Rpc<P, C> {
         self.core.clients.prefetch(&self.core.shared, session.key(), 0);
     }
 
-    /// Prefetches the state that a packet will need, for a port's owner who knows the packet before it is received. This
-    /// is a hint; bytes that are no packet of ours do no harm.
+    /// Prefetches the state that a packet will need, for a port's owner who knows the packet before it is received.
+    /// This is a hint; bytes that are no packet of ours do no harm.
     #[inline]
     pub fn prefetch_packet(&self, packet: &[u8]) {
         self.core.prefetch_session_of(packet);

@@ -1,12 +1,13 @@
 //! Actors and their turns in virtual time.
 
+mod ahead;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use sinew_fabric::Waker;
 use sinew_mem::atomic::plain::Arc;
 
-use crate::ahead::{Ahead, LOOK_AHEAD_FROM_ACTORS};
 use crate::cores::{CoreShare, CoreState, CoreTime, IdleCount};
 use crate::events::{Event, Events};
 use crate::network::Network;
@@ -14,6 +15,7 @@ use crate::port::PortId;
 use crate::time::SimClock;
 use crate::wakes::{Listener, PendingWake, Source, WakeSource};
 use crate::workers::{SimWorkers, WorkersConfig};
+use ahead::{Ahead, LOOK_AHEAD_FROM_ACTORS};
 
 /// A program that runs an endpoint's loop, on a core of the cluster.
 pub trait Actor {
@@ -21,10 +23,10 @@ pub trait Actor {
     /// [spends](SimClock::spend_ns) itself.
     fn turn(&mut self) -> ActorState;
 
-    /// Prefetches what its next turn will read for a packet that it finds then. Where many actors have turns in between,
-    /// the caches hold nothing of this one. An implementation reads the actor's own state alone, and changes nothing: it
-    /// must not use ports or the network, which are borrowed meanwhile, so that it would panic. The default does
-    /// nothing.
+    /// Prefetches what its next turn will read for a packet that it finds then. Where many actors have turns in
+    /// between, the caches hold nothing of this one. An implementation reads the actor's own state alone, and changes
+    /// nothing: it must not use ports or the network, which are borrowed meanwhile, so that it would panic. The default
+    /// does nothing.
     fn prefetch(&self, packet: &[u8], step: PrefetchStep) {
         let _ = (packet, step);
     }
@@ -65,17 +67,17 @@ pub struct ActorId(u32);
 
 // What every event reads comes first, in as few cache lines as possible.
 #[repr(C, align(64))]
-pub(crate) struct ActorSlot {
-    pub actor: Option<Box<dyn Actor>>,
+struct ActorSlot {
+    actor: Option<Box<dyn Actor>>,
     /// When its next turn is scheduled, if it is.
     next_ns: Option<u64>,
     /// Number of the turn that it waits for.
-    pub turn: u32,
+    turn: u32,
     core: CoreState,
     /// Bounds, as a time and a number, of the wakes that its last turn has seen: a wake below both needs no further
     /// turn.
     seen: (u64, u64),
-    pub ports: Vec<PortId>,
+    ports: Vec<PortId>,
     /// Wakes the actor without a port.
     source: Arc<Source>,
     name: String,

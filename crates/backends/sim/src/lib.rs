@@ -74,7 +74,6 @@
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod capture;
 mod cluster;
 mod competitor;

@@ -8,8 +8,8 @@ use sinew::prelude::*;
 use sinew::remote_memory::donor::{CallsOnly, Key, MemoryProvider, Service, ServiceConfig};
 use sinew_harness::units::{self, parse_size};
 
-use super::reach::{AccessArgs, AccessMeans, KeyArgs, is_of_this_host};
 use crate::fabrics::{self, Purpose};
+use crate::reach::{AccessArgs, AccessMeans, KeyArgs, is_of_this_host};
 use crate::serve::ThreadArgs;
 use crate::verbs::{Job, VerbsFabric};
 use crate::{Outcome, Usage, output, paging};

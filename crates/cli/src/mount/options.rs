@@ -7,7 +7,7 @@ use sinew::remote_memory::donor::LANES_MAX;
 use sinew_harness::units::{self, parse_size};
 
 use super::check_address;
-use crate::memory::reach::{AccessArgs, KeyArgs};
+use crate::reach::{AccessArgs, KeyArgs};
 
 const AFTER_HELP: &str = "\
 The files lie in the memory of the service's donors, which this host reads and writes itself, over --fabric; ADDRESS

@@ -7,7 +7,7 @@ use sinew::replica::client_wire::ClientRequest;
 
 use super::cluster::ClusterArgs;
 use crate::fabrics::{self, Purpose};
-use crate::memory::reach::is_unspecified;
+use crate::reach::is_unspecified;
 use crate::{Outcome, Usage, output};
 
 /// Time to wait for a change, in ms: longer than the leader's own time-out, so that the leader can say why it gave up.

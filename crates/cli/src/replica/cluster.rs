@@ -9,7 +9,7 @@ use sinew::replica::kv::{Command, CommandResult};
 use sinew::replica::wire;
 
 use crate::fabrics::{self, Purpose};
-use crate::memory::reach::KeyArgs;
+use crate::reach::KeyArgs;
 use crate::{Usage, interrupted};
 
 /// Addresses of members, and the longest wait for their answers.

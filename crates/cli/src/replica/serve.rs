@@ -15,7 +15,7 @@ use sinew_harness::units::counted;
 
 use super::cluster;
 use crate::fabrics::{self, Purpose};
-use crate::memory::reach::{KeyArgs, is_of_this_host, is_unspecified};
+use crate::reach::{KeyArgs, is_of_this_host, is_unspecified};
 use crate::serve::{OutputArgs, begin};
 use crate::{Outcome, Usage, advice, output};
 

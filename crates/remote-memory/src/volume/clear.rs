@@ -32,7 +32,7 @@ impl<D: Donors> Volume<D> {
             return self.defer_clear(pending);
         }
         segment.busy[chunk as usize] += 1;
-        let mut lanes = arrayvec::ArrayVec::<(u8, u64), { super::donors::DONORS_MAX }>::new();
+        let mut lanes = arrayvec::ArrayVec::<(u8, u64), { super::DONORS_MAX }>::new();
         lanes.extend(segment.written(place.slot));
         let run = self.runs.insert(Run {
             kind: RunKind::Clear { owner },

@@ -1,18 +1,19 @@
-//! Confirmation: what a writer answers from its map alone, such as zeros for a page that it never wrote, is right only as
-//! long as no later writer has the volume, and no donor would tell it, because it asks none.
+//! Confirmation: what a writer answers from its map alone, such as zeros for a page that it never wrote, is right only
+//! as long as no later writer has the volume, and no donor would tell it, because it asks none.
 //!
-//! So a writer gives such answers only while a majority of the voters has confirmed it: while each of these has answered
-//! a heartbeat that was sent within the last lease. A voter that has voted for a later writer answers none. And that
-//! writer waits, once it has the votes, until every voter that counts heartbeats has seen none for a lease. As two
-//! majorities have a voter in common, the confirmation of the last writer is over by then. A writer that was stopped
-//! notices it by the time.
+//! So a writer gives such answers only while a majority of the voters has confirmed it: while each of these has
+//! answered a heartbeat that was sent within the last lease. A voter that has voted for a later writer answers none.
+//! And that writer waits, once it has the votes, until every voter that counts heartbeats has seen none for a lease. As
+//! two majorities have a voter in common, the confirmation of the last writer is over by then. A writer that was
+//! stopped notices it by the time.
 //!
 //! In normal operation this takes no message besides the heartbeats, and no time: an answer that lacks the confirmation
 //! waits for one.
 
+use super::DONORS_MAX;
 use super::config::VolumeConfig;
 use super::core::Volume;
-use super::donors::{DONORS_MAX, Donors};
+use super::donors::Donors;
 
 impl VolumeConfig {
     /// Time for which an answered heartbeat confirms a writer, from its sending on. It is shorter than a lease, because

@@ -7,9 +7,6 @@ use super::record::DonorId;
 use crate::donor::{Answer, Call, Refusal};
 use crate::engine::Op;
 
-/// Donors of one volume, at most.
-pub const DONORS_MAX: usize = 64;
-
 /// Reason why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFailed {
@@ -48,7 +45,7 @@ pub enum Event {
 /// Reads and writes use the access that the donor gave with its last answer to [`Call::Fence`], and fail before there
 /// is one.
 pub trait Donors: Readiness {
-    /// Ids of the donors, at most [`DONORS_MAX`]; they never change.
+    /// Ids of the donors, at most [`DONORS_MAX`](super::DONORS_MAX); they never change.
     fn ids(&self) -> &[DonorId];
 
     /// Arena from which the buffers of operations are taken.

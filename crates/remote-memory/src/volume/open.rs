@@ -10,11 +10,11 @@ use sinew_fabric::{Armed, Descriptor, Readiness};
 
 use super::config::VolumeConfig;
 use super::core::{LaneState, Lanes, Segment, SegmentCopy, Volume};
-use super::donors::{CallFailed, DONORS_MAX, Donors, Event};
+use super::donors::{CallFailed, Donors, Event};
 use super::drive::OPENING_TAG;
 use super::map::Map;
 use super::open_error::OpenError;
-use super::record::{DonorId, Member, Record, Voter};
+use super::record::{DONORS_MAX, DonorId, Member, Record, Voter};
 use super::scan::Scan;
 use super::slot::Shape;
 use super::voting::is_majority;

@@ -2,9 +2,10 @@
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
-use super::donors::DONORS_MAX;
 use super::slot::Shape;
 
+/// Donors of one volume, at most.
+pub const DONORS_MAX: usize = 64;
 /// Longest record, in bytes: far longer than any that a donor keeps by default.
 const LEN_MAX: usize = 4 << 20;
 /// Slots of a segment, at most; its slabs are a little longer than 1 TiB then.

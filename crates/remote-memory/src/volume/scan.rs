@@ -103,7 +103,7 @@ impl Scan {
             next,
             units: super::table::Table::default(),
             jobs: super::table::Table::default(),
-            lost: vec![None; super::donors::DONORS_MAX],
+            lost: vec![None; super::DONORS_MAX],
             settled: Version::default(),
             map: Map::new(pages),
             versions: vec![[0; 2]; pages as usize],

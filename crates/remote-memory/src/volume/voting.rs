@@ -39,8 +39,8 @@ impl<D: Donors> Volume<D> {
         self.change_record();
     }
 
-    /// Trusts no copy that was removed from its segment: a later one at the same donor may lack what that one had. A page
-    /// without a copy that is trusted is lost.
+    /// Trusts no copy that was removed from its segment: a later one at the same donor may lack what that one had. A
+    /// page without a copy that is trusted is lost.
     pub(super) fn forget_removed_copies(&mut self) {
         let mut trusted = std::mem::take(&mut self.trusted);
         trusted.iter_mut().for_each(|(page, lanes)| *lanes &= self.named_lanes(self.home_segment(*page).0));

@@ -182,7 +182,7 @@ impl<D: Donors> Volume<D> {
         }
         let segment = &mut self.segments[place.segment as usize];
         segment.busy[(place.slot / super::slot::CHUNK) as usize] += 1;
-        let mut lanes = arrayvec::ArrayVec::<(u8, u64), { super::donors::DONORS_MAX }>::new();
+        let mut lanes = arrayvec::ArrayVec::<(u8, u64), { super::DONORS_MAX }>::new();
         lanes.extend(segment.written(place.slot));
         let headers: Frozen = headers.freeze();
         let headers_sent = self.config.checksums;
@@ -221,7 +221,7 @@ impl<D: Donors> Volume<D> {
             return false;
         }
         let (headers, good, place) = (headers.clone(), run.lanes & !run.failed, run.place);
-        let mut lanes = arrayvec::ArrayVec::<(u8, u64), { super::donors::DONORS_MAX }>::new();
+        let mut lanes = arrayvec::ArrayVec::<(u8, u64), { super::DONORS_MAX }>::new();
         let written = self.segments[place.segment as usize].written(place.slot);
         lanes.extend(written.filter(|(lane, _)| lane_bit(*lane) & good != 0));
         run.outstanding += lanes.len() as u32;

@@ -642,8 +642,8 @@ impl Cache {
         }
     }
 
-    /// Counts an item of a full bucket as gone: one that has expired or was cleared, or else the oldest one. Returns the
-    /// place of its slot in the bucket.
+    /// Counts an item of a full bucket as gone: one that has expired or was cleared, or else the oldest one. Returns
+    /// the place of its slot in the bucket.
     #[cold]
     fn displace(&mut self, bucket: usize, oldest: usize, now_s: u32) -> usize {
         let slots = self.view.bucket(bucket);

@@ -1,5 +1,6 @@
 //! Echoes of two kinds of messages, each with a length of its own there and another one back, by the calls of verbs
-//! that HERD makes: WRITEs that are performed at once where the device can, and datagrams that are shown where they lie.
+//! that HERD makes: WRITEs that are performed at once where the device can, and datagrams that are shown where they
+//! lie.
 //!
 //! As in HERD, the messages of a link take its slots in turn and end at the ends of the slots, so the server looks for
 //! the next one in one place, whatever its length.

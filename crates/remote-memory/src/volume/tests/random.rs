@@ -395,8 +395,8 @@ fn donors_that_die_are_cut_off_and_come_back_stale_lose_nothing_that_was_acknowl
     assert!(healed > 0 || std::env::var_os("SINEW_SEED").is_some());
 }
 
-/// A writer dies, some of whose last requests have reached one copy alone, and a donor dies or is cut off while the next
-/// writer opens the volume.
+/// A writer dies, some of whose last requests have reached one copy alone, and a donor dies or is cut off while the
+/// next writer opens the volume.
 #[test]
 fn donors_that_fail_while_a_volume_is_opened_lose_nothing_that_was_acknowledged() {
     let mut opened = 0;

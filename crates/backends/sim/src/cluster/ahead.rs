@@ -6,12 +6,12 @@
 //! before has prefetched. Events that are scheduled later than that are not prefetched. All of this only takes less
 //! time: results are the same.
 
-use crate::cluster::{ActorSlot, PrefetchStep};
+use super::{ActorSlot, PrefetchStep};
 use crate::events::Event;
 use crate::world::World;
 
 /// Number of actors from which prefetching pays: the state of fewer stays in the caches.
-pub(crate) const LOOK_AHEAD_FROM_ACTORS: usize = 64;
+pub(super) const LOOK_AHEAD_FROM_ACTORS: usize = 64;
 
 /// How long before an event each step is, in ns. (With twice and five times as long, simulations of 400 actors took 5
 /// and 10 % longer, since what was prefetched was gone again.)
@@ -19,7 +19,7 @@ const STEPS_NS: [u64; 5] = [10, 8, 6, 4, 2];
 
 /// The times up to which each step has been done.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(super) struct Ahead {
     done_ns: [u64; STEPS_NS.len()],
 }
 
