@@ -68,10 +68,10 @@
 //! ([`Cluster::core_time`]).
 //!
 //! A packet of a small cluster takes some 1,900 instructions (`cargo xtask cost --row simulator`). With 100 nodes of
-//! ten threads, whose million sessions fill 5 GB, it waits for memory most of the time, though what coming turns read is
-//! prefetched, which made it 1.1 to 1.25 times as fast: 0.25 and 0.30 M packets were delivered in a second of CPU time,
-//! where 0.23 and 0.24 were without (alternating runs of `cargo run --release -p sinew-lab --example simulator --
-//! 100x10:500`, on a virtual machine with two processors of an AMD EPYC).
+//! ten threads, whose million sessions fill 5 GB, it waits for memory most of the time, though what coming turns read
+//! is prefetched, which made it 1.1 to 1.25 times as fast: 0.25 and 0.30 M packets were delivered in a second of CPU
+//! time, where 0.23 and 0.24 were without (alternating runs of `cargo run --release -p sinew-lab --example simulator
+//! -- 100x10:500`, on a virtual machine with two processors of an AMD EPYC).
 
 #![forbid(unsafe_code)]
 
