@@ -2,11 +2,11 @@
 
 use std::mem::MaybeUninit;
 
-/// Prefetches the cache lines that hold `value`.
+/// Prefetches the cache lines that hold `value`, at most the first 4 KB of them.
 #[inline(always)]
-pub fn prefetch_read<T>(value: &T) {
+pub fn prefetch_read<T: ?Sized>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for line in (0..size_of::<T>()).step_by(64) {
+    for line in (0..size_of_val(value).min(4096)).step_by(64) {
         // SAFETY: a prefetch of any address is architecturally harmless, and this one comes from a reference.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -15,22 +15,6 @@ pub fn prefetch_read<T>(value: &T) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = value;
-}
-
-/// Prefetches the cache lines that hold `value`, of a kind that is known only at run time, up to 4 KB of them.
-#[inline]
-pub fn prefetch_object<T: ?Sized>(value: &T) {
-    let start = std::ptr::from_ref(value).cast::<[u8; 64]>();
-    for line in 0..size_of_val(value).min(4096).div_ceil(64) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a prefetch of any address is architecturally harmless.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast());
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = (start, line);
-    }
 }
 
 /// Returns an empty vector with room for `capacity` elements, on huge pages if it is large and the system has them to

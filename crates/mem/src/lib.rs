@@ -31,9 +31,7 @@ pub use buffer::{
     AllocError, Arena, BLOCK_UNIT, BufferPlace, Extent, FRONT_ROOM, Frozen, HEADER_ROOM, MAX_DATA_LEN, MessageBuffer,
     OwnedRange,
 };
-pub use hints::{
-    grow_for_random_access, prefetch_object, prefetch_read, room_for_random_access, zeros_for_random_access,
-};
+pub use hints::{grow_for_random_access, prefetch_read, room_for_random_access, zeros_for_random_access};
 pub use memory::{OutOfBounds, SharedMemory, SharedRef, SharedRows, SharedSlice};
 pub use region::{Access, MapError, Region};
 pub use shared::{Guard, Revoked, SharedBytes};

@@ -18,8 +18,6 @@ const DISCARD_TAG: u64 = 1 << 62;
 /// What a [`Removal`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Whether a donor had a record of the volume.
-    pub was_recorded: bool,
     /// Bytes of the slabs that were given back, over all donors.
     pub bytes: u64,
     /// The donors that may still have some, each with the reason; empty if there are none. Removing the volume again,
@@ -82,7 +80,7 @@ impl<D: Donors> Removal<D> {
                 };
                 let Some((bytes, left)) = removed else { return Ok(None) };
                 self.end();
-                Ok(Some(Removed { was_recorded: true, bytes, left }))
+                Ok(Some(Removed { bytes, left }))
             }
             Stage::Unrecorded(discarding) => {
                 let removed = discarding.turn()?;
@@ -304,6 +302,6 @@ impl<D: Donors> Discarding<D> {
     fn outcome(&self) -> Removed {
         let discarded = self.held.iter().filter(|held| held.is_discarded);
         let bytes = discarded.filter_map(|held| held.summary).map(|found| found.bytes).fold(0, u64::saturating_add);
-        Removed { was_recorded: false, bytes, left: self.failures() }
+        Removed { bytes, left: self.failures() }
     }
 }

@@ -13,8 +13,7 @@ use crate::world::World;
 /// Number of actors from which prefetching pays: the state of fewer stays in the caches.
 pub(super) const LOOK_AHEAD_FROM_ACTORS: usize = 64;
 
-/// How long before an event each step is, in ns. (With twice and five times as long, simulations of 400 actors took 5
-/// and 10 % longer, since what was prefetched was gone again.)
+/// How long before an event each step is, in ns. Far earlier, what was prefetched would be gone again.
 const STEPS_NS: [u64; 5] = [10, 8, 6, 4, 2];
 
 /// The times up to which each step has been done.
@@ -64,7 +63,7 @@ fn prefetch_turn(step: usize, slot: Option<&ActorSlot>, number: u32, world: &Wor
     match step {
         1 => {
             sinew_mem::prefetch_read(node);
-            sinew_mem::prefetch_object(actor);
+            sinew_mem::prefetch_read(actor);
         }
         2 => node.prefetch(until_ns),
         3 => node.arrived(until_ns).for_each(|packet| actor.prefetch(packet.bytes(), PrefetchStep::First)),

@@ -408,17 +408,23 @@ fn a_copy_that_is_right_where_others_are_wrong_is_not_left_before_another_is_rig
     }
 }
 
+/// A client with a file of 100 pages, of which page 5 is damaged in its first copy. Returns the page's copies, too.
+fn with_a_damaged_page(world: &mut World) -> (Client, u64, Vec<SegmentCopy>) {
+    let mut client = Client::new(world, 1);
+    let (_, handle) = client.create(world, "f").unwrap();
+    for at in 0..100 {
+        client.write(world, handle, at, &page(at as u8)).unwrap();
+    }
+    let copies = client.place(world, handle, 5).copies;
+    let damaged = page_in_segment(world, &mut client, handle, 5);
+    damage(world, &copies[0], damaged);
+    (client, handle, copies)
+}
+
 #[test]
 fn a_copy_made_after_a_loss_has_the_right_bytes_if_any_copy_has_them() {
     let mut world = world(4, 3);
-    let mut client = Client::new(&mut world, 1);
-    let (_, handle) = client.create(&mut world, "f").unwrap();
-    for at in 0..100 {
-        client.write(&mut world, handle, at, &page(at as u8)).unwrap();
-    }
-    let copies = client.place(&mut world, handle, 5).copies;
-    let damaged = page_in_segment(&mut world, &mut client, handle, 5);
-    damage(&world, &copies[0], damaged);
+    let (mut client, handle, copies) = with_a_damaged_page(&mut world);
     for lost in [2, 1] {
         world.net.borrow_mut().hosts[(copies[lost].donor.0 - 100) as usize].is_alive = false;
         until_whole_with(&mut world, &mut client, handle, 3 - usize::from(lost == 1));
@@ -431,14 +437,7 @@ fn a_copy_made_after_a_loss_has_the_right_bytes_if_any_copy_has_them() {
 #[test]
 fn a_page_that_is_wrong_everywhere_does_not_keep_others_from_having_their_copies() {
     let mut world = world(3, 2);
-    let mut client = Client::new(&mut world, 1);
-    let (_, handle) = client.create(&mut world, "f").unwrap();
-    for at in 0..100 {
-        client.write(&mut world, handle, at, &page(at as u8)).unwrap();
-    }
-    let copies = client.place(&mut world, handle, 5).copies;
-    let damaged = page_in_segment(&mut world, &mut client, handle, 5);
-    damage(&world, &copies[0], damaged);
+    let (mut client, handle, copies) = with_a_damaged_page(&mut world);
     world.net.borrow_mut().restart((copies[1].donor.0 - 100) as usize);
     until_whole(&mut world, &mut client);
     world.net.borrow_mut().restart((copies[0].donor.0 - 100) as usize);

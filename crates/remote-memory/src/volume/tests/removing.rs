@@ -157,10 +157,10 @@ fn a_removed_volume_is_gone_with_all_its_memory_and_its_name_is_free() {
     crash(&world, volume);
     let before: u64 = lent(&world).iter().sum();
     let removed = remove(&world, &arena).unwrap();
-    assert_eq!(removed, Removed { was_recorded: true, bytes: before, left: String::new() });
+    assert_eq!(removed, Removed { bytes: before, left: String::new() });
     assert_eq!(lent(&world), [0; 3]);
     assert_eq!(open(&world, &arena, config()).err(), Some(OpenError::NotFound(ID)));
-    assert_eq!(remove(&world, &arena), Ok(Removed { was_recorded: true, ..Removed::default() }), "it can be repeated");
+    assert_eq!(remove(&world, &arena), Ok(Removed::default()), "it can be repeated");
     let mut again = create(&world, &arena, 150, 2, config());
     assert!(read(&world, &mut again, 0, 150 * BLOCK).unwrap().iter().all(|byte| *byte == 0));
     write(&world, &mut again, 0, &[8; BLOCK]).unwrap();
@@ -263,7 +263,7 @@ fn a_volume_whose_voters_have_forgotten_it_is_removed_where_it_still_lies() {
             world.borrow_mut().restart(lane);
         });
         let held = lent(&world)[2];
-        assert_eq!(remove(&world, &arena), Ok(Removed { was_recorded: true, bytes: held, left: String::new() }));
+        assert_eq!(remove(&world, &arena), Ok(Removed { bytes: held, left: String::new() }));
         assert_eq!(lent(&world), [0; 3]);
         create(&world, &arena, 16, 2, config());
     }
@@ -298,10 +298,7 @@ fn slabs_without_a_record_are_discarded_when_all_donors_answer_and_nobody_uses_t
         world.borrow_mut().step();
     };
     assert_eq!((refused, lent(&world)), (Err(OpenError::InUse), vec![4096, 4096, 0]));
-    assert_eq!(
-        remove_with(&world, &arena, patient),
-        Ok(Removed { was_recorded: false, bytes: 8192, left: String::new() })
-    );
+    assert_eq!(remove_with(&world, &arena, patient), Ok(Removed { bytes: 8192, left: String::new() }));
     assert_eq!(lent(&world), [0; 3]);
     // A volume of this name has later epochs than those who used the memory.
     create(&world, &arena, 16, 2, config());
